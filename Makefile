@@ -1,0 +1,60 @@
+# PYTHON   the interpreter that makes .venv: 3.11 or newer
+# FLAVOUR  cpu or gpu; found out from nvidia-smi when not given
+# ARGS     options handed to the recipe, e.g. make mini ARGS="--run.steps 3"
+PYTHON ?= python3
+FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
+ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/pip --disable-pip-version-check
+LOCK := requirements/cpu.lock
+STAMP := .venv/.installed-$(FLAVOUR)
+OTHER := $(filter-out $(STAMP),.venv/.installed-cpu .venv/.installed-gpu)
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: install mini lint test test-long clean
+
+install: $(STAMP)
+
+mini: install
+	@$(BIN)/python -m playground.azr_14m_mini $(ARGS)
+
+lint: install
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { echo 'Some files are not formatted: run $(BIN)/ruff format'; exit 1; }
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+test: lint
+	@$(BIN)/pytest $(ARGS)
+
+test-long: lint
+	@$(BIN)/pytest -m 'long or not long' $(ARGS)
+
+clean:
+	rm -rf .venv .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build ./*.egg-info
+
+.venv/bin/pip:
+	@command -v $(PYTHON) >/dev/null || { echo 'AZR needs Python 3.11 or newer, and there is no $(PYTHON): install it, or name one with make PYTHON=...'; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "AZR needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V): name a newer one with make PYTHON=..."; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo '$(PYTHON) cannot make virtual environments: install its venv module (on Debian and Ubuntu: apt-get install python3-venv)'; exit 2; }
+	@$(PYTHON) -m venv .venv
+
+# Order matters. DeepSpeed and flash-attn come as source and read torch while they are built. torch comes with its
+# dependencies, because a CUDA build has some that a CPU build lacks. Then the CPU flavour takes the lock and nothing
+# else; the GPU flavour, which has other versions of a few packages, lets pip complete the pins of pyproject.toml.
+$(STAMP): $(LOCK) pyproject.toml | .venv/bin/pip
+	@case '$(FLAVOUR)' in cpu|gpu) ;; *) echo 'FLAVOUR is cpu or gpu, not $(FLAVOUR)'; exit 2;; esac
+	@test ! -e $(OTHER) || { echo '.venv holds the other flavour ($(OTHER)): run make clean first, or give FLAVOUR'; exit 2; }
+	$(PIP) install -q -c $(LOCK) pip setuptools ninja packaging psutil py-cpuinfo
+	$(PIP) install -q -c $(LOCK) torch
+ifeq ($(FLAVOUR),gpu)
+	$(PIP) install -q wheel
+	DS_BUILD_OPS=0 $(PIP) install --no-build-isolation -e '.[gpu,dev]'
+else
+	DS_BUILD_OPS=0 $(PIP) install -q --no-deps --no-build-isolation -r $(LOCK)
+	$(PIP) install -q --no-deps --no-build-isolation -e .
+endif
+	@touch $@

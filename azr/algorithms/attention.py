@@ -1,0 +1,147 @@
+"""Exact causal attention inside each sample of a packed stream, as plug-ins of transformers' attention interface.
+
+Isolation rests on explicit sample borders, never on a mask or on guessing from position ids: a model's forward is
+given ``segments=Segments.of(cu_seqlens)`` and hands it down to every attention layer.
+
+Legend: T stream tokens, S samples, B samples of a bucket, L their padded length, H query heads, K key/value heads,
+D head dimension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
+from transformers import AttentionInterface
+
+VARLEN = "azr_varlen"
+"""One flash-attention kernel over the flat stream: CUDA, 16-bit types."""
+PADDED = "azr_padded"
+"""Scaled dot-product attention over samples padded to like lengths: any device and type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Samples of like length, as a padded rectangle of stream positions."""
+
+    gather_BL: Tensor
+    """Stream position of each cell; cells beyond a sample's end repeat its last token."""
+    cells: Tensor
+    """Flat numbers of the cells that are real tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Borders of the samples in a stream, prepared once per forward for all layers."""
+
+    cu_seqlens: Tensor
+    """int32, (S + 1)."""
+    max_length: int
+    """Tokens of the longest sample."""
+    buckets: tuple[Bucket, ...]
+    restore_T: Tensor
+    """Where each stream token is found in the concatenated real cells of all buckets."""
+
+    @classmethod
+    def of(cls, cu_seqlens: Tensor) -> Segments:
+        """Read the borders (S + 1). Costs one device synchronisation."""
+        borders = cu_seqlens.tolist()
+        samples = sorted(pairwise(borders), key=lambda s: s[0] - s[1])
+        device = cu_seqlens.device
+        buckets = tuple(_bucket(group, device) for group in _like_lengths(samples))
+        order = torch.cat([b.gather_BL.flatten()[b.cells] for b in buckets])
+        return cls(cu_seqlens, samples[0][1] - samples[0][0], buckets, torch.argsort(order))
+
+
+def _like_lengths(samples: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Cut samples, longest first, into groups whose shortest is at least 4/5 as long as their longest.
+
+    At most a fifth of the cells is padding, while the number of kernel calls grows only with the logarithm of the
+    longest sample.
+    """
+    groups: list[list[tuple[int, int]]] = []
+    for start, end in samples:
+        if not groups or 5 * (end - start) < 4 * (groups[-1][0][1] - groups[-1][0][0]):
+            groups.append([])
+        groups[-1].append((start, end))
+    return groups
+
+
+def _bucket(samples: list[tuple[int, int]], device: torch.device) -> Bucket:
+    borders = torch.tensor(samples)
+    start_B, length_B = borders[:, 0], borders[:, 1] - borders[:, 0]
+    offset_L = torch.arange(int(length_B[0]))
+    gather_BL = start_B[:, None] + torch.minimum(offset_L, length_B[:, None] - 1)
+    cells = (offset_L < length_B[:, None]).flatten().nonzero().squeeze(1)
+    return Bucket(gather_BL.to(device), cells.to(device))
+
+
+def choose_attention(choice: Literal["auto", "flash", "sdpa"], device: torch.device | str, dtype: torch.dtype) -> str:
+    """Name to give transformers as ``attn_implementation``. Raises ValueError when flash cannot run here."""
+    flash_runs = torch.device(device).type == "cuda" and dtype in (torch.bfloat16, torch.float16)
+    if choice == "flash" and not flash_runs:
+        raise ValueError("train.attention=flash needs a CUDA device and a 16-bit train.dtype; use auto or sdpa.")
+    return VARLEN if flash_runs and choice != "sdpa" else PADDED
+
+
+def _stream(heads: Tensor) -> Tensor:
+    """(1, H, T, D), as the models hold it, to (T, H, D)."""
+    assert heads.shape[0] == 1, "packed attention takes one flat stream"
+    return heads.squeeze(0).transpose(0, 1)
+
+
+def varlen_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, *, segments: Segments,
+    dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None, **_: object,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """transformers attention function: query (1, H, T, D), key and value (1, K, T, D) to (1, T, H, D)."""
+    assert attention_mask is None and dropout == 0.0
+    out_THD: Tensor = varlen_attn(  # type: ignore[assignment]  # a tuple only when auxiliary outputs are asked for
+        _stream(query), _stream(key), _stream(value), segments.cu_seqlens, segments.cu_seqlens,
+        segments.max_length, segments.max_length, scale=scaling, enable_gqa=True,
+        window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
+    )  # fmt: skip
+    return out_THD.unsqueeze(0), None
+
+
+def padded_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, *, segments: Segments,
+    dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None, **_: object,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """transformers attention function, shapes as ``varlen_attention``.
+
+    Padding stands to the right, so causality alone keeps real tokens from seeing it.
+    """
+    assert attention_mask is None and dropout == 0.0
+    query_THD, key_TKD, value_TKD = _stream(query), _stream(key), _stream(value)
+    pieces = []
+    for bucket in segments.buckets:
+        batch, length = bucket.gather_BL.shape
+        flat = bucket.gather_BL.flatten()
+        q, k, v = (
+            x.index_select(0, flat).unflatten(0, (batch, length)).transpose(1, 2)
+            for x in (query_THD, key_TKD, value_TKD)
+        )
+        band = None if sliding_window is None else _band(length, sliding_window, query.device)
+        out_BHLD = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=band, is_causal=band is None, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
+        )
+        pieces.append(out_BHLD.transpose(1, 2).flatten(0, 1).index_select(0, bucket.cells))
+    return torch.cat(pieces).index_select(0, segments.restore_T).unsqueeze(0), None
+
+
+def _band(length: int, window: int, device: torch.device) -> Tensor:
+    """(L, L) boolean: a token sees itself and the ``window - 1`` tokens before it."""
+    at = torch.arange(length, device=device)
+    distance = at[:, None] - at[None, :]
+    return (distance >= 0) & (distance < window)
+
+
+# No mask function is registered on purpose: transformers then builds no mask at all for these two names.
+AttentionInterface.register(VARLEN, varlen_attention)
+AttentionInterface.register(PADDED, padded_attention)

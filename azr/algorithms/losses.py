@@ -1,0 +1,185 @@
+"""Losses: a sum over response tokens divided by one explicit normaliser, and sums from which metrics are made.
+
+The normaliser is the number of response tokens of the whole optimizer step, over all micro-batches and ranks. Losses
+(and their gradients) of micro-batches and ranks then simply add up to the batch's; a trainer whose gradients are
+*averaged* over ranks multiplies the loss by the number of ranks.
+
+Legend: R response tokens of one micro-batch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from azr.config import AlgorithmConfig, KlEstimator
+
+LOG_RATIO_LIMIT = 20.0
+"""exp of more overflows usefulness long before it overflows float32; such a token gets no gradient."""
+
+Sums = dict[str, Tensor]
+"""Detached float64 scalars that may be added over micro-batches and ranks."""
+
+
+def add_sums(total: Sums, more: Sums) -> Sums:
+    """Add two sets of sums by name; an empty set is zero."""
+    assert not total or total.keys() == more.keys()
+    return {name: total[name] + value if total else value for name, value in more.items()}
+
+
+def _sums(**terms: Tensor) -> Sums:
+    return {name: term.detach().double().sum() for name, term in terms.items()}
+
+
+def log_ratio(numerator_R: Tensor, denominator_R: Tensor) -> Tensor:
+    """Difference of log-probabilities, clamped to ±20."""
+    return (numerator_R - denominator_R).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+
+def kl_estimate(logprobs_R: Tensor, reference_R: Tensor, estimator: KlEstimator) -> Tensor:
+    """Per-token estimate of KL(policy ‖ reference) from tokens the policy sampled, with d = logp - logp_ref.
+
+    k1 = d, k2 = d²/2, k3 = exp(-d) - 1 + d (J. Schulman, "Approximating KL divergence", 2020). Used detached as a
+    penalty in the reward; as a loss see ``kl_loss``.
+    """
+    d_R = log_ratio(logprobs_R, reference_R)
+    if estimator == "k1":
+        return d_R
+    return d_R.square() / 2 if estimator == "k2" else torch.exp(-d_R) - 1 + d_R
+
+
+def kl_loss(logprobs_R: Tensor, reference_R: Tensor, estimator: KlEstimator) -> Tensor:
+    """As ``kl_estimate``, with a gradient that pulls the policy to the reference.
+
+    k1's own gradient is that of logp and vanishes in expectation, so k1 takes k2's, d ∇logp, which is the unbiased
+    gradient of KL(policy ‖ reference). k3 keeps its own, (1 - exp(-d)) ∇logp, as in GRPO.
+    """
+    value_R = kl_estimate(logprobs_R, reference_R, estimator)
+    if estimator != "k1":
+        return value_R
+    surrogate_R = kl_estimate(logprobs_R, reference_R, "k2")
+    return value_R.detach() + surrogate_R - surrogate_R.detach()
+
+
+def importance_weights(trainer_R: Tensor, engine_R: Tensor, cap: float | None) -> Tensor:
+    """Truncated weights min(exp(logp_trainer - logp_engine), cap), detached; ones when ``cap`` is None.
+
+    Corrects for the engine having sampled from slightly other probabilities than the trainer's (TIS).
+    """
+    if cap is None:
+        return torch.ones_like(trainer_R)
+    return log_ratio(trainer_R, engine_R).exp().clamp(max=cap).detach()
+
+
+def clipped_objective(ratio_R: Tensor, advantages_R: Tensor, config: AlgorithmConfig) -> Tensor:
+    """PPO's per-token loss -min(r A, clip(r) A), for A < 0 bounded by ``dual_clip`` · |A| (arXiv 1912.09729)."""
+    clipped_R = ratio_R.clamp(1 - config.clip_low, 1 + config.clip_high)
+    loss_R = torch.maximum(-advantages_R * ratio_R, -advantages_R * clipped_R)
+    if config.dual_clip is None:
+        return loss_R
+    bounded_R = torch.minimum(loss_R, -config.dual_clip * advantages_R)
+    return torch.where(advantages_R < 0, bounded_R, loss_R)
+
+
+def policy_loss(
+    logprobs_R: Tensor,
+    entropy_R: Tensor,
+    *,
+    advantages_R: Tensor,
+    behaviour_logprobs_R: Tensor,
+    old_logprobs_R: Tensor | None,
+    reference_logprobs_R: Tensor | None,
+    normalizer: float,
+    config: AlgorithmConfig,
+) -> tuple[Tensor, Sums]:
+    """PPO with truncated importance weights, KL and entropy terms: (scalar loss, sums for ``policy_metrics``).
+
+    ``old_logprobs_R`` None says that the policy has not moved since the batch was sampled: the ratio is then 1, with
+    the gradient it should have, and no forward had to be spent on it.
+    """
+    old_R = logprobs_R.detach() if old_logprobs_R is None else old_logprobs_R
+    log_ratio_R = log_ratio(logprobs_R, old_R)
+    ratio_R = log_ratio_R.exp()
+    weights_R = importance_weights(old_R, behaviour_logprobs_R, config.importance_cap)
+    objective_R = weights_R * clipped_objective(ratio_R, advantages_R, config)
+    loss_R = objective_R - config.entropy_coef * entropy_R
+    kl_R = torch.zeros_like(objective_R)
+    if reference_logprobs_R is not None:
+        kl_R = kl_loss(logprobs_R, reference_logprobs_R, config.kl_estimator)
+    if config.needs_reference and config.kl_in == "loss":
+        assert reference_logprobs_R is not None, "a KL loss needs the reference policy's logprobs"
+        loss_R = loss_R + config.kl_coef * kl_R
+    sums = _sums(
+        tokens=torch.ones_like(objective_R),
+        loss=loss_R,
+        objective=objective_R,
+        clipped_low=(advantages_R < 0) & (ratio_R < 1 - config.clip_low),
+        clipped_high=(advantages_R > 0) & (ratio_R > 1 + config.clip_high),
+        approx_kl=ratio_R - 1 - log_ratio_R,
+        kl_reference=kl_R,
+        entropy=entropy_R,
+        importance_weight=weights_R,
+    )
+    return loss_R.sum() / normalizer, sums
+
+
+def value_loss(
+    values_R: Tensor, *, old_values_R: Tensor, returns_R: Tensor, normalizer: float, config: AlgorithmConfig
+) -> tuple[Tensor, Sums]:
+    """½ max((V - R)², (V_clip - R)²), V_clip = V_old + clip(V - V_old, ±value_clip); value_clip 0 is plain ½ (V - R)².
+
+    Returns (scalar loss, sums for ``value_metrics``).
+    """
+    error_R = returns_R - values_R
+    loss_R = error_R.square() / 2
+    moved_R = values_R - old_values_R
+    clipped_R = torch.zeros_like(moved_R)
+    if config.value_clip > 0:
+        bounded_R = old_values_R + moved_R.clamp(-config.value_clip, config.value_clip)
+        bounded_loss_R = (returns_R - bounded_R).square() / 2
+        clipped_R = bounded_loss_R > loss_R
+        loss_R = torch.maximum(loss_R, bounded_loss_R)
+    # Explained variance speaks of the critic that made the advantages, so it is measured on the old values.
+    old_error_R = (returns_R - old_values_R).double()
+    sums = _sums(
+        tokens=torch.ones_like(loss_R),
+        loss=loss_R,
+        clipped=clipped_R,
+        values=values_R,
+        returns=returns_R,
+        returns_squared=returns_R.double().square(),
+        errors=old_error_R,
+        errors_squared=old_error_R.square(),
+    )
+    return loss_R.sum() / normalizer, sums
+
+
+def policy_metrics(sums: Sums) -> dict[str, float]:
+    """Means per token of the sums of ``policy_loss`` over a whole step, and the share of clipped tokens."""
+    tokens = max(sums["tokens"].item(), 1.0)
+    mean = {name: value.item() / tokens for name, value in sums.items() if name != "tokens"}
+    return mean | {"clip_fraction": mean["clipped_low"] + mean["clipped_high"]}
+
+
+def value_metrics(sums: Sums) -> dict[str, float]:
+    """Mean loss, clip share, value and return, and explained variance 1 - Var(R - V) / Var(R); 0 for constant R."""
+    tokens = max(sums["tokens"].item(), 1.0)
+    mean = {name: value.item() / tokens for name, value in sums.items() if name != "tokens"}
+    spread = mean["returns_squared"] - mean["returns"] ** 2
+    residual = mean["errors_squared"] - mean["errors"] ** 2
+    explained = 1 - residual / spread if spread > 1e-12 else 0.0
+    return {key: mean[key] for key in ("loss", "clipped", "values", "returns")} | {"explained_variance": explained}
+
+
+def mismatch_metrics(trainer_R: Tensor, engine_R: Tensor) -> dict[str, float]:
+    """Disagreement of trainer and engine on all R > 0 sampled tokens of a step, from gathered logprobs.
+
+    ``mean`` and ``p99`` of |Δ logp| in nats, and ``outside``: the share of tokens with a ratio outside [0.9, 1.1].
+    """
+    difference_R = (trainer_R - engine_R).double()
+    rank = max(1, -(-99 * len(difference_R) // 100))
+    return {
+        "mean": difference_R.abs().mean().item(),
+        "p99": difference_R.abs().kthvalue(rank).values.item(),
+        "outside": ((difference_R.exp() - 1).abs() > 0.1).double().mean().item(),
+    }

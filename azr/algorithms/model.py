@@ -1,0 +1,114 @@
+"""The two networks that are trained, over packed streams: a policy and a critic.
+
+Legend: T stream tokens, R response tokens, S samples, H hidden size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
+
+from azr.algorithms.attention import Segments
+from azr.algorithms.logprobs import LogprobHead
+
+
+def _hidden(backbone: PreTrainedModel, token_ids_T: Tensor, position_ids_T: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """Last hidden states of a packed stream, (T, H)."""
+    output = backbone(
+        input_ids=token_ids_T[None],
+        position_ids=position_ids_T[None],
+        use_cache=False,
+        segments=Segments.of(cu_seqlens),
+    )
+    hidden_1TH: Tensor = output.last_hidden_state
+    return hidden_1TH.squeeze(0)
+
+
+def _checkpoint_layers(model: PreTrainedModel) -> None:
+    """Recompute each layer in the backward, in training mode."""
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+class PolicyModel(nn.Module):
+    """A Hugging Face causal LM that scores responses.
+
+    ``hf`` stays a complete model whose state dict has the usual names; only the class of its output head changes.
+    """
+
+    def __init__(self, hf: PreTrainedModel, *, logprob_chunk: int, gradient_checkpointing: bool = False) -> None:
+        """Take over ``hf``, built with an ``attn_implementation`` from ``choose_attention``.
+
+        Raises ValueError when its output head has a bias.
+        """
+        super().__init__()
+        head = hf.get_output_embeddings()
+        if head.bias is not None:
+            raise ValueError(f"{type(hf).__name__} has a bias in its output head, which the policy does not support.")
+        hf.set_output_embeddings(LogprobHead(head.weight, logprob_chunk))
+        if gradient_checkpointing:
+            _checkpoint_layers(hf)
+        self.hf = hf
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str, *, dtype: torch.dtype, attention: str, logprob_chunk: int, gradient_checkpointing: bool = False
+    ) -> PolicyModel:
+        """Load a folder or hub name; ``attention`` comes from ``choose_attention``."""
+        hf = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=attention)
+        return cls(hf, logprob_chunk=logprob_chunk, gradient_checkpointing=gradient_checkpointing)
+
+    def forward(
+        self,
+        token_ids_T: Tensor,
+        position_ids_T: Tensor,
+        cu_seqlens: Tensor,
+        predict_R: Tensor,
+        target_R: Tensor,
+        temperature: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Logprobs and entropies of the response tokens, two float32 arrays (R,); arguments as in ``PackedBatch``."""
+        hidden_TH = _hidden(self.hf.base_model, token_ids_T, position_ids_T, cu_seqlens)
+        head: LogprobHead = self.hf.get_output_embeddings()
+        logprobs_R, entropy_R = head(hidden_TH.index_select(0, predict_R), target_R, temperature)
+        return logprobs_R, entropy_R
+
+
+class ValueHead(nn.Module):
+    """A scalar linear head that computes in float32 whatever type its parameters are held in."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(1, hidden_size))
+        self.bias = nn.Parameter(torch.zeros(1))
+        nn.init.normal_(self.weight, std=1 / (hidden_size + 1))
+
+    def forward(self, hidden_RH: Tensor) -> Tensor:
+        """(R, H) to (R,)."""
+        wide = torch.promote_types(hidden_RH.dtype, torch.float32)
+        return nn.functional.linear(hidden_RH.to(wide), self.weight.to(wide), self.bias.to(wide)).squeeze(-1)
+
+
+class CriticModel(nn.Module):
+    """A Hugging Face backbone with a scalar head: the expected return before each response token."""
+
+    def __init__(self, backbone: PreTrainedModel, *, gradient_checkpointing: bool = False) -> None:
+        super().__init__()
+        if gradient_checkpointing:
+            _checkpoint_layers(backbone)
+        self.backbone = backbone
+        self.head = ValueHead(backbone.config.hidden_size).to(backbone.dtype)
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str, *, dtype: torch.dtype, attention: str, gradient_checkpointing: bool = False
+    ) -> CriticModel:
+        """Load a backbone from a folder or hub name; the head is new."""
+        backbone = AutoModel.from_pretrained(path, dtype=dtype, attn_implementation=attention)
+        return cls(backbone, gradient_checkpointing=gradient_checkpointing)
+
+    def forward(self, token_ids_T: Tensor, position_ids_T: Tensor, cu_seqlens: Tensor, predict_R: Tensor) -> Tensor:
+        """Values (R,) in float32; arguments as in ``PackedBatch``."""
+        hidden_TH = _hidden(self.backbone, token_ids_T, position_ids_T, cu_seqlens)
+        values_R: Tensor = self.head(hidden_TH.index_select(0, predict_R))
+        return values_R

@@ -1,0 +1,262 @@
+"""Every knob of a run: one typed tree, with units, free of torch.
+
+Derived values are properties, so an override of a parent field always reaches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal, TypeVar, get_type_hints
+
+T = TypeVar("T")
+
+Estimator = Literal["trrpp", "gae", "reinforce++", "rloo", "grpo", "dr_grpo"]
+KlEstimator = Literal["k1", "k2", "k3"]
+
+BANNED_MODULES = (
+    "asyncio", "bcrypt", "builtins", "calendar", "codecs", "concurrent", "ctypes", "datetime", "faulthandler",
+    "gc", "hashlib", "hmac", "importlib", "inspect", "io", "logging", "marshal", "mmap", "multiprocessing",
+    "os", "pathlib", "pebble", "pickle", "pty", "random", "resource", "runpy", "secrets", "select", "selectors",
+    "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess", "sys", "sysconfig", "tempfile", "threading",
+    "time", "traceback", "urllib", "uuid", "weakref", "_thread", "posix",
+)  # fmt: skip
+"""Modules a task program may not name: clocks, randomness, I/O, processes and interpreter internals."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    name: str = "azr_run"
+    """Name of the run directory below `root`."""
+    root: str = "orz_ckpt"
+    """Folder that holds run directories."""
+    steps: int = 500
+    """Training steps: one propose/solve/update round each."""
+    seed: int = 1
+    """Seed of every sampler."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    path: str = "Qwen/Qwen2.5-Coder-7B"
+    """Hugging Face folder or hub name of the policy and the reference policy."""
+    critic_path: str | None = None
+    """Where the critic's backbone starts from; the policy's path when not given."""
+    prompt_style: Literal["chat", "compact"] = "chat"
+    """`chat` for pretrained language models, `compact` for models trained on this project's own tags."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfPlayConfig:
+    kinds: tuple[str, ...] = ("deduction", "abduction", "induction")
+    """Reasoning kinds to play; `error` is the fourth."""
+    proposals_per_kind: int = 64
+    """Proposer trajectories per kind and step."""
+    solves_per_kind: int = 64
+    """Solver trajectories per kind and step, beside the estimate rollouts."""
+    references: int = 6
+    """K: past tasks shown to the proposer."""
+    induction_inputs: int = 10
+    """Inputs an induction proposal must give; the first half is shown to the solver, the rest is hidden."""
+    estimate_samples: int = 8
+    """Solver samples per valid proposal that estimate its solve rate, at the rollout temperature."""
+    train_on_estimates: bool = False
+    """Also train the solver on the estimate samples, as groups."""
+    train_proposer: bool = True
+    """Off: proposals are made and stored, but only the solver is trained."""
+    task_filter: Literal["all", "non_one", "non_extremes"] = "all"
+    """Which proposals enter the buffer, by solve rate s: any, s < 1, or 0 < s < 1."""
+    buffer_capacity: int = 16384
+    """Tasks kept per kind; the oldest leave first."""
+    seed_tasks: int = 256
+    """Tasks per kind gathered before the first step, grown from one identity program."""
+    seed_rounds: int = 20
+    """Most rounds of proposals spent on seeding before going on with what there is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntrinsicRewardConfig:
+    """Optional bonuses for the proposer; a coefficient of 0 costs nothing."""
+
+    complexity: float = 0.0
+    """Coefficient of cyclomatic complexity / 15."""
+    edit_distance: float = 0.0
+    """Coefficient of the mean AST distance from the references."""
+    halstead: float = 0.0
+    """Coefficient of Halstead effort and volume."""
+    answer_diversity: float = 0.0
+    """Coefficient of 1 - frequency of the task's answer in the buffer."""
+    maximum: float = 0.5
+    """Upper bound of each bonus."""
+    combine: Literal["sum", "multiply", "sum_multiply", "multiply_sum"] = "sum"
+    """How bonuses c join the learnability a: a+Σc, a·Πc, a+Πc, a·Σc."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardConfig:
+    wrong: float = -0.5
+    """Solver: well-formed but wrong."""
+    malformed: float = -1.0
+    """Solver and proposer: not in the asked form; proposer: refused by validation."""
+    unlearnable: float = 0.0
+    """Proposer: solve rate 0 or 1. The paper says 0; the authors' code -0.5."""
+    intrinsic: IntrinsicRewardConfig = field(default_factory=IntrinsicRewardConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    engines: int = 1
+    """vLLM engines."""
+    tensor_parallel: int = 1
+    """GPUs per engine."""
+    max_prompt_tokens: int = 6144
+    max_response_tokens: int = 8096
+    temperature: float = 1.0
+    """One temperature for proposing, estimating and solving; the losses use the same."""
+    max_concurrent: int = 256
+    """Sequences decoded at once per engine."""
+    gpu_memory_utilization: float = 0.4
+    """Share of a GPU's memory the engine may take."""
+    cpu_kv_cache_gib: float = 1.0
+    """KV cache of a CPU engine, GiB."""
+    start_timeout_s: float = 600.0
+    generate_timeout_s: float = 1800.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorConfig:
+    backend: Literal["auto", "namespace", "process"] = "auto"
+    """Walls around model-written code; `auto` takes the strongest that works here."""
+    workers: int = 4
+    """Programs that run at once."""
+    wall_s: float = 1.0
+    """Wall-clock limit of one call, seconds."""
+    memory_mb: int = 512
+    """Address space of one program, MiB."""
+    source_bytes: int = 16384
+    """Longest program accepted."""
+    output_bytes: int = 65536
+    """Longest canonical value accepted."""
+    repeats: int = 2
+    """Runs in separate interpreters when a proposal is validated."""
+    banned_modules: tuple[str, ...] = BANNED_MODULES
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmConfig:
+    estimator: Estimator = "trrpp"
+    """Advantage estimator."""
+    whitening: Literal["token", "trajectory"] = "token"
+    """trrpp, gae and reinforce++: whether long responses weigh more in mean and deviation."""
+    gamma: float = 1.0
+    gae_lambda: float = 1.0
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float | None = None
+    """Bound c > 1 on the loss of negative advantages; off when not given."""
+    value_clip: float = 0.2
+    """Bound on the critic's move from its old value; 0 switches clipping off."""
+    kl_coef: float = 0.0
+    """Weight of the KL to the reference policy; 0 leaves the reference policy out."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    kl_estimator: KlEstimator = "k3"
+    entropy_coef: float = 0.0
+    importance_cap: float | None = 2.0
+    """Cap of the engine/trainer importance weight exp(logp_trainer - logp_engine); none switches it off."""
+    policy_updates: int = 1
+    """Optimizer steps per training step; the batch is split into as many parts."""
+    critic_updates: int = 1
+
+    @property
+    def needs_critic(self) -> bool:
+        return self.estimator == "gae"
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.kl_coef != 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Compute type of trainers and engines; optimiser state is always float32."""
+    data_parallel: int = 1
+    """Ranks per role."""
+    policy_lr: float = 1e-6
+    critic_lr: float = 5e-6
+    warmup_steps: int = 0
+    """Optimizer steps of linear warm-up."""
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    weight_decay: float = 0.0
+    grad_clip: float = 1.0
+    """Largest global gradient norm."""
+    tokens_per_micro_batch: int = 16384
+    """Packed tokens in one forward/backward of one rank."""
+    gradient_checkpointing: bool = True
+    offload_optimizer: bool = False
+    """Keep optimiser state in host memory."""
+    attention: Literal["auto", "flash", "sdpa"] = "auto"
+    logprob_chunk: int = 2048
+    """Tokens whose logits are in memory at once."""
+    init_timeout_s: float = 600.0
+    step_timeout_s: float = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    address: str | None = None
+    """Ray cluster to join (`auto` for the one `ray start` made); none starts one on this machine."""
+    cpus: int | None = None
+    """CPU slots of a cluster started here; the machine's cores, and at least 8, when not given."""
+    placement_timeout_s: float = 120.0
+    """How long to wait for the placement group."""
+    bucket_mb: int = 256
+    """Weights travel to the engines in buckets of this size, MiB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingConfig:
+    tensorboard: bool = True
+    rollouts: bool = True
+    """Write every trajectory's text to rollouts/."""
+    progress: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A whole run."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    selfplay: SelfPlayConfig = field(default_factory=SelfPlayConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    executor: ExecutorConfig = field(default_factory=ExecutorConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+
+def from_dict(cls: type[T], tree: object) -> T:
+    """Builds a config dataclass from nested mappings, as loaded from ``config.yaml``.
+
+    Raises:
+        ValueError: something is not a mapping where a section is expected, or a key is unknown.
+    """
+    if not isinstance(tree, Mapping):
+        raise ValueError(f"{cls.__name__} must be a mapping, not {type(tree).__name__}.")
+    hints = get_type_hints(cls)
+    known = {entry.name for entry in fields(cls)}  # type: ignore[arg-type]
+    for key in tree:
+        if key not in known:
+            raise ValueError(f"{cls.__name__} has no key {key!r}; it has {', '.join(sorted(known))}.")
+    return cls(**{key: _built(hints[key], value) for key, value in tree.items()})
+
+
+def _built(hint: Any, value: object) -> object:
+    if is_dataclass(hint):
+        return from_dict(hint, value)  # type: ignore[arg-type]
+    return tuple(value) if isinstance(value, list) else value

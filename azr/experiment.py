@@ -1,0 +1,130 @@
+"""Absolute Zero self-play (arXiv 2505.03335, algorithm 1), from the first seed task to the last step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from azr.config import Config
+from azr.executor.pool import ExecutorStats
+from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.language import Language
+from azr.selfplay.players import Proposer, Solver
+from azr.selfplay.round import Round, RoundResult
+from azr.system import System
+from azr.tasks.registry import KINDS
+from azr.tracking.metrics import throughput
+from azr.tracking.tracker import Tracker
+from azr.train.dispatch import push_weights
+from azr.train.learner import Learner
+from azr.train.policy import PushReport
+
+
+class SelfPlayExperiment:
+    """One run: one language model proposes tasks, solves them and learns from both."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.language = Language.load(config.model)
+        self.buffer = TaskBuffer(config.selfplay.kinds, config.selfplay.buffer_capacity)
+        self._executor_before: Counter[str] = Counter()
+
+    async def run(self) -> None:
+        """Starts the system, plays and learns for the configured steps, ends what it started.
+
+        Raises ValueError for what a user can mend and TimeoutError when somebody waited too long for somebody; in
+        both cases nothing is left running, and unless the system was up nothing was written.
+        """
+        await self._start()
+        try:
+            await self.seed()
+            for step in range(1, self.config.run.steps + 1):
+                played = await self.play(step)
+                await self.system.engines.sleep()
+                learned = await self.learner.learn(played.trajectories, seed=self.config.run.seed + step)
+                await self.system.engines.wake()
+                pushed = await self.push_weights(version=step)
+                await self.record(step, played, learned, pushed)
+            await self.export()
+            self.tracker.finish()
+        finally:
+            self.tracker.close()
+            await self.system.stop()
+
+    async def seed(self) -> None:
+        """Grows the first tasks of every kind from one identity program."""
+        play = self.config.selfplay
+        for kind in play.kinds:
+            self.buffer.reserve(KINDS[kind].seed())
+            self.buffer.add(KINDS[kind].seed())
+            self.tracker.stored([KINDS[kind].seed()])
+        for number in range(play.seed_rounds):
+            if min(self.buffer.sizes().values()) >= play.seed_tasks:
+                break
+            found = await self._round(-number).seed()
+            self.tracker.stored(found.stored)
+        self.tracker.progress.note(f"seeds: {self.buffer.sizes()}")
+
+    async def play(self, step: int) -> RoundResult:
+        """Propose, validate, estimate, solve, verify and reward: one overlapping pipeline, see `Round`."""
+        self.tracker.begin_step()
+        play = self.config.selfplay
+        self.tracker.progress.phase("propose", len(play.kinds) * play.proposals_per_kind)
+        self.tracker.progress.phase("solve", len(play.kinds) * play.solves_per_kind)
+        return await self._round(step).play()
+
+    def _round(self, number: int) -> Round:
+        parts = (self.config, self.language, self.system.engines, self.system.executor)
+        return Round(self.config, number, self.buffer, Proposer(*parts), Solver(*parts), self.tracker.phase)
+
+    async def push_weights(self, version: int) -> PushReport:
+        """Sends the policy's weights to every engine; versions and digests are compared on the way."""
+        with self.tracker.phase("push"):
+            return await push_weights(self.system.policy, version, self.system.engines.actors, self.config.train)
+
+    async def record(self, step: int, played: RoundResult, learned: dict[str, float], pushed: PushReport) -> None:
+        """Writes what the step brought."""
+        self.tracker.stored(played.stored)
+        await self.tracker.rollouts(step, played.trajectories, self.language.text)
+        lap = self.tracker.lap()
+        sampled = played.sampled_tokens
+        trained = sum(len(t.completion.prompt_ids) + len(t.completion.response_ids) for t in played.trajectories)
+        tokens = dict.fromkeys(lap.seconds.keys() & {"train critic", "train policy"}, trained) | sampled
+        parts: dict[str, Mapping[str, float | None]] = {
+            "seconds": lap.seconds | {"step": lap.wall_s},
+            "tokens_per_s": throughput(tokens, lap.seconds),
+            "driver": {"cpu_share": lap.cpu_share},
+            "weights": {"version": pushed.version, "push_s": pushed.seconds, "push_bytes": pushed.nbytes},
+            "executor": self._executed(await self.system.executor.stats()),
+            "engine": asdict((await self.system.engines.stats())[0]),
+            "buffer": self.buffer.sizes(),
+            "batch": {"ungraded": played.ungraded, "trajectories": len(played.trajectories), "tokens": trained},
+            "learn": learned,
+        }
+        self.tracker.end_step(step, played.trajectories, played.funnels, parts)
+
+    def _executed(self, total: ExecutorStats) -> dict[str, float]:
+        """What the executor did since the last step."""
+        counts = Counter({"requests": total.requests, "cache_hits": total.cache_hits, "restarts": total.restarts})
+        counts |= Counter({str(status): number for status, number in total.calls.items()})
+        counts["calls"] = sum(total.calls.values())
+        new: dict[str, float] = {name: counts[name] - self._executor_before[name] for name in counts}
+        self._executor_before = counts
+        return new
+
+    async def export(self) -> None:
+        """Writes the trained policy as a Hugging Face folder."""
+        folder = self.tracker.run.checkpoints / f"step_{self.config.run.steps:06d}" / "policy"
+        await self.system.policy.call("save_hf", str(folder.absolute()), timeout_s=self.config.train.step_timeout_s)
+
+    async def _start(self) -> None:
+        self.system = await System.start(self.config)
+        try:
+            self.tracker = Tracker(self.config)
+        except BaseException:
+            await self.system.stop()
+            raise
+        self.tracker.progress.start(self.config.run.steps)
+        roles = (self.system.policy, self.system.critic, self.system.reference)
+        self.learner = Learner(self.config, *roles, self.tracker.phase)

@@ -1,0 +1,93 @@
+"""Mistakes in a config, found before anything is started or written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from azr.config import Config
+from azr.tasks.registry import KINDS
+from azr.tracking.run_dir import check_free
+
+
+def trajectories_per_step(config: Config) -> int:
+    """Trajectories a step is sure to train on; estimate rollouts come on top."""
+    play = config.selfplay
+    proposals = play.proposals_per_kind if play.train_proposer else 0
+    return len(play.kinds) * (proposals + play.solves_per_kind)
+
+
+def longest_trajectory(config: Config) -> int:
+    """Tokens of the longest prompt and response together."""
+    return config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
+
+
+def check(config: Config) -> None:
+    """Raises ValueError, in one sentence with its remedy, for the first mistake in the config itself."""
+    _check_kinds(config)
+    _check_batch(config)
+
+
+def check_surroundings(config: Config) -> None:
+    """As ``check``, for what the config needs to find: models that are long enough, and a free run directory."""
+    check_free(config.run)
+    _check_context(config, _model_folder(config.model.path, "model.path"))
+    if config.model.critic_path is not None:
+        _model_folder(config.model.critic_path, "model.critic_path")
+
+
+def _check_kinds(config: Config) -> None:
+    unknown = [kind for kind in config.selfplay.kinds if kind not in KINDS]
+    if unknown:
+        raise ValueError(f"There is no task kind {unknown[0]!r}; selfplay.kinds may hold {', '.join(KINDS)}.")
+    if not config.selfplay.kinds or len(set(config.selfplay.kinds)) != len(config.selfplay.kinds):
+        raise ValueError("selfplay.kinds must name at least one kind, and none twice.")
+
+
+def _check_batch(config: Config) -> None:
+    total, ranks = trajectories_per_step(config), config.train.data_parallel
+    for knob, parts in (
+        ("algorithm.policy_updates", config.algorithm.policy_updates),
+        ("algorithm.critic_updates", config.algorithm.critic_updates),
+        ("train.data_parallel", ranks),
+    ):
+        if parts < 1 or total % parts:
+            raise ValueError(
+                f"A step has {total} trajectories, which {knob}={parts} does not divide; "
+                "change it, selfplay.proposals_per_kind or selfplay.solves_per_kind."
+            )
+    if longest_trajectory(config) > config.train.tokens_per_micro_batch:
+        raise ValueError(
+            f"train.tokens_per_micro_batch={config.train.tokens_per_micro_batch} cannot hold one trajectory of up to "
+            f"{longest_trajectory(config)} tokens (rollout.max_prompt_tokens + rollout.max_response_tokens); raise it."
+        )
+
+
+def _model_folder(path: str, knob: str) -> Path:
+    """Folder of a local model, or of a hub model that is already in the cache."""
+    folder = Path(path)
+    if (folder / "config.json").is_file():
+        return folder
+    local = folder.is_absolute() or path.startswith(".") or folder.exists() or folder.parent.is_dir()
+    if local or path.count("/") != 1:
+        raise ValueError(f"{knob} {path!r} holds no model (no config.json there); give a Hugging Face model folder.")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(path))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise ValueError(
+            f"{knob} {path!r} is no local folder and could not be fetched from the hub; "
+            "give a Hugging Face model folder."
+        ) from error
+
+
+def _check_context(config: Config, folder: Path) -> None:
+    limit = json.loads((folder / "config.json").read_text()).get("max_position_embeddings")
+    longest = longest_trajectory(config)
+    if limit is not None and longest > limit:
+        raise ValueError(
+            f"rollout.max_prompt_tokens + rollout.max_response_tokens is {longest}, but the model in "
+            f"{config.model.path} reads at most {limit} tokens; lower one of them."
+        )

@@ -1,0 +1,286 @@
+"""One vLLM engine behind a few async methods, made to live in a Ray actor.
+
+``ray.remote(RolloutEngine)``: many `generate` calls may be in flight at once. While weights are replaced or the engine
+sleeps, new calls wait; a completion is always sampled from one version of the weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from azr.config import RolloutConfig
+from azr.records import Completion
+from azr.rollout.launch import launch
+from azr.rollout.sampling import sample
+from azr.weights import WeightBucket
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightUpdate:
+    """What an engine says about an update it has finished."""
+
+    version: int
+    """Read back from the engine's core process."""
+    digest: str
+    """Of the bytes that reached the workers."""
+    nbytes: int
+    seconds: float
+    """From the moment the last completion in flight was done to the end of the update."""
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineStats:
+    """Counters since the engine started."""
+
+    prompt_tokens: int = 0
+    """A prompt counts once, however many samples were drawn from it."""
+    generated_tokens: int = 0
+    completions: int = 0
+    running: int = 0
+    """`generate` calls in flight."""
+    weight_version: int = 0
+
+
+class RolloutEngine:
+    """Samples from the policy. Call `start` before anything else."""
+
+    def __init__(
+        self,
+        model_path: str,
+        rollout: RolloutConfig,
+        *,
+        dtype: Literal["bfloat16", "float32"] = "bfloat16",
+        seed: int = 1,
+        max_model_len: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        """`model_path`: Hugging Face folder or hub name.
+
+        `max_model_len`: most tokens of a prompt and its response together; the sum of both limits in `rollout` when
+        not given. `threads`: compute threads of a CPU engine; half the cores this process may use when not
+        given, since trainers use them too.
+        """
+        self._model_path = str(model_path)
+        self._rollout = rollout
+        self._dtype = dtype
+        self._seed = seed
+        self._max_model_len = max_model_len or rollout.max_prompt_tokens + rollout.max_response_tokens
+        self._threads = threads or max(1, len(os.sched_getaffinity(0)) // 2)
+        self._engine: AsyncLLM | None = None
+        self._on_gpu = False
+        self._requests = 0
+        self._stats = EngineStats()
+        self._changed = asyncio.Condition()
+        self._asleep = False
+        self._updating: int | None = None
+        self._workers_updating = False
+        self._update_started = 0.0
+        self._unusable: str | None = None
+        """Why the weights must not be sampled from; None when they may."""
+
+    @property
+    def _llm(self) -> AsyncLLM:
+        if self._engine is None:
+            raise RuntimeError("the rollout engine is not running: call start() first")
+        return self._engine
+
+    async def start(self) -> None:
+        """Load the model and start the engine's processes. Takes tens of seconds."""
+        assert self._engine is None, "the engine was already started"
+        self._engine, self._on_gpu = await launch(
+            self._model_path,
+            self._rollout,
+            dtype=self._dtype,
+            seed=self._seed,
+            max_model_len=self._max_model_len,
+            threads=self._threads,
+        )
+
+    async def generate(
+        self, prompt_ids: Sequence[int], *, n: int, max_tokens: int, temperature: float, seed: int | None = None
+    ) -> list[Completion]:
+        """`n` samples from softmax(logits / temperature), each of at most `max_tokens` tokens.
+
+        The same seed gives the same samples as long as rounding does not differ between batches. Temperature 0 is
+        greedy, with `n` = 1; its logprobs are those at temperature 1. Raises ValueError for a prompt that leaves no
+        room for a response, TimeoutError after ``generate_timeout_s``, and RuntimeError when an update of the weights
+        failed.
+        """
+        if not 0 < len(prompt_ids) < self._max_model_len:
+            raise ValueError(
+                f"a prompt must have 1 to {self._max_model_len - 1} tokens, not {len(prompt_ids)}: "
+                "shorten it or raise max_prompt_tokens"
+            )
+        limit = self._rollout.generate_timeout_s
+        try:
+            async with asyncio.timeout(limit), self._turn():
+                self._requests += 1
+                completions = await sample(
+                    self._llm,
+                    str(self._requests),
+                    prompt_ids,
+                    n=n,
+                    max_tokens=max_tokens,
+                    temperature=temperature,
+                    seed=seed,
+                    weight_version=self._stats.weight_version,
+                )
+        except TimeoutError as error:
+            raise TimeoutError(f"a prompt got no response within {limit:.0f} s: {self._state()}") from error
+        self._count(completions)
+        return completions
+
+    def _count(self, completions: list[Completion]) -> None:
+        self._stats.prompt_tokens += len(completions[0].prompt_ids)
+        self._stats.generated_tokens += sum(len(c.response_ids) for c in completions)
+        self._stats.completions += len(completions)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait until the weights may be sampled from, and keep them as they are meanwhile."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._updating is None and not self._asleep)
+            if self._unusable is not None:
+                raise RuntimeError(self._unusable)
+            self._stats.running += 1
+        try:
+            yield
+        finally:
+            async with self._changed:
+                self._stats.running -= 1
+                self._changed.notify_all()
+
+    async def _drain(self) -> None:
+        """Wait for the calls in flight. Each has its deadline, so this has one."""
+        await self._changed.wait_for(lambda: self._stats.running == 0)
+
+    def _state(self) -> str:
+        if self._asleep:
+            return "the engine is asleep and nobody woke it"
+        if self._updating is not None:
+            return f"the engine waits for the rest of weight version {self._updating}"
+        return f"the engine was busy with {self._stats.running} prompts"
+
+    async def begin_update(self, version: int) -> None:
+        """Hold back new prompts, wait for those in flight, and make the engine ready for weights.
+
+        May be called anew when an update broke off. Raises ValueError when `version` is not above the current one.
+        """
+        if version <= self._stats.weight_version:
+            raise ValueError(f"weight version {version} is not newer than {self._stats.weight_version}")
+        if self._asleep:
+            raise RuntimeError("a sleeping engine cannot take weights: call wake() first")
+        async with self._changed:
+            self._updating = version
+            await self._drain()
+        self._unusable = f"the update to weight version {version} failed: send all weights again"
+        self._update_started = time.monotonic()
+        if self._workers_updating:
+            await self._llm.finish_weight_update()
+        await self._llm.start_weight_update()
+        self._workers_updating = True
+
+    async def load_bucket(self, bucket: WeightBucket) -> None:
+        """Load one bucket; when this returns, the bucket's block may be overwritten.
+
+        Raises ValueError for a bucket of another version, and RuntimeError when the workers refuse it; the engine
+        then serves nothing until a whole update succeeds.
+        """
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        from azr.rollout.transfer import update_info
+
+        self._check_version(bucket.version)
+        try:
+            await self._llm.update_weights(WeightTransferUpdateRequest(update_info(bucket)))
+        except Exception:
+            # vLLM's workers leave the update by themselves when a part of it fails.
+            self._workers_updating = False
+            await self._end_update()
+            raise
+
+    async def finish_update(self, version: int, digest: str) -> WeightUpdate:
+        """Serve the new weights. `digest`: that of the last bucket.
+
+        Raises ValueError when the workers received other bytes, or not every parameter of the model.
+        """
+        self._check_version(version)
+        await self._llm.finish_weight_update(str(version))
+        self._workers_updating = False
+        assert await self._llm.reset_prefix_cache(), "a prefix cache without running prompts can be reset"
+        reports = await self._llm.collective_rpc("report_weight_update")
+        problem = _problem(digest, reports)
+        if problem is None:
+            self._unusable = None
+            self._stats.weight_version = int(await self._llm.get_weight_version())
+        await self._end_update()
+        if problem is not None:
+            raise ValueError(f"weight version {version} was not taken: {problem}")
+        return WeightUpdate(
+            version=self._stats.weight_version,
+            digest=reports[0]["digest"],
+            nbytes=reports[0]["nbytes"],
+            seconds=time.monotonic() - self._update_started,
+        )
+
+    def _check_version(self, version: int) -> None:
+        if version != self._updating:
+            raise ValueError(f"got weight version {version} while expecting {self._updating}: call begin_update first")
+
+    async def _end_update(self) -> None:
+        async with self._changed:
+            self._updating = None
+            self._changed.notify_all()
+
+    async def sleep(self) -> None:
+        """Hold back new prompts, wait for those in flight, and on a GPU free its memory.
+
+        A GPU engine drops its weights and must be sent all of them after `wake`. A CPU engine keeps them: its memory
+        is not scarce.
+        """
+        async with self._changed:
+            self._asleep = True
+            await self._drain()
+        if self._on_gpu:
+            await self._llm.sleep(level=2)
+            self._unusable = "the weights were dropped in sleep: send them again"
+
+    async def wake(self) -> None:
+        """End `sleep`."""
+        if self._on_gpu:
+            await self._llm.wake_up()
+        async with self._changed:
+            self._asleep = False
+            self._changed.notify_all()
+
+    async def ping(self) -> int:
+        """The weight version that the engine's core process serves. Raises when that process is dead."""
+        await self._llm.check_health()
+        return int(await self._llm.get_weight_version())
+
+    async def stats(self) -> EngineStats:
+        return replace(self._stats)
+
+    async def shutdown(self) -> None:
+        """Stop the engine's processes."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.shutdown()
+
+
+def _problem(digest: str, reports: list[dict]) -> str | None:
+    for report in reports:
+        if report["digest"] != digest:
+            return f"its digest is {report['digest'][:16]}, not {digest[:16]}: parts are missing or damaged"
+        if report["missing"]:
+            return f"these parameters were not sent: {', '.join(report['missing'])}"
+    return None

@@ -1,0 +1,129 @@
+"""Proposer and solver: one language model in two roles, and the checks that only running code can give."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from azr.config import Config
+from azr.records import Completion, ExecutionRequest, ExecutionResult, Task
+from azr.selfplay.language import Language
+from azr.tasks.base import Refusal, Rules, Verdict
+from azr.tasks.registry import KINDS
+
+
+class Sampler(Protocol):
+    """Where responses come from."""
+
+    async def generate(self, prompt_ids: list[int], *, n: int, max_tokens: int) -> list[Completion]: ...
+
+
+class Executor(Protocol):
+    """Where programs run."""
+
+    async def execute(self, request: ExecutionRequest) -> ExecutionResult: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposed:
+    """A proposal and what validation made of it."""
+
+    completion: Completion
+    outcome: Task | Refusal
+    references: tuple[Task, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """A graded attempt at a task."""
+
+    task: Task
+    completion: Completion
+    verdict: Verdict
+
+
+class Proposer:
+    """Invents tasks and has them run before anyone believes them."""
+
+    def __init__(self, config: Config, language: Language, sampler: Sampler, executor: Executor) -> None:
+        self._language = language
+        self._sampler = sampler
+        self._executor = executor
+        self._max_prompt = config.rollout.max_prompt_tokens
+        self._max_response = config.rollout.max_response_tokens
+        self._rules = Rules(
+            source_bytes=config.executor.source_bytes,
+            induction_inputs=config.selfplay.induction_inputs,
+            repeats=config.executor.repeats,
+        )
+
+    async def propose(self, kind_name: str, references: Sequence[Task]) -> tuple[Completion, tuple[Task, ...]]:
+        """One proposal and the references that its prompt showed."""
+        prompt, shown = self._language.proposer_prompt(KINDS[kind_name], list(references), self._max_prompt)
+        (completion,) = await self._sampler.generate(prompt, n=1, max_tokens=self._max_response)
+        return completion, tuple(shown)
+
+    async def validate(
+        self, kind_name: str, completion: Completion, references: tuple[Task, ...], *, id: str, step: int
+    ) -> Proposed:
+        """The task a proposal becomes once its program ran, or the first check that it failed."""
+        outcome = await self._admit(kind_name, completion, references, id=id, step=step)
+        return Proposed(completion=completion, outcome=outcome, references=references)
+
+    async def _admit(
+        self, kind_name: str, completion: Completion, references: tuple[Task, ...], *, id: str, step: int
+    ) -> Task | Refusal:
+        kind = KINDS[kind_name]
+        sections = self._language.read(completion)
+        if sections is None:
+            return Refusal.MALFORMED
+        proposal = kind.read_proposal(sections, references, self._rules)
+        if isinstance(proposal, Refusal):
+            return proposal
+        result = await self._executor.execute(kind.validation(proposal, self._rules))
+        parents = tuple(task.id for task in references)
+        task = kind.admit(proposal, result, id=id, step=step, parents=parents)
+        if isinstance(task, Task) and len(self._language.solver_prompt(kind, task)) > self._max_prompt:
+            return Refusal.TOO_LARGE
+        return task
+
+
+class Solver:
+    """Answers tasks; every answer is graded by running code or by comparing plain data."""
+
+    def __init__(self, config: Config, language: Language, sampler: Sampler, executor: Executor) -> None:
+        self._language = language
+        self._sampler = sampler
+        self._executor = executor
+        self._max_response = config.rollout.max_response_tokens
+
+    async def solve(self, task: Task, attempts: int) -> list[Completion]:
+        """Responses of the current policy to one task."""
+        prompt = self._language.solver_prompt(KINDS[task.kind], task)
+        return await self._sampler.generate(prompt, n=attempts, max_tokens=self._max_response)
+
+    async def verify(self, task: Task, completions: Sequence[Completion]) -> list[Solved]:
+        """Grades in the order of the completions."""
+        verdicts = await asyncio.gather(*(self._verdict(task, completion) for completion in completions))
+        return [
+            Solved(task=task, completion=completion, verdict=verdict)
+            for completion, verdict in zip(completions, verdicts, strict=True)
+        ]
+
+    async def _verdict(self, task: Task, completion: Completion) -> Verdict:
+        kind = KINDS[task.kind]
+        sections = self._language.read(completion)
+        if sections is None:
+            return Verdict.MALFORMED
+        check = kind.verification(task, sections)
+        if isinstance(check, Verdict):
+            return check
+        return kind.verdict(task, await self._executor.execute(check))
+
+
+def solve_rate(attempts: Sequence[Solved]) -> float | None:
+    """Share of right answers among the graded ones; None when the executor graded none."""
+    graded = [attempt.verdict is Verdict.RIGHT for attempt in attempts if attempt.verdict is not Verdict.UNGRADED]
+    return sum(graded) / len(graded) if graded else None

@@ -1,0 +1,121 @@
+"""The actors of a run, started together and ended together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import ray
+from ray.actor import ActorHandle
+
+from azr.cluster.placement import Placement, place, start_ray
+from azr.concurrency import task_group
+from azr.config import Config
+from azr.executor.actor import ExecutorPool
+from azr.executor.pool import ExecutorStats
+from azr.records import ExecutionRequest, ExecutionResult
+from azr.rollout.group import EngineGroup
+from azr.train.critic import CriticWorker
+from azr.train.group import RoleGroup
+from azr.train.policy import PolicyWorker
+from azr.train.reference import ReferenceWorker
+from azr.train.worker import RoleWorker
+
+
+class RemoteExecutor:
+    """The executor pool as its callers see it."""
+
+    def __init__(self, actor: ActorHandle, timeout_s: float) -> None:
+        self._actor, self._timeout_s = actor, timeout_s
+
+    @classmethod
+    async def start(cls, config: Config) -> Self:
+        """Raises ValueError when no wall around model-written code holds on this machine."""
+        make: Any = ExecutorPool  # Ray's decorator hides `remote` from type checkers
+        executor = cls(make.remote(config.executor), config.rollout.generate_timeout_s)
+        await executor._within(executor._actor.start.remote(), "start its sandboxes")
+        return executor
+
+    async def execute(self, request: ExecutionRequest) -> ExecutionResult:
+        """Raises TimeoutError when the pool does not answer in time."""
+        return await self._within(self._actor.execute.remote(request), "run a program")
+
+    async def stats(self) -> ExecutorStats:
+        """Counters since the start."""
+        return await self._within(self._actor.stats.remote(), "report its counters")
+
+    async def close(self) -> None:
+        """Ends the pool and every process it started."""
+        await self._within(self._actor.close.remote(), "close")
+        ray.kill(self._actor)
+
+    async def _within(self, call: Awaitable[Any], to: str) -> Any:
+        try:
+            return await asyncio.wait_for(_awaited(call), self._timeout_s)
+        except TimeoutError as error:
+            raise TimeoutError(f"the driver waited {self._timeout_s:g} s for the executor pool to {to}") from error
+
+
+async def _awaited(call: Awaitable[Any]) -> Any:
+    return await call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """Everything that runs beside the driver."""
+
+    placement: Placement
+    engines: EngineGroup
+    executor: RemoteExecutor
+    policy: RoleGroup
+    critic: RoleGroup | None
+    reference: RoleGroup | None
+
+    @classmethod
+    async def start(cls, config: Config) -> Self:
+        """Starts Ray if need be, reserves resources and starts every actor the config calls for.
+
+        Raises ValueError for what a user can mend, TimeoutError with the name of whoever did not come up in time.
+        """
+        start_ray(config.cluster)
+        try:
+            return await cls._start_actors(config, await place(config))
+        except BaseException:
+            ray.shutdown()
+            raise
+
+    @classmethod
+    async def _start_actors(cls, config: Config, placement: Placement) -> Self:
+        async def role(name: str, worker: type[RoleWorker]) -> RoleGroup:
+            options = [placement.options(rank) for rank in range(config.train.data_parallel)]
+            return await RoleGroup.start(name, worker, options, config, placement.device)
+
+        async with task_group() as starting:
+            width = config.rollout.tensor_parallel
+            bundles = [placement.options(number * width) for number in range(config.rollout.engines)]
+            engines = starting.create_task(EngineGroup.start(config, bundles))
+            executor = starting.create_task(RemoteExecutor.start(config))
+            policy = starting.create_task(role("policy", PolicyWorker))
+            critic = starting.create_task(role("critic", CriticWorker)) if config.algorithm.needs_critic else None
+            reference = None
+            if config.algorithm.needs_reference:
+                reference = starting.create_task(role("reference", ReferenceWorker))
+        return cls(
+            placement=placement,
+            engines=engines.result(),
+            executor=executor.result(),
+            policy=policy.result(),
+            critic=critic.result() if critic else None,
+            reference=reference.result() if reference else None,
+        )
+
+    async def stop(self) -> None:
+        """Ends every actor, gives the resources back and leaves Ray."""
+        roles = [role for role in (self.policy, self.critic, self.reference) if role is not None]
+        try:
+            await asyncio.gather(self.executor.close(), self.engines.shutdown(), *(role.shutdown() for role in roles))
+        finally:
+            self.placement.remove()
+            ray.shutdown()

@@ -1,0 +1,95 @@
+"""What a task program must look like, and when two programs count as the same."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+
+ENTRY = "f"
+"""Name of the function every task program defines."""
+
+
+def parse_program(program: str) -> ast.Module | None:
+    """Syntax tree of a program that defines ``f`` at module level with at least one parameter, else None."""
+    try:
+        tree = ast.parse(program)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    entries = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == ENTRY]
+    if len(entries) != 1:
+        return None
+    arguments = entries[0].args
+    takes_some = arguments.posonlyargs or arguments.args or arguments.vararg
+    return tree if takes_some else None
+
+
+class _Normaliser(ast.NodeTransformer):
+    """Drops docstrings and annotations, and renames what the program itself binds in order of appearance."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._names: dict[str, str] = {}
+        for node in ast.walk(tree):
+            match node:
+                case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.ExceptHandler(name=str(name)):
+                    self._bind(name)
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name) if name != ENTRY:
+                    self._bind(name)
+
+    def _bind(self, name: str) -> None:
+        self._names.setdefault(name, f"v{len(self._names)}")
+
+    def _body(self, node: ast.AST) -> None:
+        body: list[ast.stmt] = getattr(node, "body", [])
+        if len(body) > 1 and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+            del body[0]
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        self._body(node)
+        return self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self._body(node)
+        node.name = self._names.get(node.name, node.name)
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        self._body(node)
+        node.name = self._names.get(node.name, node.name)
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        return ast.arg(arg=self._names[node.arg])
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        if node.value is None:
+            return ast.Pass()
+        return ast.Assign(targets=[node.target], value=node.value, lineno=0)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name(id=self._names.get(node.id, node.id), ctx=node.ctx)
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
+        if node.name is not None:
+            node.name = self._names[node.name]
+        return self.generic_visit(node)
+
+
+def normalise(program: str) -> str:
+    """The program without comments, docstrings, annotations, layout and choice of local names.
+
+    Raises:
+        SyntaxError: the text is not Python; callers parse first.
+    """
+    tree = ast.parse(program)
+    return ast.unparse(ast.fix_missing_locations(_Normaliser(tree).visit(tree)))
+
+
+def fingerprint(program: str, *extra: str) -> str:
+    """Hash under which equal tasks meet: the normalised program and whatever else sets a task apart."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (normalise(program), *extra):
+        encoded = part.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "little") + encoded)
+    return digest.hexdigest()

@@ -1,0 +1,118 @@
+"""Induction: given half of the input/output pairs and a hint, write the program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from azr.records import ExecutionRequest, ExecutionResult, Task
+from azr.tasks.base import Proposal, Refusal, Rules, Verdict
+from azr.tasks.grading import all_equal
+from azr.tasks.hygiene import fingerprint, parse_program
+from azr.tasks.prompts import Section, Wording
+from azr.tasks.single_call import IDENTITY, PROGRAM_RULES, canonical_input, refusal_of, texts
+
+MESSAGE_CHARS = 1000
+SEED_INPUTS = ("'Hello world'", "1", "[1, 2]", "{'a': 1}", "(1, 'b')", "None")
+
+
+class Induction:
+    name = "induction"
+    draws_from = ("deduction", "abduction", "induction")
+    wording = Wording(
+        propose=(
+            "Here is a Python program. Choose inputs for it, all different, that together show how it behaves, "
+            "edge cases included, so that someone who sees only some inputs with their outputs can work out the "
+            "program, but only by thinking hard. Add a short message that helps, without stating the code. Give each "
+            "input as comma-separated arguments in a block of its own."
+        ),
+        solve=(
+            "Write a Python program that maps every input to its output, and that will also be right on inputs you "
+            f"are not shown. {PROGRAM_RULES}"
+        ),
+        propose_answer=("input", "message"),
+        solve_answer="program",
+    )
+
+    def seed(self) -> Task:
+        proposal = Proposal(program=IDENTITY, inputs=SEED_INPUTS, message="The input comes back unchanged.")
+        return self._task(proposal, SEED_INPUTS, id="seed-induction", step=0, parents=())
+
+    def reference(self, task: Task) -> tuple[Section, ...]:
+        return (Section("program", task.program),)
+
+    def proposal(self, task: Task) -> tuple[Section, ...]:
+        return (*(Section("input", text) for text in task.inputs), Section("message", task.message))
+
+    def given(self, task: Task) -> tuple[Section, ...]:
+        pairs: list[Section] = []
+        for given, output in list(zip(task.inputs, task.outputs, strict=True))[: _shown(task)]:
+            pairs += [Section("input", given), Section("output", output)]
+        return (*pairs, Section("message", task.message))
+
+    def solution(self, task: Task) -> tuple[Section, ...]:
+        return (Section("program", task.program),)
+
+    def references_per_prompt(self, wanted: int) -> int:
+        return 1
+
+    def read_proposal(
+        self, sections: Sequence[Section], references: Sequence[Task], rules: Rules
+    ) -> Proposal | Refusal:
+        """The configured number of inputs, no two alike (a repeat would leak a hidden answer), and a message."""
+        messages = [s.text.strip() for s in sections if s.label == "message"]
+        inputs = [canonical_input(s.text) for s in sections if s.label == "input"]
+        known = [text for text in inputs if text is not None]
+        complete = len(known) == len(inputs) == rules.induction_inputs and len(sections) == len(inputs) + 1
+        if len(messages) != 1 or not complete or len(set(known)) != len(known):
+            return Refusal.MALFORMED
+        if len(messages[0]) > MESSAGE_CHARS:
+            return Refusal.TOO_LARGE
+        program = references[0].program
+        if _squeezed(program) in _squeezed(messages[0]):
+            return Refusal.NOT_ALLOWED
+        return Proposal(program=program, inputs=tuple(known), message=messages[0])
+
+    def validation(self, proposal: Proposal, rules: Rules) -> ExecutionRequest:
+        return ExecutionRequest(program=proposal.program, inputs=proposal.inputs, repeats=rules.repeats)
+
+    def admit(
+        self, proposal: Proposal, result: ExecutionResult, *, id: str, step: int, parents: tuple[str, ...]
+    ) -> Task | Refusal:
+        refused = refusal_of(result)
+        if refused is not None:
+            return refused
+        outputs = tuple(o.value for o in result.outputs if o.value is not None)
+        return self._task(proposal, outputs, id=id, step=step, parents=parents)
+
+    def verification(self, task: Task, sections: Sequence[Section]) -> ExecutionRequest | Verdict:
+        found = texts(sections, "program")
+        if found is None or parse_program(found[0].strip("\n")) is None:
+            return Verdict.MALFORMED
+        return ExecutionRequest(program=found[0].strip("\n"), inputs=task.inputs[_shown(task) :])
+
+    def verdict(self, task: Task, result: ExecutionResult) -> Verdict:
+        return all_equal(result, task.outputs[_shown(task) :])
+
+    def _task(
+        self, proposal: Proposal, outputs: tuple[str, ...], *, id: str, step: int, parents: tuple[str, ...]
+    ) -> Task:
+        return Task(
+            id=id,
+            kind=self.name,
+            program=proposal.program,
+            inputs=proposal.inputs,
+            outputs=outputs,
+            fingerprint=fingerprint(proposal.program, *sorted(proposal.inputs)),
+            message=proposal.message,
+            parents=parents,
+            step=step,
+        )
+
+
+def _shown(task: Task) -> int:
+    """How many of the pairs the solver sees."""
+    return len(task.inputs) // 2
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())

@@ -1,0 +1,1 @@
+"""What a run leaves behind and what it shows while it goes."""

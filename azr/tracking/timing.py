@@ -1,0 +1,60 @@
+"""How long the phases of a step take when many tasks are in several phases at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """Times of one step."""
+
+    seconds: dict[str, float]
+    """Per phase, the wall time in which at least one thing was in it; phases overlap, so sums mean nothing."""
+    wall_s: float
+    cpu_share: float
+    """CPU time of this process divided by wall time; 1.0 is one busy core."""
+
+
+class PhaseClock:
+    """Times overlapping phases. One event loop may enter a phase any number of times at once; threads may not."""
+
+    def __init__(
+        self, wall: Callable[[], float] = time.perf_counter, cpu: Callable[[], float] = time.process_time
+    ) -> None:
+        self._wall, self._cpu = wall, cpu
+        self._active: dict[str, int] = {}
+        self._since: dict[str, float] = {}
+        self._seconds: dict[str, float] = {}
+        self._start = (wall(), cpu())
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Something is going on in this phase while the context is open."""
+        self._active[name] = self._active.get(name, 0) + 1
+        if self._active[name] == 1:
+            self._since[name] = self._wall()
+        try:
+            yield
+        finally:
+            self._active[name] -= 1
+            if self._active[name] == 0:
+                self._add(name, self._wall())
+
+    def lap(self) -> Lap:
+        """Times since the last lap; a phase that is still going on counts up to now and begins anew."""
+        wall, cpu = self._wall(), self._cpu()
+        for name, active in self._active.items():
+            if active:
+                self._add(name, wall)
+                self._since[name] = wall
+        elapsed = max(wall - self._start[0], 1e-9)
+        lap = Lap(self._seconds, elapsed, (cpu - self._start[1]) / elapsed)
+        self._seconds, self._start = {}, (wall, cpu)
+        return lap
+
+    def _add(self, name: str, until: float) -> None:
+        self._seconds[name] = self._seconds.get(name, 0.0) + until - self._since[name]

@@ -1,0 +1,124 @@
+"""Between the driver's completions and the ranks' packed micro-batches: what goes where, and back in order.
+
+Everything per token crosses this file as flat float32 tensors over all response tokens of all completions, in the
+order of the completions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from ray.actor import ActorHandle
+from torch import Tensor
+
+from azr.algorithms.losses import Sums, add_sums, mismatch_metrics, policy_metrics, value_metrics
+from azr.algorithms.packing import PackedBatch, pack, plan_micro_batches, unpack
+from azr.config import TrainConfig
+from azr.records import Completion
+from azr.train.group import RoleGroup
+from azr.train.policy import PushReport
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a policy says about every response token."""
+
+    logprobs: Tensor
+    """Natural log, at the rollout temperature."""
+    entropy: Tensor
+    """Nats."""
+
+
+async def logprobs(group: RoleGroup, completions: Sequence[Completion], train: TrainConfig) -> Scores:
+    """Score all responses with the policy or the reference."""
+    flat = await _score(group, "logprobs", completions, train)
+    return Scores(flat[:, 0], flat[:, 1])
+
+
+async def values(group: RoleGroup, completions: Sequence[Completion], train: TrainConfig) -> Tensor:
+    """The critic's value before each response token."""
+    return await _score(group, "values", completions, train)
+
+
+async def update_policy(
+    group: RoleGroup, completions: Sequence[Completion], columns: Mapping[str, Tensor], train: TrainConfig
+) -> dict[str, float]:
+    """One optimizer step of the policy; `columns` as in `azr.algorithms.packing.pack`, with `advantages` at least.
+
+    Returns means per token, `grad_norm`, `lr`, `micro_batches` (per rank), and as `mismatch_…` how far the engines'
+    logprobs were from the policy's own before its first step.
+    """
+    sums, step, before_R = await _update(group, completions, columns, train)
+    sampled_R = torch.tensor([x for c in completions for x in c.logprobs])
+    mismatch = mismatch_metrics(columns.get("old_logprobs", before_R), sampled_R)
+    return policy_metrics(sums) | step | {f"mismatch_{name}": value for name, value in mismatch.items()}
+
+
+async def update_critic(
+    group: RoleGroup, completions: Sequence[Completion], columns: Mapping[str, Tensor], train: TrainConfig
+) -> dict[str, float]:
+    """One optimizer step of the critic; `columns` must hold `values` and `returns`. Returns as `update_policy`."""
+    sums, step, _ = await _update(group, completions, columns, train)
+    return value_metrics(sums) | step
+
+
+async def push_weights(
+    group: RoleGroup, version: int, engines: Sequence[ActorHandle], train: TrainConfig
+) -> PushReport:
+    """Send the policy's weights to every engine; see `PolicyWorker.push_weights`."""
+    timeout_s = train.step_timeout_s
+    # The policy's own deadline comes first, because it knows which engine is late.
+    reports = await group.call(
+        "push_weights", version, list(engines), timeout_s, timeout_s=timeout_s + 10, to="push their weights"
+    )
+    return reports[0]
+
+
+def split(
+    completions: Sequence[Completion],
+    ranks: int,
+    tokens_per_micro_batch: int,
+    columns: Mapping[str, Tensor] | None = None,
+) -> list[list[PackedBatch]]:
+    """Micro-batches per rank: every completion is in exactly one, and every rank has as many of them.
+
+    Raises ValueError for fewer completions than ranks or one longer than a micro-batch.
+    """
+    lengths = [len(c.prompt_ids) + len(c.response_ids) for c in completions]
+    plan = plan_micro_batches(lengths, ranks, tokens_per_micro_batch)
+    return [[pack(completions, indices, columns) for indices in micro_batches] for micro_batches in plan]
+
+
+async def _score(group: RoleGroup, method: str, completions: Sequence[Completion], train: TrainConfig) -> Tensor:
+    batches = split(completions, group.size, train.tokens_per_micro_batch)
+    outputs = await group.scatter(
+        method, [(own,) for own in batches], timeout_s=train.step_timeout_s, to=f"compute {method}"
+    )
+    return _in_order(completions, batches, outputs)
+
+
+def _in_order(
+    completions: Sequence[Completion], batches: Sequence[Sequence[PackedBatch]], outputs: Sequence[Sequence[Tensor]]
+) -> Tensor:
+    return unpack(
+        [batch.indices for own in batches for batch in own],
+        [output for own in outputs for output in own],
+        [len(c.response_ids) for c in completions],
+    )
+
+
+async def _update(
+    group: RoleGroup, completions: Sequence[Completion], columns: Mapping[str, Tensor], train: TrainConfig
+) -> tuple[Sums, dict[str, float], Tensor]:
+    batches = split(completions, group.size, train.tokens_per_micro_batch, columns)
+    tokens = float(sum(len(c.response_ids) for c in completions))
+    reports = await group.scatter(
+        "update", [(own, tokens) for own in batches], timeout_s=train.step_timeout_s, to="take an optimizer step"
+    )
+    sums: Sums = {}
+    for report in reports:
+        sums = add_sums(sums, report.sums)
+    step = {"grad_norm": reports[0].grad_norm, "lr": reports[0].lr, "micro_batches": float(len(batches[0]))}
+    return sums, step, _in_order(completions, batches, [report.outputs for report in reports])

@@ -1,0 +1,107 @@
+"""From graded trajectories to updated weights: score, estimate advantages, train critic and policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from azr.algorithms.advantages import Graded, estimate_advantages
+from azr.algorithms.losses import kl_estimate
+from azr.algorithms.packing import split_updates
+from azr.config import Config
+from azr.records import Trajectory
+from azr.train import dispatch
+from azr.train.group import RoleGroup
+
+Phase = Callable[[str], AbstractContextManager[None]]
+"""Measures the time of a named phase."""
+
+
+class Learner:
+    """Owns the order of work between policy, critic and reference; the roles own the tensors."""
+
+    def __init__(
+        self, config: Config, policy: RoleGroup, critic: RoleGroup | None, reference: RoleGroup | None, phase: Phase
+    ) -> None:
+        self._config, self._phase = config, phase
+        self._policy, self._critic, self._reference = policy, critic, reference
+
+    async def learn(self, trajectories: Sequence[Trajectory], seed: int) -> dict[str, float]:
+        """One training step; metrics by name (``policy/…``, ``critic/…``).
+
+        Raises ValueError when there are fewer trajectories than ranks or updates need.
+        """
+        columns = await self._score(trajectories)
+        columns |= self._advantages(trajectories, columns)
+        metrics: dict[str, float] = {}
+        if self._critic is not None:
+            with self._phase("train critic"):
+                parts = self._parts(trajectories, self._config.algorithm.critic_updates, seed)
+                metrics |= await self._update("critic", self._critic, trajectories, columns, parts)
+        with self._phase("train policy"):
+            parts = self._parts(trajectories, self._config.algorithm.policy_updates, seed)
+            metrics |= await self._update("policy", self._policy, trajectories, columns, parts)
+        return metrics
+
+    async def _score(self, trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
+        """What the three networks think of every response token before anything is updated."""
+        completions = [t.completion for t in trajectories]
+        train, columns = self._config.train, {}
+        if self._critic is not None:
+            with self._phase("critic values"):
+                columns["values"] = await dispatch.values(self._critic, completions, train)
+        if self._reference is not None:
+            with self._phase("reference logprobs"):
+                columns["reference_logprobs"] = (await dispatch.logprobs(self._reference, completions, train)).logprobs
+        if self._needs_old_logprobs:
+            with self._phase("policy logprobs"):
+                columns["old_logprobs"] = (await dispatch.logprobs(self._policy, completions, train)).logprobs
+        return columns
+
+    @property
+    def _needs_old_logprobs(self) -> bool:
+        """A single update starts from the policy that sampled, so its own logprobs are the old ones."""
+        algorithm = self._config.algorithm
+        return algorithm.policy_updates > 1 or (algorithm.needs_reference and algorithm.kl_in == "reward")
+
+    def _advantages(self, trajectories: Sequence[Trajectory], columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        algorithm, kl_R = self._config.algorithm, None
+        if algorithm.needs_reference and algorithm.kl_in == "reward":
+            kl_R = kl_estimate(columns["old_logprobs"], columns["reference_logprobs"], algorithm.kl_estimator)
+        graded = Graded(
+            rewards=[t.reward for t in trajectories],
+            response_lengths=[len(t.completion.response_ids) for t in trajectories],
+            strata=[(t.kind, t.role) for t in trajectories],
+            groups=[t.group for t in trajectories],
+            kl_R=kl_R,
+            values_R=columns.get("values"),
+        )
+        found = estimate_advantages(graded, algorithm)
+        return {"advantages": found.advantages_R, "returns": found.returns_R}
+
+    def _parts(self, trajectories: Sequence[Trajectory], parts: int, seed: int) -> list[list[int]]:
+        if parts == 1:
+            return [list(range(len(trajectories)))]
+        return split_updates([(t.kind, t.role) for t in trajectories], parts, seed)
+
+    async def _update(
+        self,
+        name: str,
+        group: RoleGroup,
+        trajectories: Sequence[Trajectory],
+        columns: Mapping[str, Tensor],
+        parts: Sequence[Sequence[int]],
+    ) -> dict[str, float]:
+        """One optimizer step per part; metrics are means over the steps."""
+        lengths = [len(t.completion.response_ids) for t in trajectories]
+        split = {column: values.split(lengths) for column, values in columns.items()}
+        step = dispatch.update_critic if name == "critic" else dispatch.update_policy
+        reports = []
+        for part in parts:
+            own = {column: torch.cat([values[i] for i in part]) for column, values in split.items()}
+            reports.append(await step(group, [trajectories[i].completion for i in part], own, self._config.train))
+        return {f"{name}/{key}": fmean(report[key] for report in reports) for key in reports[0]}

@@ -1,0 +1,153 @@
+"""The policy's rank: scores responses, takes optimizer steps, hands its weights to the engines and to disk.
+
+Legend: R response tokens of one micro-batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import ray
+import torch
+import torch.distributed as dist
+from huggingface_hub import save_torch_state_dict
+from ray.actor import ActorHandle
+from torch import Tensor, nn
+from transformers import AutoTokenizer
+
+from azr.algorithms.losses import Sums, policy_loss
+from azr.algorithms.model import PolicyModel
+from azr.algorithms.packing import PackedBatch
+from azr.train.engine import gathered, take_part
+from azr.train.worker import RoleWorker, StepReport
+from azr.weights import SharedMemoryBucketWriter
+
+
+@dataclass(frozen=True, slots=True)
+class PushReport:
+    """One push of the weights to every engine."""
+
+    version: int
+    digest: str
+    """Of all names, types, shapes and bytes that were sent; every engine has confirmed it."""
+    nbytes: int
+    """Sent once, however many engines read it."""
+    seconds: float
+
+
+def ask_all(engines: Sequence[ActorHandle], timeout_s: float, method: str, *args: object) -> list[Any]:
+    """What every engine answers; TimeoutError, naming the late ones, when it takes longer than `timeout_s`."""
+    refs = [getattr(engine, method).remote(*args) for engine in engines]
+    _, late = ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
+    if late:
+        numbers = sorted(refs.index(ref) for ref in late)
+        raise TimeoutError(f"the policy waited {timeout_s:g} s for engines {numbers} to answer {method}")
+    return ray.get(refs)
+
+
+class PolicyScorer(RoleWorker):
+    """What policy and reference share: both score responses."""
+
+    def logprobs(self, batches: Sequence[PackedBatch]) -> list[Tensor]:
+        """Per micro-batch (R, 2) in float32: log-probability of each response token at the rollout temperature, and
+        entropy of its distribution. Collective: every rank brings as many micro-batches, fillers included."""
+        return self._score(batches, lambda batch: torch.stack(self._forward(batch), dim=-1))
+
+    def _forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
+        return self.engine(
+            batch.token_ids_T,
+            batch.position_ids_T,
+            batch.cu_seqlens,
+            batch.predict_R,
+            batch.target_R,
+            self.config.rollout.temperature,
+        )
+
+    def _load(self, lr: float | None) -> None:
+        train = self.config.train
+        load = partial(
+            PolicyModel.from_pretrained,
+            logprob_chunk=train.logprob_chunk,
+            gradient_checkpointing=train.gradient_checkpointing and lr is not None,
+        )
+        self.engine = self._make_engine(load, self.config.model.path, lr)
+
+
+class PolicyWorker(PolicyScorer):
+    """One rank of the policy."""
+
+    def build(self) -> None:
+        self._load(self.config.train.policy_lr)
+        self._writer: SharedMemoryBucketWriter | None = None
+
+    def update(self, batches: Sequence[PackedBatch], normalizer: float) -> StepReport:
+        """One optimizer step over all micro-batches of all ranks; they must carry advantages.
+
+        `normalizer` divides the summed loss: the response tokens of the whole step. Collective, as `logprobs`.
+        """
+        return self._step(batches, partial(self._loss, normalizer=normalizer))
+
+    def _loss(self, batch: PackedBatch, normalizer: float) -> tuple[Tensor, Sums, Tensor]:
+        assert batch.advantages_R is not None
+        logprobs_R, entropy_R = self._forward(batch)
+        loss, sums = policy_loss(
+            logprobs_R,
+            entropy_R,
+            advantages_R=batch.advantages_R,
+            behaviour_logprobs_R=batch.behaviour_logprobs_R,
+            old_logprobs_R=batch.old_logprobs_R,
+            reference_logprobs_R=batch.reference_logprobs_R,
+            normalizer=normalizer,
+            config=self.config.algorithm,
+        )
+        return loss, sums, logprobs_R
+
+    def push_weights(self, version: int, engines: Sequence[ActorHandle], timeout_s: float) -> PushReport | None:
+        """Send the current weights to every engine; the report on rank 0, None on the others. Collective.
+
+        An engine is an actor with `begin_update(version)`, `load_bucket(bucket)` and `finish_update(version, digest)`,
+        whose last answer echoes `version` and `digest`. Tensors have Hugging Face names; a tied head is sent as well,
+        because an engine may hold it apart. Raises TimeoutError when an engine takes longer than `timeout_s` over one
+        of these calls, and whatever an engine raises; the policy stays usable then.
+        """
+        started = time.perf_counter()
+        bucket_mb = self.config.cluster.bucket_mb
+        weights = gathered(list(self._named()), bucket_mb << 20, self.dtype)
+        if self.rank != 0:
+            take_part(weights)
+            return None
+        ask = partial(ask_all, engines, timeout_s)
+        self._writer = self._writer or SharedMemoryBucketWriter(bucket_mb)
+        nbytes, digest = 0, ""
+        try:
+            ask("begin_update", version)
+            for bucket in self._writer.pack(version, weights):
+                ask("load_bucket", bucket)
+                nbytes, digest = nbytes + bucket.nbytes, bucket.digest
+        finally:
+            take_part(weights)  # when an engine failed half-way, the other ranks still wait for this one
+        for engine, echo in enumerate(ask("finish_update", version, digest)):
+            if (echo.version, echo.digest) != (version, digest):
+                raise RuntimeError(f"engine {engine} was sent weights {version} ({digest}) and has {echo}")
+        return PushReport(version, digest, nbytes, time.perf_counter() - started)
+
+    def save_hf(self, folder: str) -> None:
+        """Write a Hugging Face folder: safetensors in the compute type, config and tokenizer. Collective."""
+        weights = gathered(list(self._named(tied=False)), self.config.cluster.bucket_mb << 20, self.dtype)
+        if self.rank != 0:
+            take_part(weights)
+        else:
+            hf = self.engine.module.hf
+            hf.config.save_pretrained(folder)
+            hf.generation_config.save_pretrained(folder)
+            AutoTokenizer.from_pretrained(self.config.model.path).save_pretrained(folder)
+            save_torch_state_dict({name: weight.cpu().clone() for name, weight in weights}, folder)
+        dist.barrier()
+
+    def _named(self, tied: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters with Hugging Face names; with `tied`, a shared one comes once per name."""
+        return self.engine.module.hf.named_parameters(remove_duplicate=not tied)

@@ -1,0 +1,37 @@
+"""Absolute Zero self-play with a 14M model: minutes on two CPU cores or one GPU.
+
+python -m playground.azr_14m_mini
+"""
+
+from azr.cli import launch
+from azr.config import (
+    AlgorithmConfig,
+    Config,
+    ExecutorConfig,
+    ModelConfig,
+    RolloutConfig,
+    RunConfig,
+    SelfPlayConfig,
+    TrainConfig,
+)
+
+config = Config(
+    run=RunConfig(name="azr_14m_mini", steps=24),
+    model=ModelConfig(path="data/azr_14m_base", prompt_style="compact"),
+    selfplay=SelfPlayConfig(
+        proposals_per_kind=16,
+        solves_per_kind=16,
+        references=2,
+        induction_inputs=6,
+        estimate_samples=6,
+        train_on_estimates=True,
+        seed_tasks=32,
+    ),
+    rollout=RolloutConfig(max_prompt_tokens=384, max_response_tokens=192, max_concurrent=192),
+    executor=ExecutorConfig(workers=2),
+    algorithm=AlgorithmConfig(estimator="gae", kl_coef=0.001),
+    train=TrainConfig(policy_lr=5e-5, critic_lr=5e-5, tokens_per_micro_batch=8192, gradient_checkpointing=False),
+)
+
+if __name__ == "__main__":
+    launch(config)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import Qwen2ForCausalLM
+
+from azr.algorithms.attention import PADDED, VARLEN, Segments, choose_attention
+from azr.algorithms.packing import pack
+
+from .tiny import VOCAB, completions, score, tiny_config, tiny_policy
+
+
+@pytest.mark.parametrize("sliding_window", [None, 4])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_packed_stream_equals_transformers_one_sample_at_a_time(sliding_window: int | None, tied: bool) -> None:
+    made = completions(7)
+    config = tiny_config(tied=tied, attention="eager", sliding_window=sliding_window)
+    torch.manual_seed(0)
+    plain = Qwen2ForCausalLM(config).eval()
+    packed = tiny_policy(tied=tied, sliding_window=sliding_window).float()
+    packed.hf.load_state_dict(plain.state_dict())
+    expected = []
+    for c in made:
+        ids = torch.tensor([c.prompt_ids + c.response_ids])
+        logprobs = plain(ids).logits[0].log_softmax(-1)
+        expected.append(logprobs[len(c.prompt_ids) - 1 : -1].gather(1, ids[0, len(c.prompt_ids) :, None]).squeeze(1))
+    order = [3, 0, 6, 2, 5, 1, 4]
+    logprobs, _ = score(packed, pack(made, order))
+    torch.testing.assert_close(logprobs, torch.cat([expected[i] for i in order]), rtol=0, atol=2e-6)
+
+
+def test_samples_do_not_see_each_other() -> None:
+    made = completions(6)
+    model = tiny_policy()
+    batch = pack(made, range(6))
+    before, _ = score(model, batch)
+    start, end = batch.cu_seqlens[2:4].tolist()
+    batch.token_ids_T[start:end] = (batch.token_ids_T[start:end] + 1) % VOCAB
+    after, _ = score(model, batch)
+    mine = (batch.predict_R >= start) & (batch.predict_R < end)
+    assert torch.equal(before[~mine], after[~mine])
+    assert not torch.equal(before[mine], after[mine])
+
+
+def test_no_gradient_crosses_a_border_and_none_flows_back_in_time() -> None:
+    made = completions(4)
+    model = tiny_policy()
+    batch = pack(made, range(4))
+    embedded: list[torch.Tensor] = []
+
+    def keep(_module: torch.nn.Module, _inputs: object, output: torch.Tensor) -> None:
+        output.retain_grad()
+        embedded.append(output)
+
+    model.hf.get_input_embeddings().register_forward_hook(keep)
+    logprobs, _ = score(model, batch)
+    watched = len(made[0].response_ids)  # the first response token of sample 1
+    logprobs[watched].backward()
+    touched = embedded[0].grad[0].abs().sum(-1).nonzero().squeeze(1).tolist()
+    start = int(batch.cu_seqlens[1])
+    assert touched == list(range(start, start + len(made[1].prompt_ids)))
+
+
+def test_gradient_checkpointing_changes_nothing() -> None:
+    batch = pack(completions(5), range(5))
+    grads = []
+    for checkpointing in (False, True):
+        model = tiny_policy(gradient_checkpointing=checkpointing).train()
+        assert model.hf.is_gradient_checkpointing is checkpointing
+        score(model, batch)[0].sum().backward()
+        grads.append([p.grad for p in model.parameters()])
+    for plain, recomputed in zip(*grads, strict=True):
+        assert torch.equal(plain, recomputed)
+
+
+def test_padding_adds_little_to_the_work() -> None:
+    torch.manual_seed(0)
+    lengths = torch.randint(1, 2000, (200,))
+    segments = Segments.of(torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).int())
+    for bucket in segments.buckets:
+        assert len(bucket.cells) >= 0.8 * bucket.gather_BL.numel()
+    assert len(segments.buckets) <= 35 and segments.max_length == int(lengths.max())
+    found = torch.cat([b.gather_BL.flatten()[b.cells] for b in segments.buckets])[segments.restore_T]
+    assert torch.equal(found, torch.arange(int(lengths.sum())))
+
+
+def test_attention_is_chosen_by_device_and_type() -> None:
+    assert choose_attention("auto", "cpu", torch.bfloat16) == PADDED
+    assert choose_attention("auto", "cuda", torch.bfloat16) == VARLEN
+    assert choose_attention("auto", "cuda", torch.float32) == PADDED
+    assert choose_attention("sdpa", "cuda", torch.bfloat16) == PADDED
+    with pytest.raises(ValueError, match="attention=flash needs a CUDA device"):
+        choose_attention("flash", "cpu", torch.bfloat16)
+
+
+def test_the_flash_path_traces_with_the_kernel_s_own_shape_rules() -> None:
+    """No GPU is needed on torch's meta device: shapes, types and arguments of the real operator are checked."""
+    model = tiny_policy(attention=VARLEN).bfloat16().to("meta")
+    batch = pack(completions(5), range(5))
+    borders = batch.cu_seqlens
+    meta = batch.to("meta")
+    segments = Segments.of(borders)
+    hidden = model.hf.model(
+        input_ids=meta.token_ids_T[None],
+        position_ids=meta.position_ids_T[None],
+        use_cache=False,
+        segments=Segments(meta.cu_seqlens, segments.max_length, segments.buckets, segments.restore_T),
+    ).last_hidden_state
+    assert hidden.shape == (1, len(meta.token_ids_T), 32)

@@ -1,0 +1,118 @@
+"""One batch has one loss and one gradient, however it is cut into micro-batches and spread over ranks."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from azr.algorithms.losses import Sums, add_sums, policy_loss, value_loss
+from azr.algorithms.packing import PackedBatch, pack, plan_micro_batches
+from azr.config import AlgorithmConfig
+
+from .tiny import completions, score, tiny_critic, tiny_policy
+
+COUNT = 13
+CONFIG = AlgorithmConfig(
+    estimator="gae", clip_low=0.1, clip_high=0.15, dual_clip=2.0, kl_coef=0.1, entropy_coef=0.01, value_clip=0.1
+)
+MADE = completions(COUNT, seed=3)
+LENGTHS = [len(c.prompt_ids) + len(c.response_ids) for c in MADE]
+TOKENS = sum(len(c.response_ids) for c in MADE)
+Result = tuple[torch.Tensor, torch.Tensor, Sums]
+
+
+def columns() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    noise = {
+        name: torch.randn(TOKENS, generator=generator, dtype=torch.float64)
+        for name in ("advantages", "returns", "values", "old_logprobs", "reference_logprobs")
+    }
+    for name in ("old_logprobs", "reference_logprobs"):
+        noise[name] = -4.0 + 0.5 * noise[name]
+    return noise
+
+
+def micro_losses(batch: PackedBatch, policy: torch.nn.Module, critic: torch.nn.Module) -> tuple[torch.Tensor, Sums]:
+    logprobs, entropy = score(policy, batch, temperature=0.9)
+    first, sums = policy_loss(
+        logprobs,
+        entropy,
+        advantages_R=batch.advantages_R,
+        behaviour_logprobs_R=batch.behaviour_logprobs_R,
+        old_logprobs_R=batch.old_logprobs_R,
+        reference_logprobs_R=batch.reference_logprobs_R,
+        normalizer=TOKENS,
+        config=CONFIG,
+    )
+    values = critic(batch.token_ids_T, batch.position_ids_T, batch.cu_seqlens, batch.predict_R)
+    second, more = value_loss(
+        values, old_values_R=batch.values_R, returns_R=batch.returns_R, normalizer=TOKENS, config=CONFIG
+    )
+    return first + second, sums | {f"critic_{name}": value for name, value in more.items()}
+
+
+def accumulate(micro_batches: list[list[int]]) -> Result:
+    """Loss, flat gradient of policy and critic, and sums, added over micro-batches as a trainer does."""
+    policy, critic = tiny_policy(), tiny_critic()
+    total, sums = torch.zeros((), dtype=torch.float64), {}
+    for indices in micro_batches:
+        loss, more = micro_losses(pack(MADE, indices, columns()), policy, critic)
+        loss.backward()
+        total, sums = total + loss.detach(), add_sums(sums, more)
+    return total, torch.cat([p.grad.flatten() for m in (policy, critic) for p in m.parameters()]), sums
+
+
+def over_ranks(rank: int, rendezvous: str, plan: list[list[list[int]]]) -> Result:
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=len(plan))
+    loss, gradient, sums = accumulate(plan[rank])
+    everything = torch.cat([loss[None], gradient, *(sums[name][None] for name in sorted(sums))])
+    dist.all_reduce(everything)
+    dist.destroy_process_group()
+    tail = everything[1 + len(gradient) :]
+    return everything[0], everything[1 : 1 + len(gradient)], dict(zip(sorted(sums), tail, strict=True))
+
+
+@pytest.fixture(scope="module")
+def whole() -> Result:
+    return accumulate([list(range(COUNT))])
+
+
+def same(got: Result, expected: Result) -> None:
+    assert expected[1].abs().max() > 1e-3
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-14)
+
+
+def test_every_term_of_the_loss_is_at_work(whole: Result) -> None:
+    _, _, sums = whole
+    for name in ("clipped_low", "clipped_high", "kl_reference", "entropy", "critic_clipped"):
+        assert sums[name] > 0, name
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_micro_batch_split_and_any_order(whole: Result, seed: int) -> None:
+    rng = random.Random(seed)
+    order = rng.sample(range(COUNT), COUNT)
+    cuts = sorted(rng.sample(range(1, COUNT), seed + 1))
+    parts = [order[a:b] for a, b in zip([0, *cuts], [*cuts, COUNT], strict=True)]
+    same(accumulate(parts), whole)
+
+
+def test_one_sample_at_a_time_and_fillers(whole: Result) -> None:
+    same(accumulate([[], *([i] for i in range(COUNT)), []]), whole)
+
+
+def test_two_ranks_in_two_processes(whole: Result, tmp_path: Path) -> None:
+    plan = plan_micro_batches(LENGTHS, 2, 40)
+    assert len(plan[0]) > 1
+    rendezvous = str(tmp_path / "rendezvous")
+    other = mp.get_context("spawn").Process(target=over_ranks, args=(1, rendezvous, plan), daemon=True)
+    other.start()
+    result = over_ranks(0, rendezvous, plan)
+    other.join(60)
+    assert other.exitcode == 0
+    same(result, whole)

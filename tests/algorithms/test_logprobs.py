@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from azr.algorithms.logprobs import token_logprobs
+
+TOKENS, HIDDEN, VOCAB = 23, 8, 31
+
+
+def inputs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(TOKENS, HIDDEN, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    weight = torch.randn(VOCAB, HIDDEN, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    return hidden, weight, torch.randint(VOCAB, (TOKENS,), generator=generator)
+
+
+def full(
+    hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    logprobs = (hidden @ weight.t() / temperature).log_softmax(-1)
+    return logprobs.gather(-1, target[:, None]).squeeze(-1), -(logprobs.exp() * logprobs).sum(-1)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 23, 100])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_chunked_equals_full_in_value_and_gradient(chunk: int, temperature: float) -> None:
+    hidden, weight, target = inputs(torch.float64)
+    mix = torch.randn(2, TOKENS, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    grads = []
+    for logprobs, entropy in (
+        full(hidden, weight, target, temperature),
+        token_logprobs(hidden, weight, target, temperature=temperature, chunk=chunk),
+    ):
+        grads.append(
+            (logprobs, entropy, *torch.autograd.grad((mix[0] * logprobs + mix[1] * entropy).sum(), (hidden, weight)))
+        )
+    for expected, got in zip(*grads, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("output", [0, 1])
+def test_one_output_alone_has_its_gradient(output: int) -> None:
+    hidden, weight, target = inputs(torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda h, w: token_logprobs(h, w, target, temperature=0.8, chunk=5)[output], (hidden, weight)
+    )
+
+
+def test_sixteen_bit_weights_give_float32_numbers() -> None:
+    hidden, weight, target = inputs(torch.bfloat16)
+    logprobs, entropy = token_logprobs(hidden, weight, target, temperature=1.0, chunk=5)
+    assert logprobs.dtype == entropy.dtype == torch.float32
+    expected = full(hidden.float(), weight.float(), target, 1.0)
+    torch.testing.assert_close((logprobs, entropy), expected, rtol=1e-5, atol=1e-5)
+    (logprobs.sum() + entropy.sum()).backward()
+    assert hidden.grad.dtype == weight.grad.dtype == torch.bfloat16
+
+
+def test_never_more_logits_than_a_chunk() -> None:
+    hidden, weight, target = inputs(torch.float32)
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            nonlocal largest
+            out = function(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor) and out.dim() == 2 and out.shape[1] == VOCAB:
+                largest = max(largest, out.shape[0])
+            return out
+
+    with Watch():
+        logprobs, entropy = token_logprobs(hidden, weight, target, temperature=1.0, chunk=4)
+        (logprobs.sum() + entropy.sum()).backward()
+    assert largest == HIDDEN  # the transposed weight; no logits beyond 4 rows
+
+
+def test_no_tokens_give_zero_gradients_not_none() -> None:
+    hidden, weight, target = inputs(torch.float64)
+    logprobs, _ = token_logprobs(hidden[:0], weight, target[:0], temperature=1.0, chunk=5)
+    (logprobs.sum() / 7).backward()
+    assert logprobs.shape == (0,) and not weight.grad.any() and not hidden.grad.any()

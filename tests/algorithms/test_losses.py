@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from azr.algorithms.losses import (
+    add_sums,
+    clipped_objective,
+    importance_weights,
+    kl_estimate,
+    kl_loss,
+    mismatch_metrics,
+    policy_loss,
+    policy_metrics,
+    value_loss,
+    value_metrics,
+)
+from azr.config import AlgorithmConfig
+
+
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def close(got: torch.Tensor, *expected: float) -> None:
+    torch.testing.assert_close(got.double(), tensor(*expected), rtol=0, atol=1e-9)
+
+
+def loss_of(config: AlgorithmConfig, logprobs: torch.Tensor, **given: torch.Tensor | None) -> tuple:
+    known: dict = {
+        "advantages_R": torch.ones_like(logprobs),
+        "behaviour_logprobs_R": logprobs.detach(),
+        "old_logprobs_R": None,
+        "reference_logprobs_R": None,
+        "normalizer": 1.0,
+    }
+    entropy = given.pop("entropy_R", torch.zeros_like(logprobs))
+    return policy_loss(logprobs, entropy, config=config, **(known | given))
+
+
+def test_kl_estimates_by_hand() -> None:
+    logprobs, reference = tensor(-1.0, -2.0), tensor(-2.0, -1.0)  # d = 1, -1
+    close(kl_estimate(logprobs, reference, "k1"), 1.0, -1.0)
+    close(kl_estimate(logprobs, reference, "k2"), 0.5, 0.5)
+    close(kl_estimate(logprobs, reference, "k3"), math.exp(-1), math.e - 2)
+    for estimator in ("k1", "k2", "k3"):
+        close(kl_estimate(logprobs, logprobs, estimator), 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "gradient"),
+    [("k1", (1.0, -1.0, 0.0)), ("k2", (1.0, -1.0, 0.0)), ("k3", (1 - math.exp(-1), 1 - math.e, 0.0))],
+)
+def test_a_kl_loss_pulls_to_the_reference(estimator: str, gradient: tuple[float, ...]) -> None:
+    logprobs = tensor(-1.0, -2.0, -3.0).requires_grad_()
+    reference = tensor(-2.0, -1.0, -3.0)
+    value = kl_loss(logprobs, reference, estimator)
+    close(value.detach(), *kl_estimate(logprobs, reference, estimator).tolist())
+    value.sum().backward()
+    close(logprobs.grad, *gradient)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2"])
+def test_the_expected_gradient_is_that_of_the_true_kl(estimator: str) -> None:
+    """Summed over the whole vocabulary with the policy's own weights, nothing is left to chance."""
+    logits = torch.randn(7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    reference = torch.randn(7, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).log_softmax(0)
+    logprobs = logits.log_softmax(0)
+    (expected,) = torch.autograd.grad((logprobs.exp() * (logprobs - reference)).sum(), logits)
+    logprobs = logits.log_softmax(0)
+    weighted = (logprobs.exp().detach() * kl_loss(logprobs, reference, estimator)).sum()
+    (got,) = torch.autograd.grad(weighted, logits)
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_clipping_by_hand_at_the_edges_of_the_band() -> None:
+    config = AlgorithmConfig(clip_low=0.2, clip_high=0.3)
+    ratio = tensor(0.7, 0.8, 1.0, 1.3, 1.5)
+    close(clipped_objective(ratio, tensor(*[1.0] * 5), config), -0.7, -0.8, -1.0, -1.3, -1.3)
+    close(clipped_objective(ratio, tensor(*[-1.0] * 5), config), 0.8, 0.8, 1.0, 1.3, 1.5)
+
+
+def test_dual_clip_bounds_the_loss_of_negative_advantages_only() -> None:
+    config = AlgorithmConfig(dual_clip=3.0)
+    close(clipped_objective(tensor(2.9, 3.0, 5.0), tensor(-2.0, -2.0, -2.0), config), 5.8, 6.0, 6.0)
+    close(clipped_objective(tensor(0.1, 5.0), tensor(2.0, 2.0), config), -0.2, -2.4)
+
+
+@pytest.mark.parametrize(
+    ("move", "advantage", "flows"), [(0.5, 1, False), (0.5, -1, True), (-0.5, -1, False), (-0.5, 1, True)]
+)
+def test_a_clipped_token_has_no_gradient(move: float, advantage: float, flows: bool) -> None:
+    logprobs = tensor(-1.0 + move).requires_grad_()
+    loss, _ = loss_of(AlgorithmConfig(), logprobs, old_logprobs_R=tensor(-1.0), advantages_R=tensor(advantage))
+    loss.backward()
+    assert bool(logprobs.grad.any()) is flows
+
+
+def test_an_unmoved_policy_has_the_policy_gradient() -> None:
+    logprobs = tensor(-1.0, -2.0).requires_grad_()
+    loss, sums = loss_of(AlgorithmConfig(), logprobs, advantages_R=tensor(2.0, -3.0), normalizer=4.0)
+    loss.backward()
+    assert loss.item() == pytest.approx(0.25)
+    close(logprobs.grad, -0.5, 0.75)
+    assert policy_metrics(sums)["approx_kl"] == 0.0
+
+
+def test_importance_weights_are_capped_and_detached() -> None:
+    trainer = tensor(0.0, math.log(1.5), math.log(5.0), math.log(0.1), 500.0).requires_grad_()
+    weights = importance_weights(trainer, tensor(0.0, 0.0, 0.0, 0.0, 0.0), 2.0)
+    close(weights, 1.0, 1.5, 2.0, 0.1, 2.0)
+    assert not weights.requires_grad
+
+
+def test_importance_weights_do_nothing_when_engine_and_trainer_agree() -> None:
+    logprobs = tensor(-1.0, -2.0)
+    on, _ = loss_of(AlgorithmConfig(importance_cap=2.0), logprobs)
+    off, _ = loss_of(AlgorithmConfig(importance_cap=None), logprobs)
+    assert torch.equal(on, off)
+
+
+def test_importance_weights_scale_the_objective_but_no_other_term() -> None:
+    logprobs = tensor(-1.0)
+    config = AlgorithmConfig(entropy_coef=0.1, kl_coef=0.5, kl_estimator="k1", importance_cap=10.0)
+    loss, sums = loss_of(
+        config,
+        logprobs,
+        behaviour_logprobs_R=tensor(-1.0 - math.log(3.0)),
+        reference_logprobs_R=tensor(-1.5),
+        entropy_R=tensor(2.0),
+    )
+    assert loss.item() == pytest.approx(-3.0 - 0.1 * 2.0 + 0.5 * 0.5)
+    assert policy_metrics(sums)["kl_reference"] == pytest.approx(0.5)
+
+
+def test_kl_in_the_reward_stays_out_of_the_loss() -> None:
+    config = AlgorithmConfig(kl_coef=0.5, kl_in="reward")
+    loss, sums = loss_of(config, tensor(-1.0), reference_logprobs_R=tensor(-2.0))
+    assert loss.item() == pytest.approx(-1.0)
+    assert sums["kl_reference"].item() == pytest.approx(math.exp(-1))
+
+
+def test_far_off_logprobs_stay_finite() -> None:
+    logprobs = tensor(-900.0, -1.0).requires_grad_()
+    far = tensor(-1.0, -900.0)
+    config = AlgorithmConfig(kl_coef=1.0)
+    loss, _ = loss_of(
+        config,
+        logprobs,
+        old_logprobs_R=far,
+        behaviour_logprobs_R=far,
+        reference_logprobs_R=far,
+        advantages_R=tensor(-1.0, -1.0),
+    )
+    loss.backward()
+    assert loss.isfinite() and logprobs.grad.isfinite().all()
+
+
+def test_policy_sums_by_hand() -> None:
+    ratio = tensor(1.5, 0.5, 1.05, 1.0)
+    old = tensor(-1.0, -1.0, -1.0, -1.0)
+    _, sums = loss_of(
+        AlgorithmConfig(),
+        old + ratio.log(),
+        old_logprobs_R=old,
+        behaviour_logprobs_R=old - tensor(math.log(1.2), 0.0, math.log(1.05), 0.0),
+        advantages_R=tensor(1.0, -1.0, 1.0, 0.0),
+        entropy_R=tensor(1.0, 2.0, 3.0, 4.0),
+    )
+    metrics = policy_metrics(sums)
+    assert metrics["clipped_high"] == metrics["clipped_low"] == 0.25
+    assert metrics["entropy"] == 2.5
+    assert metrics["clip_fraction"] == 0.5
+    assert metrics["importance_weight"] == pytest.approx((1.2 + 1.0 + 1.05 + 1.0) / 4)
+
+
+def test_value_loss_by_hand() -> None:
+    config = AlgorithmConfig(value_clip=0.2)
+    values, old, returns = tensor(1.0, 0.1, 1.0), tensor(0.0, 0.0, 0.0), tensor(1.0, 1.0, 0.0)
+    loss, sums = value_loss(values, old_values_R=old, returns_R=returns, normalizer=2.0, config=config)
+    assert loss.item() == pytest.approx((0.5 * 0.64 + 0.5 * 0.81 + 0.5 * 1.0) / 2)
+    assert value_metrics(sums)["clipped"] == pytest.approx(1 / 3)
+    loss, _ = value_loss(
+        values, old_values_R=old, returns_R=returns, normalizer=2.0, config=AlgorithmConfig(value_clip=0.0)
+    )
+    assert loss.item() == pytest.approx((0.0 + 0.5 * 0.81 + 0.5 * 1.0) / 2)
+
+
+def test_explained_variance_adds_over_micro_batches() -> None:
+    generator = torch.Generator().manual_seed(0)
+    returns = torch.randn(50, generator=generator, dtype=torch.float64)
+    values = returns + 0.5 * torch.randn(50, generator=generator, dtype=torch.float64)
+    sums: dict[str, torch.Tensor] = {}
+    for part in (slice(0, 7), slice(7, 50)):
+        _, more = value_loss(
+            values[part], old_values_R=values[part], returns_R=returns[part], normalizer=50.0, config=AlgorithmConfig()
+        )
+        sums = add_sums(sums, more)
+    expected = 1 - (returns - values).var(correction=0) / returns.var(correction=0)
+    assert value_metrics(sums)["explained_variance"] == pytest.approx(expected.item())
+
+
+def test_constant_returns_have_no_variance_to_explain() -> None:
+    ones = tensor(1.0, 1.0)
+    _, sums = value_loss(ones, old_values_R=0 * ones, returns_R=ones, normalizer=2.0, config=AlgorithmConfig())
+    assert value_metrics(sums)["explained_variance"] == 0.0
+
+
+def test_mismatch_metrics_by_hand() -> None:
+    difference = torch.arange(1.0, 101.0, dtype=torch.float64) / 1000  # exp(d) - 1 > 0.1 from d = 0.096 on
+    metrics = mismatch_metrics(difference - 3, torch.full((100,), -3.0, dtype=torch.float64))
+    assert metrics["mean"] == pytest.approx(0.0505)
+    assert metrics["p99"] == pytest.approx(0.099)
+    assert metrics["outside"] == pytest.approx(0.05)

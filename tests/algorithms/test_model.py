@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from azr.algorithms.attention import PADDED
+from azr.algorithms.model import CriticModel, PolicyModel, ValueHead
+from azr.algorithms.packing import pack
+
+from .tiny import completions, score, tiny_critic, tiny_policy
+
+
+def test_tied_embeddings_stay_tied_and_the_state_dict_keeps_its_names() -> None:
+    model = tiny_policy(tied=True)
+    assert model.hf.lm_head.weight is model.hf.model.embed_tokens.weight
+    assert {"lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"} <= set(model.hf.state_dict())
+    untied = tiny_policy(tied=False)
+    assert untied.hf.lm_head.weight is not untied.hf.model.embed_tokens.weight
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_filler_gives_every_parameter_a_zero_gradient(tied: bool) -> None:
+    """Ranks that have nothing to do must still take part in every collective of the backward."""
+    model = tiny_policy(tied=tied)
+    (score(model, pack([], []))[0].sum() / 3).backward()
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    model = tiny_policy().float()
+    model.hf.save_pretrained(tmp_path)
+    again = PolicyModel.from_pretrained(
+        str(tmp_path), dtype=torch.float32, attention=PADDED, logprob_chunk=64, gradient_checkpointing=True
+    )
+    for (name, one), (_, two) in zip(model.named_parameters(), again.named_parameters(), strict=True):
+        assert torch.equal(one, two), name
+    critic = CriticModel.from_pretrained(
+        str(tmp_path), dtype=torch.bfloat16, attention=PADDED, gradient_checkpointing=True
+    )
+    assert critic.backbone.dtype == torch.bfloat16
+    batch = pack(completions(3), range(3))
+    values = critic(batch.token_ids_T, batch.position_ids_T, batch.cu_seqlens, batch.predict_R)
+    assert values.dtype == torch.float32 and values.shape == batch.target_R.shape
+
+
+def test_a_biased_output_head_is_refused() -> None:
+    hf = tiny_policy().hf
+    hf.set_output_embeddings(torch.nn.Linear(32, 53, bias=True))
+    with pytest.raises(ValueError, match="bias in its output head"):
+        PolicyModel(hf, logprob_chunk=8)
+
+
+def test_the_value_head_computes_in_float32() -> None:
+    head = ValueHead(64).bfloat16()
+    hidden = torch.randn(5, 64, dtype=torch.bfloat16)
+    torch.testing.assert_close(head(hidden), (hidden.float() @ head.weight.float().t() + head.bias.float())[:, 0])
+
+
+def test_values_depend_only_on_what_came_before() -> None:
+    made = completions(4)
+    critic, batch = tiny_critic(), pack(made, range(4))
+    before = critic(batch.token_ids_T, batch.position_ids_T, batch.cu_seqlens, batch.predict_R)
+    batch.token_ids_T[-1] = (batch.token_ids_T[-1] + 1) % 53  # the very last response token
+    after = critic(batch.token_ids_T, batch.position_ids_T, batch.cu_seqlens, batch.predict_R)
+    assert torch.equal(before, after)
+
+
+def test_temperature_is_applied_once() -> None:
+    model, batch = tiny_policy(), pack(completions(3), range(3))
+    logprobs, entropy = score(model, batch, temperature=0.5)
+    with torch.no_grad():
+        model.hf.model.norm.weight.mul_(2.0)  # doubles the last hidden states, hence the logits
+    doubled, doubled_entropy = score(model, batch, temperature=1.0)
+    torch.testing.assert_close((logprobs, entropy), (doubled, doubled_entropy), rtol=1e-10, atol=1e-12)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from azr.algorithms.packing import pack, plan_micro_batches, split_updates, unpack
+from azr.records import Completion, FinishReason
+
+from .tiny import completions
+
+
+def completion(prompt: tuple[int, ...], response: tuple[int, ...]) -> Completion:
+    return Completion(
+        prompt_ids=prompt,
+        response_ids=response,
+        logprobs=tuple(-float(t) for t in response),
+        finish_reason=FinishReason.STOP,
+        weight_version=0,
+    )
+
+
+def test_a_stream_by_hand() -> None:
+    two = [completion((7, 8), (1, 2)), completion((9,), (3,))]
+    batch = pack(two, [1, 0], {"advantages": torch.tensor([10.0, 20.0, 30.0])})
+    assert batch.indices == (1, 0)
+    assert batch.token_ids_T.tolist() == [9, 3, 7, 8, 1, 2]
+    assert batch.position_ids_T.tolist() == [0, 1, 0, 1, 2, 3]
+    assert batch.cu_seqlens.tolist() == [0, 2, 6] and batch.cu_seqlens.dtype == torch.int32
+    assert batch.predict_R.tolist() == [0, 3, 4]
+    assert batch.target_R.tolist() == [3, 1, 2]
+    assert batch.behaviour_logprobs_R.tolist() == [-3.0, -1.0, -2.0]
+    assert batch.advantages_R is not None and batch.advantages_R.tolist() == [30.0, 10.0, 20.0]
+    assert batch.values_R is None
+
+
+def test_a_target_is_the_token_after_its_position_in_the_same_sample() -> None:
+    batch = pack(completions(20), range(20))
+    assert torch.equal(batch.token_ids_T[batch.predict_R + 1], batch.target_R)
+    assert torch.equal(batch.position_ids_T[batch.predict_R + 1], batch.position_ids_T[batch.predict_R] + 1)
+
+
+def test_an_empty_response_and_a_batch_of_no_samples_have_no_numbers() -> None:
+    batch = pack([completion((7, 8), ()), completion((9,), (3,))], [0, 1])
+    assert batch.cu_seqlens.tolist() == [0, 2, 4] and batch.predict_R.tolist() == [2]
+    filler = pack([completion((9,), (3,))], [], {"values": torch.ones(1)})
+    assert filler.cu_seqlens.tolist() == [0, 1] and len(filler.token_ids_T) == 1 and len(filler.predict_R) == 0
+    assert filler.values_R is not None and len(filler.values_R) == 0
+
+
+def test_columns_are_checked() -> None:
+    with pytest.raises(ValueError, match="Unknown column 'advantage'"):
+        pack([completion((9,), (3,))], [0], {"advantage": torch.ones(1)})
+    with pytest.raises(ValueError, match=r"'values' has shape \(2,\); it must be \(1,\)"):
+        pack([completion((9,), (3,))], [0], {"values": torch.ones(2)})
+
+
+def test_unpack_undoes_pack() -> None:
+    made = completions(9)
+    lengths = [len(c.response_ids) for c in made]
+    column = torch.arange(float(sum(lengths)))
+    parts = [[8, 0], [], [3, 1, 2], [7, 4, 6, 5]]
+    outputs = [pack(made, part, {"values": column}).values_R for part in parts]
+    assert torch.equal(unpack(parts, outputs, lengths), column)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=60), st.integers(1, 5), st.integers(100, 300))
+def test_every_plan_keeps_its_promises(lengths: list[int], ranks: int, budget: int) -> None:
+    if len(lengths) < ranks:
+        with pytest.raises(ValueError, match="cannot feed"):
+            plan_micro_batches(lengths, ranks, budget)
+        return
+    plan = plan_micro_batches(lengths, ranks, budget)
+    flat = [micro for rank in plan for micro in rank]
+    assert sorted(i for micro in flat for i in micro) == list(range(len(lengths)))
+    assert len(plan) == ranks and len({len(rank) for rank in plan}) == 1
+    loads = [sum(lengths[i] for i in micro) for micro in flat]
+    assert max(loads) <= budget
+    assert all(flat) or len(flat) > len(lengths)
+    if len(flat) <= len(lengths):  # the emptiest bin took the last sample of the fullest, so they are a sample apart
+        assert max(loads) - min(loads) <= max(lengths)
+    assert plan == plan_micro_batches(lengths, ranks, budget)
+
+
+def test_like_samples_fill_their_budget() -> None:
+    plan = plan_micro_batches([50] * 64, 2, 400)
+    assert [[len(micro) for micro in rank] for rank in plan] == [[8] * 4] * 2
+
+
+def test_ranks_get_like_totals() -> None:
+    lengths = [1 + (37 * i) % 997 for i in range(500)]
+    plan = plan_micro_batches(lengths, 4, 4096)
+    totals = [sum(lengths[i] for micro in rank for i in micro) for rank in plan]
+    assert max(totals) / min(totals) < 1.005
+
+
+def test_a_filler_appears_only_when_forced() -> None:
+    plan = plan_micro_batches([100, 100, 100], 2, 100)
+    assert sorted(len(micro) for rank in plan for micro in rank) == [0, 1, 1, 1]
+
+
+def test_a_sample_over_the_budget_is_refused() -> None:
+    with pytest.raises(ValueError, match="A sample of 101 tokens exceeds"):
+        plan_micro_batches([5, 101], 1, 100)
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=50), st.integers(1, 6), st.integers(0, 3))
+def test_updates_are_stratified_and_drop_nothing(strata: list[str], parts: int, seed: int) -> None:
+    if parts > len(strata):
+        with pytest.raises(ValueError, match="cannot be split"):
+            split_updates(strata, parts, seed)
+        return
+    split = split_updates(strata, parts, seed)
+    assert sorted(i for part in split for i in part) == list(range(len(strata)))
+    for stratum in [*"abc", *strata]:
+        shares = [sum(strata[i] == stratum for i in part) for part in split]
+        assert max(shares) - min(shares) <= 1
+    assert max(map(len, split)) - min(map(len, split)) <= 1
+    assert split == split_updates(strata, parts, seed)

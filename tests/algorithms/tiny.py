@@ -1,0 +1,80 @@
+"""A tiny Qwen2 in float64 and made-up trajectories, shared by the tests of this folder."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Model
+
+from azr.algorithms.attention import PADDED
+from azr.algorithms.model import CriticModel, PolicyModel
+from azr.algorithms.packing import PackedBatch
+from azr.records import Completion, FinishReason
+
+VOCAB = 53
+
+
+def tiny_config(*, tied: bool = True, attention: str = PADDED, sliding_window: int | None = None) -> Qwen2Config:
+    return Qwen2Config(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=tied,
+        use_sliding_window=sliding_window is not None,
+        sliding_window=sliding_window,
+        max_window_layers=0,
+        attn_implementation=attention,
+    )
+
+
+def _double_precision(model: torch.nn.Module) -> torch.nn.Module:
+    """Replace the norms, which transformers always computes in float32, so that the whole network is float64."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child).__name__ == "Qwen2RMSNorm":
+                setattr(parent, name, torch.nn.RMSNorm(child.weight.shape[0], eps=child.variance_epsilon))
+    return model.double()
+
+
+def tiny_policy(
+    *, tied: bool = True, seed: int = 0, chunk: int = 5, gradient_checkpointing: bool = False, **config: object
+) -> PolicyModel:
+    torch.manual_seed(seed)
+    hf = _double_precision(Qwen2ForCausalLM(tiny_config(tied=tied, **config)))
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return PolicyModel(hf, logprob_chunk=chunk, gradient_checkpointing=gradient_checkpointing)
+
+
+def tiny_critic(seed: int = 0) -> CriticModel:
+    torch.manual_seed(seed)
+    return CriticModel(_double_precision(Qwen2Model(tiny_config()))).double()
+
+
+def completions(count: int, seed: int = 0) -> list[Completion]:
+    rng = random.Random(seed)
+    made = []
+    for _ in range(count):
+        response = rng.randint(1, 12)
+        made.append(
+            Completion(
+                prompt_ids=tuple(rng.randrange(VOCAB) for _ in range(rng.randint(1, 9))),
+                response_ids=tuple(rng.randrange(VOCAB) for _ in range(response)),
+                logprobs=tuple(-4.0 + rng.uniform(-0.5, 0.5) for _ in range(response)),
+                finish_reason=FinishReason.STOP,
+                weight_version=0,
+            )
+        )
+    return made
+
+
+def score(model: PolicyModel, batch: PackedBatch, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    return model(
+        batch.token_ids_T, batch.position_ids_T, batch.cu_seqlens, batch.predict_R, batch.target_R, temperature
+    )

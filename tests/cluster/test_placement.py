@@ -1,0 +1,93 @@
+"""Placement on a real cluster: what is reserved, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import ray
+
+from azr.cluster.placement import SHARE, place, resolve_device, start_ray
+from azr.config import ClusterConfig, Config, RolloutConfig, TrainConfig
+
+
+def config(ranks: int, engines: int = 1, device: str = "cpu", timeout_s: float = 30.0) -> Config:
+    return Config(
+        train=TrainConfig(data_parallel=ranks, device=device),
+        rollout=RolloutConfig(engines=engines),
+        cluster=ClusterConfig(placement_timeout_s=timeout_s),
+    )
+
+
+@ray.remote
+class Resident:
+    def bundle_node(self) -> str:
+        return ray.get_runtime_context().get_node_id()
+
+    def placement(self) -> str:
+        return ray.get_runtime_context().get_placement_group_id()
+
+
+async def test_four_roles_share_a_bundle(ray_cluster: None) -> None:
+    placement = await place(config(ranks=1, engines=2))
+    assert placement.bundles == 2
+    assert 4 * SHARE <= 1
+    residents = [Resident.options(**placement.options(bundle)).remote() for bundle in (0, 1) for _ in range(4)]
+    assert {await r.placement.remote() for r in residents} == {placement.group.id.hex()}
+    placement.remove()
+    with pytest.raises(ray.exceptions.RayActorError):
+        for _ in range(1000):
+            await residents[0].placement.remote()
+
+
+async def test_more_than_the_cluster_has_is_refused_at_once(ray_cluster: None) -> None:
+    with pytest.raises(ValueError, match=r"needs 9 CPU but there are 8 in the whole cluster: .* raise cluster.cpus"):
+        await place(config(ranks=9, timeout_s=1000))
+    with pytest.raises(ValueError, match=r"needs 2 GPU but there are 0 .* set train.device to cpu"):
+        await place(config(ranks=2, device="cuda", timeout_s=1000))
+
+
+async def test_busy_resources_are_named_when_the_deadline_passes(ray_cluster: None) -> None:
+    placement = await place(config(ranks=5))
+    with pytest.raises(ValueError, match=r"waited 1 s for Ray to reserve what the run needs, 5 CPU but there are 3"):
+        await place(config(ranks=5, timeout_s=1))
+    placement.remove()
+    again = await place(config(ranks=5))
+    again.remove()
+
+
+def test_auto_is_cpu_without_gpus(ray_cluster: None) -> None:
+    assert resolve_device(TrainConfig(device="auto")) == "cpu"
+    assert resolve_device(TrainConfig(device="cuda")) == "cuda"
+
+
+def test_an_address_without_a_cluster_is_one_sentence() -> None:
+    program = """
+from azr.cluster.placement import start_ray
+from azr.config import ClusterConfig
+start_ray(ClusterConfig(address="127.0.0.1:1"))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert "ValueError: no Ray cluster answers at '127.0.0.1:1': run `ray start --head` there first" in run.stderr
+
+
+def test_start_ray_starts_a_cluster_with_slots_to_spare() -> None:
+    program = """
+import ray
+from azr.cluster.placement import MIN_CPU_SLOTS, start_ray
+from azr.config import ClusterConfig
+start_ray(ClusterConfig())
+assert ray.cluster_resources()["CPU"] >= MIN_CPU_SLOTS
+ray.shutdown()
+start_ray(ClusterConfig(cpus=3))
+assert ray.cluster_resources()["CPU"] == 3
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_start_ray_leaves_a_running_cluster_alone(ray_cluster: None) -> None:
+    before = ray.cluster_resources()["CPU"]
+    start_ray(replace(ClusterConfig(), cpus=3))
+    assert ray.cluster_resources()["CPU"] == before

@@ -1,0 +1,69 @@
+"""What the tests share: a tiny random model on disk and one Ray cluster per session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from azr.tasks.prompts import CompactStyle
+
+KINDS = ("deduction", "abduction", "induction", "error")
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Every byte is a token, and every tag of the compact style is one: no text is out of vocabulary."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(CompactStyle.special_tokens(KINDS))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>")
+
+
+def tiny_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+    """0.3M parameters; weights, biases and norms are all random and wide, so no part of the model is idle."""
+    config = Qwen2Config(
+        vocab_size=320,
+        hidden_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=128,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype="float32",
+    )
+    model = Qwen2ForCausalLM(config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            mean = 1.0 if "norm" in name else 0.0
+            parameter.normal_(mean, 0.1, generator=generator)
+    return model
+
+
+@pytest.fixture(scope="session")
+def tiny_model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with a random Qwen2 model (float32, tied embeddings, 4 heads of 32) and its tokenizer."""
+    path = tmp_path_factory.mktemp("tiny_model")
+    tokenizer = byte_tokenizer()
+    tokenizer.save_pretrained(path)
+    tiny_model(tokenizer).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """A Ray cluster with eight CPU slots (logical: the tests never use that many at once)."""
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield
+    ray.shutdown()

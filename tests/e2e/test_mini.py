@@ -1,0 +1,134 @@
+"""The main job itself: the playground module on Ray, DeepSpeed, vLLM and the executor, read back from its folder."""
+
+import gzip
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from azr.config import Config, from_dict
+
+ROOT = Path(__file__).parent.parent.parent
+STEPS = 2
+SMALL = [
+    *("--run.steps", str(STEPS), "--selfplay.proposals-per-kind", "6", "--selfplay.solves-per-kind", "6"),
+    *("--selfplay.estimate-samples", "4", "--selfplay.seed-tasks", "4"),
+]
+REFUSALS = ("malformed", "not_allowed", "failed", "non_deterministic", "too_large", "duplicate", "lost")
+PHASES = ("propose", "validate", "estimate", "solve", "verify", "train critic", "train policy", "push")
+
+
+def mini(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "playground.azr_14m_mini", "--run.root", str(root), *SMALL, *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=540)
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def run(request, tmp_path_factory):
+    root = tmp_path_factory.mktemp(f"runs_{request.param}")
+    kinds = ["--selfplay.kinds", "deduction", "abduction", "induction", "error"] if request.param == "float32" else []
+    done = mini(root, "--train.dtype", request.param, *kinds)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return request.param, root / "azr_14m_mini", done.stdout
+
+
+@pytest.fixture(scope="module")
+def metrics(run):
+    return [json.loads(line) for line in (run[1] / "metrics.jsonl").read_text().splitlines()]
+
+
+def rollouts(folder: Path, step: int) -> list[dict]:
+    with gzip.open(folder / "rollouts" / f"step_{step:06d}.jsonl.gz", "rt") as file:
+        return [json.loads(line) for line in file]
+
+
+def test_every_step_is_there_once_with_a_growing_weight_version(metrics):
+    assert [step["step"] for step in metrics] == list(range(1, STEPS + 1))
+    assert [step["weights/version"] for step in metrics] == list(range(1, STEPS + 1))
+
+
+def test_all_roles_and_phases_worked(metrics):
+    for step in metrics:
+        assert all(step[f"seconds/{phase}"] > 0 for phase in PHASES)
+        assert step["policy/grad_norm"] > 0 and step["critic/grad_norm"] > 0
+        assert step["executor/calls"] > 0
+        assert step["batch/ungraded"] == 0
+        assert "critic/explained_variance" in step and "policy/clip_fraction" in step and "policy/entropy" in step
+
+
+def test_engine_and_trainer_agree_after_every_push(run, metrics):
+    bound = 1e-4 if run[0] == "float32" else 0.02
+    for step in metrics:
+        assert 0 < step["policy/mismatch_mean"] < bound
+        assert step["policy/mismatch_mean"] <= step["policy/mismatch_p99"]
+        assert 0 <= step["policy/mismatch_outside"] < 0.05
+
+
+def test_the_policy_leaves_its_reference(metrics):
+    assert metrics[0]["policy/kl_reference"] == pytest.approx(0, abs=1e-3)
+    assert metrics[-1]["policy/kl_reference"] > 0
+
+
+def test_proposals_are_valid_and_the_buffer_grows(run, metrics):
+    kinds = from_dict(Config, yaml.safe_load((run[1] / "config.yaml").read_text())).selfplay.kinds
+    assert any(metrics[-1][f"{kind}/proposer/funnel/valid"] for kind in kinds)
+    for kind in kinds:
+        assert sum(metrics[0][f"{kind}/proposer/funnel/{name}"] for name in ("valid", *REFUSALS)) == 6
+        assert metrics[-1][f"buffer/{kind}"] >= metrics[0][f"buffer/{kind}"] >= 1
+    assert sum(metrics[-1][f"buffer/{kind}"] for kind in kinds) > sum(metrics[0][f"buffer/{kind}"] for kind in kinds)
+    tasks = [json.loads(line) for line in (run[1] / "tasks.jsonl").read_text().splitlines()]
+    assert len({task["id"] for task in tasks}) == len(tasks)
+    assert len(tasks) == sum(metrics[-1][f"buffer/{kind}"] for kind in kinds)
+
+
+def test_rollouts_hold_what_was_trained_on(run, metrics):
+    for step in metrics:
+        rows = rollouts(run[1], step["step"])
+        assert len(rows) == step["batch/trajectories"]
+        assert {row["role"] for row in rows} == {"proposer", "solver"}
+        assert all(row["weight_version"] == step["step"] - 1 for row in rows)
+        assert all(math.isclose(sum(row["reward_parts"].values()), row["reward"]) for row in rows)
+        assert {row["reward"] for row in rows if row["role"] == "solver"} <= {1.0, -0.5, -1.0}
+
+
+def test_solvers_play_tasks_of_the_same_step(run):
+    rows = rollouts(run[1], STEPS)
+    solved = {row["task_id"] for row in rows if row["group"].startswith("solve:")}
+    proposed = {row["task_id"] for row in rows if row["role"] == "proposer"}
+    assert solved & proposed
+
+
+def test_tensorboard_mirrors_the_metrics(run, metrics):
+    events = EventAccumulator(str(run[1] / "tensorboard"))
+    events.Reload()
+    assert [event.value for event in events.Scalars("policy/loss")] == pytest.approx(
+        [step["policy/loss"] for step in metrics], rel=1e-5, abs=1e-7
+    )
+
+
+def test_the_trained_policy_can_be_loaded(run):
+    folder = run[1] / "checkpoints" / f"step_{STEPS:06d}" / "policy"
+    AutoTokenizer.from_pretrained(folder)
+    trained, base = (AutoModelForCausalLM.from_pretrained(path) for path in (folder, ROOT / "data" / "azr_14m_base"))
+    moved = [not a.equal(b) for a, b in zip(trained.state_dict().values(), base.state_dict().values(), strict=True)]
+    assert any(moved)
+
+
+def test_a_person_sees_progress_and_a_table(run):
+    _, folder, shown = run
+    assert f"step {STEPS}/{STEPS}" in shown and "valid proposals" in shown and "solve rate, deduction" in shown
+    assert str(folder) in shown and "tensorboard --logdir" in shown
+
+
+def test_a_second_run_of_the_same_name_is_refused(run):
+    before = sorted(path.stat().st_mtime_ns for path in run[1].rglob("*"))
+    done = mini(run[1].parent)
+    assert done.returncode == 2
+    assert "already holds a run" in done.stderr and done.stderr.count("\n") == 1
+    assert sorted(path.stat().st_mtime_ns for path in run[1].rglob("*")) == before

@@ -1,0 +1,127 @@
+"""Every status, triggered for real."""
+
+from __future__ import annotations
+
+import pytest
+
+from azr import values
+from azr.config import ExecutorConfig
+from azr.executor.pool import SandboxPool
+from azr.records import CallStatus, ExecutionRequest
+from tests.executor.conftest import CONFIG, call
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_ok_states_the_canonical_value_and_the_time(pool):
+    output = await call(pool, "def f(n, s):\n    return {s: [i * i for i in range(n)]}", "3, 'a'")
+    assert (output.status, output.value, output.error) == (CallStatus.OK, "{'a': [0, 1, 4]}", None)
+    busy = await call(pool, "def f():\n    return sum(i for i in range(1_000_000))")
+    assert busy.status is CallStatus.OK
+    assert 0 < busy.cpu_s <= busy.wall_s < CONFIG.wall_s
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "error"),
+    [
+        ("return 1 / 0", CallStatus.RAISED, "ZeroDivisionError"),
+        ("raise SystemExit", CallStatus.RAISED, "SystemExit"),
+        ("raise KeyboardInterrupt", CallStatus.RAISED, "KeyboardInterrupt"),
+        ("class Odd(Exception): pass\n    raise Odd", CallStatus.RAISED, "Odd"),
+        ("raise type('not a name', (Exception,), {})", CallStatus.RAISED, "Exception"),
+        ("return f()", CallStatus.RAISED, "RecursionError"),
+        ("return next(iter(()))", CallStatus.RAISED, "StopIteration"),
+        ("import numpy", CallStatus.RAISED, "ModuleNotFoundError"),
+        ("while True: pass", CallStatus.TIMEOUT, "the time limit passed"),
+        ("return 7 ** 9 ** 9", CallStatus.TIMEOUT, "the time limit passed"),
+        ("x = []\n    while True: x.append(bytearray(10**7))", CallStatus.MEMORY, "the program ran out of memory"),
+        ("return ' ' * 10**11", CallStatus.MEMORY, "the program ran out of memory"),
+        ("return 'a' * 10**6", CallStatus.OUTPUT_TOO_LARGE, "the returned value: "),
+        ("return [0] * 10**6", CallStatus.OUTPUT_TOO_LARGE, "the returned value: "),
+        ("return 1 << 10**6", CallStatus.OUTPUT_TOO_LARGE, "the returned value: "),
+        ("x = []\n    x.append(x)\n    return x", CallStatus.OUTPUT_TOO_LARGE, "the returned value: nested"),
+        ("return f", CallStatus.REJECTED, "the returned value: function is not plain data"),
+        ("return (i for i in ())", CallStatus.REJECTED, "the returned value: generator"),
+    ],
+)
+async def test_status_of_a_body(pool, hasty, body, status, error):
+    output = await call(hasty if status is CallStatus.TIMEOUT else pool, f"def f():\n    {body}")
+    assert (output.status, output.value) == (status, None)
+    assert output.error.startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("program", "inputs", "error"),
+    [
+        ("def g(): return 1", "", "the program defines no function f"),
+        ("f = 3", "", "the program defines no function f"),
+        ("def f(x): return x", "x", "argument text: the name 'x' is not plain data"),
+        ("def f(x): return x", "1, y=2", "argument text: "),
+        ("def f(:", "", "line 1: invalid syntax"),
+        ("x = " + "-" * 10_000 + "1", "", "line 1: cannot be parsed"),
+        ("import os\ndef f(): return 1", "", "line 1: imports os"),
+        ("def f(): return 1\n" + "#" * CONFIG.source_bytes, "", "the program is longer than 16384 bytes"),
+        ("def f(x): return x", "'" + "a" * values.MAX_BYTES + "'", "argument text: the text is longer"),
+        ("def f(x): return x", "'" + "a" * 2**20 + "'", "the inputs are longer than"),
+    ],
+)
+async def test_rejected_before_anything_runs(pool, program, inputs, error):
+    output = await call(pool, program, inputs)
+    assert (output.status, output.value) == (CallStatus.REJECTED, None)
+    assert output.error.startswith(error)
+
+
+async def test_crashed_processes_are_told_from_exceptions(pool):
+    crash = "import sys\ndef f():\n    sys.setrecursionlimit(10**9)\n    return sorted([0], key=lambda _: f())"
+    for program in (crash, "import posix\ndef f(): posix._exit(0)", "import posix\ndef f(): posix.abort()"):
+        output = await call(pool, program, screen=False)
+        assert output.status is CallStatus.CRASHED
+        assert output.error.startswith("the process ")
+
+
+async def test_the_screen_says_why_and_can_be_switched_off(pool):
+    program = "import os\ndef f(): return os.sep"
+    screened = await pool.execute(ExecutionRequest(program=program, inputs=("", "")))
+    assert screened.screen == ("line 1: imports os",)
+    assert [output.status for output in screened.outputs] == [CallStatus.REJECTED] * 2
+    assert (await call(pool, program, screen=False)).value == "'/'"
+
+
+async def test_each_input_gets_its_own_verdict_after_a_failure(pool, hasty):
+    program = "def f(x):\n    if x == 1:\n        while True: pass\n    if x == 2: return ' ' * 10**11\n    return x"
+    result = await hasty.execute(ExecutionRequest(program=program, inputs=("0", "1", "2", "'x'", "y")))
+    assert [o.status.value for o in result.outputs] == ["ok", "timeout", "memory", "ok", "rejected"]
+    crashing = "import posix\ndef f(x):\n    if x: posix._exit(3)\n    return x"
+    result = await pool.execute(ExecutionRequest(program=crashing, inputs=("1", "0", "1", "0"), screen=False))
+    assert [o.status.value for o in result.outputs] == ["crashed", "ok", "crashed", "ok"]
+    assert result.outputs[0].error == "the process exited with code 3"
+
+
+async def test_after_two_timeouts_the_rest_is_not_tried(hasty):
+    program = "def f(x):\n    while x: pass\n    return x"
+    result = await hasty.execute(ExecutionRequest(program=program, inputs=("1", "0", "2", "0", "0")))
+    assert [o.status.value for o in result.outputs] == ["timeout", "ok", "timeout", "timeout", "timeout"]
+    assert result.outputs[3].wall_s == 0
+
+
+async def test_all_calls_together_have_a_deadline():
+    program = "def f(x):\n    n = 0\n    for i in range(1_000_000): n += i\n    return n"
+    async with SandboxPool(ExecutorConfig(workers=1, repeats=1, wall_s=0.25)) as pool:
+        slow = await pool.execute(ExecutionRequest(program=program, inputs=tuple(str(i) for i in range(128))))
+    assert slow.outputs[-1].status is CallStatus.TIMEOUT
+    assert sum(o.wall_s for o in slow.outputs) < 8 * 0.25 + 1
+
+
+async def test_every_call_gets_a_module_of_its_own(pool):
+    program = "seen = []\ndef f(x):\n    seen.append(x)\n    return seen"
+    result = await pool.execute(ExecutionRequest(program=program, inputs=("1", "2")))
+    assert [o.value for o in result.outputs] == ["[1]", "[2]"]
+
+
+async def test_dataclasses_and_encodings_work_without_files(pool):
+    program = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom collections import Counter\n"
+        "@dataclass\nclass P:\n    x: int\n"
+        "def f(s):\n    print(s)\n    return P(3).x, s.encode('utf-16-le'), Counter(s).most_common(1), '\\N{BULLET}'"
+    )
+    assert (await call(pool, program, "'aab'")).value == "(3, b'a\\x00a\\x00b\\x00', [('a', 2)], '•')"

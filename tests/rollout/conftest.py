@@ -1,0 +1,69 @@
+"""One running engine, in a Ray actor as in a real run, for the whole session: starting one takes long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from azr.config import RolloutConfig
+from azr.records import Completion
+from azr.rollout.engine import RolloutEngine, WeightUpdate
+from azr.weights import SharedMemoryBucketWriter
+
+NamedTensors = dict[str, torch.Tensor]
+
+
+@dataclass
+class Served:
+    """The engine, and a Hugging Face model that always holds the weights the engine should have."""
+
+    engine: Any
+    model: PreTrainedModel
+    version: int = 0
+    writer: SharedMemoryBucketWriter = field(default_factory=lambda: SharedMemoryBucketWriter(bucket_mb=1))
+
+    def perturbed(self, seed: int) -> NamedTensors:
+        """New values for every parameter, far enough from the old ones to change every logprob."""
+        generator = torch.Generator().manual_seed(seed)
+        return {
+            name: parameter.detach() + 0.05 * torch.randn(parameter.shape, generator=generator)
+            for name, parameter in self.model.named_parameters()
+        }
+
+    async def push(self, weights: NamedTensors) -> WeightUpdate:
+        version = self.version + 1
+        await self.engine.begin_update.remote(version)
+        for bucket in self.writer.pack(version, weights.items()):
+            await self.engine.load_bucket.remote(bucket)
+        update = await self.engine.finish_update.remote(version, bucket.digest)
+        self.model.load_state_dict(weights, strict=False)
+        self.version = version
+        return update
+
+    @torch.no_grad()
+    def logprob_error(self, completion: Completion, temperature: float) -> float:
+        """Mean absolute difference between the engine's logprobs and the model's, in float32."""
+        ids = torch.tensor([completion.prompt_ids + completion.response_ids])
+        logits = self.model(ids).logits[0, len(completion.prompt_ids) - 1 : -1] / temperature
+        response = torch.tensor(completion.response_ids)
+        expected = logits.log_softmax(-1).gather(1, response[:, None])[:, 0]
+        return float((expected - torch.tensor(completion.logprobs)).abs().mean())
+
+
+@pytest.fixture(scope="session")
+def served(ray_cluster: None, tiny_model_path: Path) -> Iterator[Served]:
+    config = RolloutConfig(max_prompt_tokens=256, max_response_tokens=256, max_concurrent=64, cpu_kv_cache_gib=0.25)
+    engine = ray.remote(RolloutEngine).remote(str(tiny_model_path), config, dtype="float32", seed=0, threads=1)
+    ray.get(engine.start.remote(), timeout=300)
+    served = Served(engine, AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32).eval())
+    yield served
+    served.writer.close()
+    ray.get(engine.shutdown.remote(), timeout=60)
+    ray.kill(engine)

@@ -1,0 +1,203 @@
+"""A real engine, in float32, against a Hugging Face model with the same weights."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import torch
+from ray.exceptions import RayTaskError
+
+from azr.records import FinishReason
+from azr.rollout.engine import WeightUpdate
+from tests.rollout.conftest import Served
+
+PROMPT = list(range(40, 140))
+EOS = 257
+
+
+async def test_logprobs_are_those_of_the_sampled_tokens_at_the_temperature(served: Served):
+    for temperature in (1.0, 0.7):
+        completions = await served.engine.generate.remote(PROMPT, n=4, max_tokens=24, temperature=temperature, seed=1)
+        assert len(completions) == 4
+        assert len({c.response_ids for c in completions}) == 4
+        for completion in completions:
+            assert completion.prompt_ids == tuple(PROMPT)
+            assert len(completion.logprobs) == len(completion.response_ids) <= 24
+            assert completion.weight_version == served.version
+            assert served.logprob_error(completion, temperature) < 1e-4
+
+
+async def test_samples_follow_the_models_distribution(served: Served):
+    completions = await served.engine.generate.remote(PROMPT, n=512, max_tokens=1, temperature=1.0)
+    drawn = torch.bincount(torch.tensor([c.response_ids[0] for c in completions]), minlength=320) / 512
+    with torch.no_grad():
+        expected = served.model(torch.tensor([PROMPT])).logits[0, -1].softmax(-1)
+    # The expected total variation distance of 512 draws from this distribution is 0.23; from a uniform one 0.5.
+    assert float((drawn - expected).abs().sum() / 2) < 0.3
+
+
+async def test_a_stopped_response_ends_with_the_end_token(served: Served):
+    completions = await served.engine.generate.remote(PROMPT, n=32, max_tokens=200, temperature=1.0, seed=3)
+    reasons = {c.finish_reason for c in completions}
+    assert reasons == {FinishReason.STOP, FinishReason.LENGTH}
+    for completion in completions:
+        stopped = completion.finish_reason is FinishReason.STOP
+        assert stopped == (completion.response_ids[-1] == EOS)
+        assert EOS not in completion.response_ids[:-1]
+        assert stopped or len(completion.response_ids) == 200
+
+
+async def test_a_seed_repeats_and_greedy_has_one_answer(served: Served):
+    async def sample(n: int, **arguments) -> list[tuple[int, ...]]:
+        return [c.response_ids for c in await served.engine.generate.remote(PROMPT, n=n, max_tokens=8, **arguments)]
+
+    assert await sample(2, temperature=1.0, seed=5) == await sample(2, temperature=1.0, seed=5)
+    assert await sample(2, temperature=1.0, seed=5) != await sample(2, temperature=1.0, seed=6)
+    assert await sample(1, temperature=0.0) == await sample(1, temperature=0.0)
+
+
+async def test_long_seeded_prompts_do_not_break_the_engine(served: Served):
+    prompts = [[50 + (i * j) % 200 for j in range(250)] for i in range(1, 49)]
+    answers = await asyncio.gather(
+        *(served.engine.generate.remote(p, n=1, max_tokens=2, temperature=1.0, seed=i) for i, p in enumerate(prompts))
+    )
+    assert len(answers) == 48
+
+
+async def test_new_weights_are_served_and_acknowledged(served: Served):
+    await served.engine.generate.remote(PROMPT, n=1, max_tokens=4, temperature=1.0)
+    update = await served.push(served.perturbed(1))
+    assert isinstance(update, WeightUpdate)
+    assert update.version == served.version == await served.engine.ping.remote()
+    assert update.nbytes == sum(p.nbytes for p in served.model.parameters())
+    (completion,) = await served.engine.generate.remote(PROMPT, n=1, max_tokens=24, temperature=1.0)
+    assert completion.weight_version == served.version
+    # The same prompt as before: a prefix cache that outlived the update would show here.
+    assert served.logprob_error(completion, 1.0) < 1e-4
+
+
+async def test_layers_split_over_buckets_arrive_whole(served: Served):
+    weights = served.perturbed(2)
+    names = sorted(weights, key=lambda name: name[::-1])
+    with_padding = [(name, weights[name]) for name in names]
+    version = served.version + 1
+    await served.engine.begin_update.remote(version)
+    # 0.9 MiB of weights in buckets of one tensor each: every layer is spread over the whole update.
+    for index in range(len(with_padding)):
+        last = index == len(with_padding) - 1
+        buckets = list(served.writer.pack(version, with_padding[: index + 1]))
+        bucket = replace(buckets[-1], slots=buckets[-1].slots[-1:], index=index, last=last)
+        await served.engine.load_bucket.remote(bucket)
+    await served.engine.finish_update.remote(version, bucket.digest)
+    served.model.load_state_dict(weights, strict=False)
+    served.version = version
+    (completion,) = await served.engine.generate.remote(PROMPT, n=1, max_tokens=24, temperature=1.0)
+    assert served.logprob_error(completion, 1.0) < 1e-4
+
+
+async def test_old_and_unannounced_versions_are_refused(served: Served):
+    with pytest.raises(RayTaskError, match="not newer"):
+        await served.engine.begin_update.remote(served.version)
+    (bucket,) = served.writer.pack(served.version + 1, [("x", torch.ones(1))])
+    with pytest.raises(RayTaskError, match="begin_update first"):
+        await served.engine.load_bucket.remote(bucket)
+    with pytest.raises(RayTaskError, match="begin_update first"):
+        await served.engine.finish_update.remote(served.version + 1, bucket.digest)
+    assert await served.engine.generate.remote(PROMPT, n=1, max_tokens=1, temperature=1.0)
+
+
+async def refuses_to_serve_until_updated(served: Served, seed: int) -> None:
+    with pytest.raises(RayTaskError, match="send all weights again"):
+        await served.engine.generate.remote(PROMPT, n=1, max_tokens=1, temperature=1.0)
+    await served.push(served.perturbed(seed))
+    (completion,) = await served.engine.generate.remote(PROMPT, n=1, max_tokens=16, temperature=1.0)
+    assert served.logprob_error(completion, 1.0) < 1e-4
+
+
+async def test_a_wrong_digest_is_refused(served: Served):
+    version = served.version + 1
+    await served.engine.begin_update.remote(version)
+    for bucket in served.writer.pack(version, served.perturbed(3).items()):
+        await served.engine.load_bucket.remote(bucket)
+    with pytest.raises(RayTaskError, match="digest"):
+        await served.engine.finish_update.remote(version, "0" * 64)
+    await refuses_to_serve_until_updated(served, 4)
+
+
+async def test_a_damaged_bucket_is_refused(served: Served):
+    version = served.version + 1
+    await served.engine.begin_update.remote(version)
+    (bucket,) = served.writer.pack(version, served.perturbed(5).items())
+    with pytest.raises(RayTaskError, match="damaged"):
+        await served.engine.load_bucket.remote(replace(bucket, digest="0" * 64))
+    await refuses_to_serve_until_updated(served, 6)
+
+
+async def test_an_incomplete_update_is_refused(served: Served):
+    weights = served.perturbed(7)
+    del weights["model.layers.1.mlp.down_proj.weight"]
+    version = served.version + 1
+    await served.engine.begin_update.remote(version)
+    (bucket,) = served.writer.pack(version, weights.items())
+    await served.engine.load_bucket.remote(bucket)
+    with pytest.raises(RayTaskError, match="down_proj"):
+        await served.engine.finish_update.remote(version, bucket.digest)
+    await refuses_to_serve_until_updated(served, 8)
+
+
+async def test_an_update_that_broke_off_can_be_started_again(served: Served):
+    version = served.version + 1
+    await served.engine.begin_update.remote(version)
+    (bucket,) = served.writer.pack(version, list(served.perturbed(9).items())[:5])
+    await served.engine.load_bucket.remote(bucket)
+    await served.push(served.perturbed(10))
+    (completion,) = await served.engine.generate.remote(PROMPT, n=1, max_tokens=16, temperature=1.0)
+    assert served.logprob_error(completion, 1.0) < 1e-4
+
+
+async def test_generation_during_an_update_never_mixes_versions(served: Served):
+    before, weights = served.version, served.perturbed(11)
+    early = [served.engine.generate.remote(PROMPT, n=2, max_tokens=40, temperature=1.0) for _ in range(4)]
+    await asyncio.sleep(0.2)
+    begun = served.engine.begin_update.remote(before + 1)
+    late = [served.engine.generate.remote(PROMPT, n=2, max_tokens=16, temperature=1.0) for _ in range(4)]
+    await begun
+    old = [c for answer in await asyncio.gather(*early) for c in answer if c.weight_version == before]
+    assert old and all(served.logprob_error(c, 1.0) < 1e-4 for c in old)
+    for bucket in served.writer.pack(before + 1, weights.items()):
+        await served.engine.load_bucket.remote(bucket)
+    await served.engine.finish_update.remote(before + 1, bucket.digest)
+    served.model.load_state_dict(weights, strict=False)
+    served.version += 1
+    new = [c for answer in await asyncio.gather(*late) for c in answer if c.weight_version == served.version]
+    assert new and all(served.logprob_error(c, 1.0) < 1e-4 for c in new)
+
+
+async def test_a_sleeping_engine_answers_after_it_woke(served: Served):
+    await served.engine.sleep.remote()
+    with pytest.raises(RayTaskError, match="wake"):
+        await served.engine.begin_update.remote(served.version + 1)
+    answer = asyncio.ensure_future(served.engine.generate.remote(PROMPT, n=1, max_tokens=1, temperature=1.0))
+    done, _ = await asyncio.wait([answer], timeout=0.5)
+    assert not done
+    await served.engine.wake.remote()
+    assert len(await answer) == 1
+
+
+async def test_counters(served: Served):
+    before = await served.engine.stats.remote()
+    (a, b) = await served.engine.generate.remote(PROMPT, n=2, max_tokens=5, temperature=1.0)
+    after = await served.engine.stats.remote()
+    assert after.prompt_tokens - before.prompt_tokens == len(PROMPT)
+    assert after.generated_tokens - before.generated_tokens == len(a.response_ids) + len(b.response_ids)
+    assert after.completions - before.completions == 2
+    assert after.running == 0
+    assert after.weight_version == served.version
+
+
+async def test_prompts_without_room_are_refused_in_one_sentence(served: Served):
+    for prompt in ([], [60] * 512):
+        with pytest.raises(RayTaskError, match="a prompt must have 1 to 511 tokens"):
+            await served.engine.generate.remote(prompt, n=1, max_tokens=1, temperature=1.0)

@@ -1,0 +1,53 @@
+import random
+
+from azr.records import Task
+from azr.selfplay.buffer import TaskBuffer
+
+
+def task(number: int, kind: str = "deduction") -> Task:
+    return Task(id=f"{kind}-{number}", kind=kind, program=f"def f(a):\n    return {number}", inputs=("1",),
+                outputs=(str(number),), fingerprint=str(number), step=number)  # fmt: skip
+
+
+def filled(count: int, capacity: int = 100) -> TaskBuffer:
+    buffer = TaskBuffer(["deduction", "induction"], capacity)
+    for number in range(count):
+        assert buffer.reserve(task(number))
+        buffer.add(task(number))
+    return buffer
+
+
+def test_a_full_buffer_keeps_the_newest():
+    assert [t.step for t in filled(10, capacity=4).tasks("deduction")] == [6, 7, 8, 9]
+
+
+def test_new_tasks_are_played_however_long_the_run():
+    buffer = filled(1000, capacity=16)
+    drawn = buffer.problems("deduction", 16, (), random.Random(0))
+    assert {t.step for t in drawn} == set(range(984, 1000))
+
+
+def test_an_equal_task_is_refused_until_it_is_evicted_or_released():
+    buffer = filled(2, capacity=2)
+    assert not buffer.reserve(task(0))
+    assert buffer.reserve(task(2)) and not buffer.reserve(task(2))
+    buffer.add(task(2))
+    assert buffer.reserve(task(0))
+    buffer.release(task(0))
+    assert buffer.reserve(task(0))
+
+
+def test_references_are_drawn_without_replacement():
+    drawn = filled(5).references("deduction", 8, random.Random(1))
+    assert sorted(t.step for t in drawn) == [0, 1, 2, 3, 4]
+
+
+def test_induction_draws_one_program_from_the_other_kinds():
+    drawn = filled(5).references("induction", 6, random.Random(1))
+    assert len(drawn) == 1 and drawn[0].kind == "deduction"
+
+
+def test_problems_repeat_only_when_there_are_too_few():
+    drawn = filled(3).problems("deduction", 5, {"deduction-0"}, random.Random(1))
+    assert {t.step for t in drawn[:2]} == {1, 2} and len(drawn) == 5
+    assert all(t.step in (1, 2) for t in drawn)

@@ -1,0 +1,63 @@
+import pytest
+
+from azr.config import IntrinsicRewardConfig, RewardConfig
+from azr.selfplay.grading import passes
+from azr.selfplay.intrinsic import bonuses
+from azr.selfplay.rewards import combine, learnability, proposer_reward, refused_reward, solver_reward
+from azr.tasks.base import Refusal, Verdict
+from azr.tasks.registry import KINDS
+
+PAPER = RewardConfig()
+
+
+@pytest.mark.parametrize("rate, reward", [(0.0, 0.0), (0.125, 0.875), (0.5, 0.5), (0.875, 0.125), (1.0, 0.0)])
+def test_the_paper_pays_one_minus_solve_rate(rate, reward):
+    assert proposer_reward(rate, {}, PAPER) == (reward, {"learnability": reward})
+
+
+def test_the_authors_code_is_a_knob():
+    assert learnability(0.0, -0.5) == learnability(1.0, -0.5) == -0.5
+
+
+def test_solver_rewards():
+    assert [solver_reward(v, PAPER) for v in (Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED)] == [1.0, -0.5, -1.0]
+
+
+def test_an_ungraded_solution_has_no_reward():
+    with pytest.raises(AssertionError):
+        solver_reward(Verdict.UNGRADED, PAPER)
+
+
+def test_refusals():
+    assert refused_reward(Refusal.FAILED, PAPER) == -1.0
+    assert refused_reward(Refusal.DUPLICATE, PAPER) == -0.5
+
+
+@pytest.mark.parametrize(
+    "how, result", [("sum", 1.0), ("multiply", 0.03), ("sum_multiply", 0.56), ("multiply_sum", 0.25)]
+)
+def test_combinations(how, result):
+    assert combine(0.5, [0.2, 0.3], how) == pytest.approx(result)
+    assert combine(0.5, [], how) == 0.5
+
+
+@pytest.mark.parametrize(
+    "name, rates",
+    [("all", [0.0, 0.5, 1.0]), ("non_one", [0.0, 0.5]), ("non_extremes", [0.5])],
+)
+def test_filters(name, rates):
+    assert [rate for rate in (0.0, 0.5, 1.0) if passes(name, rate)] == rates
+
+
+def test_bonuses_that_are_off_are_not_computed():
+    def forbidden():
+        raise AssertionError("computed a bonus that is off")
+
+    assert bonuses(KINDS["deduction"].seed(), [], forbidden, IntrinsicRewardConfig()) == {}
+
+
+def test_bonuses_are_capped_and_named():
+    seed = KINDS["deduction"].seed()
+    config = IntrinsicRewardConfig(complexity=15.0, edit_distance=1.0, halstead=1.0, answer_diversity=0.25)
+    found = bonuses(seed, [seed], lambda: [seed], config)
+    assert found == {"complexity": 0.5, "edit_distance": 0.0, "halstead": pytest.approx(0.03), "answer_diversity": 0.0}

@@ -1,0 +1,179 @@
+"""A round of self-play with scripted responses and the real executor."""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+
+from azr.config import Config, ExecutorConfig, RolloutConfig, SelfPlayConfig
+from azr.executor.pool import SandboxPool
+from azr.records import CallResult, CallStatus, Completion, ExecutionResult, FinishReason, Role
+from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.language import Language
+from azr.selfplay.players import Proposer, Solver
+from azr.selfplay.round import Round, RoundResult
+from azr.tasks.base import Refusal
+from azr.tasks.prompts import CompactStyle
+from azr.tasks.registry import KINDS
+from tests.conftest import byte_tokenizer
+
+CONFIG = Config(
+    selfplay=SelfPlayConfig(
+        kinds=("deduction",),
+        proposals_per_kind=4,
+        solves_per_kind=3,
+        references=1,
+        estimate_samples=4,
+        train_on_estimates=True,
+    ),
+    rollout=RolloutConfig(max_prompt_tokens=400, max_response_tokens=200),
+    executor=ExecutorConfig(workers=2, wall_s=5.0),
+)
+LANGUAGE = Language(byte_tokenizer(), CompactStyle())
+
+
+class Script:
+    """Stands where the engine stands: answers proposal prompts from one list, solver prompts by a function."""
+
+    def __init__(self, proposals: list[str], solve: Callable[[str, int], str]) -> None:
+        self._proposals = iter(proposals)
+        self._solve = solve
+        self._solved: Counter[str] = Counter()
+
+    async def generate(self, prompt_ids: list[int], *, n: int, max_tokens: int) -> list[Completion]:
+        prompt = LANGUAGE.text(prompt_ids)
+        if prompt.startswith("<|propose|>"):
+            return [completion(prompt_ids, next(self._proposals)) for _ in range(n)]
+        texts = []
+        for _ in range(n):
+            texts.append(self._solve(prompt, self._solved[prompt]))
+            self._solved[prompt] += 1
+        return [completion(prompt_ids, text) for text in texts]
+
+
+def completion(prompt_ids: list[int], text: str) -> Completion:
+    ids = LANGUAGE.encode(text)
+    reason = FinishReason.STOP if text.endswith("<|end|>") else FinishReason.LENGTH
+    return Completion(
+        prompt_ids=tuple(prompt_ids), response_ids=tuple(ids), logprobs=(0.0,) * len(ids), finish_reason=reason,
+        weight_version=0,
+    )  # fmt: skip
+
+
+def proposal(body: str, given: str = "2") -> str:
+    return f"<|program|>def f(a):\n    return {body}<|input|>{given}<|end|>"
+
+
+async def play(config: Config, script: Script, executor=None, buffer=None) -> tuple[RoundResult, TaskBuffer]:
+    buffer = buffer or seeded(config)
+    async with SandboxPool(config.executor) as pool:
+        parts = (config, LANGUAGE, script, executor or pool)
+        round_ = Round(config, 1, buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
+        return await round_.play(), buffer
+
+
+def seeded(config: Config) -> TaskBuffer:
+    buffer = TaskBuffer(config.selfplay.kinds, config.selfplay.buffer_capacity)
+    for kind in config.selfplay.kinds:
+        buffer.reserve(KINDS[kind].seed())
+        buffer.add(KINDS[kind].seed())
+    return buffer
+
+
+def half_right(prompt: str, attempt: int) -> str:
+    """Every second attempt at ``a + 1`` is right."""
+    return "<|output|>3<|end|>" if attempt % 2 == 0 else "<|output|>4<|end|>"
+
+
+async def test_the_funnel_counts_every_proposal_and_pays_it():
+    script = Script(
+        [proposal("a + 1"), proposal("a +"), proposal("1 // 0"), "<|program|>never ends"], half_right
+    )  # fmt: skip
+    result, buffer = await play(CONFIG, script)
+    funnel = result.funnels["deduction"]
+    assert funnel.proposed == 4
+    assert funnel.refused == {Refusal.MALFORMED: 2, Refusal.FAILED: 1}
+    assert funnel.solve_rates == [0.5]
+    rewards = {t.reward_parts.popitem()[0]: t.reward for t in result.trajectories if t.role is Role.PROPOSER}
+    assert rewards == {"learnability": 0.5, "malformed": -1.0, "failed": -1.0}
+    assert buffer.sizes() == {"deduction": 2}
+
+
+async def test_of_two_equal_proposals_in_flight_one_is_a_duplicate():
+    again = "<|program|>def f(number):\n    # again\n    return number + 1<|input|>2<|end|>"
+    result, buffer = await play(
+        replace_play(CONFIG, proposals_per_kind=2), Script([proposal("a + 1"), again], half_right)
+    )
+    assert result.funnels["deduction"].refused == {Refusal.DUPLICATE: 1}
+    assert buffer.sizes() == {"deduction": 2}
+
+
+async def test_estimates_are_groups_that_are_trained_on():
+    config = replace_play(CONFIG, proposals_per_kind=1, solves_per_kind=0)
+    result, _ = await play(config, Script([proposal("a + 1")], half_right))
+    estimates = [t for t in result.trajectories if t.role is Role.SOLVER]
+    assert len(estimates) == 4 and len({t.group for t in estimates}) == 1
+    assert sorted(t.reward for t in estimates) == [-0.5, -0.5, 1.0, 1.0]
+    thrown = replace_play(config, train_on_estimates=False)
+    result, _ = await play(thrown, Script([proposal("a + 1")], half_right))
+    assert [t.role for t in result.trajectories] == [Role.PROPOSER]
+
+
+async def test_solvers_play_this_steps_tasks_first_and_the_buffer_after():
+    bodies = [proposal(f"a + {n}") for n in range(4)]
+    config = replace_play(CONFIG, train_on_estimates=False)
+    result, _ = await play(config, Script(bodies, half_right))
+    solved = [t.task_id for t in result.trajectories if t.role is Role.SOLVER]
+    assert len(solved) == 3 and all(id.startswith("000001-") for id in solved)
+    result, _ = await play(config, Script([bodies[0], *["<|output|>"] * 3], half_right))
+    solved = [t.task_id for t in result.trajectories if t.role is Role.SOLVER]
+    assert sorted(solved) == ["000001-deduction-0000", "seed-deduction", "seed-deduction"]
+
+
+@pytest.mark.parametrize("name, stored", [("all", 2), ("non_one", 2), ("non_extremes", 1)])
+async def test_the_filter_keeps_unsolvable_tasks_out(name, stored):
+    config = replace_play(CONFIG, proposals_per_kind=1, task_filter=name)
+    script = Script([proposal("a + 1")], lambda prompt, attempt: "<|output|>0<|end|>")
+    result, buffer = await play(config, script)
+    assert buffer.sizes() == {"deduction": stored}
+    assert len(result.stored) == stored - 1
+
+
+class Lost:
+    """An executor that fails for some programs."""
+
+    def __init__(self, kinds: tuple[int, ...]) -> None:
+        self._numbers = kinds
+
+    async def execute(self, request):
+        lost = any(f"+ {number}" in request.program for number in self._numbers)
+        call = CallResult(status=CallStatus.LOST) if lost else CallResult(status=CallStatus.OK, value="3")
+        return ExecutionResult(outputs=(call,) * len(request.inputs), deterministic=True)
+
+
+async def test_a_lost_proposal_is_neither_paid_nor_stored():
+    config = replace_play(CONFIG, proposals_per_kind=2, solves_per_kind=0)
+    result, buffer = await play(config, Script([proposal("a + 1"), proposal("a + 2")], half_right), Lost((2,)))
+    assert result.ungraded == 1
+    assert result.funnels["deduction"].refused == {Refusal.LOST: 1}
+    assert len([t for t in result.trajectories if t.role is Role.PROPOSER]) == 1
+    assert buffer.sizes() == {"deduction": 2}
+
+
+async def test_solver_only_training_still_proposes():
+    config = replace_play(CONFIG, train_proposer=False, proposals_per_kind=1)
+    result, buffer = await play(config, Script([proposal("a + 1")], half_right))
+    assert {t.role for t in result.trajectories} == {Role.SOLVER}
+    assert buffer.sizes() == {"deduction": 2}
+
+
+async def test_references_of_a_round_are_drawn_before_it_adds_to_the_buffer():
+    config = replace_play(CONFIG, references=6)
+    result, _ = await play(config, Script([proposal(f"a + {n}") for n in range(4)], half_right))
+    assert all(task.parents == ("seed-deduction",) for task in result.stored)
+
+
+def replace_play(config: Config, **values) -> Config:
+    return replace(config, selfplay=replace(config.selfplay, **values))

@@ -1,0 +1,70 @@
+"""The command line as a user meets it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from azr import cli
+from azr.config import Config, from_dict
+from playground.azr_14m_mini import config as mini
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["--run.stepz", "3"], "There is no option --run.stepz; did you mean --run.steps?"),
+        (["--algorithm.estimator", "gea"], "invalid choice 'gea' for argument '--algorithm.estimator'"),
+        (["--run.steps", "many"], "Error parsing --run.steps"),
+        (["--run.steps"], "Missing value for argument '--run.steps'"),
+        (["steps"], "Unrecognized options: steps"),
+        (["--selfplay.kinds", "deduction", "magic"], "There is no task kind 'magic'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(argv, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.launch(mini, [*argv, "--dry-run"])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert said in error and error.startswith("error: ") and error.count("\n") == 1
+
+
+def test_dotted_overrides_reach_the_tree():
+    command = cli.parse(mini, ["--run.steps", "3", "--algorithm.gae_lambda=0.5", "--selfplay.no-train-on-estimates"])
+    assert command.config.run.steps == 3
+    assert command.config.algorithm.gae_lambda == 0.5
+    assert not command.config.selfplay.train_on_estimates
+    assert command.config.model == mini.model
+
+
+def test_help_lists_every_knob(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.launch(mini, ["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert all(f"--{key}" in text for key in cli._keys(Config()) if ".no-" not in key)
+
+
+def test_a_dry_run_prints_a_config_that_can_be_run_again(capsys, tmp_path):
+    cli.launch(mini, ["--dry-run", "--run.steps", "7", "--run.root", str(tmp_path / "runs")])
+    printed = capsys.readouterr().out
+    assert from_dict(Config, yaml.safe_load(printed)).run.steps == 7
+    assert "# plan: 7 steps" in printed
+    assert not (tmp_path / "runs").exists()
+
+
+def test_azr_run_refuses_what_is_no_config(tmp_path):
+    (tmp_path / "c.yaml").write_text("run: {stepz: 3}")
+    for name in ("c.yaml", "missing.yaml"):
+        done = subprocess.run(
+            [sys.executable, "-c", "from azr.cli import main; main()", "run", str(tmp_path / name)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1

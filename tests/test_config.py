@@ -1,0 +1,44 @@
+import dataclasses
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+import playground
+from azr import cli, preflight
+from azr.config import AlgorithmConfig, Config, from_dict
+
+RECIPES = {
+    name: module.config
+    for _, name, _ in pkgutil.iter_modules(playground.__path__)
+    if isinstance(getattr(module := importlib.import_module(f"playground.{name}"), "config", None), Config)
+}
+
+
+@pytest.mark.parametrize("config", RECIPES.values(), ids=list(RECIPES))
+def test_every_recipe_is_sound_and_planned(config):
+    preflight.check(config)
+    assert f"# plan: {config.run.steps} steps" in cli.describe(config)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_holds_only_its_differences(name):
+    assert len((Path(playground.__path__[0]) / f"{name}.py").read_text().splitlines()) < 45
+
+
+@pytest.mark.parametrize("config", [Config(), *RECIPES.values()], ids=["default", *RECIPES])
+def test_a_saved_config_is_read_back(config):
+    assert from_dict(Config, yaml.safe_load(yaml.safe_dump(dataclasses.asdict(config)))) == config
+
+
+@pytest.mark.parametrize("tree", [{"run": {"stepz": 3}}, {"runn": {}}, {"run": 3}, [], None])
+def test_other_trees_are_refused(tree):
+    with pytest.raises(ValueError):
+        from_dict(Config, tree)
+
+
+def test_roles_follow_from_overrides():
+    assert AlgorithmConfig(estimator="gae").needs_critic and not AlgorithmConfig(estimator="trrpp").needs_critic
+    assert AlgorithmConfig(kl_coef=0.1).needs_reference and not AlgorithmConfig().needs_reference

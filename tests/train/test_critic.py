@@ -1,0 +1,69 @@
+"""The critic learns to predict returns; its step does not depend on ranks or micro-batches."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from azr.config import Config
+from azr.records import Completion
+from azr.train import dispatch
+from azr.train.critic import CriticWorker
+from azr.train.group import RoleGroup
+from tests.train.conftest import STEP_S, StartGroup, make_config
+
+
+@pytest.fixture(scope="module")
+def config(tiny_model_path: Path) -> Config:
+    return make_config(tiny_model_path, grad_clip=1.0, weight_decay=0.0)
+
+
+@pytest.fixture(scope="module")
+def critic(start_group: StartGroup, config: Config) -> RoleGroup:
+    return asyncio.run(start_group("critic", CriticWorker, config, 2))
+
+
+@pytest.fixture(scope="module")
+def returns(completions: list[Completion]) -> torch.Tensor:
+    """+1 for every token of even samples, -1 for odd ones."""
+    lengths = [len(c.response_ids) for c in completions]
+    return torch.cat([torch.full((length,), (-1.0) ** i) for i, length in enumerate(lengths)])
+
+
+async def test_values_do_not_depend_on_micro_batches(
+    critic: RoleGroup, completions: list[Completion], config: Config
+) -> None:
+    small = await dispatch.values(critic, completions, config.train)
+    large = await dispatch.values(critic, completions, replace(config.train, tokens_per_micro_batch=1000))
+    assert small.shape == (sum(len(c.response_ids) for c in completions),) and small.dtype == torch.float32
+    assert small.std() > 0
+    torch.testing.assert_close(small, large, atol=1e-5, rtol=1e-5)
+
+
+async def test_a_step_does_not_depend_on_micro_batches(
+    critic: RoleGroup, completions: list[Completion], returns: torch.Tensor, config: Config, tmp_path: Path
+) -> None:
+    await critic.call("save_checkpoint", str(tmp_path), timeout_s=STEP_S)
+    columns = {"values": await dispatch.values(critic, completions, config.train), "returns": returns}
+    norms, values = [], []
+    for tokens in (40, 1000):
+        await critic.call("load_checkpoint", str(tmp_path), timeout_s=STEP_S)
+        train = replace(config.train, tokens_per_micro_batch=tokens)
+        norms.append((await dispatch.update_critic(critic, completions, columns, train))["grad_norm"])
+        values.append(await dispatch.values(critic, completions, config.train))
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+    torch.testing.assert_close(values[0], values[1], atol=1e-4, rtol=0)
+
+
+async def test_loss_falls(
+    critic: RoleGroup, completions: list[Completion], returns: torch.Tensor, config: Config
+) -> None:
+    losses = []
+    for _ in range(8):
+        columns = {"values": await dispatch.values(critic, completions, config.train), "returns": returns}
+        losses.append((await dispatch.update_critic(critic, completions, columns, config.train))["loss"])
+    assert losses[-1] < 0.5 * losses[0]

@@ -1,0 +1,268 @@
+"""The policy on one and on two ranks against a plain Hugging Face model and torch's own AdamW."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from azr.algorithms.losses import policy_loss
+from azr.config import Config
+from azr.records import Completion
+from azr.rollout.engine import WeightUpdate
+from azr.train import dispatch
+from azr.train.group import RoleGroup
+from azr.train.policy import PolicyWorker
+from azr.train.reference import ReferenceWorker
+from azr.weights import WeightBucket, read_bucket
+from tests.train.conftest import LR, STEP_S, StartGroup, make_config
+
+
+class ReceivingEngine:
+    """Keeps clones of what it is sent, as an engine would load it."""
+
+    def __init__(self) -> None:
+        self.mischief: str | None = None
+
+    def misbehave(self, mischief: str | None) -> None:
+        self.mischief = mischief
+
+    def begin_update(self, version: int) -> None:
+        self.version, self.weights = version, {}
+        self.buckets: list[WeightBucket] = []
+
+    def load_bucket(self, bucket: WeightBucket) -> None:
+        if self.mischief == "fail":
+            raise ValueError("no room")
+        if self.mischief == "hang":
+            time.sleep(1.0)
+        self.buckets.append(bucket)
+        self.weights |= {name: tensor.clone() for name, tensor in read_bucket(bucket)}
+
+    def finish_update(self, version: int, digest: str) -> WeightUpdate:
+        assert self.buckets[-1].last and self.buckets[-1].version == version
+        nbytes = sum(bucket.nbytes for bucket in self.buckets)
+        return WeightUpdate(version=version, digest=self.buckets[-1].digest, nbytes=nbytes, seconds=0.0)
+
+    def received(self) -> dict[str, Tensor]:
+        return self.weights
+
+    def bucket_count(self) -> int:
+        return len(self.buckets)
+
+
+@pytest.fixture(scope="module")
+def engine(ray_cluster: None) -> ray.actor.ActorHandle:
+    return ray.remote(ReceivingEngine).options(num_cpus=0.1).remote()
+
+
+@pytest.fixture(scope="module")
+def config(tiny_model_path: Path) -> Config:
+    return make_config(tiny_model_path)
+
+
+@pytest.fixture(scope="module")
+def groups(start_group: StartGroup, config: Config) -> dict[int, RoleGroup]:
+    """Policies of one and of two ranks."""
+
+    async def start() -> list[RoleGroup]:
+        return await asyncio.gather(*(start_group("policy", PolicyWorker, config, ranks) for ranks in (1, 2)))
+
+    return dict(zip((1, 2), asyncio.run(start()), strict=True))
+
+
+@pytest.fixture(scope="module")
+def two(groups: dict[int, RoleGroup]) -> RoleGroup:
+    return groups[2]
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_model_path: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32).eval()
+
+
+async def fresh(group: RoleGroup, folder: Path) -> RoleGroup:
+    """The group as it was when it was first given to this function with this folder."""
+    method = "load_checkpoint" if folder.exists() else "save_checkpoint"
+    await group.call(method, str(folder), timeout_s=STEP_S)
+    return group
+
+
+async def weights_of(group: RoleGroup, engine: ray.actor.ActorHandle, config: Config) -> dict[str, Tensor]:
+    await dispatch.push_weights(group, 1, [engine], config.train)
+    return await engine.received.remote()
+
+
+def plain_scores(model: PreTrainedModel, completions: list[Completion], temperature: float) -> tuple[Tensor, Tensor]:
+    """Logprobs and entropies of all response tokens, one unpadded forward per sample."""
+    logprobs, entropies = [], []
+    for c in completions:
+        logits = model(torch.tensor([c.prompt_ids + c.response_ids])).logits[0, len(c.prompt_ids) - 1 : -1]
+        logp = torch.log_softmax(logits / temperature, dim=-1)
+        logprobs.append(logp[range(len(c.response_ids)), list(c.response_ids)])
+        entropies.append(-(logp.exp() * logp).sum(-1))
+    return torch.cat(logprobs), torch.cat(entropies)
+
+
+def plain_steps(
+    model: PreTrainedModel, completions: list[Completion], columns: dict[str, Tensor], config: Config, steps: int
+) -> tuple[dict[str, Tensor], list[float]]:
+    """Weights and gradient norms of that many updates, by torch alone."""
+    model, train = copy.deepcopy(model), config.train
+    betas = (train.adam_beta1, train.adam_beta2)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=betas, weight_decay=train.weight_decay)
+    norms = []
+    for step in range(steps):
+        logprobs, entropy = plain_scores(model, completions, config.rollout.temperature)
+        loss, _ = policy_loss(
+            logprobs,
+            entropy,
+            behaviour_logprobs_R=torch.tensor([x for c in completions for x in c.logprobs]),
+            normalizer=len(logprobs),
+            config=config.algorithm,
+            **{f"{name}_R": column for name, column in columns.items()},
+        )
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), train.grad_clip).item())
+        optimizer.param_groups[0]["lr"] = train.policy_lr * min(1.0, (step + 1) / train.warmup_steps)
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: p.detach() for name, p in model.named_parameters()}, norms
+
+
+async def test_each_of_two_ranks_holds_half_of_the_parameters(two: RoleGroup) -> None:
+    for report in await two.call("report", timeout_s=STEP_S):
+        assert report.parameters_held == pytest.approx(report.parameters_total / 2, rel=0.01)
+
+
+@pytest.mark.parametrize("tokens_per_micro_batch", [40, 1000])
+async def test_scores_equal_a_plain_forward(
+    two: RoleGroup, plain: PreTrainedModel, completions: list[Completion], config: Config, tokens_per_micro_batch: int
+) -> None:
+    train = replace(config.train, tokens_per_micro_batch=tokens_per_micro_batch)
+    scores = await dispatch.logprobs(two, completions, train)
+    with torch.no_grad():
+        logprobs, entropy = plain_scores(plain, completions, config.rollout.temperature)
+    torch.testing.assert_close(scores.logprobs, logprobs, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(scores.entropy, entropy, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("ranks", "tokens_per_micro_batch"), [(1, 1000), (1, 40), (2, 1000), (2, 40)])
+async def test_updates_equal_plain_torch(
+    groups: dict[int, RoleGroup],
+    tmp_path_factory: pytest.TempPathFactory,
+    plain: PreTrainedModel,
+    completions: list[Completion],
+    columns: dict[str, Tensor],
+    config: Config,
+    engine: ray.actor.ActorHandle,
+    ranks: int,
+    tokens_per_micro_batch: int,
+) -> None:
+    """Sum over ranks and micro-batches, clipping, decay and warm-up are those of one process with one batch."""
+    group = await fresh(groups[ranks], tmp_path_factory.getbasetemp() / f"fresh_{ranks}")
+    expected, norms = plain_steps(plain, completions, columns, config, steps=3)
+    train = replace(config.train, tokens_per_micro_batch=tokens_per_micro_batch)
+    steps = [await dispatch.update_policy(group, completions, columns, train) for _ in norms]
+    assert [step["lr"] for step in steps] == pytest.approx([5e-4, 1e-3, 1e-3])
+    assert [step["grad_norm"] for step in steps] == pytest.approx(norms, rel=1e-5)
+    assert (steps[0]["micro_batches"] == 1) == (tokens_per_micro_batch == 1000)
+    got = await weights_of(group, engine, config)
+    for parameter, value in expected.items():
+        # The key biases' true gradient is zero, and Adam blows its rounding noise up: hence a hundredth of a step.
+        torch.testing.assert_close(got[parameter], value, atol=LR / 100, rtol=0)
+
+
+async def test_fillers_change_nothing(
+    groups: dict[int, RoleGroup], completions: list[Completion], columns: dict[str, Tensor], config: Config
+) -> None:
+    """Three samples that each fill a micro-batch, on two ranks: one of the four micro-batches holds none."""
+    lengths = [len(c.prompt_ids) + len(c.response_ids) for c in completions]
+    longest = sorted(range(len(lengths)), key=lengths.__getitem__)[-3:]
+    chosen = [completions[i] for i in longest]
+    responses = [len(c.response_ids) for c in completions]
+    picked = {n: torch.cat([column.split(responses)[i] for i in longest]) for n, column in columns.items()}
+    train = replace(config.train, tokens_per_micro_batch=max(lengths))
+    assert any(not batch.indices for rank in dispatch.split(chosen, 2, max(lengths)) for batch in rank)
+
+    scores = [await dispatch.logprobs(groups[ranks], chosen, train) for ranks in (1, 2)]
+    torch.testing.assert_close(scores[0].logprobs, scores[1].logprobs, atol=1e-4, rtol=0)
+    one, two = [await dispatch.update_policy(groups[ranks], chosen, picked, train) for ranks in (1, 2)]
+    assert two.pop("micro_batches") == 2 and one.pop("micro_batches") == 3
+    assert two == pytest.approx(one, rel=1e-3)
+
+
+async def test_push_reaches_the_engine_in_buckets_with_the_tied_head(
+    two: RoleGroup, engine: ray.actor.ActorHandle, config: Config
+) -> None:
+    report = await dispatch.push_weights(two, 7, [engine], config.train)
+    received = await engine.received.remote()
+    assert report.version == 7
+    assert report.nbytes == sum(tensor.nbytes for tensor in received.values())
+    assert await engine.bucket_count.remote() > 1
+    assert torch.equal(received["lm_head.weight"], received["model.embed_tokens.weight"])
+
+
+async def test_policy_survives_an_engine_that_fails_or_hangs(
+    two: RoleGroup, engine: ray.actor.ActorHandle, completions: list[Completion], config: Config
+) -> None:
+    before = await dispatch.logprobs(two, completions, config.train)
+    await engine.misbehave.remote("fail")
+    with pytest.raises(ValueError, match=r"^no room$"):
+        await dispatch.push_weights(two, 8, [engine], config.train)
+    await engine.misbehave.remote("hang")
+    with pytest.raises(TimeoutError, match=r"the policy waited 0.2 s for engines \[0\] to answer load_bucket"):
+        await dispatch.push_weights(two, 9, [engine], replace(config.train, step_timeout_s=0.2))
+    await engine.misbehave.remote(None)
+    after = await dispatch.logprobs(two, completions, config.train)
+    assert torch.equal(before.logprobs, after.logprobs)
+
+
+async def test_saved_folder_loads_and_scores_alike(
+    two: RoleGroup, completions: list[Completion], config: Config, tmp_path: Path
+) -> None:
+    await two.call("save_hf", str(tmp_path), timeout_s=STEP_S)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    with torch.no_grad():
+        logprobs, _ = plain_scores(model, completions, config.rollout.temperature)
+    scores = await dispatch.logprobs(two, completions, config.train)
+    torch.testing.assert_close(scores.logprobs, logprobs, atol=1e-5, rtol=1e-5)
+    assert len(AutoTokenizer.from_pretrained(tmp_path)) == len(AutoTokenizer.from_pretrained(config.model.path))
+
+
+async def test_checkpoint_continues_the_same_run(
+    two: RoleGroup, completions: list[Completion], columns: dict[str, Tensor], config: Config, tmp_path: Path
+) -> None:
+    await two.call("save_checkpoint", str(tmp_path), timeout_s=STEP_S)
+    first = [await dispatch.update_policy(two, completions, columns, config.train) for _ in range(2)]
+    await two.call("load_checkpoint", str(tmp_path), timeout_s=STEP_S)
+    second = [await dispatch.update_policy(two, completions, columns, config.train) for _ in range(2)]
+    assert first == second
+
+
+async def test_reference_scores_as_the_policy_it_starts_from(
+    start_group: StartGroup, plain: PreTrainedModel, completions: list[Completion], config: Config
+) -> None:
+    reference = await start_group("reference", ReferenceWorker, config, 2)
+    scores = await dispatch.logprobs(reference, completions, config.train)
+    with torch.no_grad():
+        logprobs, _ = plain_scores(plain, completions, config.rollout.temperature)
+    torch.testing.assert_close(scores.logprobs, logprobs, atol=1e-5, rtol=1e-5)
+
+
+async def test_bfloat16_keeps_optimizer_state_in_float32(
+    start_group: StartGroup, completions: list[Completion], columns: dict[str, Tensor], tiny_model_path: Path
+) -> None:
+    """Steps far below bfloat16's resolution add up only if the master weights are float32."""
+    config = make_config(tiny_model_path, dtype="bfloat16", policy_lr=1e-5, warmup_steps=0)
+    group = await start_group("policy", PolicyWorker, config, 1)
+    losses = [(await dispatch.update_policy(group, completions, columns, config.train))["loss"] for _ in range(12)]
+    assert losses[-1] < losses[0]
