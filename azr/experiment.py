@@ -14,6 +14,7 @@ from azr.selfplay.players import Proposer, Solver
 from azr.selfplay.round import Round, RoundResult
 from azr.system import System
 from azr.tasks.registry import KINDS
+from azr.tracking.display import open_progress
 from azr.tracking.metrics import throughput
 from azr.tracking.tracker import Tracker
 from azr.train.dispatch import push_weights
@@ -83,7 +84,9 @@ class SelfPlayExperiment:
         with self.tracker.phase("push"):
             return await push_weights(self.system.policy, version, self.system.engines.actors, self.config.train)
 
-    async def record(self, step: int, played: RoundResult, learned: dict[str, float], pushed: PushReport) -> None:
+    async def record(
+        self, step: int, played: RoundResult, learned: dict[str, dict[str, float]], pushed: PushReport
+    ) -> None:
         """Writes what the step brought."""
         self.tracker.stored(played.stored)
         await self.tracker.rollouts(step, played.trajectories, self.language.text)
@@ -100,7 +103,7 @@ class SelfPlayExperiment:
             "engine": asdict((await self.system.engines.stats())[0]),
             "buffer": self.buffer.sizes(),
             "batch": {"ungraded": played.ungraded, "trajectories": len(played.trajectories), "tokens": trained},
-            "learn": learned,
+            **learned,
         }
         self.tracker.end_step(step, played.trajectories, played.funnels, parts)
 
@@ -119,12 +122,18 @@ class SelfPlayExperiment:
         await self.system.policy.call("save_hf", str(folder.absolute()), timeout_s=self.config.train.step_timeout_s)
 
     async def _start(self) -> None:
-        self.system = await System.start(self.config)
+        progress = open_progress(self.config.tracking.progress)
+        progress.start(self.config.run.steps)
         try:
-            self.tracker = Tracker(self.config)
+            self.system = await System.start(self.config, progress.busy)
         except BaseException:
+            progress.close()
+            raise
+        try:
+            self.tracker = Tracker(self.config, progress)
+        except BaseException:
+            progress.close()
             await self.system.stop()
             raise
-        self.tracker.progress.start(self.config.run.steps)
         roles = (self.system.policy, self.system.critic, self.system.reference)
         self.learner = Learner(self.config, *roles, self.tracker.phase)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -22,6 +23,9 @@ from azr.train.group import RoleGroup
 from azr.train.policy import PolicyWorker
 from azr.train.reference import ReferenceWorker
 from azr.train.worker import RoleWorker
+
+Phase = Callable[[str], AbstractContextManager[None]]
+"""Shows that something of a named phase is going on."""
 
 
 class RemoteExecutor:
@@ -74,29 +78,42 @@ class System:
     reference: RoleGroup | None
 
     @classmethod
-    async def start(cls, config: Config) -> Self:
+    async def start(cls, config: Config, phase: Phase) -> Self:
         """Starts Ray if need be, reserves resources and starts every actor the config calls for.
 
         Raises ValueError for what a user can mend, TimeoutError with the name of whoever did not come up in time.
         """
-        start_ray(config.cluster)
+        with phase("start Ray"):
+            start_ray(config.cluster)
         try:
-            return await cls._start_actors(config, await place(config))
+            with phase("reserve resources"):
+                placement = await place(config)
+            return await cls._start_actors(config, placement, phase)
         except BaseException:
             ray.shutdown()
             raise
 
     @classmethod
-    async def _start_actors(cls, config: Config, placement: Placement) -> Self:
+    async def _start_actors(cls, config: Config, placement: Placement, phase: Phase) -> Self:
         async def role(name: str, worker: type[RoleWorker]) -> RoleGroup:
             options = [placement.options(rank) for rank in range(config.train.data_parallel)]
-            return await RoleGroup.start(name, worker, options, config, placement.device)
+            with phase(f"start {name}"):
+                return await RoleGroup.start(name, worker, options, config, placement.device)
+
+        async def rollout_engines() -> EngineGroup:
+            width = config.rollout.tensor_parallel
+            with phase("start engines"):
+                return await EngineGroup.start(
+                    config, [placement.options(number * width) for number in range(config.rollout.engines)]
+                )
+
+        async def executor_pool() -> RemoteExecutor:
+            with phase("start executor"):
+                return await RemoteExecutor.start(config)
 
         async with task_group() as starting:
-            width = config.rollout.tensor_parallel
-            bundles = [placement.options(number * width) for number in range(config.rollout.engines)]
-            engines = starting.create_task(EngineGroup.start(config, bundles))
-            executor = starting.create_task(RemoteExecutor.start(config))
+            engines = starting.create_task(rollout_engines())
+            executor = starting.create_task(executor_pool())
             policy = starting.create_task(role("policy", PolicyWorker))
             critic = starting.create_task(role("critic", CriticWorker)) if config.algorithm.needs_critic else None
             reference = None

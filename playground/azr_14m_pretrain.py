@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from pathlib import Path
+
+from azr.config import ExecutorConfig
+from azr.executor.pool import SandboxPool
 from azr.pretrain.corpus import CorpusConfig
+from azr.pretrain.evaluate import evaluate
 from azr.pretrain.loop import OptimConfig
 from azr.pretrain.recipe import PretrainConfig, run
 
@@ -11,14 +18,21 @@ def config() -> PretrainConfig:
     return PretrainConfig(
         out="data/azr_14m_base",
         corpus=CorpusConfig(
-            solve={"deduction": 0.36, "abduction": 0.22, "induction": 0.22, "error": 0.03},
-            propose={"deduction": 0.05, "abduction": 0.05, "induction": 0.05, "error": 0.02},
+            solve={"deduction": 0.40, "abduction": 0.21, "induction": 0.21, "error": 0.02},
+            propose={"deduction": 0.05, "abduction": 0.05, "induction": 0.05, "error": 0.01},
         ),
         optim=OptimConfig(minutes=65),
     )
 
 
+async def main(config: PretrainConfig) -> None:
+    if config.train:
+        run(config)
+    async with SandboxPool(ExecutorConfig(workers=2)) as pool:
+        print(json.dumps(await evaluate(Path(config.out), config.evaluation, pool.execute_many), indent=2))
+
+
 if __name__ == "__main__":
     import tyro
 
-    run(tyro.cli(PretrainConfig, default=config()))
+    asyncio.run(main(tyro.cli(PretrainConfig, default=config())))

@@ -36,11 +36,11 @@ class CorpusConfig:
     """Most past tasks in a proposal prompt; half of the documents show fewer."""
     induction_inputs: int = 6
     """Inputs of an induction task; the first half is shown to the solver."""
-    prompt_weight: float = 0.1
+    prompt_weight: float = 0.05
     """Loss weight of solver prompt tokens."""
     reference_weight: float = 0.03
     """Loss weight of proposal prompt tokens."""
-    proposal_weight: float = 0.3
+    proposal_weight: float = 0.2
     """Loss weight of proposal tokens; solver answers weigh 1."""
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
@@ -34,7 +36,7 @@ class EvaluationConfig:
     """Past tasks in a proposal prompt."""
     induction_inputs: int = 6
     """Inputs of an induction task."""
-    max_new_tokens: int = 192
+    max_new_tokens: int = 128
     """Longest response; a longer one counts as malformed."""
     batch: int = 256
     """Sequences sampled at once."""
@@ -74,7 +76,7 @@ def sample_responses(
     prompts: Sequence[str],
     config: EvaluationConfig,
 ) -> list[str]:
-    """One response per prompt at temperature 1, end token included when there is one."""
+    """One response per prompt at temperature 1, end token included; empty when the limit came first."""
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     responses = [""] * len(prompts)
     for start in range(0, len(order), config.batch):
@@ -92,7 +94,7 @@ def sample_responses(
         texts = tokenizer.batch_decode(ids[:, batch.input_ids.shape[1] :])
         for i, text in zip(rows, texts, strict=True):
             body, end, _ = text.partition(CompactStyle.end)
-            responses[i] = body + end
+            responses[i] = body + end if end else ""
     return responses
 
 
@@ -116,10 +118,13 @@ async def grade(kind: TaskKind, tasks: Sequence[Task], responses: Sequence[str],
 async def solve_report(
     model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, name: str, config: EvaluationConfig, execute: Execute
 ) -> SolveReport:
-    """Solve rates of one kind on tasks whose programs were held out."""
+    """Solve rates of one kind on tasks whose programs were held out and differ from each other."""
     rng, kind = random.Random(config.seed), KINDS[name]
-    fresh = [make_task(rng, name, config.induction_inputs, held_out=True) for _ in range(config.tasks)]
-    tasks = [task for task in fresh for _ in range(config.samples)]
+    fresh: dict[str, Task] = {}
+    while len(fresh) < config.tasks:
+        task = make_task(rng, name, config.induction_inputs, held_out=True)
+        fresh.setdefault(task.program, task)
+    tasks = [task for task in fresh.values() for _ in range(config.samples)]
     responses = sample_responses(model, tokenizer, [solver_prompt(kind, task) for task in tasks], config)
     verdicts = await grade(kind, tasks, responses, execute)
     rates = [
@@ -167,13 +172,17 @@ async def proposal_report(
     )
 
 
-async def evaluate(
-    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, config: EvaluationConfig, execute: Execute
-) -> dict[str, dict[str, dict]]:
-    """``{"solve": {kind: ...}, "propose": {kind: ...}}`` for every registered kind."""
+async def evaluate(folder: Path, config: EvaluationConfig, execute: Execute) -> dict[str, dict[str, dict]]:
+    """Evaluate the saved model of a folder on every registered kind and write ``evaluation.json`` beside it.
+
+    Returns ``{"solve": {kind: SolveReport}, "propose": {kind: ProposalReport}}`` as plain dicts.
+    """
     torch.manual_seed(config.seed)
-    model.eval()
-    return {
+    model = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    report = {
         "solve": {k: asdict(await solve_report(model, tokenizer, k, config, execute)) for k in KINDS},
         "propose": {k: asdict(await proposal_report(model, tokenizer, k, config, execute)) for k in KINDS},
     }
+    (folder / "evaluation.json").write_text(json.dumps(report, indent=2) + "\n")
+    return report

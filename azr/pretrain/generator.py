@@ -40,7 +40,7 @@ from azr.tasks.single_call import IDENTITY
 
 MAX_STEPS = 4
 MAX_OUTPUT = 40
-STEP_WEIGHTS = (0.48, 0.33, 0.13, 0.06)
+STEP_WEIGHTS = (0.56, 0.29, 0.11, 0.04)
 """Shares of programs with 1, 2, 3 and 4 steps."""
 TYPES = {"int": 0.26, "str": 0.26, "ints": 0.34, "words": 0.1, "dict": 0.04}
 """Shares of the first argument's type."""
@@ -88,11 +88,11 @@ def random_value(rng: random.Random, kind: str) -> Any:
     if kind == "int":
         return rng.randint(0, 12) if rng.random() < 0.5 else rng.randint(-10, 30)
     if kind == "str":
-        word = syllables(rng, 2, 6)
+        word = syllables(rng, 2, rng.choice((4, 5, 6)))
         return f"{word} {syllables(rng, 2, 4)}" if rng.random() < 0.08 else word
     if kind == "ints":
         low, high = (0, 9) if rng.random() < 0.6 else (-9, 20)
-        return [rng.randint(low, high) for _ in range(rng.choice((2, 3, 3, 4, 4, 5)))]
+        return [rng.randint(low, high) for _ in range(rng.choice((2, 2, 3, 3, 3, 4, 4, 5)))]
     if kind == "words":
         return [syllables(rng, 2, 4) for _ in range(rng.choice((2, 2, 3)))]
     assert kind == "dict", f"unknown type {kind}"

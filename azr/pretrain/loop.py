@@ -40,7 +40,8 @@ class ShapeConfig:
 class OptimConfig:
     """Muon for matrices, AdamW for embeddings and norms.
 
-    The rate warms up linearly, then constant, then linearly to zero over the last part of the time."""
+    The rate warms up linearly, stays, and falls linearly to zero over the last part of the time.
+    """
 
     minutes: float = 65.0
     """Wall-clock budget; the schedule follows the elapsed time."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Protocol, TextIO
 
 from rich.console import Console, Group
@@ -63,6 +64,13 @@ class Progress:
     def advance(self, name: str, n: int = 1) -> None:
         """So much more of a phase is done."""
         self._state.phase(name).done += n
+
+    @contextmanager
+    def busy(self, name: str) -> Iterator[None]:
+        """One thing is in a phase until the context is left."""
+        self.enter(name)
+        yield
+        self.advance(name)
 
     def step_done(self, step: int, metrics: Metrics) -> None:
         """Ends a step with its one summary line."""

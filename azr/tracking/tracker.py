@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from azr.config import Config
 from azr.records import Task, Trajectory
-from azr.tracking.display import open_progress
+from azr.tracking.display import Progress
 from azr.tracking.metrics import FunnelCounts, Metrics, step_metrics
 from azr.tracking.run_dir import RunDirectory, log_to, stop_logging
 from azr.tracking.sinks import Decode, MetricsLog, TaskLog, TensorBoardMirror, write_rollouts
@@ -22,9 +22,9 @@ class Tracker:
         ValueError: the run directory is taken or cannot be made.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, progress: Progress) -> None:
         self.run = RunDirectory.create(config)
-        self.progress = open_progress(config.tracking.progress)
+        self.progress = progress
         self._config = config
         self._clock = PhaseClock()
         self._log = log_to(self.run.log)
@@ -36,10 +36,8 @@ class Tracker:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Something is going on in this phase: timed, and seen in the progress display."""
-        self.progress.enter(name)
-        with self._clock.phase(name):
+        with self.progress.busy(name), self._clock.phase(name):
             yield
-        self.progress.advance(name)
 
     def begin_step(self) -> None:
         """Times from before, such as start-up and seeding, are no part of the step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from statistics import fmean
 
@@ -12,13 +12,17 @@ from torch import Tensor
 from azr.algorithms.advantages import Graded, estimate_advantages
 from azr.algorithms.losses import kl_estimate
 from azr.algorithms.packing import split_updates
-from azr.config import Config
-from azr.records import Trajectory
+from azr.config import Config, TrainConfig
+from azr.records import Completion, Trajectory
 from azr.train import dispatch
 from azr.train.group import RoleGroup
 
 Phase = Callable[[str], AbstractContextManager[None]]
 """Measures the time of a named phase."""
+Step = Callable[
+    [RoleGroup, Sequence[Completion], Mapping[str, Tensor], TrainConfig], Coroutine[None, None, dict[str, float]]
+]
+"""One optimizer step of a role on some completions."""
 
 
 class Learner:
@@ -30,21 +34,23 @@ class Learner:
         self._config, self._phase = config, phase
         self._policy, self._critic, self._reference = policy, critic, reference
 
-    async def learn(self, trajectories: Sequence[Trajectory], seed: int) -> dict[str, float]:
-        """One training step; metrics by name (``policy/…``, ``critic/…``).
+    async def learn(self, trajectories: Sequence[Trajectory], seed: int) -> dict[str, dict[str, float]]:
+        """One training step; metrics of each role that was trained, by role.
 
         Raises ValueError when there are fewer trajectories than ranks or updates need.
         """
         columns = await self._score(trajectories)
         columns |= self._advantages(trajectories, columns)
-        metrics: dict[str, float] = {}
+        metrics: dict[str, dict[str, float]] = {}
         if self._critic is not None:
             with self._phase("train critic"):
                 parts = self._parts(trajectories, self._config.algorithm.critic_updates, seed)
-                metrics |= await self._update("critic", self._critic, trajectories, columns, parts)
+                metrics["critic"] = await self._update(
+                    dispatch.update_critic, self._critic, trajectories, columns, parts
+                )
         with self._phase("train policy"):
             parts = self._parts(trajectories, self._config.algorithm.policy_updates, seed)
-            metrics |= await self._update("policy", self._policy, trajectories, columns, parts)
+            metrics["policy"] = await self._update(dispatch.update_policy, self._policy, trajectories, columns, parts)
         return metrics
 
     async def _score(self, trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
@@ -90,7 +96,7 @@ class Learner:
 
     async def _update(
         self,
-        name: str,
+        step: Step,
         group: RoleGroup,
         trajectories: Sequence[Trajectory],
         columns: Mapping[str, Tensor],
@@ -99,9 +105,8 @@ class Learner:
         """One optimizer step per part; metrics are means over the steps."""
         lengths = [len(t.completion.response_ids) for t in trajectories]
         split = {column: values.split(lengths) for column, values in columns.items()}
-        step = dispatch.update_critic if name == "critic" else dispatch.update_policy
         reports = []
         for part in parts:
             own = {column: torch.cat([values[i] for i in part]) for column, values in split.items()}
             reports.append(await step(group, [trajectories[i].completion for i in part], own, self._config.train))
-        return {f"{name}/{key}": fmean(report[key] for report in reports) for key in reports[0]}
+        return {key: fmean(report[key] for report in reports) for key in reports[0]}

@@ -18,7 +18,7 @@ def corpus_config():
 @pytest.fixture(scope="session")
 def documents(corpus_config):
     rng = random.Random(0)
-    return [make_document(rng, corpus_config) for _ in range(2000)]
+    return [make_document(rng, corpus_config) for _ in range(1000)]
 
 
 @pytest.fixture(scope="session")

@@ -13,13 +13,20 @@ from azr.tasks.registry import KINDS
 PROMPT = "<|solve|><|deduction|><|program|>def f(x):\n    return x[::-1] + 'abc'<|input|>'rever', 123<|answer|>"
 
 
+def save_beside_a_qwen2_model(tokenizer, folder):
+    new_model(ShapeConfig(hidden_size=32, layers=1, heads=1, kv_heads=1), tokenizer, seed=0).config.save_pretrained(
+        folder
+    )
+    save_tokenizer(tokenizer, folder)
+
+
 def test_documents_round_trip(compact_tokenizer, documents):
     for document in documents[:300]:
         text = document.prompt + document.answer
         assert compact_tokenizer.decode(compact_tokenizer(text).input_ids) == text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(text=st.text(max_size=60))
 def test_any_text_round_trips(compact_tokenizer, text):
     assert compact_tokenizer.decode(compact_tokenizer(text).input_ids) == text
@@ -46,10 +53,7 @@ def test_code_fragments_are_single_tokens(compact_tokenizer):
 
 @pytest.mark.parametrize("trust", [False, True])
 def test_auto_tokenizer_beside_a_qwen2_model_reads_the_same_ids(compact_tokenizer, tmp_path, trust):
-    new_model(ShapeConfig(hidden_size=32, layers=1, heads=1, kv_heads=1), compact_tokenizer, seed=0).config.save_pretrained(
-        tmp_path
-    )
-    save_tokenizer(compact_tokenizer, tmp_path)
+    save_beside_a_qwen2_model(compact_tokenizer, tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=trust)
     assert loaded(PROMPT).input_ids == compact_tokenizer(PROMPT).input_ids
     assert loaded.decode(loaded(PROMPT).input_ids) == PROMPT
@@ -57,10 +61,7 @@ def test_auto_tokenizer_beside_a_qwen2_model_reads_the_same_ids(compact_tokenize
 
 
 def test_a_copy_saved_by_a_checkpoint_reads_the_same_ids(compact_tokenizer, tmp_path):
-    new_model(ShapeConfig(hidden_size=32, layers=1, heads=1, kv_heads=1), compact_tokenizer, seed=0).config.save_pretrained(
-        tmp_path
-    )
-    save_tokenizer(compact_tokenizer, tmp_path)
+    save_beside_a_qwen2_model(compact_tokenizer, tmp_path)
     AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
     assert AutoTokenizer.from_pretrained(tmp_path)(PROMPT).input_ids == compact_tokenizer(PROMPT).input_ids
 

@@ -12,6 +12,7 @@ import pytest
 from azr.config import Config, RunConfig, TrackingConfig
 from azr.records import Role
 from azr.tasks.base import Refusal
+from azr.tracking.display import open_progress
 from azr.tracking.metrics import Metrics
 from azr.tracking.run_dir import RunDirectory
 from azr.tracking.summary import summary, tensorboard_command
@@ -21,6 +22,10 @@ from tests.tracking.factory import Counts, trajectory
 
 def config(root: Path, tracking: TrackingConfig) -> Config:
     return replace(Config(), run=RunConfig(root=str(root), name="run", steps=2), tracking=tracking)
+
+
+def opened(of: Config) -> Tracker:
+    return Tracker(of, open_progress(of.tracking.progress))
 
 
 def decode(ids: Sequence[int]) -> str:
@@ -43,7 +48,7 @@ async def step(tracker: Tracker, number: int, loss: float = 0.5) -> Metrics:
 
 
 async def test_a_run_leaves_everything_in_its_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tracker = Tracker(config(tmp_path, TrackingConfig()))
+    tracker = opened(config(tmp_path, TrackingConfig()))
     tracker.progress.start(2)
     steps = [await step(tracker, 1), await step(tracker, 2)]
     tracker.finish()
@@ -65,7 +70,7 @@ async def test_a_run_leaves_everything_in_its_directory(tmp_path: Path, capsys: 
 
 
 async def test_what_is_switched_off_is_not_written(tmp_path: Path) -> None:
-    tracker = Tracker(config(tmp_path, TrackingConfig(tensorboard=False, rollouts=False, progress=False)))
+    tracker = opened(config(tmp_path, TrackingConfig(tensorboard=False, rollouts=False, progress=False)))
     await step(tracker, 1)
     tracker.close()
     assert not tracker.run.tensorboard.exists()
@@ -73,7 +78,7 @@ async def test_what_is_switched_off_is_not_written(tmp_path: Path) -> None:
 
 
 async def test_a_diverged_step_is_refused_and_leaves_no_line(tmp_path: Path) -> None:
-    tracker = Tracker(config(tmp_path, TrackingConfig()))
+    tracker = opened(config(tmp_path, TrackingConfig()))
     with pytest.raises(ValueError, match="policy/loss is nan in step 1"):
         await step(tracker, 1, float("nan"))
     tracker.close()

@@ -1,0 +1,94 @@
+"""A whole learning step on real roles: every path through scoring, advantages and updates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from azr.config import AlgorithmConfig, Config
+from azr.records import Completion, Role, Trajectory
+from azr.train.critic import CriticWorker
+from azr.train.group import RoleGroup
+from azr.train.learner import Learner
+from azr.train.policy import PolicyWorker
+from azr.train.reference import ReferenceWorker
+from tests.train.conftest import StartGroup, make_config
+
+PAPER = AlgorithmConfig(estimator="trrpp")
+PPO = AlgorithmConfig(
+    estimator="gae", gae_lambda=0.95, policy_updates=2, critic_updates=3, kl_coef=0.1, kl_in="reward", entropy_coef=0.01
+)
+
+
+@pytest.fixture(scope="module")
+def roles(start_group: StartGroup, tiny_model_path: Path) -> tuple[Config, list[RoleGroup]]:
+    """The actors read the algorithm from their own config: one that every case below agrees with."""
+    config = replace(make_config(tiny_model_path), algorithm=PPO)
+
+    async def start() -> list[RoleGroup]:
+        named = (("policy", PolicyWorker), ("critic", CriticWorker), ("reference", ReferenceWorker))
+        return list(await asyncio.gather(*(start_group(name, worker, config, 1) for name, worker in named)))
+
+    return config, asyncio.run(start())
+
+
+@pytest.fixture
+def trajectories(completions: list[Completion]) -> list[Trajectory]:
+    return [
+        Trajectory(
+            completion=completion,
+            role=Role.PROPOSER if number % 3 == 0 else Role.SOLVER,
+            kind="deduction" if number % 2 else "abduction",
+            task_id=str(number),
+            group=str(number // 2),
+            reward=float(number % 4 == 1) - 0.5,
+        )
+        for number, completion in enumerate(completions)
+    ]
+
+
+def phases(seen: Counter[str]):
+    def phase(name: str):
+        seen[name] += 1
+        return nullcontext()
+
+    return phase
+
+
+async def test_ppo_with_critic_reference_and_several_updates(
+    roles: tuple[Config, list[RoleGroup]], trajectories: list[Trajectory]
+) -> None:
+    config, groups = roles
+    seen: Counter[str] = Counter()
+    learned = await Learner(config, *groups, phases(seen)).learn(trajectories, seed=1)
+    assert set(seen) == {
+        "critic values", "reference logprobs", "policy logprobs", "train critic", "train policy",
+    }  # fmt: skip
+    assert learned["policy"]["grad_norm"] > 0 and learned["critic"]["grad_norm"] > 0
+    assert learned["policy"]["mismatch_mean"] > 0
+    steps = [(await group.call("report", timeout_s=60))[0].optimizer_steps for group in groups[:2]]
+    assert steps == [2, 3]
+
+
+async def test_the_papers_algorithm_needs_the_policy_alone(
+    roles: tuple[Config, list[RoleGroup]], trajectories: list[Trajectory]
+) -> None:
+    config, (policy, *_) = roles
+    seen: Counter[str] = Counter()
+    learner = Learner(replace(config, algorithm=PAPER), policy, None, None, phases(seen))
+    learned = await learner.learn(trajectories, seed=1)
+    assert set(seen) == {"train policy"} and set(learned) == {"policy"}
+
+
+async def test_more_updates_than_trajectories_are_refused(
+    roles: tuple[Config, list[RoleGroup]], trajectories: list[Trajectory]
+) -> None:
+    config, (policy, *_) = roles
+    many = replace(config, algorithm=replace(PAPER, policy_updates=50))
+    with pytest.raises(ValueError, match="cannot be split into 50 updates"):
+        await Learner(many, policy, None, None, phases(Counter())).learn(trajectories, seed=1)
