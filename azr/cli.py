@@ -22,6 +22,7 @@ from azr.config import Config, from_dict
 
 _FAILURE = 1
 _USER_ERROR = 2
+_INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,9 @@ def launch(default: Config, argv: Sequence[str] | None = None) -> None:
     except (ValueError, TimeoutError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(_USER_ERROR if isinstance(error, ValueError) else _FAILURE)
+    except KeyboardInterrupt:
+        print("interrupted: every process of the run was ended", file=sys.stderr)
+        sys.exit(_INTERRUPTED)
 
 
 def parse(default: Config, argv: list[str]) -> _CommandLine:

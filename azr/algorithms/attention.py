@@ -58,6 +58,10 @@ class Segments:
         return cls(cu_seqlens, samples[0][1] - samples[0][0], buckets, torch.argsort(order))
 
 
+SHORT = 256
+"""Longest sample, in tokens, whose score matrix is held whole on a CPU."""
+
+
 def _like_lengths(samples: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     """Cut samples, longest first, into groups whose shortest is at least 4/5 as long as their longest.
 
@@ -127,12 +131,28 @@ def padded_attention(
             x.index_select(0, flat).unflatten(0, (batch, length)).transpose(1, 2)
             for x in (query_THD, key_TKD, value_TKD)
         )
-        band = None if sliding_window is None else _band(length, sliding_window, query.device)
-        out_BHLD = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=band, is_causal=band is None, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
-        )
+        window = None if sliding_window is None or sliding_window >= length else sliding_window
+        attend = _short if query.device.type == "cpu" and length <= SHORT else _long
+        out_BHLD = attend(q, k, v, window, scaling)
         pieces.append(out_BHLD.transpose(1, 2).flatten(0, 1).index_select(0, bucket.cells))
     return torch.cat(pieces).index_select(0, segments.restore_T).unsqueeze(0), None
+
+
+def _long(q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float | None) -> Tensor:
+    """torch's own kernels: never the whole (L, L) matrix in memory."""
+    band = None if window is None else _band(q.shape[2], window, q.device)
+    gqa = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=band, is_causal=band is None, scale=scale, enable_gqa=gqa)
+
+
+def _short(q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float | None) -> Tensor:
+    """Plain matrix products: forward and backward take a third of the kernel's time on a CPU at these lengths."""
+    batch, heads, length, width = q.shape
+    k, v = (x.repeat_interleave(heads // x.shape[1], dim=1).flatten(0, 1) for x in (k, v))
+    hidden_LL = torch.where(_band(length, window or length, q.device), 0.0, -torch.inf).to(q.dtype)
+    scores = torch.baddbmm(hidden_LL[None], q.flatten(0, 1), k.mT, alpha=width**-0.5 if scale is None else scale)
+    out: Tensor = (scores.softmax(-1) @ v).unflatten(0, (batch, heads))
+    return out
 
 
 def _band(length: int, window: int, device: torch.device) -> Tensor:

@@ -2,15 +2,15 @@
 
 The set of programs is closed, so that harder ones outside of it exist:
 
-* one function ``f(x)``, or ``f(x, y)`` where ``y`` is an integer constant's stand-in or of the type of ``x``;
+* one function ``f(x)``, or ``f(x, y)`` where ``y`` stands in for one integer constant or is of the type of ``x``;
 * a chain of at most `MAX_STEPS` (4) steps, each taking the value of the step before; the last is the return;
 * a step is one expression of `EXPRESSIONS` (first step of ``f(x, y)``: or `BINARY`), one in-place change of
   `MUTATIONS`, one branch (a guard of `CONDITIONS`, with or without ``else``, over expressions that keep the type) or
   one single-level loop of `LOOPS`. No step holds another, except a branch its one or two expressions;
 * expressions are never nested in each other; there is no while, no lambda, no helper function, no nested loop,
   no float, tuple, set or None value;
-* integers in inputs are -10..30, words have 2 to 6 lower-case letters, lists 2 to 5 elements, dicts 2 or 3 keys;
-  every output's text has at most `MAX_OUTPUT` characters.
+* integers in inputs are -10..30, strings one (rarely two) words of 2 to 6 lower-case letters, lists have 2 to 5
+  integers or 2 to 3 words, dicts 2 or 3 one-letter keys; an output's text has at most `MAX_OUTPUT` characters.
 
 Programs of the generator are the project's own and terminate by construction, so they run in this process.
 """
@@ -42,6 +42,8 @@ MAX_STEPS = 4
 MAX_OUTPUT = 40
 STEP_WEIGHTS = (0.56, 0.29, 0.11, 0.04)
 """Shares of programs with 1, 2, 3 and 4 steps."""
+STAND_IN_SHARE, BINARY_SHARE = 0.08, 0.10
+"""Shares of programs that may take an integer ``y`` for a constant, and that combine ``x`` with a ``y`` of its type."""
 TYPES = {"int": 0.26, "str": 0.26, "ints": 0.34, "words": 0.1, "dict": 0.04}
 """Shares of the first argument's type."""
 _BY_SOURCE = {
@@ -110,13 +112,13 @@ def compile_program(source: str) -> Callable[..., Any]:
 class _Chain:
     """A program while it grows, statement by statement."""
 
-    def __init__(self, rng: random.Random, kind: str, integer: bool) -> None:
+    def __init__(self, rng: random.Random, kind: str, stand_in: bool) -> None:
         self.rng = rng
         self.kind = kind
         self.value = "x"
         self.lines: list[str] = []
         self.hints: list[str] = []
-        self.stand_in = integer
+        self.stand_in = stand_in
         """Whether ``y`` still waits to stand in for a constant."""
 
     def fill(self, op: Operation) -> str:
@@ -166,6 +168,10 @@ class _Chain:
             hint += f" else {other.hint}"
         self.hints.append(hint)
 
+    def last_is_block(self) -> bool:
+        """Whether the last step was no plain assignment, so that returning the value adds something to it."""
+        return not self.lines[-1].startswith(f"{self.value} = ")
+
     def step(self) -> None:
         choice = self.rng.random()
         if choice < 0.14 and _BY_SOURCE["condition"][self.kind]:
@@ -185,21 +191,24 @@ def sketch(rng: random.Random, risky: bool = False) -> Sketch:
     """A random program; its last step may raise when ``risky``."""
     (kind,) = rng.choices(list(TYPES), list(TYPES.values()))
     shape = rng.random()
-    second = "int" if shape < 0.08 else kind if shape < 0.18 and _BY_SOURCE["binary"][kind] else None
+    stand_in = shape < STAND_IN_SHARE
+    binary = not stand_in and shape < STAND_IN_SHARE + BINARY_SHARE and bool(_BY_SOURCE["binary"][kind])
     (steps,) = rng.choices(range(1, MAX_STEPS + 1), STEP_WEIGHTS)
-    chain = _Chain(rng, kind, integer=second == "int" and shape < 0.08)
-    binary = second is not None and not chain.stand_in
+    chain = _Chain(rng, kind, stand_in)
     if binary and steps > 1:
         chain.assign(chain.pick("binary"))
-    for _ in range(steps - 1 - (binary and steps > 1)):
+    for _ in range(steps - 2 if binary else steps - 1):
         chain.step()
     if binary and steps == 1:
         chain.finish(chain.pick("binary"))
-    elif not risky and steps > 1 and not chain.lines[-1].startswith(f"{chain.value} = ") and rng.random() < 0.7:
+    elif not risky and steps > 1 and chain.last_is_block() and rng.random() < 0.7:
         chain.lines.append(f"return {chain.value}")
     else:
         chain.finish(chain.pick("risky" if risky else "expression"))
-    types = (kind,) if second is None or chain.stand_in else (kind, second)
+    if binary:
+        types: tuple[str, ...] = (kind, kind)
+    else:
+        types = (kind, "int") if stand_in and not chain.stand_in else (kind,)
     head = f"def f({', '.join('xy'[: len(types)])}):"
     return Sketch("\n    ".join([head, *chain.lines]), ", ".join(chain.hints), types)
 

@@ -45,9 +45,9 @@ class OptimConfig:
 
     minutes: float = 65.0
     """Wall-clock budget; the schedule follows the elapsed time."""
-    peak_lr: float = 3e-3
+    peak_lr: float = 1e-3
     warmup_steps: int = 100
-    decay_share: float = 0.4
+    decay_share: float = 0.8
     """Share of the time in which the rate falls to zero."""
     weight_decay: float = 0.1
     beta1: float = 0.9
@@ -112,6 +112,11 @@ def learning_rate(optim: OptimConfig, step: int, elapsed_share: float) -> float:
     return optim.peak_lr * warm * min(1.0, left / optim.decay_share)
 
 
+def _muon(matrices: list[torch.Tensor], optim: OptimConfig) -> torch.optim.Muon:
+    """Orthogonalised momentum, scaled to the update size of Adam so that one rate serves both."""
+    return torch.optim.Muon(matrices, lr=optim.peak_lr, weight_decay=optim.weight_decay, adjust_lr_fn="match_rms_adamw")
+
+
 class Trainer:
     """bfloat16 weights that compute, float32 weights that are optimised.
 
@@ -127,10 +132,8 @@ class Trainer:
         self.weights = list(self.model.parameters())
         matrices = [p for n, p in zip(names, self.masters, strict=True) if p.dim() == 2 and "embed" not in n]
         others = [p for n, p in zip(names, self.masters, strict=True) if p.dim() == 1 or "embed" in n]
-        muon = {"lr": optim.peak_lr, "weight_decay": optim.weight_decay, "adjust_lr_fn": "match_rms_adamw"}
         self.optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(matrices[0::2], **muon),
-            torch.optim.Muon(matrices[1::2], **muon),
+            *(_muon(matrices[half::2], optim) for half in range(2)),
             torch.optim.AdamW(others, lr=optim.peak_lr, betas=(optim.beta1, optim.beta2), weight_decay=0.0),
         ]
 
@@ -162,7 +165,7 @@ def pretrain(
     folder: Path,
     *,
     threads: int,
-    log_every: int = 25,
+    log_every: int = 100,
     save_every_s: float = 300.0,
     max_steps: int | None = None,
 ) -> Progress:

@@ -4,10 +4,33 @@ import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
+from azr.algorithms import attention
 from azr.algorithms.attention import PADDED, VARLEN, Segments, choose_attention
 from azr.algorithms.packing import pack
 
 from .tiny import VOCAB, completions, score, tiny_config, tiny_policy
+
+
+@pytest.fixture(autouse=True, params=[256, 0], ids=["short", "long"])
+def threshold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs through both ways to attend on a CPU."""
+    monkeypatch.setattr(attention, "SHORT", request.param)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_both_ways_to_attend_agree(window: int | None, scale: float | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    results = []
+    shapes = ((2, 6, 9, 8), (2, 2, 9, 8), (2, 2, 9, 8))
+    values = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes]
+    for attend in (attention._long, attention._short):
+        inputs = [value.clone().requires_grad_() for value in values]
+        out = attend(*inputs, window, scale)
+        out.square().sum().backward()
+        results.append([out, *(x.grad for x in inputs)])
+    for long, short in zip(*results, strict=True):
+        torch.testing.assert_close(long, short, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("sliding_window", [None, 4])

@@ -1,0 +1,62 @@
+"""Mistakes of earlier systems that must not come back and have no better place among the tests.
+
+Their neighbours: truncated outputs, evaluated answers, multi-line inputs, leaked pairs and timeouts as error labels in
+tests/tasks/test_kinds.py; eviction and duplicates in tests/selfplay/test_buffer.py; same-step solving, filters and
+lost executions in tests/selfplay/test_round.py; determinism, isolation and reward forgery in tests/executor.
+"""
+
+import dataclasses
+import inspect
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+from azr.config import Config, RolloutConfig
+from azr.rollout.group import EngineGroup
+from azr.selfplay.players import Sampler
+from azr.tasks.registry import KINDS
+
+SOURCE = Path(__file__).parent.parent / "azr"
+
+
+def leaves(cls: type, prefix: str = "") -> list[str]:
+    names = []
+    for field in dataclasses.fields(cls):
+        value = field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+        names += leaves(type(value), f"{prefix}{field.name}.") if dataclasses.is_dataclass(value) else [field.name]
+    return names
+
+
+def test_no_knob_is_without_effect():
+    text = "\n".join(path.read_text() for path in SOURCE.rglob("*.py") if path.name != "config.py")
+    unread = [name for name in leaves(Config) if not re.search(rf"\.{name}\b", text)]
+    assert unread == []
+
+
+async def test_every_sample_is_drawn_at_the_rollout_temperature():
+    """No caller can ask for another temperature, so estimates are never greedy copies of one sample."""
+    asked = []
+
+    async def generate(prompt_ids, **options):
+        asked.append(options)
+        return []
+
+    engine = SimpleNamespace(generate=SimpleNamespace(remote=generate))
+    config = replace(Config(), rollout=RolloutConfig(temperature=0.7))
+    await EngineGroup(config, [engine]).generate([1], n=8, max_tokens=5)
+    assert asked == [{"n": 8, "max_tokens": 5, "temperature": 0.7}]
+    assert "temperature" not in inspect.signature(Sampler.generate).parameters
+
+
+def test_each_kind_is_described_by_what_its_own_solver_must_find():
+    assert "predict the output" in KINDS["deduction"].wording.propose
+    assert "find an input" in KINDS["abduction"].wording.propose
+    assert "which exception" in KINDS["error"].wording.propose
+
+
+def test_nothing_but_the_registry_knows_kinds_by_name():
+    outside = [path for path in SOURCE.rglob("*.py") if not {"tasks", "pretrain"} & set(path.parts)]
+    named = re.compile(r"""["'](deduction|abduction|induction)["']""")
+    found = {path.name for path in outside if named.search(path.read_text())}
+    assert found <= {"config.py"}
