@@ -57,7 +57,7 @@ class SelfPlayConfig:
     references: int = 6
     """K: past tasks shown to the proposer."""
     induction_inputs: int = 10
-    """Inputs an induction proposal must give; the first half is shown to the solver, the rest is hidden."""
+    """Inputs of an induction task; the first half is shown to the solver, the rest is hidden."""
     estimate_samples: int = 8
     """Solver samples per valid proposal that estimate its solve rate, at the rollout temperature."""
     train_on_estimates: bool = False

@@ -58,12 +58,16 @@ class Induction:
     def read_proposal(
         self, sections: Sequence[Section], references: Sequence[Task], rules: Rules
     ) -> Proposal | Refusal:
-        """The configured number of inputs, no two alike (a repeat would leak a hidden answer), and a message."""
+        """A message and at least the configured number of inputs, of which the first ones are kept.
+
+        No two of them may be alike: a repeat would show the solver a hidden answer.
+        """
         messages = [s.text.strip() for s in sections if s.label == "message"]
-        inputs = [canonical_input(s.text) for s in sections if s.label == "input"]
+        inputs = [canonical_input(s.text) for s in sections if s.label == "input"][: rules.induction_inputs]
         known = [text for text in inputs if text is not None]
-        complete = len(known) == len(inputs) == rules.induction_inputs and len(sections) == len(inputs) + 1
-        if len(messages) != 1 or not complete or len(set(known)) != len(known):
+        if any(s.label not in ("input", "message") for s in sections) or len(messages) != 1:
+            return Refusal.MALFORMED
+        if len(known) < rules.induction_inputs or len(set(known)) < len(known):
             return Refusal.MALFORMED
         if len(messages[0]) > MESSAGE_CHARS:
             return Refusal.TOO_LARGE

@@ -170,6 +170,17 @@ def test_induction_inputs_must_differ_so_that_no_hidden_answer_is_shown():
     assert kind.read_proposal(sections, [kind.seed()], RULES) is Refusal.MALFORMED
 
 
+@pytest.mark.parametrize(
+    "inputs, message, accepted",
+    [("123456", 1, True), ("12345678", 1, True), ("12345", 1, False), ("123456", 0, False), ("123456", 2, False)],
+)
+def test_an_induction_proposal_needs_enough_inputs_and_one_message(inputs, message, accepted):
+    kind = KINDS["induction"]
+    sections = [Section("input", text) for text in inputs] + [Section("message", "a hint")] * message
+    proposal = kind.read_proposal(sections, [kind.seed()], RULES)
+    assert proposal is Refusal.MALFORMED if not accepted else proposal.inputs == tuple("123456")
+
+
 def test_an_induction_message_may_not_state_the_program():
     kind = KINDS["induction"]
     sections = [Section("input", text) for text in "123456"] + [Section("message", "it is def f(a): return a")]
