@@ -5,6 +5,7 @@ Derived values are properties, so an override of a parent field always reaches t
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_type_hints
@@ -33,7 +34,7 @@ class RunConfig:
     steps: int = 500
     """Training steps: one propose/solve/update round each."""
     seed: int = 1
-    """Seed of every sampler."""
+    """Seed of everything the driver draws and of the engines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,7 @@ class IntrinsicRewardConfig:
 @dataclass(frozen=True, kw_only=True)
 class RewardConfig:
     wrong: float = -0.5
-    """Solver: well-formed but wrong."""
+    """Solver: well-formed but wrong; proposer: a task that is there already."""
     malformed: float = -1.0
     """Solver and proposer: not in the asked form; proposer: refused by validation."""
     unlearnable: float = 0.0
@@ -119,6 +120,8 @@ class RolloutConfig:
     """Share of a GPU's memory the engine may take."""
     cpu_kv_cache_gib: float = 1.0
     """KV cache of a CPU engine, GiB."""
+    cpu_threads: int = 1
+    """Compute threads of a CPU engine; with a tiny model, more of them wait for each other."""
     start_timeout_s: float = 600.0
     generate_timeout_s: float = 1800.0
 
@@ -198,6 +201,8 @@ class TrainConfig:
     offload_optimizer: bool = False
     """Keep optimiser state in host memory."""
     attention: Literal["auto", "flash", "sdpa"] = "auto"
+    cpu_threads: int | None = None
+    """Compute threads of a CPU rank; the cores it may use when not given."""
     logprob_chunk: int = 2048
     """Tokens whose logits are in memory at once."""
     init_timeout_s: float = 600.0
@@ -252,7 +257,8 @@ def from_dict(cls: type[T], tree: object) -> T:
     known = {entry.name for entry in fields(cls)}  # type: ignore[arg-type]
     for key in tree:
         if key not in known:
-            raise ValueError(f"{cls.__name__} has no key {key!r}; it has {', '.join(sorted(known))}.")
+            (nearest,) = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)
+            raise ValueError(f"{cls.__name__} has no key {key!r}; did you mean {nearest!r}?")
     return cls(**{key: _built(hints[key], value) for key, value in tree.items()})
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import logging
 from collections.abc import Mapping
-from dataclasses import asdict
+
+from ray.exceptions import RayTaskError
 
 from azr.config import Config
-from azr.executor.pool import ExecutorStats
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.language import Language
 from azr.selfplay.players import Proposer, Solver
@@ -21,6 +21,11 @@ from azr.train.dispatch import push_weights
 from azr.train.learner import Learner
 from azr.train.policy import PushReport
 
+log = logging.getLogger(__name__)
+
+LEARNING_PHASES = {"critic values", "reference logprobs", "policy logprobs", "train critic", "train policy"}
+"""Phases that go over every token of the batch."""
+
 
 class SelfPlayExperiment:
     """One run: one language model proposes tasks, solves them and learns from both."""
@@ -29,7 +34,6 @@ class SelfPlayExperiment:
         self.config = config
         self.language = Language.load(config.model)
         self.buffer = TaskBuffer(config.selfplay.kinds, config.selfplay.buffer_capacity)
-        self._executor_before: Counter[str] = Counter()
 
     async def run(self) -> None:
         """Starts the system, plays and learns for the configured steps, ends what it started.
@@ -37,6 +41,13 @@ class SelfPlayExperiment:
         Raises ValueError for what a user can mend and TimeoutError when somebody waited too long for somebody; in
         both cases nothing is left running, and unless the system was up nothing was written.
         """
+        try:
+            await self._run()
+        except RayTaskError as error:
+            # Ray wraps what an actor raised; the driver's reader wants the mistake, not the way it came.
+            raise error.cause from error
+
+    async def _run(self) -> None:
         await self._start()
         try:
             await self.seed()
@@ -49,6 +60,9 @@ class SelfPlayExperiment:
                 await self.record(step, played, learned, pushed)
             await self.export()
             self.tracker.finish()
+        except Exception:
+            log.exception("the run ended early")
+            raise
         finally:
             self.tracker.close()
             await self.system.stop()
@@ -63,8 +77,9 @@ class SelfPlayExperiment:
         for number in range(play.seed_rounds):
             if min(self.buffer.sizes().values()) >= play.seed_tasks:
                 break
-            found = await self._round(-number).seed()
+            found = await self._round(0, f"seed{number}").seed()
             self.tracker.stored(found.stored)
+        await self.system.executor.new_counts()
         self.tracker.progress.note(f"seeds: {self.buffer.sizes()}")
 
     async def play(self, step: int) -> RoundResult:
@@ -73,11 +88,11 @@ class SelfPlayExperiment:
         play = self.config.selfplay
         self.tracker.progress.phase("propose", len(play.kinds) * play.proposals_per_kind)
         self.tracker.progress.phase("solve", len(play.kinds) * play.solves_per_kind)
-        return await self._round(step).play()
+        return await self._round(step, f"{step:06d}").play()
 
-    def _round(self, number: int) -> Round:
+    def _round(self, step: int, name: str) -> Round:
         parts = (self.config, self.language, self.system.engines, self.system.executor)
-        return Round(self.config, number, self.buffer, Proposer(*parts), Solver(*parts), self.tracker.phase)
+        return Round(self.config, step, name, self.buffer, Proposer(*parts), Solver(*parts), self.tracker.phase)
 
     async def push_weights(self, version: int) -> PushReport:
         """Sends the policy's weights to every engine; versions and digests are compared on the way."""
@@ -91,30 +106,19 @@ class SelfPlayExperiment:
         self.tracker.stored(played.stored)
         await self.tracker.rollouts(step, played.trajectories, self.language.text)
         lap = self.tracker.lap()
-        sampled = played.sampled_tokens
         trained = sum(len(t.completion.prompt_ids) + len(t.completion.response_ids) for t in played.trajectories)
-        tokens = dict.fromkeys(lap.seconds.keys() & {"train critic", "train policy"}, trained) | sampled
+        tokens = dict.fromkeys(lap.seconds.keys() & LEARNING_PHASES, trained) | played.sampled_tokens
         parts: dict[str, Mapping[str, float | None]] = {
             "seconds": lap.seconds | {"step": lap.wall_s},
             "tokens_per_s": throughput(tokens, lap.seconds),
             "driver": {"cpu_share": lap.cpu_share},
             "weights": {"version": pushed.version, "push_s": pushed.seconds, "push_bytes": pushed.nbytes},
-            "executor": self._executed(await self.system.executor.stats()),
-            "engine": asdict((await self.system.engines.stats())[0]),
+            "executor": await self.system.executor.new_counts(),
             "buffer": self.buffer.sizes(),
             "batch": {"ungraded": played.ungraded, "trajectories": len(played.trajectories), "tokens": trained},
             **learned,
         }
         self.tracker.end_step(step, played.trajectories, played.funnels, parts)
-
-    def _executed(self, total: ExecutorStats) -> dict[str, float]:
-        """What the executor did since the last step."""
-        counts = Counter({"requests": total.requests, "cache_hits": total.cache_hits, "restarts": total.restarts})
-        counts |= Counter({str(status): number for status, number in total.calls.items()})
-        counts["calls"] = sum(total.calls.values())
-        new: dict[str, float] = {name: counts[name] - self._executor_before[name] for name in counts}
-        self._executor_before = counts
-        return new
 
     async def export(self) -> None:
         """Writes the trained policy as a Hugging Face folder."""
@@ -135,5 +139,6 @@ class SelfPlayExperiment:
             progress.close()
             await self.system.stop()
             raise
+        progress.note(f"model-written code runs behind {self.system.executor.walls}")
         roles = (self.system.policy, self.system.critic, self.system.reference)
         self.learner = Learner(self.config, *roles, self.tracker.phase)

@@ -3,11 +3,59 @@
 from __future__ import annotations
 
 import json
+import operator
+from dataclasses import asdict
 from pathlib import Path
 
+from azr import values
 from azr.config import Config
+from azr.executor import protocol
 from azr.tasks.registry import KINDS
 from azr.tracking.run_dir import check_free
+
+_LOWEST: dict[str, float] = {
+    "run.steps": 1,
+    "selfplay.proposals_per_kind": 1,
+    "selfplay.solves_per_kind": 0,
+    "selfplay.references": 0,
+    "selfplay.induction_inputs": 2,
+    "selfplay.estimate_samples": 1,
+    "selfplay.buffer_capacity": 1,
+    "selfplay.seed_rounds": 0,
+    "rollout.engines": 1,
+    "rollout.tensor_parallel": 1,
+    "rollout.max_prompt_tokens": 1,
+    "rollout.max_response_tokens": 1,
+    "rollout.temperature": 0.01,
+    "rollout.max_concurrent": 1,
+    "rollout.cpu_kv_cache_gib": 0.01,
+    "rollout.cpu_threads": 1,
+    "executor.workers": 1,
+    "executor.wall_s": 0.01,
+    "executor.memory_mb": 32,
+    "executor.source_bytes": 1,
+    "executor.output_bytes": 1,
+    "executor.repeats": 1,
+    "algorithm.dual_clip": 1,
+    "algorithm.clip_low": 0,
+    "algorithm.clip_high": 0,
+    "algorithm.value_clip": 0,
+    "algorithm.policy_updates": 1,
+    "algorithm.critic_updates": 1,
+    "train.data_parallel": 1,
+    "train.policy_lr": 0,
+    "train.critic_lr": 0,
+    "train.grad_clip": 0,
+    "train.cpu_threads": 1,
+    "train.logprob_chunk": 1,
+    "cluster.cpus": 1,
+    "cluster.bucket_mb": 1,
+}
+"""Smallest value of every number that has one."""
+_HIGHEST: dict[str, float] = {
+    "selfplay.induction_inputs": protocol.MAX_INPUTS,
+    "executor.output_bytes": values.MAX_BYTES,
+}
 
 
 def trajectories_per_step(config: Config) -> int:
@@ -24,6 +72,7 @@ def longest_trajectory(config: Config) -> int:
 
 def check(config: Config) -> None:
     """Raises ValueError, in one sentence with its remedy, for the first mistake in the config itself."""
+    _check_ranges(config)
     _check_kinds(config)
     _check_batch(config)
 
@@ -34,6 +83,16 @@ def check_surroundings(config: Config) -> None:
     _check_context(config, _model_folder(config.model.path, "model.path"))
     if config.model.critic_path is not None:
         _model_folder(config.model.critic_path, "model.critic_path")
+
+
+def _check_ranges(config: Config) -> None:
+    tree = asdict(config)
+    for bounds, word, beyond in ((_LOWEST, "least", operator.lt), (_HIGHEST, "most", operator.gt)):
+        for knob, bound in bounds.items():
+            section, name = knob.split(".")
+            value = tree[section][name]
+            if value is not None and beyond(value, bound):
+                raise ValueError(f"{knob} is {value}; it must be at {word} {bound:g}.")
 
 
 def _check_kinds(config: Config) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -33,26 +34,34 @@ class RemoteExecutor:
 
     def __init__(self, actor: ActorHandle, timeout_s: float) -> None:
         self._actor, self._timeout_s = actor, timeout_s
+        self._counted: Counter[str] = Counter()
+        self.walls = ""
+        """One line on what stands around model-written code."""
 
     @classmethod
     async def start(cls, config: Config) -> Self:
         """Raises ValueError when no wall around model-written code holds on this machine."""
         make: Any = ExecutorPool  # Ray's decorator hides `remote` from type checkers
         executor = cls(make.remote(config.executor), config.rollout.generate_timeout_s)
-        await executor._within(executor._actor.start.remote(), "start its sandboxes")
+        executor.walls = await executor._within(executor._actor.start.remote(), "start its sandboxes")
         return executor
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
         """Raises TimeoutError when the pool does not answer in time."""
         return await self._within(self._actor.execute.remote(request), "run a program")
 
-    async def stats(self) -> ExecutorStats:
-        """Counters since the start."""
-        return await self._within(self._actor.stats.remote(), "report its counters")
+    async def new_counts(self) -> dict[str, int]:
+        """What happened since the last time it was asked: requests, cache hits, restarts, calls, calls by status."""
+        total: ExecutorStats = await self._within(self._actor.stats.remote(), "report its counters")
+        counts = Counter({"requests": total.requests, "cache_hits": total.cache_hits, "restarts": total.restarts})
+        counts["calls"] = sum(total.calls.values())
+        counts.update({str(status): number for status, number in total.calls.items()})
+        new = {name: number - self._counted[name] for name, number in counts.items()}
+        self._counted = counts
+        return new
 
-    async def close(self) -> None:
-        """Ends the pool and every process it started."""
-        await self._within(self._actor.close.remote(), "close")
+    def kill(self) -> None:
+        """Ends the pool at once; its sandboxes end by themselves when nobody is left to read from."""
         ray.kill(self._actor)
 
     async def _within(self, call: Awaitable[Any], to: str) -> Any:
@@ -132,7 +141,8 @@ class System:
         """Ends every actor, gives the resources back and leaves Ray."""
         roles = [role for role in (self.policy, self.critic, self.reference) if role is not None]
         try:
-            await asyncio.gather(self.executor.close(), self.engines.shutdown(), *(role.shutdown() for role in roles))
+            self.executor.kill()
+            await asyncio.gather(self.engines.shutdown(), *(role.shutdown() for role in roles), return_exceptions=True)
         finally:
             self.placement.remove()
             ray.shutdown()

@@ -21,9 +21,10 @@ class ExecutorPool:
     def __init__(self, config: ExecutorConfig) -> None:
         self._pool = SandboxPool(config)
 
-    async def start(self) -> None:
-        """Start the sandboxes now instead of at the first request. Raises ValueError when no wall holds."""
+    async def start(self) -> str:
+        """Start the sandboxes and say which walls stand around them. Raises ValueError when no wall holds."""
         await self._pool.start()
+        return self._pool.walls
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
         return await self._pool.execute(request)

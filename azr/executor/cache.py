@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from azr.records import ExecutionRequest, ExecutionResult
+from azr.records import CallStatus, ExecutionRequest, ExecutionResult
 
 _RECORD_BYTES = 500
 
@@ -42,9 +42,12 @@ class ResultCache:
 
     def _finish(self, request: ExecutionRequest, task: asyncio.Task[ExecutionResult]) -> None:
         del self._running[request]
-        if task.cancelled() or task.exception() is not None or task.result().lost:
+        if task.cancelled() or task.exception() is not None:
             return
         result = task.result()
+        # A busy machine may be to blame for a timeout, so the next one who asks gets another try.
+        if result.lost or any(output.status is CallStatus.TIMEOUT for output in result.outputs):
+            return
         self._results[request] = result
         self._bytes += _size(request, result)
         while self._bytes > self._max_bytes:

@@ -59,6 +59,8 @@ class SandboxPool:
             banned_modules=tuple(config.banned_modules),
         )
         self._slots: Slots | None = None
+        self.walls = ""
+        """One line on what stands around model-written code, and why nothing stronger; known once started."""
         self._starting = asyncio.Lock()
         self._cache = ResultCache(_CACHE_BYTES)
         self._requests = 0
@@ -82,7 +84,7 @@ class SandboxPool:
             if self._slots is not None:
                 return
             chosen = await asyncio.to_thread(walls.choose, self._config.backend)
-            _log.info("executor walls: %s", chosen.reason)
+            self.walls = chosen.reason
             # Repeats need interpreters with different hash seeds, even when few programs run at once.
             count = max(self._config.workers, self._config.repeats)
             slots = [Slot(hash_seed=1 + n, prefix=chosen.prefix, limits=self._limits) for n in range(count)]

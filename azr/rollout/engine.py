@@ -7,7 +7,6 @@ sleeps, new calls wait; a completion is always sampled from one version of the w
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -61,20 +60,17 @@ class RolloutEngine:
         dtype: Literal["bfloat16", "float32"] = "bfloat16",
         seed: int = 1,
         max_model_len: int | None = None,
-        threads: int | None = None,
     ) -> None:
         """`model_path`: Hugging Face folder or hub name.
 
         `max_model_len`: most tokens of a prompt and its response together; the sum of both limits in `rollout` when
-        not given. `threads`: compute threads of a CPU engine; half the cores this process may use when not
-        given, since trainers use them too.
+        not given.
         """
         self._model_path = str(model_path)
         self._rollout = rollout
         self._dtype = dtype
         self._seed = seed
         self._max_model_len = max_model_len or rollout.max_prompt_tokens + rollout.max_response_tokens
-        self._threads = threads or max(1, len(os.sched_getaffinity(0)) // 2)
         self._engine: AsyncLLM | None = None
         self._on_gpu = False
         self._requests = 0
@@ -102,7 +98,6 @@ class RolloutEngine:
             dtype=self._dtype,
             seed=self._seed,
             max_model_len=self._max_model_len,
-            threads=self._threads,
         )
 
     async def generate(
@@ -216,7 +211,8 @@ class RolloutEngine:
         self._check_version(version)
         await self._llm.finish_weight_update(str(version))
         self._workers_updating = False
-        assert await self._llm.reset_prefix_cache(), "a prefix cache without running prompts can be reset"
+        forgotten = await self._llm.reset_prefix_cache()
+        assert forgotten, "a prefix cache without running prompts can be reset"
         reports = await self._llm.collective_rpc("report_weight_update")
         problem = _problem(digest, reports)
         if problem is None:

@@ -11,7 +11,7 @@ from ray.actor import ActorHandle
 
 from azr.config import Config
 from azr.records import Completion
-from azr.rollout.engine import EngineStats, RolloutEngine
+from azr.rollout.engine import RolloutEngine
 
 MOST_CALLS = 10_000
 """Calls a Ray actor may have in flight; the engine queues them itself."""
@@ -52,10 +52,15 @@ class EngineGroup:
         """`n` samples at the rollout temperature from the engine with the fewest requests in flight."""
         engine = min(self._busy, key=lambda number: self._busy[number])
         self._busy[engine] += n
+        call = self.actors[engine].generate.remote(
+            prompt_ids, n=n, max_tokens=max_tokens, temperature=self._config.rollout.temperature
+        )
+        # The engine's own deadline comes first; this one is for an engine that does not answer at all.
+        limit = self._config.rollout.generate_timeout_s + 10
         try:
-            return await self.actors[engine].generate.remote(
-                prompt_ids, n=n, max_tokens=max_tokens, temperature=self._config.rollout.temperature
-            )
+            return await asyncio.wait_for(_awaited(call), limit)
+        except TimeoutError as error:
+            raise TimeoutError(f"the driver waited {limit:g} s for rollout engine {engine} to generate") from error
         finally:
             self._busy[engine] -= n
 
@@ -66,10 +71,6 @@ class EngineGroup:
     async def wake(self) -> None:
         """End `sleep`; a GPU engine then needs its weights pushed."""
         await self._all("wake", self._config.rollout.start_timeout_s)
-
-    async def stats(self) -> list[EngineStats]:
-        """Counters of every engine."""
-        return await self._all("stats", self._config.rollout.generate_timeout_s)
 
     async def shutdown(self) -> None:
         """Stop every engine and its processes."""

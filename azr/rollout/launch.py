@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 async def launch(
-    model_path: str, rollout: RolloutConfig, *, dtype: str, seed: int, max_model_len: int, threads: int
+    model_path: str, rollout: RolloutConfig, *, dtype: str, seed: int, max_model_len: int
 ) -> tuple[AsyncLLM, bool]:
     """A running engine that serves weight version 0, and whether it runs on a GPU."""
-    _set_environment(model_path, threads)
+    _set_environment(model_path, rollout.cpu_threads)
     from vllm import AsyncEngineArgs
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM

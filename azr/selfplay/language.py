@@ -56,6 +56,10 @@ class Language:
     def solver_prompt(self, kind: TaskKind, task: Task) -> list[int]:
         return self.encode(self._style.solve(kind.name, kind.wording, kind.given(task)))
 
+    def shortest_proposer_prompt(self, kind: TaskKind, task: Task) -> list[int]:
+        """Prompt ids when nothing but this one task is shown."""
+        return self.encode(self._style.propose(kind.name, kind.wording, [kind.reference(task)]))
+
     def proposer_prompt(self, kind: TaskKind, references: list[Task], max_tokens: int) -> tuple[list[int], list[Task]]:
         """Prompt ids and the references that fitted into ``max_tokens``; the last ones are left out first.
 

@@ -51,6 +51,7 @@ class Proposer:
         self._language = language
         self._sampler = sampler
         self._executor = executor
+        self._kinds = config.selfplay.kinds
         self._max_prompt = config.rollout.max_prompt_tokens
         self._max_response = config.rollout.max_response_tokens
         self._rules = Rules(
@@ -85,9 +86,15 @@ class Proposer:
         result = await self._executor.execute(kind.validation(proposal, self._rules))
         parents = tuple(task.id for task in references)
         task = kind.admit(proposal, result, id=id, step=step, parents=parents)
-        if isinstance(task, Task) and len(self._language.solver_prompt(kind, task)) > self._max_prompt:
-            return Refusal.TOO_LARGE
-        return task
+        return Refusal.TOO_LARGE if isinstance(task, Task) and not self._can_be_played(task) else task
+
+    def _can_be_played(self, task: Task) -> bool:
+        """Whether the task fits into its solver's prompt and into every proposal prompt that may show it."""
+        prompts = [self._language.solver_prompt(KINDS[task.kind], task)]
+        for name in self._kinds:
+            if task.kind in KINDS[name].draws_from:
+                prompts.append(self._language.shortest_proposer_prompt(KINDS[name], task))
+        return max(map(len, prompts)) <= self._max_prompt
 
 
 class Solver:

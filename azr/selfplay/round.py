@@ -40,11 +40,19 @@ class Round:
     """Plays one step. Every proposal is a coroutine of its own, so nobody waits for the slowest of a phase."""
 
     def __init__(
-        self, config: Config, step: int, buffer: TaskBuffer, proposer: Proposer, solver: Solver, phase: Phase
+        self,
+        config: Config,
+        step: int,
+        name: str,
+        buffer: TaskBuffer,
+        proposer: Proposer,
+        solver: Solver,
+        phase: Phase,
     ) -> None:
-        self._config, self._play, self._step = config, config.selfplay, step
+        """``name`` begins the ids of the round's tasks and seeds its draws."""
+        self._config, self._play, self._step, self._name = config, config.selfplay, step, name
         self._buffer, self._proposer, self._solver, self._phase = buffer, proposer, solver, phase
-        self._rng = random.Random(f"{config.run.seed}/{step}")
+        self._rng = random.Random(f"{config.run.seed}/{name}")
         self._result = RoundResult(funnels={kind: Funnel() for kind in self._play.kinds})
         self._fresh: dict[str, list[Task]] = {kind: [] for kind in self._play.kinds}
 
@@ -71,7 +79,7 @@ class Round:
         ]
 
     async def _play_kind(self, kind: str) -> None:
-        rng = random.Random(f"{self._config.run.seed}/{self._step}/{kind}")
+        rng = random.Random(f"{self._config.run.seed}/{self._name}/{kind}")
         async with task_group() as solving:
             async with task_group() as proposing:
                 for number, references in enumerate(self._references(kind)):
@@ -165,7 +173,7 @@ class Round:
         judged = graded(attempts)
         self._result.ungraded += len(attempts) - len(judged)
         self._result.trajectories += [
-            solver_trajectory(attempt, f"solve:{self._step}:{task.id}", self._config.reward) for attempt in judged
+            solver_trajectory(attempt, f"solve:{self._name}:{task.id}", self._config.reward) for attempt in judged
         ]
 
     async def _seed_one(self, kind: str, number: int, references: Sequence[Task]) -> None:
@@ -178,4 +186,4 @@ class Round:
         self._result.sampled_tokens[phase] += sum(len(completion.response_ids) for completion in completions)
 
     def _id(self, kind: str, number: int) -> str:
-        return f"{self._step:06d}-{kind}-{number:04d}"
+        return f"{self._name}-{kind}-{number:04d}"

@@ -7,6 +7,8 @@ import hashlib
 
 ENTRY = "f"
 """Name of the function every task program defines."""
+MAX_DEPTH = 100
+"""Deepest syntax tree accepted; what walks one later recurses, and must not hit Python's limit."""
 
 
 def parse_program(program: str) -> ast.Module | None:
@@ -15,12 +17,21 @@ def parse_program(program: str) -> ast.Module | None:
         tree = ast.parse(program)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+    if _deeper_than(MAX_DEPTH, tree):
+        return None
     entries = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == ENTRY]
     if len(entries) != 1:
         return None
     arguments = entries[0].args
     takes_some = arguments.posonlyargs or arguments.args or arguments.vararg
     return tree if takes_some else None
+
+
+def _deeper_than(limit: int, tree: ast.AST) -> bool:
+    level: list[ast.AST] = [tree]
+    for _ in range(limit):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    return bool(level)
 
 
 class _Normaliser(ast.NodeTransformer):

@@ -47,7 +47,8 @@ async def update_policy(
 ) -> dict[str, float]:
     """One optimizer step of the policy; `columns` as in `azr.algorithms.packing.pack`, with `advantages` at least.
 
-    Returns means per token, `grad_norm`, `lr`, `micro_batches` (per rank), and as `mismatch_…` how far the engines'
+    Returns means per token, `grad_norm`, `lr`, `micro_batches` (per rank), `packing` (the share of real tokens in
+    what was computed), and as `mismatch_…` how far the engines'
     logprobs were from the policy's own before its first step.
     """
     sums, step, before_R = await _update(group, completions, columns, train)
@@ -120,5 +121,11 @@ async def _update(
     sums: Sums = {}
     for report in reports:
         sums = add_sums(sums, report.sums)
-    step = {"grad_norm": reports[0].grad_norm, "lr": reports[0].lr, "micro_batches": float(len(batches[0]))}
+    real = sum(len(c.prompt_ids) + len(c.response_ids) for c in completions)
+    step = {
+        "grad_norm": reports[0].grad_norm,
+        "lr": reports[0].lr,
+        "micro_batches": float(len(batches[0])),
+        "packing": real / sum(len(batch.token_ids_T) for own in batches for batch in own),
+    }
     return sums, step, _in_order(completions, batches, [report.outputs for report in reports])

@@ -72,7 +72,8 @@ class RoleWorker:
         self.dtype: torch.dtype = getattr(torch, config.train.dtype)
         self._store: dist.TCPStore | None = None
         # Roles of a colocated run take turns, so each may use all cores of its node; its sister ranks may be there.
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world_size))
+        cores = len(os.sched_getaffinity(0)) // world_size
+        torch.set_num_threads(max(1, config.train.cpu_threads or cores))
 
     def host_store(self) -> Address:
         """Open the store at a port that the system picks while binding it, so nobody can take it in between."""
@@ -107,6 +108,9 @@ class RoleWorker:
     def build(self) -> None:
         """Load the model and make its engine, `self.engine`."""
         raise NotImplementedError
+
+    def ping(self) -> None:
+        """Answers while the process lives."""
 
     def report(self) -> RankReport:
         """Parameters this rank holds between steps: with ZeRO-3 about 1/ranks of the model."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest_asyncio
 
 from azr.config import ExecutorConfig
+from azr.executor import walls
 from azr.executor.pool import SandboxPool
 from azr.records import CallResult, ExecutionRequest
 
@@ -67,6 +68,11 @@ def _is_sandbox(process: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return command[0] == sys.executable.encode() and any(word.endswith(b"executor/worker.py") for word in command)
+
+
+def usable_backends() -> list[str]:
+    """Backends that this machine allows; a container may forbid namespaces, so not every machine has them all."""
+    return [name for name, backend in walls.BACKENDS.items() if walls._problem(backend.prefix()) is None]
 
 
 def alive(processes: set[int]) -> set[int]:

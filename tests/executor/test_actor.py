@@ -16,7 +16,7 @@ from azr.records import CallStatus, ExecutionRequest
 def cluster():
     started = not ray.is_initialized()
     if started:
-        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+        ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     yield
     if started:
         ray.shutdown()

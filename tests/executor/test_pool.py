@@ -18,7 +18,7 @@ from azr.executor.pool import SandboxPool
 from azr.executor.protocol import Limits
 from azr.executor.slots import Slot, Slots
 from azr.records import CallStatus, ExecutionRequest
-from tests.executor.conftest import alive, call, descendants, sandboxes, zygotes
+from tests.executor.conftest import alive, call, descendants, sandboxes, usable_backends, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 SMALL = ExecutorConfig(workers=2, wall_s=2.0, repeats=1)
@@ -44,7 +44,7 @@ async def test_identical_requests_run_once():
         assert (stats.requests, stats.cache_hits, stats.calls) == (7, 5, {"ok": 2})
 
 
-@pytest.mark.parametrize("backend", ["process", "namespace"])
+@pytest.mark.parametrize("backend", usable_backends())
 async def test_killed_sandboxes_cost_no_result(backend):
     """Every request gets exactly one result, and a program that was running gets its second chance."""
     before = sandboxes({os.getpid()})

@@ -60,7 +60,7 @@ class Served:
 @pytest.fixture(scope="session")
 def served(ray_cluster: None, tiny_model_path: Path) -> Iterator[Served]:
     config = RolloutConfig(max_prompt_tokens=256, max_response_tokens=256, max_concurrent=64, cpu_kv_cache_gib=0.25)
-    engine = ray.remote(RolloutEngine).remote(str(tiny_model_path), config, dtype="float32", seed=0, threads=1)
+    engine = ray.remote(RolloutEngine).remote(str(tiny_model_path), config, dtype="float32", seed=0)
     ray.get(engine.start.remote(), timeout=300)
     served = Served(engine, AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32).eval())
     yield served

@@ -70,7 +70,7 @@ async def play(config: Config, script: Script, executor=None, buffer=None) -> tu
     buffer = buffer or seeded(config)
     async with SandboxPool(config.executor) as pool:
         parts = (config, LANGUAGE, script, executor or pool)
-        round_ = Round(config, 1, buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
+        round_ = Round(config, 1, "000001", buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
         return await round_.play(), buffer
 
 

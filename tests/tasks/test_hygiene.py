@@ -38,6 +38,19 @@ def test_exception_names_are_local(name):
     assert fingerprint(program.format(name)) == fingerprint(program.format("x"))
 
 
-@pytest.mark.parametrize("text", ["", "x = 1", "def f(", "def f():\n    pass", "\0", "(" * 5000, "def g(a): return a"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x = 1",
+        "def f(",
+        "def f():\n    pass",
+        "\0",
+        "(" * 5000,
+        "def g(a): return a",
+        "def f(a):\n    return a" + " + 1" * 330,
+        "def f(a):\n    return a" + "[0]" * 400,
+    ],
+)
 def test_other_texts_are_no_task_programs(text):
     assert parse_program(text) is None
