@@ -9,9 +9,9 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /azr
-ENV PATH=/azr/.venv/bin:$PATH PIP_NO_CACHE_DIR=1 MAX_JOBS=4
+ENV PATH=/azr/.venv/bin:$PATH PIP_NO_CACHE_DIR=1
 
-# The packages change rarely and flash-attn compiles for long, so they have a layer of their own.
+# The packages change rarely, so they have a layer of their own.
 COPY Makefile pyproject.toml ./
 COPY requirements requirements
 RUN make install FLAVOUR=gpu

@@ -37,12 +37,13 @@ clean:
 	rm -rf .venv .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build ./*.egg-info
 
 .venv/bin/pip:
+	@case '$(CURDIR)' in *' '*) echo 'Ray cannot start workers from a path with a space in it: move the clone out of $(CURDIR)'; exit 2;; esac
 	@command -v $(PYTHON) >/dev/null || { echo 'AZR needs Python 3.11 or newer, and there is no $(PYTHON): install it, or name one with make PYTHON=...'; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "AZR needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V): name a newer one with make PYTHON=..."; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo '$(PYTHON) cannot make virtual environments: install its venv module (on Debian and Ubuntu: apt-get install python3-venv)'; exit 2; }
 	@$(PYTHON) -m venv .venv
 
-# Order matters. DeepSpeed and flash-attn come as source and read torch while they are built. torch comes with its
+# Order matters. DeepSpeed comes as source and reads torch while it is built. torch comes with its
 # dependencies, because a CUDA build has some that a CPU build lacks. Then the CPU flavour takes the lock and nothing
 # else; the GPU flavour, which has other versions of a few packages, lets pip complete the pins of pyproject.toml.
 $(STAMP): $(LOCK) pyproject.toml | .venv/bin/pip

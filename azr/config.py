@@ -214,7 +214,7 @@ class ClusterConfig:
     address: str | None = None
     """Ray cluster to join (`auto` for the one `ray start` made); none starts one on this machine."""
     cpus: int | None = None
-    """CPU slots of a cluster started here; the machine's cores, and at least 8, when not given."""
+    """CPU slots of a cluster started here, 8 when not given; they are bookkeeping, not cores."""
     placement_timeout_s: float = 120.0
     """How long to wait for the placement group."""
     bucket_mb: int = 256

@@ -30,7 +30,9 @@ config = Config(
     rollout=RolloutConfig(max_prompt_tokens=384, max_response_tokens=192, max_concurrent=192),
     executor=ExecutorConfig(workers=2),
     algorithm=AlgorithmConfig(estimator="gae", kl_coef=0.001),
-    train=TrainConfig(policy_lr=5e-5, critic_lr=5e-5, tokens_per_micro_batch=8192, gradient_checkpointing=False, cpu_threads=2),
+    train=TrainConfig(
+        policy_lr=1e-4, critic_lr=1e-4, tokens_per_micro_batch=8192, gradient_checkpointing=False, cpu_threads=2
+    ),
 )
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The command line as a user meets it."""
 
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -68,3 +70,19 @@ def test_azr_run_refuses_what_is_no_config(tmp_path):
         )
         assert done.returncode == 2
         assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+def readme_recipes() -> list[list[str]]:
+    """Arguments of every recipe call in the README's code blocks."""
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    lines = [line.partition("#")[0] for block in blocks for line in block.splitlines()]
+    return [shlex.split(line)[2:] for line in lines if line.startswith(".venv/bin/python -m playground.")]
+
+
+@pytest.mark.parametrize("command", readme_recipes(), ids=" ".join)
+def test_commands_of_the_readme_parse(command):
+    module, *options = command
+    done = subprocess.run(
+        [sys.executable, "-m", module, *options, "--dry-run"], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr

@@ -21,8 +21,8 @@ Device = Literal["cpu", "cuda"]
 SHARE = 0.2
 """What one actor takes of its bundle's CPU slot and GPU. Policy, critic, reference and engine fit in one bundle.
 The share only steers Ray's scheduling; how much memory each of them takes is decided elsewhere."""
-MIN_CPU_SLOTS = 8
-"""CPU slots of a cluster started here, at least: slots are bookkeeping, and a small machine runs the same actors."""
+CPU_SLOTS = 8
+"""CPU slots of a cluster started here: they are bookkeeping, and a machine of any size runs the same actors."""
 
 CONNECT_S = 10.0
 
@@ -34,10 +34,11 @@ def start_ray(cluster: ClusterConfig) -> None:
     """
     if ray.is_initialized():
         return
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Every worker of a run is an actor with a process of its own; idle ones would only slow the start down.
+    os.environ.update({"RAY_USAGE_STATS_ENABLED": "0", "RAY_prestart_worker_first_driver": "0"})
     quiet = {"logging_level": logging.WARNING, "log_to_driver": False}
     if cluster.address is None:
-        slots = cluster.cpus or max(MIN_CPU_SLOTS, os.cpu_count() or 1)
+        slots = cluster.cpus or CPU_SLOTS
         ray.init(address="local", num_cpus=slots, include_dashboard=False, **quiet)
         return
     try:
@@ -89,7 +90,7 @@ class Placement:
 
 
 async def place(config: Config) -> Placement:
-    """Reserve one bundle per data-parallel rank and engine GPU, packed on as few nodes as possible.
+    """Reserve one bundle per data-parallel rank and engine GPU, all on one node: weights travel in its memory.
 
     Raises ValueError, naming what is missing, when the cluster has too little of a resource, or when it is not free
     within `cluster.placement_timeout_s` seconds.
@@ -102,12 +103,12 @@ async def place(config: Config) -> Placement:
         raise ValueError(
             f"the run needs {lack} in the whole cluster: lower train.data_parallel or rollout.engines, or {_more(lack)}"
         )
-    group = placement_group([bundle] * bundles, strategy="PACK")
+    group = placement_group([bundle] * bundles, strategy="STRICT_PACK")
     timeout_s = config.cluster.placement_timeout_s
     try:
         await asyncio.wait_for(_ready(group), timeout_s)
     except TimeoutError as error:
-        lack = _lack(wanted, ray.available_resources()) or f"{bundles} bundles of {bundle} that fit on single nodes"
+        lack = _lack(wanted, ray.available_resources()) or f"{bundles} bundles of {bundle} on one node"
         remove_placement_group(group)
         raise ValueError(
             f"the driver waited {timeout_s:.0f} s for Ray to reserve what the run needs, {lack} unused: "

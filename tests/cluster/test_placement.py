@@ -76,10 +76,10 @@ start_ray(ClusterConfig(address="127.0.0.1:1"))
 def test_start_ray_starts_a_cluster_with_slots_to_spare() -> None:
     program = """
 import ray
-from azr.cluster.placement import MIN_CPU_SLOTS, start_ray
+from azr.cluster.placement import CPU_SLOTS, start_ray
 from azr.config import ClusterConfig
 start_ray(ClusterConfig())
-assert ray.cluster_resources()["CPU"] >= MIN_CPU_SLOTS
+assert ray.cluster_resources()["CPU"] == CPU_SLOTS
 ray.shutdown()
 start_ray(ClusterConfig(cpus=3))
 assert ray.cluster_resources()["CPU"] == 3

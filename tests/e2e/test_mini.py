@@ -59,6 +59,8 @@ def test_all_roles_and_phases_worked(metrics):
         assert step["policy/grad_norm"] > 0 and step["critic/grad_norm"] > 0
         assert step["executor/calls"] > 0
         assert step["batch/ungraded"] == 0
+        assert step["policy/packing"] >= 0.95 and step["critic/packing"] >= 0.95
+        assert step["driver/cpu_share"] < 0.1
         assert "critic/explained_variance" in step and "policy/clip_fraction" in step and "policy/entropy" in step
 
 
@@ -114,7 +116,11 @@ def test_tensorboard_mirrors_the_metrics(run, metrics):
 
 def test_the_trained_policy_can_be_loaded(run):
     folder = run[1] / "checkpoints" / f"step_{STEPS:06d}" / "policy"
-    AutoTokenizer.from_pretrained(folder)
+    texts = [row["prompt"] for row in rollouts(run[1], 1)]
+    encoded = [
+        AutoTokenizer.from_pretrained(path)(texts).input_ids for path in (folder, ROOT / "data" / "azr_14m_base")
+    ]
+    assert encoded[0] == encoded[1]
     trained, base = (AutoModelForCausalLM.from_pretrained(path) for path in (folder, ROOT / "data" / "azr_14m_base"))
     moved = [not a.equal(b) for a, b in zip(trained.state_dict().values(), base.state_dict().values(), strict=True)]
     assert any(moved)

@@ -61,3 +61,10 @@ def test_bonuses_are_capped_and_named():
     config = IntrinsicRewardConfig(complexity=15.0, edit_distance=1.0, halstead=1.0, answer_diversity=0.25)
     found = bonuses(seed, [seed], lambda: [seed], config)
     assert found == {"complexity": 0.5, "edit_distance": 0.0, "halstead": pytest.approx(0.03), "answer_diversity": 0.0}
+
+
+def test_bonuses_know_every_kind():
+    """The error kind too: its answer is an exception's name, and its diversity counts like any other."""
+    config = IntrinsicRewardConfig(answer_diversity=1.0, maximum=1.0)
+    for kind in KINDS.values():
+        assert bonuses(kind.seed(), [], lambda: [], config) == {"answer_diversity": 1.0}

@@ -17,6 +17,7 @@ from azr.selfplay.round import Round, RoundResult
 from azr.tasks.base import Refusal
 from azr.tasks.prompts import CompactStyle
 from azr.tasks.registry import KINDS
+from azr.tracking.metrics import step_metrics
 from tests.conftest import byte_tokenizer
 
 CONFIG = Config(
@@ -177,3 +178,11 @@ async def test_references_of_a_round_are_drawn_before_it_adds_to_the_buffer():
 
 def replace_play(config: Config, **values) -> Config:
     return replace(config, selfplay=replace(config.selfplay, **values))
+
+
+async def test_metrics_of_solver_only_training_keep_their_names():
+    config = replace_play(CONFIG, train_proposer=False, proposals_per_kind=1)
+    result, _ = await play(config, Script([proposal("a + 1")], half_right))
+    metrics = step_metrics(result.trajectories, result.funnels, config.selfplay.estimate_samples, {})
+    assert "deduction/solver/reward" in metrics and "deduction/proposer/reward" not in metrics
+    assert metrics["deduction/proposer/funnel/proposed"] == 1
