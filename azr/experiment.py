@@ -80,7 +80,8 @@ class SelfPlayExperiment:
             found = await self._round(0, f"seed{number}").seed()
             self.tracker.stored(found.stored)
         await self.system.executor.new_counts()
-        self.tracker.progress.note(f"seeds: {self.buffer.sizes()}")
+        found_tasks = ", ".join(f"{size} {kind}" for kind, size in self.buffer.sizes().items())
+        self.tracker.progress.note(f"tasks to start from: {found_tasks}")
 
     async def play(self, step: int) -> RoundResult:
         """Propose, validate, estimate, solve, verify and reward: one overlapping pipeline, see `Round`."""

@@ -24,12 +24,6 @@ class Deduction(SingleCallKind):
         solve_answer="output",
     )
 
-    def given(self, task: Task) -> tuple[Section, ...]:
-        return (Section("program", task.program), Section("input", task.inputs[0]))
-
-    def solution(self, task: Task) -> tuple[Section, ...]:
-        return (Section("output", task.outputs[0]),)
-
     def verification(self, task: Task, sections: Sequence[Section]) -> ExecutionRequest | Verdict:
         found = texts(sections, "output")
         if found is None:

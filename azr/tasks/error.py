@@ -43,12 +43,6 @@ class Error(SingleCallKind):
         assert label is not None
         return self._task(proposal, label, id=id, step=step, parents=parents)
 
-    def given(self, task: Task) -> tuple[Section, ...]:
-        return (Section("program", task.program), Section("input", task.inputs[0]))
-
-    def solution(self, task: Task) -> tuple[Section, ...]:
-        return (Section("output", task.outputs[0]),)
-
     def verification(self, task: Task, sections: Sequence[Section]) -> ExecutionRequest | Verdict:
         found = texts(sections, "output")
         if found is None or not found[0].strip().isidentifier():

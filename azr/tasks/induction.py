@@ -9,7 +9,7 @@ from azr.tasks.base import Proposal, Refusal, Rules, Verdict
 from azr.tasks.grading import all_equal
 from azr.tasks.hygiene import fingerprint, parse_program
 from azr.tasks.prompts import Section, Wording
-from azr.tasks.single_call import IDENTITY, PROGRAM_RULES, canonical_input, refusal_of, texts
+from azr.tasks.single_call import IDENTITY, PROGRAM_RULES, canonical_input, refusal_of, texts, validation
 
 MESSAGE_CHARS = 1000
 SEED_INPUTS = ("'Hello world'", "1", "[1, 2]", "{'a': 1}", "(1, 'b')", "None")
@@ -77,7 +77,7 @@ class Induction:
         return Proposal(program=program, inputs=tuple(known), message=messages[0])
 
     def validation(self, proposal: Proposal, rules: Rules) -> ExecutionRequest:
-        return ExecutionRequest(program=proposal.program, inputs=proposal.inputs, repeats=rules.repeats)
+        return validation(proposal, rules)
 
     def admit(
         self, proposal: Proposal, result: ExecutionResult, *, id: str, step: int, parents: tuple[str, ...]

@@ -64,8 +64,13 @@ def read_program_and_input(sections: Sequence[Section], rules: Rules) -> Proposa
     return Proposal(program=program, inputs=(given,))
 
 
+def validation(proposal: Proposal, rules: Rules) -> ExecutionRequest:
+    """Run the proposed program on the proposed inputs, as often as determinism is checked."""
+    return ExecutionRequest(program=proposal.program, inputs=proposal.inputs, repeats=rules.repeats)
+
+
 class SingleCallKind:
-    """Base of the kinds whose tasks are one call."""
+    """Base of the kinds whose tasks are one call; as it stands, the output is what the solver must find."""
 
     name: str
     draws_from: tuple[str, ...]
@@ -89,6 +94,12 @@ class SingleCallKind:
     def proposal(self, task: Task) -> tuple[Section, ...]:
         return (Section("program", task.program), Section("input", task.inputs[0]))
 
+    def given(self, task: Task) -> tuple[Section, ...]:
+        return (Section("program", task.program), Section("input", task.inputs[0]))
+
+    def solution(self, task: Task) -> tuple[Section, ...]:
+        return (Section("output", task.outputs[0]),)
+
     def references_per_prompt(self, wanted: int) -> int:
         return wanted
 
@@ -98,7 +109,7 @@ class SingleCallKind:
         return read_program_and_input(sections, rules)
 
     def validation(self, proposal: Proposal, rules: Rules) -> ExecutionRequest:
-        return ExecutionRequest(program=proposal.program, inputs=proposal.inputs, repeats=rules.repeats)
+        return validation(proposal, rules)
 
     def admit(
         self, proposal: Proposal, result: ExecutionResult, *, id: str, step: int, parents: tuple[str, ...]
