@@ -109,6 +109,8 @@ class ProgressState:
 
     def _left(self) -> list[str]:
         left = self.remaining_s()
+        if left is None:
+            return [f"time left known after step {self.step}"]
         return [f"about {duration(left)} left"] if left else []
 
 

@@ -44,10 +44,10 @@ def test_a_line_says_what_goes_on_how_far_it_is_and_what_is_left() -> None:
     state = ProgressState(24, clock=clock)
     state.phase("start engines").declared = 1
     clock.now = 40.0
-    assert state.line() == "starting · start engines 40 s · 40 s"
+    assert state.line() == "starting · start engines 40 s · 40 s · time left known after step 1"
     state.step_begun()
     clock.now = 50.0
-    assert state.line() == "step 1/24 · 10 s"
+    assert state.line() == "step 1/24 · 10 s · time left known after step 1"
     clock.now = 60.0
     assert state.step_done() == 20.0
     state.phase("propose").declared = 36

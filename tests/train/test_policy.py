@@ -197,6 +197,8 @@ async def test_fillers_change_nothing(
     torch.testing.assert_close(scores[0].logprobs, scores[1].logprobs, atol=1e-4, rtol=0)
     one, two = [await dispatch.update_policy(groups[ranks], chosen, picked, train) for ranks in (1, 2)]
     assert two.pop("micro_batches") == 2 and one.pop("micro_batches") == 3
+    real = sum(map(len, (c.prompt_ids + c.response_ids for c in chosen)))
+    assert one.pop("packing") == 1 and two.pop("packing") == pytest.approx(real / (real + 1))
     assert two == pytest.approx(one, rel=1e-3)
 
 
