@@ -18,7 +18,7 @@ import tyro
 import yaml
 
 from azr import preflight
-from azr.config import Config, from_dict
+from azr.config import Config
 
 _FAILURE = 1
 _USER_ERROR = 2
@@ -37,15 +37,42 @@ def main() -> None:
     if sys.argv[1:2] != ["run"] or len(sys.argv) < 3 or sys.argv[2].startswith("-"):
         print("usage: azr run CONFIG.yaml [--section.key value ...]", file=sys.stderr)
         sys.exit(_USER_ERROR)
-    launch(_load(Path(sys.argv[2])), sys.argv[3:])
-
-
-def _load(path: Path) -> Config:
     try:
-        return from_dict(Config, yaml.safe_load(path.read_text()))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        print(f"error: {path} is no config of a run: {error}", file=sys.stderr)
+        config = load(Path(sys.argv[2]).read_text())
+    except (OSError, ValueError) as error:
+        print(f"error: {sys.argv[2]} is no config of a run: {error}", file=sys.stderr)
         sys.exit(_USER_ERROR)
+    launch(config, sys.argv[3:])
+
+
+def load(text: str) -> Config:
+    """A config from YAML, e.g. a run's ``config.yaml``; what it leaves out has its default.
+
+    Raises:
+        ValueError: it is no mapping, a key is unknown (the message names the nearest one) or a value of a wrong type.
+    """
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"This is not YAML: {error}".replace("\n", " ")) from error
+    if not isinstance(tree, dict):
+        raise ValueError(f"A config is a mapping of sections, not {type(tree).__name__}.")
+    return parse(Config(), list(_options(tree))).config
+
+
+def _options(tree: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The command line that says what a mapping says."""
+    for key, value in tree.items():
+        name = str(key).replace("_", "-")
+        match value:
+            case dict():
+                yield from _options(value, f"{prefix}{name}.")
+            case bool():
+                yield f"--{prefix}{name}" if value else f"--{prefix}no-{name}"
+            case list():
+                yield from (f"--{prefix}{name}", *map(str, value))
+            case _:
+                yield f"--{prefix}{name}={value}"
 
 
 def launch(default: Config, argv: Sequence[str] | None = None) -> None:
@@ -78,7 +105,7 @@ def parse(default: Config, argv: list[str]) -> _CommandLine:
     known = {f"--{key}" for key in _keys(default)} | {"--help", "-h", "--dry-run", "--no-dry-run"}
     for word in argv:
         flag = word.partition("=")[0].replace("_", "-")
-        if re.match(r"--?[a-z]", flag) and flag not in known:
+        if word.startswith("--") and flag not in known:
             nearest = difflib.get_close_matches(flag, sorted(known), n=1, cutoff=0.0)[0]
             raise ValueError(f"There is no option {flag}; did you mean {nearest}?")
     if {"--help", "-h"} & set(argv):

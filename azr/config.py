@@ -5,12 +5,8 @@ Derived values are properties, so an override of a parent field always reaches t
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal, TypeVar, get_type_hints
-
-T = TypeVar("T")
+from dataclasses import dataclass, field
+from typing import Literal
 
 Estimator = Literal["trrpp", "gae", "reinforce++", "rloo", "grpo", "dr_grpo"]
 KlEstimator = Literal["k1", "k2", "k3"]
@@ -243,26 +239,3 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
-
-
-def from_dict(cls: type[T], tree: object) -> T:
-    """Builds a config dataclass from nested mappings, as loaded from ``config.yaml``.
-
-    Raises:
-        ValueError: something is not a mapping where a section is expected, or a key is unknown.
-    """
-    if not isinstance(tree, Mapping):
-        raise ValueError(f"{cls.__name__} must be a mapping, not {type(tree).__name__}.")
-    hints = get_type_hints(cls)
-    known = {entry.name for entry in fields(cls)}  # type: ignore[arg-type]
-    for key in tree:
-        if key not in known:
-            (nearest,) = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)
-            raise ValueError(f"{cls.__name__} has no key {key!r}; did you mean {nearest!r}?")
-    return cls(**{key: _built(hints[key], value) for key, value in tree.items()})
-
-
-def _built(hint: Any, value: object) -> object:
-    if is_dataclass(hint):
-        return from_dict(hint, value)  # type: ignore[arg-type]
-    return tuple(value) if isinstance(value, list) else value

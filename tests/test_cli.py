@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from azr import cli
-from azr.config import Config, from_dict
+from azr.config import Config
 from playground.azr_14m_mini import config as mini
 
 ROOT = Path(__file__).parent.parent
@@ -54,7 +53,7 @@ def test_help_lists_every_knob(capsys):
 def test_a_dry_run_prints_a_config_that_can_be_run_again(capsys, tmp_path):
     cli.launch(mini, ["--dry-run", "--run.steps", "7", "--run.root", str(tmp_path / "runs")])
     printed = capsys.readouterr().out
-    assert from_dict(Config, yaml.safe_load(printed)).run.steps == 7
+    assert cli.load(printed).run.steps == 7
     assert "# plan: 7 steps" in printed
     assert not (tmp_path / "runs").exists()
 

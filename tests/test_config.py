@@ -1,6 +1,7 @@
 import dataclasses
 import importlib
 import pkgutil
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import yaml
 
 import playground
 from azr import cli, preflight
-from azr.config import AlgorithmConfig, Config, from_dict
+from azr.config import AlgorithmConfig, Config
 
 RECIPES = {
     name: module.config
@@ -30,13 +31,25 @@ def test_a_recipe_holds_only_its_differences(name):
 
 @pytest.mark.parametrize("config", [Config(), *RECIPES.values()], ids=["default", *RECIPES])
 def test_a_saved_config_is_read_back(config):
-    assert from_dict(Config, yaml.safe_load(yaml.safe_dump(dataclasses.asdict(config)))) == config
+    assert cli.load(yaml.safe_dump(dataclasses.asdict(config))) == config
 
 
-@pytest.mark.parametrize("tree", [{"run": {"stepz": 3}}, {"runn": {}}, {"run": 3}, [], None])
-def test_other_trees_are_refused(tree):
-    with pytest.raises(ValueError):
-        from_dict(Config, tree)
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("run: {stepz: 3}", "did you mean --run.steps?"),
+        ("runn: {steps: 3}", "did you mean --run.steps?"),
+        ("run: {steps: many}", "Error parsing --run.steps"),
+        ("run: 3", "There is no option --run;"),
+        ("[]", "a mapping of sections, not list"),
+        ("", "a mapping of sections, not NoneType"),
+        ("run: {", "not YAML"),
+    ],
+)
+def test_other_texts_are_refused_in_one_line(text, said):
+    with pytest.raises(ValueError, match=re.escape(said)) as raised:
+        cli.load(text)
+    assert "\n" not in str(raised.value)
 
 
 def test_roles_follow_from_overrides():

@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from azr.config import Config, from_dict
+from azr import cli
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 2
@@ -78,7 +77,7 @@ def test_the_policy_leaves_its_reference(metrics):
 
 
 def test_proposals_are_valid_and_the_buffer_grows(run, metrics):
-    kinds = from_dict(Config, yaml.safe_load((run[1] / "config.yaml").read_text())).selfplay.kinds
+    kinds = cli.load((run[1] / "config.yaml").read_text()).selfplay.kinds
     assert any(metrics[-1][f"{kind}/proposer/funnel/valid"] for kind in kinds)
     for kind in kinds:
         assert sum(metrics[0][f"{kind}/proposer/funnel/{name}"] for name in ("valid", *REFUSALS)) == 6
