@@ -89,9 +89,12 @@ class RoleGroup:
 
     async def _wait(self, refs: Mapping[int, Awaitable[Any]], timeout_s: float, to: str) -> list[Any]:
         ranks = {asyncio.ensure_future(_result(ref)): rank for rank, ref in refs.items()}
-        done, pending = await asyncio.wait(ranks, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
-        for task in pending:
-            task.cancel()
+        try:
+            done, pending = await asyncio.wait(ranks, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            # Nobody will ask what became of these: not after a failure or a deadline, nor when this wait is cancelled.
+            for task in ranks:
+                task.cancel()
         for task in done:
             if (error := task.exception()) is not None:
                 raise _explained(error, self.role, ranks[task], to) from error
