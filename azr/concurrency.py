@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import Any
+
+Phase = Callable[[str], AbstractContextManager[None]]
+"""Opens a context in which something of the named phase is going on."""
+
+
+async def awaited(call: Awaitable[Any]) -> Any:
+    """A coroutine around what can only be awaited, such as a Ray reference, for ``asyncio`` to wrap."""
+    return await call
 
 
 @asynccontextmanager

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -13,7 +12,7 @@ import ray
 from ray.actor import ActorHandle
 
 from azr.cluster.placement import Placement, place, start_ray
-from azr.concurrency import task_group
+from azr.concurrency import Phase, awaited, task_group
 from azr.config import Config
 from azr.executor.actor import ExecutorPool
 from azr.executor.pool import ExecutorStats
@@ -24,9 +23,6 @@ from azr.train.group import RoleGroup
 from azr.train.policy import PolicyWorker
 from azr.train.reference import ReferenceWorker
 from azr.train.worker import RoleWorker
-
-Phase = Callable[[str], AbstractContextManager[None]]
-"""Shows that something of a named phase is going on."""
 
 
 class RemoteExecutor:
@@ -66,13 +62,9 @@ class RemoteExecutor:
 
     async def _within(self, call: Awaitable[Any], to: str) -> Any:
         try:
-            return await asyncio.wait_for(_awaited(call), self._timeout_s)
+            return await asyncio.wait_for(awaited(call), self._timeout_s)
         except TimeoutError as error:
             raise TimeoutError(f"the driver waited {self._timeout_s:g} s for the executor pool to {to}") from error
-
-
-async def _awaited(call: Awaitable[Any]) -> Any:
-    return await call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import ray
 from ray.actor import ActorHandle
 
+from azr.concurrency import awaited
 from azr.config import Config
 from azr.records import Completion
 from azr.rollout.engine import RolloutEngine
@@ -58,7 +59,7 @@ class EngineGroup:
         # The engine's own deadline comes first; this one is for an engine that does not answer at all.
         limit = self._config.rollout.generate_timeout_s + 10
         try:
-            return await asyncio.wait_for(_awaited(call), limit)
+            return await asyncio.wait_for(awaited(call), limit)
         except TimeoutError as error:
             raise TimeoutError(f"the driver waited {limit:g} s for rollout engine {engine} to generate") from error
         finally:
@@ -74,20 +75,16 @@ class EngineGroup:
 
     async def shutdown(self) -> None:
         """Stop every engine and its processes."""
-        calls = [asyncio.ensure_future(_awaited(actor.shutdown.remote())) for actor in self.actors]
+        calls = [asyncio.ensure_future(awaited(actor.shutdown.remote())) for actor in self.actors]
         await asyncio.wait(calls, timeout=SHUTDOWN_S)
         for actor in self.actors:
             ray.kill(actor)
 
     async def _all(self, method: str, timeout_s: float) -> list[Any]:
-        calls = [_awaited(getattr(actor, method).remote()) for actor in self.actors]
+        calls = [awaited(getattr(actor, method).remote()) for actor in self.actors]
         try:
             return await asyncio.wait_for(asyncio.gather(*calls), timeout_s)
         except TimeoutError as error:
             raise TimeoutError(
                 f"the driver waited {timeout_s:g} s for {len(calls)} rollout engine(s) to answer {method}"
             ) from error
-
-
-async def _awaited(ref: Awaitable[Any]) -> Any:
-    return await ref

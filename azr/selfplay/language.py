@@ -56,9 +56,9 @@ class Language:
     def solver_prompt(self, kind: TaskKind, task: Task) -> list[int]:
         return self.encode(self._style.solve(kind.name, kind.wording, kind.given(task)))
 
-    def shortest_proposer_prompt(self, kind: TaskKind, task: Task) -> list[int]:
-        """Prompt ids when nothing but this one task is shown."""
-        return self.encode(self._style.propose(kind.name, kind.wording, [kind.reference(task)]))
+    def proposal_ids(self, kind: TaskKind, shown: Sequence[Task]) -> list[int]:
+        """Ids of the proposal prompt that shows these tasks, however long."""
+        return self.encode(self._style.propose(kind.name, kind.wording, [kind.reference(task) for task in shown]))
 
     def proposer_prompt(self, kind: TaskKind, references: list[Task], max_tokens: int) -> tuple[list[int], list[Task]]:
         """Prompt ids and the references that fitted into ``max_tokens``; the last ones are left out first.
@@ -69,7 +69,7 @@ class Language:
         fewest = 1 if kind.references_per_prompt(0) else 0
         for count in range(len(references), fewest - 1, -1):
             shown = references[:count]
-            ids = self.encode(self._style.propose(kind.name, kind.wording, [kind.reference(task) for task in shown]))
+            ids = self.proposal_ids(kind, shown)
             if len(ids) <= max_tokens:
                 return ids, shown
         raise ValueError(

@@ -93,7 +93,7 @@ class Proposer:
         prompts = [self._language.solver_prompt(KINDS[task.kind], task)]
         for name in self._kinds:
             if task.kind in KINDS[name].draws_from:
-                prompts.append(self._language.shortest_proposer_prompt(KINDS[name], task))
+                prompts.append(self._language.proposal_ids(KINDS[name], [task]))
         return max(map(len, prompts)) <= self._max_prompt
 
 

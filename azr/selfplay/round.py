@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from azr.concurrency import task_group
+from azr.concurrency import Phase, task_group
 from azr.config import Config
 from azr.records import Completion, Task, Trajectory
 from azr.selfplay.buffer import TaskBuffer
@@ -17,9 +16,6 @@ from azr.selfplay.grading import Funnel, graded, passes, proposer_trajectory, so
 from azr.selfplay.intrinsic import bonuses
 from azr.selfplay.players import Proposed, Proposer, Solver, solve_rate
 from azr.tasks.base import Refusal
-
-Phase = Callable[[str], AbstractContextManager[None]]
-"""Measures the time in which anything of a named phase is going on."""
 
 
 @dataclass(slots=True)

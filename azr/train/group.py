@@ -12,6 +12,7 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayTaskError
 
+from azr.concurrency import awaited
 from azr.config import Config
 from azr.train.worker import Device, RoleWorker
 
@@ -88,7 +89,7 @@ class RoleGroup:
             raise TimeoutError(f"the driver waited {SHUTDOWN_S:g} s for {len(alive)} {self.role} ranks to end")
 
     async def _wait(self, refs: Mapping[int, Awaitable[Any]], timeout_s: float, to: str) -> list[Any]:
-        ranks = {asyncio.ensure_future(_result(ref)): rank for rank, ref in refs.items()}
+        ranks = {asyncio.ensure_future(awaited(ref)): rank for rank, ref in refs.items()}
         try:
             done, pending = await asyncio.wait(ranks, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
         finally:
@@ -102,10 +103,6 @@ class RoleGroup:
             late = sorted(ranks[task] for task in pending)
             raise TimeoutError(f"the driver waited {timeout_s:g} s for {self.role} ranks {late} to {to}")
         return [task.result() for task in ranks]
-
-
-async def _result(ref: Awaitable[Any]) -> Any:
-    return await ref
 
 
 async def _until_dead(actor: ActorHandle) -> None:

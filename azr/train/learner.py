@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractContextManager
 from statistics import fmean
 
 import torch
@@ -12,13 +11,12 @@ from torch import Tensor
 from azr.algorithms.advantages import Graded, estimate_advantages
 from azr.algorithms.losses import kl_estimate
 from azr.algorithms.packing import split_updates
+from azr.concurrency import Phase
 from azr.config import Config, TrainConfig
 from azr.records import Completion, Trajectory
 from azr.train import dispatch
 from azr.train.group import RoleGroup
 
-Phase = Callable[[str], AbstractContextManager[None]]
-"""Measures the time of a named phase."""
 Step = Callable[
     [RoleGroup, Sequence[Completion], Mapping[str, Tensor], TrainConfig], Coroutine[None, None, dict[str, float]]
 ]
