@@ -12,13 +12,22 @@ Estimator = Literal["trrpp", "gae", "reinforce++", "rloo", "grpo", "dr_grpo"]
 KlEstimator = Literal["k1", "k2", "k3"]
 
 BANNED_MODULES = (
-    "asyncio", "bcrypt", "builtins", "calendar", "codecs", "concurrent", "ctypes", "datetime", "faulthandler",
-    "gc", "hashlib", "hmac", "importlib", "inspect", "io", "logging", "marshal", "mmap", "multiprocessing",
-    "os", "pathlib", "pebble", "pickle", "pty", "random", "resource", "runpy", "secrets", "select", "selectors",
-    "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess", "sys", "sysconfig", "tempfile", "threading",
-    "time", "traceback", "urllib", "uuid", "weakref", "_thread", "posix",
+    "asyncio", "atexit", "bcrypt", "bdb", "bltns", "builtins", "bz2", "calendar", "cmd", "code", "codecs", "codeop",
+    "concurrent", "copyreg", "cProfile", "ctypes", "curses", "datetime", "dbm", "doctest", "ensurepip",
+    "faulthandler", "fcntl", "fileinput", "ftplib", "gc", "getpass", "glob", "gzip", "hashlib", "hmac", "http",
+    "imaplib", "imp", "importlib", "inspect", "io", "linecache", "locale", "logging", "lzma", "mailbox", "marshal",
+    "mmap", "msvcrt", "multiprocessing", "nt", "ntpath", "os", "pathlib", "pdb", "pebble", "pickle", "pickletools",
+    "pkgutil", "platform", "poplib", "posix", "posixpath", "profile", "pstats", "pty", "pwd", "pydoc", "random",
+    "readline", "resource", "runpy", "sched", "secrets", "select", "selectors", "shelve", "shutil", "signal", "site",
+    "smtplib", "socket", "socketserver", "sqlite3", "ssl", "subprocess", "sys", "sysconfig", "syslog", "tarfile",
+    "tempfile", "termios", "threading", "time", "timeit", "tkinter", "trace", "traceback", "tracemalloc", "tty",
+    "turtle", "unittest", "urllib", "uuid", "warnings", "weakref", "webbrowser", "winreg", "xmlrpc", "zipapp",
+    "zipfile", "zipimport", "zoneinfo", "_thread",
 )  # fmt: skip
-"""Modules a task program may not name: clocks, randomness, I/O, processes and interpreter internals."""
+"""Modules a task program may not name: clocks, randomness, I/O, processes and interpreter internals.
+
+A name (`os`) is refused wherever it stands in a dotted path, a dotted one (`os.path`) as that path only. Names with a
+leading underscore are refused always."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +133,10 @@ class RolloutConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorConfig:
-    backend: Literal["auto", "namespace", "process"] = "auto"
+    backend: Literal["auto", "docker", "bubblewrap", "namespace"] = "auto"
     """Walls around model-written code; `auto` takes the strongest that works here."""
+    docker_runtime: str | None = None
+    """Container runtime of the docker backend, such as gVisor's `runsc`; the engine's default when not given."""
     workers: int = 4
     """Programs that run at once."""
     wall_s: float = 1.0
@@ -218,6 +229,20 @@ class ClusterConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExamConfig:
+    """The held-out exam; `azr exam` grades a finished model on all of it."""
+
+    path: str | None = "data/exam"
+    """Folder of the exam. No program of it is ever stored or trained on; none lifts that."""
+    every: int = 0
+    """Steps between exams, with one more before the first step and after the last; 0 for no exams."""
+    tasks_per_kind: int = 64
+    """Tasks asked, the same ones every time and in every run."""
+    samples: int = 2
+    """Answers per task at temperature 1, beside a greedy one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
     tensorboard: bool = True
     rollouts: bool = True
@@ -238,4 +263,5 @@ class Config:
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    exam: ExamConfig = field(default_factory=ExamConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)

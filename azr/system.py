@@ -46,15 +46,19 @@ class RemoteExecutor:
         """Raises TimeoutError when the pool does not answer in time."""
         return await self._within(self._actor.execute.remote(request), "run a program")
 
-    async def new_counts(self) -> dict[str, int]:
-        """What happened since the last time it was asked: requests, cache hits, restarts, calls, calls by status."""
+    async def new_counts(self) -> dict[str, float]:
+        """What happened since the last time it was asked: requests, inputs, restarts, calls, calls by status.
+
+        ``cache_hits`` of ``inputs`` calls needed no run; ``hit_rate`` is their share.
+        """
         total: ExecutorStats = await self._within(self._actor.stats.remote(), "report its counters")
-        counts = Counter({"requests": total.requests, "cache_hits": total.cache_hits, "restarts": total.restarts})
+        counts = Counter({"requests": total.requests, "inputs": total.inputs})
+        counts.update({"cache_hits": total.cache_hits, "restarts": total.restarts})
         counts["calls"] = sum(total.calls.values())
         counts.update({str(status): number for status, number in total.calls.items()})
         new = {name: number - self._counted[name] for name, number in counts.items()}
         self._counted = counts
-        return new
+        return new | {"hit_rate": new["cache_hits"] / max(1, new["inputs"])}
 
     def kill(self) -> None:
         """Ends the pool at once; its sandboxes end by themselves when nobody is left to read from."""

@@ -7,9 +7,23 @@ length, depth and numbers, then the syntax tree is walked and everything but a l
 Beyond Python's literals the text form knows ``nan``, ``inf``, ``-inf``, ``float('nan')`` and its like,
 ``complex(re, im)``, ``set(..)`` and ``frozenset(..)`` of a literal list, tuple or set.
 
-Equality is Python's on the values: ``1 == 1.0 == True``, ``-0.0 == 0.0``, ``(1,) != [1]``, sets and dicts
-ignore order, floats are compared exactly. One exception: NaN equals NaN, at any depth, so that a value
-always equals itself (and a set therefore holds at most one).
+Equality is Python's on the values, with one exception, and this is what it means:
+
+* ``1 == 1.0 == True`` and ``0 == -0.0 == False``: numbers are compared by value, whatever their type, as keys and
+  elements too. Floats are compared exactly: ``0.1 + 0.2 != 0.3``.
+* NaN equals NaN, at any depth (the exception), so that a value always equals itself; a set holds at most one. A
+  complex number with a NaN part equals one with the same parts.
+* Sets and dicts ignore order; a frozenset equals the same set. ``(1,) != [1]``, ``'a' != b'a'``, ``'1' != 1``.
+* Of a key stated twice the last value counts, as in Python.
+
+Canonical text of equal values may differ (``1`` and ``1.0``, dicts in insertion order), so values are compared as
+values, never as text. It is the same on every run: elements of a set are written in order (integers by size, others
+by their text), ``-0.0`` keeps its sign, and what has no literal is written as a call: ``complex(nan, 1.0)``.
+
+Bounds: longer texts, deeper nesting, more values or longer integers than the constants below are refused, not cut.
+``1e999`` is ``inf``, ``1_000`` is 1000, adjacent strings are one and comments are skipped, as in Python. Lone
+surrogates may be stated by an escape but not stand in the text. F-strings, ``...``, line continuations, and any other
+name, operator or call are no plain data.
 
 Standard library only: the sandboxed interpreter imports this file too.
 """
@@ -17,8 +31,10 @@ Standard library only: the sandboxed interpreter imports this file too.
 from __future__ import annotations
 
 import ast
+import json
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -39,8 +55,8 @@ _NUMBERS = {"nan": math.nan, "inf": math.inf}
 _FLOAT_WORDS = frozenset({"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"})
 _TOKEN = re.compile(
     r"""(?P<string>[bBrRuU]{0,2}(?:
-            '''(?:[^'\\]++|\\.|'(?!''))*+'''
-          | \"\"\"(?:[^"\\]++|\\.|"(?!""))*+\"\"\"
+            '''(?>(?:[^'\\]+|\\.|'(?!''))*)'''
+          | \"\"\"(?>(?:[^"\\]+|\\.|"(?!""))*)\"\"\"
           | '(?!'')(?:[^'\\\n]++|\\.)*+'
           | "(?!"")(?:[^"\\\n]++|\\.)*+"))
       | (?P<number>(?:[0-9]|\.[0-9])[0-9a-zA-Z_.]*+)
@@ -52,6 +68,16 @@ _TOKEN = re.compile(
       | (?P<space>[ \t\r\n\f]++|\#[^\r\n]*+)""",
     re.VERBOSE | re.DOTALL,
 )
+# Numbers, strings without escapes, lists and dicts of them; the strings all in single or all in double quotes.
+_SIMPLE = re.compile(
+    r"(?:[-+0-9.eE,: \n\[\]{}]++|\"[ !#-\[\]-~]*+\")*+"
+    r"|(?:[-+0-9.eE,: \n\[\]{}]++|'[ !#-&(-\[\]-~]*+')*+"
+)
+_JSON = json.JSONDecoder()
+_FILE_NAME = "plain data"
+# What the parser finds odd about a model's text is no news for anyone who reads the log.
+warnings.filterwarnings("ignore", module=_FILE_NAME)
+_FEW = 256
 _BRACKETS: dict[type, tuple[str, str]] = {
     list: ("[", "]"), tuple: ("(", ")"), dict: ("{", "}"), set: ("{", "}"), frozenset: ("frozenset({", "})"),
 }  # fmt: skip
@@ -68,6 +94,9 @@ class TooLargeError(PlainDataError):
 
 def parse(text: str, *, max_bytes: int = MAX_BYTES) -> Any:
     """The value that ``text`` states. Raises PlainDataError for anything but bounded plain data."""
+    simple = _read_simple(text.strip(" \n"), max_bytes)
+    if simple is not None:
+        return simple
     if not _scan(text, max_bytes):
         raise PlainDataError("the text states no value")
     return _build(_tree(f"(\n{text}\n)"))
@@ -79,6 +108,9 @@ def parse_arguments(text: str, *, max_bytes: int = MAX_BYTES) -> tuple[Any, ...]
     The text is read as the items of a literal list, so it cannot reach beyond the call it is meant for.
     Raises PlainDataError for anything but bounded plain data.
     """
+    simple = _read_simple(f"[{text}]", max_bytes + 2)
+    if simple is not None:
+        return tuple(simple)
     _scan(text, max_bytes)
     return tuple(_build(_tree(f"[\n{text}\n]")))
 
@@ -101,6 +133,22 @@ def canonical_arguments(arguments: tuple[object, ...], *, max_bytes: int = MAX_B
 def equal(a: object, b: object) -> bool:
     """Python's equality of two plain values, except that NaN equals NaN. See the module's text."""
     return bool(_comparable(a) == _comparable(b))
+
+
+def _read_simple(text: str, max_bytes: int) -> Any:
+    """The value of a short text that JSON reads exactly as Python does; None when it may not be one.
+
+    JSON's numbers and strings without escapes are Python's, and it knows no adjacent strings, comments or calls.
+    """
+    if len(text) > min(MAX_DIGITS, max_bytes) or text.count("[") + text.count("{") > MAX_DEPTH:
+        return None
+    if _SIMPLE.fullmatch(text) is None:
+        return None
+    try:
+        value, end = _JSON.raw_decode(text if '"' in text else text.replace("'", '"'))
+    except ValueError:
+        return None
+    return value if end == len(text) else None
 
 
 def _scan(text: str, max_bytes: int) -> bool:
@@ -143,7 +191,7 @@ def _scan(text: str, max_bytes: int) -> bool:
 
 def _tree(source: str) -> ast.expr:
     try:
-        return ast.parse(source, mode="eval").body
+        return ast.parse(source, _FILE_NAME, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         # Null bytes and lone surrogates are ValueErrors.
         raise PlainDataError(f"not a literal: {type(error).__name__}") from error
@@ -204,7 +252,7 @@ def _call(name: str, arguments: list[ast.expr]) -> Any:
         if not arguments:
             return make(())
         if len(arguments) == 1 and isinstance(arguments[0], ast.List | ast.Tuple | ast.Set):
-            return _hashed(make, _build(arguments[0]))
+            return _hashed(make, list(_build(arguments[0])))
     if name == "float" and len(arguments) == 1 and isinstance(arguments[0], ast.Constant):
         word = arguments[0].value
         if type(word) is str and word.lower() in _FLOAT_WORDS:
@@ -216,11 +264,20 @@ def _call(name: str, arguments: list[ast.expr]) -> Any:
     raise PlainDataError(f"this call of {name!r} is not plain data")
 
 
-def _hashed(make: Callable[[Iterable[Any]], Any], items: Iterable[Any]) -> Any:
+def _hashed(make: Callable[[Iterable[Any]], Any], items: list[Any]) -> Any:
     try:
+        if len(items) > _FEW:
+            _refuse_collisions([item[0] for item in items] if make is dict else items)
         return make(items)
     except TypeError as error:
         raise PlainDataError("a list, dict or set cannot be an element of a set or a key") from error
+
+
+def _refuse_collisions(items: list[Any]) -> None:
+    """Numbers can be chosen to share one hash, and a set of n such takes time of the order of n squared."""
+    first: dict[int, Any] = {}
+    if sum(first.setdefault(hash(item), item) != item for item in items) > _FEW:
+        raise TooLargeError(f"more than {_FEW} elements of a set, or keys, share a hash")
 
 
 class _Writer:
@@ -252,7 +309,7 @@ class _Writer:
             raise TooLargeError(f"an integer has more than {MAX_DIGITS} digits")
         if kind in (str, bytes) and len(value) > self.bytes_left:
             raise TooLargeError(f"the value's text is longer than {self.max_bytes} bytes")
-        if kind is complex and not (math.isfinite(value.real) and math.isfinite(value.imag)):
+        if kind is complex and not (_has_literal(value.real) and _has_literal(value.imag)):
             return f"complex({value.real!r}, {value.imag!r})"
         if value is None or kind in (bool, int, float, complex, str, bytes):
             return repr(value)
@@ -279,7 +336,13 @@ class _Writer:
             return [self.write(item, depth) for item in value]
         if all(type(item) is int for item in value):
             return [self.write(item, depth) for item in sorted(value)]
-        return sorted([self.write(item, depth) for item in value])
+        # Equal texts of different elements are NaNs.
+        return sorted({self.write(item, depth) for item in value})
+
+
+def _has_literal(part: float) -> bool:
+    """Whether a literal can state this part of a complex number; adding up loses the sign of a zero."""
+    return math.isfinite(part) and (part != 0 or math.copysign(1, part) > 0)
 
 
 def type_name(kind: type) -> str:

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import math
+import os
+import random
 import subprocess
 import sys
+import time
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +14,9 @@ from hypothesis import strategies as st
 
 from azr import values
 from azr.values import PlainDataError, TooLargeError, canonical, canonical_arguments, equal, parse, parse_arguments
+
+# pytest puts its own filters before the module's.
+pytestmark = pytest.mark.filterwarnings("ignore:::plain data")
 
 SCALARS = st.one_of(
     st.none(),
@@ -64,6 +71,55 @@ def test_any_text_is_a_value_or_plain_data_error(text):
             continue
 
 
+def thoroughly(read, text):
+    """What is read without the short way for simple texts."""
+    with patch.object(values, "_read_simple", return_value=None):
+        return read(text)
+
+
+def outcome(read, text):
+    """The canonical text of what is read, which tells 1, 1.0 and True apart, or the error's class."""
+    try:
+        return canonical(read(text))
+    except PlainDataError:
+        return PlainDataError
+
+
+def assert_ways_agree(text):
+    for read in (parse, parse_arguments):
+        assert outcome(read, text) == outcome(lambda text, read=read: thoroughly(read, text), text), text
+
+
+SIMPLE = st.recursive(
+    st.integers()
+    | st.floats()
+    | st.text(st.characters(max_codepoint=0x7F), max_size=6)
+    | st.sampled_from([True, None]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("ab'\"", max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SIMPLE.map(repr) | st.text("0123456789[]{}:,.eE+- \n'\"ab", max_size=16))
+def test_the_short_way_reads_what_the_thorough_way_reads(text):
+    assert_ways_agree(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1, 2, 3]", "-0", "-0.0", "1e5", "1E400", "1.", ".5", "01", "1e", "[1,]", "[,]", "", " 1\n", "\n[\n1\n]",
+        "1 2", "1, 2", "- 1", "'a' 'b'", "''", "'''a'''", '"a"', "\"it's\"", "{'a': 1, 'a': 2}", "{1: 2}",
+        "{'a': [{'b': 1}]}", "0], [1", "0][1", "]", "[", "NaN", "Infinity", "true", "null", "'\x7f'", "'\t'", "'\\n'",
+        "+1", "--1", "1+1", "e5", "9" * values.MAX_DIGITS, "9" * (values.MAX_DIGITS + 1), "[" * 64 + "]" * 64,
+        "[" * 65 + "]" * 65, "'" + "[" * 70 + "'",
+    ],
+)  # fmt: skip
+def test_the_short_way_agrees_on_its_edges(text):
+    assert_ways_agree(text)
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -84,6 +140,21 @@ def test_any_text_is_a_value_or_plain_data_error(text):
         ("'" + "1" * 5000 + "'", "1" * 5000),
         ("0x" + "f" * 100, 16**100 - 1),
         ("{1: {2: [3, (4,)]}}", {1: {2: [3, (4,)]}}),
+        ("1_000", 1000),
+        ("'a' \"b\"", "ab"),
+        ("'a' # 'b'\n'c'", "ac"),
+        ("1e999", math.inf),
+        ("-1e999", -math.inf),
+        ("9" * 400 + "j", complex(0, math.inf)),
+        ("{'a': 1, 'a': 2}", {"a": 2}),
+        ("{1: 'a', True: 'b', 1.0: 'c'}", {1: "c"}),
+        ("{nan, nan}", {math.nan}),
+        ("'\\ud800'", "\ud800"),
+        ("'\\N{BULLET}\\x41\\\n'", "\u2022A"),
+        ("b'\\x41\\'' b\"'\"", b"A''"),
+        ("'\ufeff\u2028'", "\ufeff\u2028"),
+        ("'" + "[" * 10_000 + "'", "[" * 10_000),
+        ("# (\n1 # )", 1),
     ],
 )
 def test_parse_reads(text, value):
@@ -134,6 +205,52 @@ def test_parse_reads(text, value):
         "9**9**9",
         "01",
         "True and False",
+        "...",
+        "[...]",
+        "Ellipsis",
+        "{...: 1}",
+        "set({})",
+        "frozenset(1)",
+        "{{1}}",
+        "{frozenset({1}): [1], [1]: 1}",
+        "frozenset({[1]})",
+        "'a' b'b'",
+        "b'\u00e9'",
+        "f''",
+        "1\\\n+1",
+        "[1 \\\n]",
+        "\uff11",
+        "\u0661",
+        "\u212fnan",
+        "\uff4e\uff41\uff4e",
+        "\uff08 1 \uff09",
+        "[1\uff0c 2]",
+        "1\x002",
+        "1__0",
+        "1_",
+        "0_x1",
+        "1 if True else 2",
+        "1if True else 2",
+        "(x := 1)",
+        "not True",
+        "~1",
+        "1 .real",
+        "nan.real",
+        "float.fromhex('1')",
+        "float('9**9')",
+        "complex(1, 2)",
+        "complex('1+2j')",
+        "'%s' % 1",
+        "'a'.join([])",
+        "[1][0]",
+        "[1, *[2]]",
+        "print(1)",
+        "yield",
+        "await x",
+        "'\\ud800",
+        "'\\U00110000'",
+        "'\\N{no such name}'",
+        "'\\x4'",
     ],
 )
 def test_parse_refuses_what_is_not_a_literal(text):
@@ -153,14 +270,35 @@ def test_parse_refuses_what_is_not_a_literal(text):
         "'" + "a" * values.MAX_BYTES + "'",
         "'" + "é" * (values.MAX_BYTES // 2) + "'",
         "[" + "1," * (3 * values.MAX_NODES) + "]",
+        "'" + "a" * 10_000_000 + "'",
+        "[" + "1," * 5_000_000 + "]",
+        "9" * 10_000_000,
+        "[" * 10_000,
+        "{" + ", ".join(str(n * (2**61 - 1)) for n in range(5_000)) + "}",
+        "{" + ", ".join(f"({n}, {m}): 0" for n in range(1) for m in range(30_000)) + "}",
+        "0b" + "1" * 20_000,
+        "frozenset({" * 65 + "})" * 65,
         "(" * 150 + "1 2" + ")" * 150,
         "{0:" * 60 + "1 2" + "}" * 60,
     ],
-    ids=range(11),
+    ids=range(19),
 )
 def test_bombs_are_refused(text):
     with pytest.raises(PlainDataError):
         parse(text)
+
+
+def test_a_bomb_is_refused_at_once():
+    """Numbers that share a hash would take a set seconds."""
+    started = time.process_time()
+    with pytest.raises(TooLargeError):
+        parse("{" + ", ".join(str(n * (2**61 - 1)) for n in range(11_000)) + "}")
+    for text in ("9**9**9", "9" * 10_000_000, "[" * 10_000_000, "'" * 10_000_000, "#" * 10_000_000):
+        with pytest.raises(PlainDataError):
+            parse(text)
+    assert time.process_time() - started < 2
+    many = "{" + ", ".join(map(str, range(-20_000, 10_000))) + "}"
+    assert len(parse(many)) == 30_000
 
 
 def test_arguments():
@@ -189,6 +327,10 @@ def test_canonical_is_deterministic_and_ordered():
     assert canonical(frozenset()) == "frozenset()"
     assert canonical((1,)) == "(1,)"
     assert canonical(complex(math.nan, 1)) == "complex(nan, 1.0)"
+    assert canonical(complex(-0.0, -2)) == "complex(-0.0, -2.0)"
+    assert canonical({float("nan"), float("nan")}) == "{nan}"
+    assert canonical([-0.0, 1e999]) == "[-0.0, inf]"
+    assert canonical("\ud800\x00") == "'\\ud800\\x00'"
 
 
 class Liar:
@@ -285,6 +427,53 @@ def test_a_text_is_never_read_as_another_texts_value():
     """The AZR fallback evaluated the contents of strings, so that '5' accepted '5.0' and '2' accepted '1+1'."""
     assert not equal(parse("'5'"), parse("'5.0'"))
     assert not equal(parse("'2'"), parse("'1+1'"))
+
+
+PIECES = [
+    "[", "]", "(", ")", "{", "}", ",", ", ", ":", "1", "0", "-", "+", ".", "1.5", "1e9", "1e999", "2j", "1_0", "0x1f",
+    "'a'", '"b"', "b'c'", "r'\\d'", "'\\n'", "'\\ud800'", "''", "'''", '"""', "f'{1}'", "u''", "True", "None", "nan",
+    "inf", "-inf", "float('nan')", "complex(1.0, nan)", "set(", "set()", "frozenset({", "frozenset(", "...", "#", "\n",
+    "\\\n", "\x00", "\ud800", "\uff11", "*", "**", "=", ":=", "lambda:", "x", "if", "or", "\f", "\t", "9" * 4_001,
+]  # fmt: skip
+FUZZ_S = float(os.environ.get("AZR_FUZZ_SECONDS", "5"))
+
+
+def damaged(text: str, rng: random.Random) -> str:
+    """A value's text with a few pieces put in, cut out or doubled."""
+    for _ in range(rng.randrange(4)):
+        at, to = sorted(rng.randrange(len(text) + 1) for _ in range(2))
+        text = rng.choice(
+            [text[:at] + rng.choice(PIECES) + text[at:], text[:at] + text[to:], text[:to] + text[at:to] + text[to:]]
+        )
+    return text
+
+
+def test_fuzzing_finds_no_other_error_and_no_value_that_does_not_round_trip():
+    """For AZR_FUZZ_SECONDS, 5 when not given, of processor time."""
+    seed = random.randrange(2**32)
+    rng = random.Random(seed)
+    whole = [
+        "[1, 'a', (2.5,)]",
+        "{'a': {1, 2}, (1,): b'x'}",
+        "frozenset({nan, -0.0})",
+        "(1-2j), None",
+        "complex(inf, 1.0)",
+    ]
+    until = time.process_time() + FUZZ_S
+    count = 0
+    while time.process_time() < until:
+        count += 1
+        text = "".join(rng.choices(PIECES, k=rng.randrange(12))) if count % 2 else damaged(rng.choice(whole), rng)
+        for read in (parse, parse_arguments):
+            try:
+                value = read(text)
+            except PlainDataError:
+                continue
+            except BaseException as error:
+                raise AssertionError(f"seed {seed}: {text!r}") from error
+            assert equal(parse(canonical(value)), value), (seed, text)
+            assert canonical(parse(canonical(value))) == canonical(value), (seed, text)
+        assert_ways_agree(text)
 
 
 def test_imports_nothing_beyond_the_standard_library():

@@ -1,59 +1,79 @@
-"""Remembers what programs did, within a budget of bytes, and joins identical requests that are still running."""
+"""Remembers what calls did, within a budget of bytes, and joins identical calls that are still running."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from azr.records import CallStatus, ExecutionRequest, ExecutionResult
+from azr.records import CallResult, CallStatus
 
 _RECORD_BYTES = 500
 
 
-class ResultCache:
-    """Least recently used results leave first."""
+class CallKey(NamedTuple):
+    """What makes two calls the same."""
+
+    program: str
+    input: str
+    screen: bool
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one call."""
+
+    call: CallResult
+    agreed: bool | None
+    """Whether all repeats said the same; None when that was not established."""
+    screen: tuple[str, ...] = ()
+
+    @property
+    def lasting(self) -> bool:
+        """A lost sandbox says nothing, and for a timeout a busy machine may be to blame: the next one tries again."""
+        return self.call.status not in (CallStatus.LOST, CallStatus.TIMEOUT)
+
+
+class CallCache:
+    """Least recently used outcomes leave first."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._results: OrderedDict[ExecutionRequest, ExecutionResult] = OrderedDict()
-        self._running: dict[ExecutionRequest, asyncio.Task[ExecutionResult]] = {}
+        self._done: OrderedDict[CallKey, Outcome] = OrderedDict()
+        self._running: dict[CallKey, asyncio.Future[Outcome]] = {}
         self.hits = 0
 
-    async def get(self, request: ExecutionRequest, run: Callable[[], Awaitable[ExecutionResult]]) -> ExecutionResult:
-        """The remembered result, else what ``run`` gives. A lost result is not remembered."""
-        if request in self._results:
-            self.hits += 1
-            self._results.move_to_end(request)
-            return replace(self._results[request], cached=True)
-        if request in self._running:
-            self.hits += 1
-            return replace(await asyncio.shield(self._running[request]), cached=True)
-        # A task of its own, so that a caller who gives up does not take the others' result along.
-        task = self._running[request] = asyncio.ensure_future(run())
-        task.add_done_callback(lambda _: self._finish(request, task))
-        return await asyncio.shield(task)
+    def get(self, key: CallKey) -> asyncio.Future[Outcome] | Outcome | None:
+        """The remembered outcome, the future of one that is running, or None."""
+        known = self._done.get(key)
+        if known is not None:
+            self._done.move_to_end(key)
+        found = known or self._running.get(key)
+        self.hits += found is not None
+        return found
+
+    def begin(self, key: CallKey) -> asyncio.Future[Outcome]:
+        """Announce a call that is about to run."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._running[key] = future
+        return future
+
+    def finish(self, key: CallKey, outcome: Outcome) -> None:
+        """Hand the outcome to everyone who waits for it, and remember it if it is worth that."""
+        self._running.pop(key).set_result(outcome)
+        if outcome.lasting:
+            self._done[key] = outcome
+            self._bytes += _size(key, outcome)
+            while self._bytes > self._max_bytes:
+                self._bytes -= _size(*self._done.popitem(last=False))
 
     async def drain(self) -> None:
         """Wait until nothing is running."""
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
-
-    def _finish(self, request: ExecutionRequest, task: asyncio.Task[ExecutionResult]) -> None:
-        del self._running[request]
-        if task.cancelled() or task.exception() is not None:
-            return
-        result = task.result()
-        # A busy machine may be to blame for a timeout, so the next one who asks gets another try.
-        if result.lost or any(output.status is CallStatus.TIMEOUT for output in result.outputs):
-            return
-        self._results[request] = result
-        self._bytes += _size(request, result)
-        while self._bytes > self._max_bytes:
-            self._bytes -= _size(*self._results.popitem(last=False))
+        await asyncio.gather(*self._running.values())
 
 
-def _size(request: ExecutionRequest, result: ExecutionResult) -> int:
-    texts = [request.program, *request.inputs, *result.screen, *(output.value or "" for output in result.outputs)]
-    return sum(_RECORD_BYTES + len(text) for text in texts)
+def _size(key: CallKey, outcome: Outcome) -> int:
+    return _RECORD_BYTES + sum(map(len, (key.program, key.input, *outcome.screen, outcome.call.value or "")))

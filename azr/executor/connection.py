@@ -1,129 +1,123 @@
-"""The pool's end of one zygote: start it, send it requests, notice when it is gone."""
+"""The pool's end of one zygote: start it, send it requests, hand back its replies, notice when it is gone."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import os
-import signal
-import sys
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import cast
 
 from azr.executor import protocol
-from azr.executor.protocol import HEADER_BYTES, Limits
+from azr.executor.protocol import Limits
+from azr.executor.sandbox import Launcher, LaunchError, Sandbox
 
-_WORKER = Path(__file__).with_name("worker.py")
-_START_S = 60.0
+_GREETING_S = 60.0
 _CLOSE_S = 5.0
-_GRACE_S = 10.0
+
+OnPart = Callable[[bytes], bool]
+"""Takes a part of a reply; whether it was the last."""
 
 
-class WorkerLostError(Exception):
-    """The zygote ended, or fell silent, before it replied."""
+class Connection(asyncio.Protocol):
+    """A running zygote. Replies are matched by id; the first sign of trouble ends it.
 
+    Everything happens on the event loop's thread: ``send`` and the callbacks never wait.
+    """
 
-class Connection:
-    """A running zygote. Replies are matched by id; the first sign of trouble ends it and fails what waits."""
-
-    def __init__(self, process: asyncio.subprocess.Process, limits: Limits) -> None:
-        self._process = process
+    def __init__(self, sandbox: Sandbox, limits: Limits, on_lost: Callable[[], None]) -> None:
+        self._sandbox = sandbox
         self._limits = limits
-        self._waiting: dict[int, asyncio.Future[dict]] = {}
+        self._on_lost = on_lost
+        self._frames = protocol.FrameBuffer(limits.part_bytes)
+        self._streams = protocol.StreamSplitter() if sandbox.multiplexed else None
+        self._greeting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._waiting: dict[int, OnPart] = {}
         self._ids = itertools.count()
-        self._reader: asyncio.Task[None] | None = None
-        self.lost = False
+        self._transport: asyncio.Transport | None = None
+        self._closed = False
 
     @classmethod
-    async def open(cls, prefix: tuple[str, ...], hash_seed: int, limits: Limits) -> Connection:
-        """Start a zygote and wait until it has tried out its walls.
+    async def open(cls, launcher: Launcher, hash_seed: int, limits: Limits, on_lost: Callable[[], None]) -> Connection:
+        """Launch a zygote and wait until it has tried out its walls.
 
-        Raises ValueError when a wall does not hold and WorkerLostError when it does not start.
+        ``on_lost`` is called once when it ends in any other way than by ``close``. Raises ValueError when a wall
+        does not hold, and LaunchError when the zygote does not start.
         """
-        # -I would ignore the hash seed, so isolation comes from -P -s -S and from this environment.
-        process = await asyncio.create_subprocess_exec(
-            *(*prefix, sys.executable, "-P", "-s", "-S", "-B", str(_WORKER)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env={"PYTHONHASHSEED": str(hash_seed), "PYTHONUTF8": "1", "PATH": os.defpath},
-            cwd="/",
-            start_new_session=True,
-        )
-        connection = cls(process, limits)
+        sandbox = await launcher.launch(hash_seed)
+        connection = cls(sandbox, limits, on_lost)
         try:
-            connection._send(protocol.limits_message(limits))
-            greeting = await asyncio.wait_for(connection._receive(), _START_S)
-        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError, protocol.ProtocolError) as error:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sandbox.socket)
+            connection._write(protocol.limits_body(limits))
+            greeting = protocol.decode(await asyncio.wait_for(connection._greeting, _GREETING_S))
+        except (OSError, TimeoutError, protocol.ProtocolError) as error:
             await connection.close()
-            raise WorkerLostError("the sandbox did not start") from error
-        broken = greeting.get("broken_walls")
-        if broken != []:
+            raise LaunchError("the sandbox did not start") from error
+        except BaseException:
+            await connection.close()
+            raise
+        if greeting.get("broken_walls") != []:
             await connection.close()
             raise ValueError(
-                f"The sandbox does not hold on this machine: a program could reach {broken}. It needs Linux on x86-64 "
-                "with seccomp filters."
+                f"The sandbox does not hold on this machine: a program could reach {greeting.get('broken_walls')}. "
+                "It needs Linux on x86-64 with seccomp filters."
             )
-        connection._reader = asyncio.create_task(connection._read_replies())
         return connection
 
-    async def call(self, request: dict, timeout_s: float) -> dict:
-        """The reply to a request. Raises WorkerLostError when the zygote ends or is silent for ``timeout_s``."""
-        if self.lost:
-            raise WorkerLostError("the sandbox is gone")
+    def send(self, program: str, inputs: Sequence[str], screen: bool, on_part: OnPart) -> None:
+        """Queue a request for the zygote; ``on_part`` gets what it replies unless the zygote is lost."""
         number = next(self._ids)
-        reply = self._waiting[number] = asyncio.get_running_loop().create_future()
-        try:
-            self._send({**request, "id": number})
-            return await asyncio.wait_for(reply, timeout_s + _GRACE_S)
-        except TimeoutError as error:
-            self._abandon()
-            raise WorkerLostError("the sandbox fell silent") from error
-        finally:
-            del self._waiting[number]
+        self._waiting[number] = on_part
+        self._write(protocol.request_body(number, program, inputs, screen))
+
+    def abandon(self) -> None:
+        """Kill the zygote with everything in it; ``on_lost`` follows unless it was closed."""
+        self._sandbox.kill()
+        assert self._transport is not None
+        self._transport.abort()
 
     async def close(self) -> None:
-        """End the zygote and every process below it. Safe to call again."""
-        self.lost = True
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        """End the zygote and every process below it, and wait for that. Safe to call again."""
+        self._closed = True
+        if self._transport is None:
+            self._sandbox.kill()
+            self._sandbox.socket.close()
+        else:
+            # It ends by itself when its input ends.
+            self._transport.abort()
         try:
-            await asyncio.wait_for(self._process.wait(), _CLOSE_S)
+            await asyncio.wait_for(self._sandbox.wait(), _CLOSE_S)
         except TimeoutError:
-            self._abandon()
-            await self._process.wait()
-        if self._reader is not None:
-            await self._reader
+            self._sandbox.kill()
+            await self._sandbox.wait()
 
-    def _send(self, message: dict) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(protocol.encode(message))
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Not every event loop's transports derive from asyncio's classes; all of them have the methods.
+        self._transport = cast(asyncio.Transport, transport)
 
-    async def _receive(self) -> dict:
-        assert self._process.stdout is not None
-        header = await self._process.stdout.readexactly(HEADER_BYTES)
-        length = protocol.frame_length(header, self._limits.reply_bytes)
-        return protocol.decode(await self._process.stdout.readexactly(length))
-
-    async def _read_replies(self) -> None:
+    def data_received(self, data: bytes) -> None:
         try:
-            while True:
-                message = await self._receive()
-                number = message.get("id")
-                if type(number) is not int or number not in self._waiting:
-                    raise protocol.ProtocolError("a reply to no request")
-                if not self._waiting[number].done():
-                    self._waiting[number].set_result(message)
-        except (asyncio.IncompleteReadError, ConnectionError, protocol.ProtocolError):
-            self._abandon()
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(WorkerLostError("the sandbox ended"))
-        await self._process.wait()
+            for body in self._frames.feed(data if self._streams is None else self._streams.output(data)):
+                self._receive(body)
+        except protocol.ProtocolError:
+            self.abandon()
 
-    def _abandon(self) -> None:
-        """Kill it with everything in its session's process group; its children die with it."""
-        self.lost = True
-        if self._process.returncode is None:
-            # It may have ended without the event loop having heard of it yet.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._greeting.done():
+            self._greeting.set_exception(LaunchError("the sandbox ended before it was ready"))
+        elif not self._closed:
+            self._sandbox.kill()
+            self._on_lost()
+
+    def _receive(self, body: bytes) -> None:
+        if not self._greeting.done():
+            self._greeting.set_result(body)
+            return
+        number = protocol.read_number(body)
+        if number not in self._waiting:
+            raise protocol.ProtocolError("a reply to no request")
+        if self._waiting[number](body):
+            del self._waiting[number]
+
+    def _write(self, body: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(protocol.frame(body))

@@ -24,13 +24,21 @@ class Lockdown:
     """Built and applied to the zygote; ``seal`` then applies the rest in a child."""
 
     def __init__(self, memory_mb: int, cpu_s: float) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
+        # Calls that keep the interpreter lock: there is no other thread to give it to.
+        self._libc = ctypes.PyDLL(None, use_errno=True)
         self._libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong]
+        self.fork: Callable[[], int] = self._libc.fork
+        """The bare system call: Python's own would reseed and reinitialise what a sealed child never uses.
+
+        Safe because the zygote has one thread. A negative number means that the machine had no process to give."""
         self._filter = Filter(self._libc) if available() else None
-        self._cpu_s = math.ceil(cpu_s) + 1
+        self._cpu = (math.ceil(cpu_s) + 1, math.ceil(cpu_s) + 2)
         self._drops_user = os.geteuid() == 0 and _is_mapped(_NOBODY)
         if os.geteuid() == 0:
             _enter_empty_root()
+        if self._drops_user:
+            os.setgroups([])
+            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
         for limit, amount in (
             (resource.RLIMIT_AS, memory_mb * 2**20),
             (resource.RLIMIT_FSIZE, 0),
@@ -50,19 +58,16 @@ class Lockdown:
             raise OSError(ctypes.get_errno(), f"prctl({option}) refused")
 
     def seal(self, keep: int) -> None:
-        """Leave the forked child nothing but computing and the descriptor ``keep``."""
-        os.setsid()
+        """Leave the forked child nothing but computing and the descriptor ``keep``, the zygote's highest."""
         os.closerange(3, keep)
-        os.closerange(keep + 1, 2**16)
         if self._drops_user:
-            os.setgroups([])
-            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
             os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-        resource.setrlimit(resource.RLIMIT_CPU, (self._cpu_s, self._cpu_s + 1))
+        resource.setrlimit(resource.RLIMIT_CPU, self._cpu)
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
         # A change of user clears the death signal, so it comes after.
-        self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "death signal refused")
         if self._filter:
             self._filter.install()
 
@@ -101,9 +106,9 @@ def _is_mapped(user: int) -> bool:
 
 def _enter_empty_root() -> None:
     """Make an empty, already deleted folder the root: nothing can be found or created in it."""
-    folder = tempfile.mkdtemp(prefix="azr-empty-")
-    parent = os.open(os.path.dirname(folder), os.O_RDONLY | os.O_DIRECTORY)
-    os.chroot(folder)
-    os.chdir("/")
-    os.rmdir(os.path.basename(folder), dir_fd=parent)
-    os.close(parent)
+    name = tempfile.mkdtemp(prefix="azr-empty-")
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
+    os.rmdir(name)
+    os.fchdir(folder)
+    os.chroot(".")
+    os.close(folder)

@@ -7,26 +7,23 @@ anywhere: callers compare what comes back. Every request gets exactly one result
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from azr import values
 from azr.config import ExecutorConfig
 from azr.executor import protocol, walls
-from azr.executor.cache import ResultCache
-from azr.executor.connection import WorkerLostError
-from azr.executor.slots import Slot, Slots
+from azr.executor.cache import CallCache, CallKey, Outcome
+from azr.executor.dispatch import Dispatcher, Job
+from azr.executor.sandbox import Launcher, LaunchError
 from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.tasks.hygiene import order_suspect, parse
 
-_WINDOW = 2
 _REQUEST_WALLS = 8
 _CACHE_BYTES = 64 * 2**20
-_ATTEMPTS = 2
-_RETRY_S = 0.2
+_MOST_WAITING = 4096
 _REPEATABLE = (CallStatus.OK, CallStatus.RAISED)
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +31,12 @@ class ExecutorStats:
     """Counts since the pool was made."""
 
     requests: int
+    inputs: int
+    """Calls asked for: every input of every request."""
     cache_hits: int
+    """Calls that needed no run, because an identical one was remembered or running."""
     restarts: int
-    """Zygotes replaced after they were lost."""
+    """Zygotes replaced, because they were lost or had served long enough."""
     calls: dict[str, int] = field(default_factory=dict)
     """Calls actually run or refused, by status."""
 
@@ -58,12 +58,17 @@ class SandboxPool:
             output_bytes=config.output_bytes,
             banned_modules=tuple(config.banned_modules),
         )
-        self._slots: Slots | None = None
+        # Repeats need interpreters with different hash seeds, even when few programs run at once.
+        self._slots = max(config.workers, _most_runs(config.repeats))
+        self._launcher: Launcher | None = None
+        self._dispatcher: Dispatcher | None = None
         self.walls = ""
         """One line on what stands around model-written code, and why nothing stronger; known once started."""
         self._starting = asyncio.Lock()
-        self._cache = ResultCache(_CACHE_BYTES)
+        self._waiting = asyncio.Semaphore(_MOST_WAITING)
+        self._cache = CallCache(_CACHE_BYTES)
         self._requests = 0
+        self._inputs = 0
         self._calls: Counter[str] = Counter()
         self._closed = False
 
@@ -79,39 +84,41 @@ class SandboxPool:
 
         Raises ValueError when the walls do not hold on this machine.
         """
-        assert not self._closed, "the pool is closed"
         async with self._starting:
-            if self._slots is not None:
+            if self._dispatcher is not None:
                 return
-            chosen = await asyncio.to_thread(walls.choose, self._config.backend)
-            self.walls = chosen.reason
-            # Repeats need interpreters with different hash seeds, even when few programs run at once.
-            count = max(self._config.workers, self._config.repeats)
-            slots = [Slot(hash_seed=1 + n, prefix=chosen.prefix, limits=self._limits) for n in range(count)]
-            started = await asyncio.gather(*(slot.connect() for slot in slots), return_exceptions=True)
-            problem = next((outcome for outcome in started if isinstance(outcome, BaseException)), None)
-            if problem is not None:
-                await _close(slots)
-                raise problem
-            self._slots = Slots(slots, _WINDOW)
+            chosen = await asyncio.to_thread(walls.choose, self._config)
+            dispatcher = Dispatcher(chosen.launcher, self._slots, self._limits)
+            try:
+                await dispatcher.start()
+            except BaseException as error:
+                await chosen.launcher.close()
+                if isinstance(error, LaunchError):
+                    raise ValueError(f"The executor's sandboxes do not start behind {chosen.name}: {error}.") from error
+                raise
+            self.walls, self._launcher, self._dispatcher = chosen.reason, chosen.launcher, dispatcher
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """What became of every call of the request. Raises ValueError only for requests no program could meet."""
+        """What became of every call of the request. Raises ValueError only for requests no program could meet.
+
+        Waits its turn when very many requests are waiting already.
+        """
         self._check(request)
-        await self.start()
-        self._requests += 1
-        return await self._cache.get(request, lambda: self._run(request))
+        if self._dispatcher is None:
+            await self.start()
+        async with self._waiting:
+            return await self._execute(request)
 
     async def execute_many(self, requests: Iterable[ExecutionRequest]) -> list[ExecutionResult]:
         """Results in the order of the requests, which run side by side."""
         return list(await asyncio.gather(*map(self.execute, requests)))
 
     def stats(self) -> ExecutorStats:
-        slots = self._slots.slots if self._slots else []
         return ExecutorStats(
             requests=self._requests,
+            inputs=self._inputs,
             cache_hits=self._cache.hits,
-            restarts=sum(max(0, slot.starts - 1) for slot in slots),
+            restarts=self._dispatcher.restarts if self._dispatcher else 0,
             calls=dict(self._calls),
         )
 
@@ -119,77 +126,132 @@ class SandboxPool:
         """Finish what runs, then end every process. Safe to call again."""
         await self._cache.drain()
         self._closed = True
-        if self._slots is not None:
-            await _close(self._slots.slots)
+        if self._dispatcher is not None and self._launcher is not None:
+            await self._dispatcher.close()
+            await self._launcher.close()
 
     def _check(self, request: ExecutionRequest) -> None:
-        most = max(self._config.workers, self._config.repeats)
-        if not 1 <= request.repeats <= most:
+        assert not self._closed, "the pool is closed"
+        if request.repeats < 1 or _most_runs(request.repeats) > self._slots:
+            most = self._config.repeats
             raise ValueError(f"A request may have 1 to {most} repeats, not {request.repeats}: raise executor.repeats.")
         if not 1 <= len(request.inputs) <= protocol.MAX_INPUTS:
             raise ValueError(f"A request must have 1 to {protocol.MAX_INPUTS} inputs, not {len(request.inputs)}.")
 
-    def _too_long(self, request: ExecutionRequest) -> str | None:
-        if _bytes(request.program) > self._config.source_bytes:
+    async def _execute(self, request: ExecutionRequest) -> ExecutionResult:
+        self._requests += 1
+        self._inputs += len(request.inputs)
+        keys = [CallKey(request.program, text, request.screen, request.repeats) for text in request.inputs]
+        fresh: list[CallKey] = []
+        found: list[asyncio.Future[Outcome] | Outcome] = []
+        for key in keys:
+            known = self._cache.get(key)
+            if known is None:
+                fresh.append(key)
+                known = self._cache.begin(key)
+            found.append(known)
+        if fresh:
+            self._run(request, fresh)
+        # Shielded: a caller who gives up must not take along what others wait for.
+        outcomes = [each if isinstance(each, Outcome) else await asyncio.shield(each) for each in found]
+        return _assemble(outcomes, cached=not fresh)
+
+    def _run(self, request: ExecutionRequest, keys: Sequence[CallKey]) -> None:
+        """Have calls of one program run; their outcomes go to the cache."""
+        refusal = self._too_long(keys)
+        if refusal is not None:
+            refused = CallResult(status=CallStatus.REJECTED, error=refusal)
+            self._finish(keys, [Outcome(refused, None)] * len(keys))
+            return
+        run = _Run(len(keys), _runs(request), self._limits)
+        job = Job(
+            program=request.program,
+            inputs=[key.input for key in keys],
+            screen=request.screen,
+            on_reply=run.take,
+            on_end=lambda lost: self._finish(keys, run.outcomes(lost)),
+        )
+        assert self._dispatcher is not None
+        self._dispatcher.submit(job)
+
+    def _finish(self, keys: Sequence[CallKey], outcomes: Sequence[Outcome]) -> None:
+        for key, outcome in zip(keys, outcomes, strict=True):
+            self._calls[outcome.call.status.value] += 1
+            self._cache.finish(key, outcome)
+
+    def _too_long(self, keys: Sequence[CallKey]) -> str | None:
+        if _bytes(keys[0].program) > self._config.source_bytes:
             return f"the program is longer than {self._config.source_bytes} bytes"
-        if sum(map(_bytes, request.inputs)) > protocol.MAX_INPUT_BYTES:
+        if sum(_bytes(key.input) for key in keys) > protocol.MAX_INPUT_BYTES:
             return f"the inputs are longer than {protocol.MAX_INPUT_BYTES} bytes"
         return None
 
-    async def _run(self, request: ExecutionRequest) -> ExecutionResult:
-        refusal = self._too_long(request)
-        if refusal is not None:
-            result = ExecutionResult(outputs=(_same(CallStatus.REJECTED, refusal),) * len(request.inputs))
+
+def _most_runs(repeats: int) -> int:
+    """Runs of a program whose result may hang on the order of a set: two interpreters agree on it too easily."""
+    return 2 * repeats if repeats > 1 else 1
+
+
+def _runs(request: ExecutionRequest) -> int:
+    if request.repeats == 1:
+        return 1
+    tree = parse(request.program)
+    suspect = tree is not None and order_suspect(tree, [text for text in request.inputs if _is_arguments(text)])
+    return _most_runs(request.repeats) if suspect else request.repeats
+
+
+def _is_arguments(text: str) -> bool:
+    try:
+        values.parse_arguments(text)
+    except values.PlainDataError:
+        return False
+    return True
+
+
+class _Run:
+    """Collects the replies of one job. Repeats come one after another, so a program that fails at once costs one."""
+
+    def __init__(self, inputs: int, repeats: int, limits: protocol.Limits) -> None:
+        self._inputs, self._repeats, self._limits = inputs, repeats, limits
+        self._first: tuple[CallResult, ...] = ()
+        self._screen: tuple[str, ...] = ()
+        self._agreed = [True] * inputs
+        self._done = 0
+
+    def take(self, parts: list[bytes]) -> bool:
+        """Take in a reply; whether the program must run once more."""
+        outputs, screen = protocol.read_parts(parts, self._inputs, self._limits)
+        if self._done == 0:
+            self._first, self._screen = outputs, screen
         else:
-            result = await self._run_repeats(request)
-        self._calls.update(output.status.value for output in result.outputs)
-        return result
+            agree = [_agree(a, b) for a, b in zip(self._first, outputs, strict=True)]
+            self._agreed = [before and now for before, now in zip(self._agreed, agree, strict=True)]
+        self._done += 1
+        return self._done < self._repeats and self._established and all(self._agreed)
 
-    async def _run_repeats(self, request: ExecutionRequest) -> ExecutionResult:
-        """Repeats run one after another, so that a program that fails at once costs one run."""
-        used: list[Slot] = []
-        first = await self._run_once(request, used)
-        deterministic = True
-        for _ in range(1, request.repeats):
-            if not deterministic or not all(output.status in _REPEATABLE for output in first.outputs):
-                break
-            again = await self._run_once(request, used)
-            if again.lost:
-                return again
-            deterministic = all(map(_agree, first.outputs, again.outputs))
-        established = request.repeats > 1 and all(output.status in _REPEATABLE for output in first.outputs)
-        return ExecutionResult(
-            outputs=first.outputs, screen=first.screen, deterministic=deterministic if established else None
-        )
+    def outcomes(self, lost: bool) -> list[Outcome]:
+        if lost:
+            error = "the executor lost its sandbox twice while running this"
+            return [Outcome(CallResult(status=CallStatus.LOST, error=error), None)] * self._inputs
+        established = self._repeats > 1 and self._established
+        return [
+            Outcome(call, agreed if established else None, self._screen)
+            for call, agreed in zip(self._first, self._agreed, strict=True)
+        ]
 
-    async def _run_once(self, request: ExecutionRequest, used: list[Slot]) -> ExecutionResult:
-        """One run in a slot that is not in ``used``; the slot that ran it is added there."""
-        assert self._slots is not None
-        message = {"program": request.program, "inputs": list(request.inputs), "screen": request.screen}
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                # What took one sandbox often takes its neighbours; give their ends time to be noticed.
-                await asyncio.sleep(_RETRY_S)
-            async with self._slots.whole(used) if attempt else self._slots.place(used) as slot:
-                try:
-                    connection = await slot.connect()
-                    reply = await connection.call(message, _WINDOW * self._limits.request_s)
-                    outputs, screen = protocol.read_reply(reply, len(request.inputs), self._limits.output_bytes)
-                except (WorkerLostError, protocol.ProtocolError) as error:
-                    _log.warning("a sandbox was lost: %s", error)
-                    continue
-                used.append(slot)
-                return ExecutionResult(outputs=outputs, screen=screen)
-        lost = _same(CallStatus.LOST, "the executor lost its sandbox twice while running this")
-        return ExecutionResult(outputs=(lost,) * len(request.inputs))
+    @property
+    def _established(self) -> bool:
+        return all(call.status in _REPEATABLE for call in self._first)
 
 
-async def _close(slots: list[Slot]) -> None:
-    await asyncio.gather(*(slot.connection.close() for slot in slots if slot.connection is not None))
-
-
-def _same(status: CallStatus, error: str) -> CallResult:
-    return CallResult(status=status, error=error)
+def _assemble(outcomes: Sequence[Outcome], *, cached: bool) -> ExecutionResult:
+    agreed = [outcome.agreed for outcome in outcomes]
+    return ExecutionResult(
+        outputs=tuple(outcome.call for outcome in outcomes),
+        deterministic=None if None in agreed else all(agreed),
+        screen=next((outcome.screen for outcome in outcomes if outcome.screen), ()),
+        cached=cached,
+    )
 
 
 def _agree(a: CallResult, b: CallResult) -> bool:
@@ -202,4 +264,4 @@ def _agree(a: CallResult, b: CallResult) -> bool:
 
 
 def _bytes(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

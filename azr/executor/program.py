@@ -10,40 +10,36 @@ import builtins
 import sys
 import time
 import types
-from collections.abc import Callable, Sequence
 
 from azr import values
 from azr.executor import protocol, screen
 from azr.executor.protocol import Limits, sentence
-from azr.records import CallResult, CallStatus
 
-_NAME = "program"
+_NAME = screen.FILE_NAME
 
 
-def run(request: dict, pending: Sequence[int], limits: Limits, report: Callable[[dict], None]) -> None:
-    """Report the screen's verdict and, if it passed, the outcome of each pending input, in order."""
-    source = request["program"]
-    reasons = screen.check(source, limits.banned_modules) if request["screen"] else screen.parse(source)[1]
-    report({"screen": [sentence(reason) for reason in reasons[: protocol.MAX_REASONS]]})
-    if reasons:
+def run(body: bytes | memoryview, first: int, limits: Limits, writer: int) -> None:
+    """Report why a request's program is refused, else the outcome of each input from ``first`` on, in order."""
+    source, inputs, screened = protocol.request_texts(body)
+    code, reasons = screen.load(source, limits.banned_modules if screened else None)
+    if code is None:
+        protocol.write(writer, protocol.screen_report(reasons))
         return
-    code = compile(source, _NAME, "exec", dont_inherit=True)
-    for index in pending:
-        report(protocol.call_message(_call(code, request["inputs"][index], limits.output_bytes)))
+    for text in inputs[first:]:
+        protocol.write(writer, _call(code, text, limits.output_bytes))
 
 
-def _call(code: types.CodeType, text: str, output_bytes: int) -> CallResult:
+def _call(code: types.CodeType, text: str, output_bytes: int) -> bytes:
     try:
         arguments = values.parse_arguments(text)
     except values.PlainDataError as refusal:
-        return CallResult(status=CallStatus.REJECTED, error=sentence(f"argument text: {refusal}"))
-    started = time.process_time()
-    status, value, error = _outcome(code, arguments, output_bytes)
-    cpu_s = max(0.0, time.process_time() - started)
-    return CallResult(status=status, value=value, error=error, cpu_s=cpu_s)
+        return protocol.call_report(protocol.REJECTED, sentence(f"argument text: {refusal}"), 0.0, 0.0)
+    wall, cpu = time.monotonic(), time.process_time()
+    status, said = _outcome(code, arguments, output_bytes)
+    return protocol.call_report(status, said, time.monotonic() - wall, time.process_time() - cpu)
 
 
-def _outcome(code: types.CodeType, arguments: tuple, output_bytes: int) -> tuple[CallStatus, str | None, str | None]:
+def _outcome(code: types.CodeType, arguments: tuple, output_bytes: int) -> tuple[bytes, str]:
     # A module of its own per call: globals set by one call do not reach the next.
     module = types.ModuleType(_NAME)
     module.__dict__["__builtins__"] = builtins
@@ -52,21 +48,20 @@ def _outcome(code: types.CodeType, arguments: tuple, output_bytes: int) -> tuple
         exec(code, module.__dict__)
         function = module.__dict__.get("f")
         if not callable(function):
-            return CallStatus.REJECTED, None, "the program defines no function f"
-        value = function(*arguments)
-        return CallStatus.OK, values.canonical(value, max_bytes=output_bytes), None
+            return protocol.REJECTED, "the program defines no function f"
+        return protocol.OK, values.canonical(function(*arguments), max_bytes=output_bytes)
     except BaseException as error:
         # The boundary: whatever the program raises, SystemExit included, is its outcome.
         return _failure(error)
 
 
-def _failure(error: BaseException) -> tuple[CallStatus, None, str]:
+def _failure(error: BaseException) -> tuple[bytes, str]:
     kind = type(error)
     if kind is values.TooLargeError:
-        return CallStatus.OUTPUT_TOO_LARGE, None, sentence(f"the returned value: {error}")
+        return protocol.OUTPUT_TOO_LARGE, sentence(f"the returned value: {error}")
     if kind is values.PlainDataError:
-        return CallStatus.REJECTED, None, sentence(f"the returned value: {error}")
+        return protocol.REJECTED, sentence(f"the returned value: {error}")
     if issubclass(kind, MemoryError):
-        return CallStatus.MEMORY, None, "the program ran out of memory"
+        return protocol.MEMORY, "the program ran out of memory"
     name = values.type_name(kind)
-    return CallStatus.RAISED, None, name if name.isidentifier() else "Exception"
+    return protocol.RAISED, sentence(name) if name.isidentifier() else "Exception"

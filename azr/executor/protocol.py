@@ -1,20 +1,26 @@
-"""What the pool and a zygote say to each other: JSON frames with a length in front, over pipes.
+"""What the pool, a zygote and its children say to each other: frames with a length in front, over pipes.
 
-Pool to zygote: one frame of ``Limits``, then requests ``{id, program, inputs, screen}``.
-Zygote to pool: one frame ``{broken_walls}``, then replies ``{id, screen, outputs}``, in any order.
-A forked child reports to its zygote in the same form: ``{screen}``, then one call outcome per input.
+    pool → zygote    once ``Limits`` as JSON, then requests: number, count of inputs, texts
+    zygote → pool    once JSON ``{broken_walls}``, then parts, request by request: number, letter, seconds, and a
+                     child's report as it came, or what ended the child
+    child → zygote   reports: `Part.SCREEN` and the reasons, or `Part.CALL`, status, times and text for each input
 
-A frame that arrives is data: its size, shape and every field are checked, and nothing in it is obeyed.
+Nothing here is JSON once programs run, and the zygote looks into nothing: between two forks every page that it or a
+child writes to is copied, and reference counts make that every object in use.
+
+What a frame holds is data: the pool checks its size, shape and every field, and obeys nothing in it.
 """
 
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from azr import values
 from azr.records import CallResult, CallStatus
 
 MAX_INPUTS = 128
@@ -25,10 +31,36 @@ REQUEST_BYTES = 2**24
 """Longest request frame."""
 MAX_REASONS = 50
 SCREEN_BYTES = 2**18
-"""Longest frame of screen reasons."""
+"""Longest report of screen reasons."""
 _MAX_SENTENCE = 500
+_TOGETHER = 4
+"""All values of one request may be this many times as long as one: the pool reads them one after another."""
 _MAX_SECONDS = 1e9
-_LENGTH = struct.Struct("!I")
+LENGTH = struct.Struct("!I")
+REQUEST = struct.Struct("!IH")
+PART = struct.Struct("!Icf")
+CODE = struct.Struct("!h")
+"""Exit code of a child, negative for the signal that ended it."""
+_CLAIM = struct.Struct("!cff")
+_CLAIMS = {
+    CallStatus.OK: b"o",
+    CallStatus.RAISED: b"r",
+    CallStatus.MEMORY: b"m",
+    CallStatus.OUTPUT_TOO_LARGE: b"l",
+    CallStatus.REJECTED: b"j",
+}
+"""What a child may say of a call."""
+OK, RAISED, MEMORY, OUTPUT_TOO_LARGE, REJECTED = _CLAIMS.values()
+_STATUSES = {letter: status for status, letter in _CLAIMS.items()}
+
+
+class Part:
+    """Letters of the parts of a reply."""
+
+    CALL, SCREEN = b"c", b"s"
+    """What a child reported."""
+    TIMEOUT, CRASHED, FORGED = b"t", b"x", b"f"
+    """How it ended without a report."""
 
 
 class ProtocolError(Exception):
@@ -40,7 +72,7 @@ class Limits:
     """What every program of a zygote is held to."""
 
     wall_s: float
-    """Wall-clock limit of one call, and of reading the program, seconds."""
+    """Wall-clock limit of one call, seconds; of the first, reading the program included."""
     request_s: float
     """Wall-clock limit of all calls of one request, seconds."""
     memory_mb: int
@@ -51,23 +83,26 @@ class Limits:
 
     @property
     def report_bytes(self) -> int:
-        """Longest frame about one call: JSON escapes at most triple the bytes of a canonical text."""
-        return 3 * self.output_bytes + 4096
+        """Longest report of a child."""
+        return max(self.output_bytes + 4096, SCREEN_BYTES)
 
     @property
-    def reply_bytes(self) -> int:
-        """Longest frame about one request."""
-        return MAX_INPUTS * self.report_bytes + SCREEN_BYTES
+    def part_bytes(self) -> int:
+        """Longest frame about one call."""
+        return PART.size + self.report_bytes
+
+
+def frame(body: bytes) -> bytes:
+    return LENGTH.pack(len(body)) + body
 
 
 def encode(message: dict) -> bytes:
-    """The frame of a message; ASCII, so that any text survives."""
-    body = json.dumps(message).encode("ascii")
-    return _LENGTH.pack(len(body)) + body
+    """The body of a message; ASCII, so that any text survives."""
+    return json.dumps(message).encode("ascii")
 
 
 def decode(body: bytes) -> dict:
-    """The message of a frame's body. Raises ProtocolError for anything but a JSON object."""
+    """The message of a body. Raises ProtocolError for anything but a JSON object."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -77,130 +112,245 @@ def decode(body: bytes) -> dict:
     return message
 
 
-def frame_length(header: bytes | bytearray, limit: int) -> int:
-    """The body's length that a header announces. Raises ProtocolError when it exceeds ``limit``."""
-    (length,) = _LENGTH.unpack(header)
+HEADER_BYTES = LENGTH.size
+
+
+def frame_end(data: bytes, limit: int, start: int = 0) -> int:
+    """Where the frame that begins at ``start`` ends. Raises ProtocolError when its body is longer than the limit."""
+    (length,) = LENGTH.unpack_from(data, start)
     if length > limit:
         raise ProtocolError(f"a frame of {length} bytes exceeds {limit}")
-    return length
+    return start + HEADER_BYTES + length
 
 
-HEADER_BYTES = _LENGTH.size
+def write(descriptor: int, body: bytes) -> None:
+    """Write one frame to a blocking descriptor. Raises BrokenPipeError when nobody reads."""
+    _write_all(descriptor, memoryview(frame(body)))
 
 
-def read(descriptor: int, limit: int) -> dict | None:
-    """The next message from a blocking descriptor, or None at its end."""
-    header = _read_exactly(descriptor, HEADER_BYTES)
-    if header is None:
+def pass_on(descriptor: int, head: bytes, content: memoryview) -> None:
+    """Write one frame of two pieces, leaving no copy of the content in memory. Raises as ``write``."""
+    start = LENGTH.pack(len(head) + len(content)) + head
+    written = os.writev(descriptor, (start, content))
+    if written < len(start):
+        _write_all(descriptor, memoryview(start)[written:])
+    _write_all(descriptor, content[max(0, written - len(start)) :])
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def read(descriptor: int, buffer: bytearray) -> int | None:
+    """Read one frame, and nothing of the next, into the buffer; the length of its body, or None at the end."""
+    head = _fill(descriptor, memoryview(buffer)[:HEADER_BYTES])
+    if not head:
         return None
-    body = _read_exactly(descriptor, frame_length(header, limit))
-    return None if body is None else decode(body)
+    (length,) = LENGTH.unpack_from(buffer)
+    if length > len(buffer):
+        buffer += bytes(length - len(buffer))
+    return length if _fill(descriptor, memoryview(buffer)[:length]) else None
 
 
-def _read_exactly(descriptor: int, count: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < count:
-        piece = os.read(descriptor, min(count - len(data), 2**20))
-        if not piece:
-            return None
-        data += piece
-    return bytes(data)
-
-
-def write(descriptor: int, message: dict) -> None:
-    """Write a message to a blocking descriptor. Raises BrokenPipeError when nobody reads."""
-    frame = memoryview(encode(message))
-    while frame:
-        frame = frame[os.write(descriptor, frame) :]
+def _fill(descriptor: int, room: memoryview) -> bool:
+    while room:
+        got = os.readv(descriptor, (room,))
+        if not got:
+            return False
+        room = room[got:]
+    return True
 
 
 class FrameBuffer:
-    """Collects bytes that arrive in pieces and gives back whole messages."""
+    """Collects bytes that arrive in pieces and gives back whole bodies."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._data = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Bodies completed by ``data``. Raises ProtocolError for a frame longer than the limit."""
+        self._data = data = self._data + data if self._data else data
+        bodies, start = [], 0
+        while len(data) - start >= HEADER_BYTES:
+            end = frame_end(data, self._limit, start)
+            if len(data) < end:
+                break
+            bodies.append(data[start + HEADER_BYTES : end])
+            start = end
+        self._data = data[start:]
+        return bodies
+
+
+class StreamSplitter:
+    """Takes standard output out of Docker's attach stream, whose pieces carry a header of their own."""
+
+    _HEADER = struct.Struct("!B3xI")
+    _STDOUT = 1
+
+    def __init__(self) -> None:
         self._data = bytearray()
 
-    def feed(self, data: bytes) -> list[dict]:
-        """Messages completed by ``data``. Raises ProtocolError."""
+    def output(self, data: bytes) -> bytes:
+        """Standard output completed by ``data``; what the other streams say is dropped."""
         self._data += data
-        messages = []
-        while len(self._data) >= HEADER_BYTES:
-            end = HEADER_BYTES + frame_length(self._data[:HEADER_BYTES], self._limit)
+        pieces = []
+        while len(self._data) >= self._HEADER.size:
+            stream, length = self._HEADER.unpack_from(self._data)
+            end = self._HEADER.size + length
             if len(self._data) < end:
                 break
-            messages.append(decode(bytes(self._data[HEADER_BYTES:end])))
+            if stream == self._STDOUT:
+                pieces.append(bytes(self._data[self._HEADER.size : end]))
             del self._data[:end]
-        return messages
+        return b"".join(pieces)
 
 
-def limits_message(limits: Limits) -> dict:
-    return asdict(limits)
+def limits_body(limits: Limits) -> bytes:
+    return encode(asdict(limits))
 
 
-def read_limits(message: dict) -> Limits:
+def read_limits(body: bytes) -> Limits:
+    message = decode(body)
     return Limits(**{**message, "banned_modules": tuple(message["banned_modules"])})
 
 
-def read_screen(message: dict) -> tuple[str, ...]:
-    """The reasons in a message. Raises ProtocolError."""
-    reasons = message.get("screen")
-    if type(reasons) is not list or len(reasons) > MAX_REASONS or not all(_is_sentence(r) for r in reasons):
-        raise ProtocolError("malformed screen")
-    return tuple(reasons)
+def request_body(number: int, program: str, inputs: Sequence[str], screen: bool) -> bytes:
+    return REQUEST.pack(number, len(inputs)) + marshal.dumps((program, *inputs, screen))
 
 
-def call_message(result: CallResult) -> dict:
-    return {
-        "status": result.status.value,
-        "value": result.value,
-        "error": result.error,
-        "wall_s": result.wall_s,
-        "cpu_s": result.cpu_s,
-    }
+def request_texts(body: bytes | memoryview) -> tuple[str, list[str], bool]:
+    """A request's program, its inputs, and whether to screen it. The pool is trusted, so marshal may read it."""
+    program, *inputs, screen = marshal.loads(body[REQUEST.size :])
+    return program, inputs, screen
 
 
-def read_call(message: Any, output_bytes: int) -> CallResult:
-    """The outcome of one call in a message. Raises ProtocolError unless it is exactly well-formed."""
-    if type(message) is not dict or set(message) != {"status", "value", "error", "wall_s", "cpu_s"}:
-        raise ProtocolError("malformed call")
-    value, error = message["value"], message["error"]
-    if type(message["status"]) is not str or message["status"] not in _STATUSES:
-        raise ProtocolError("unknown status")
-    status = CallStatus(message["status"])
-    if (status is CallStatus.OK) != _is_text(value, output_bytes) or (value is not None) != (status is CallStatus.OK):
-        raise ProtocolError("malformed value")
-    if (error is None) != (status is CallStatus.OK) or not (error is None or _is_sentence(error)):
-        raise ProtocolError("malformed error")
-    wall_s, cpu_s = (_seconds(message[name]) for name in ("wall_s", "cpu_s"))
-    return CallResult(status=status, value=value, error=error, wall_s=wall_s, cpu_s=cpu_s)
+def read_number(part: bytes) -> int:
+    """The number of the request that a part answers. Raises ProtocolError."""
+    if len(part) < PART.size:
+        raise ProtocolError("a cut part")
+    return PART.unpack_from(part)[0]
 
 
-_STATUSES = frozenset(status.value for status in CallStatus if status is not CallStatus.LOST)
+def is_screen(part: bytes) -> bool:
+    """Whether a part says that the program was refused, so that none follows for the other inputs."""
+    return PART.unpack_from(part)[1] == Part.SCREEN
 
 
-def read_reply(message: dict, inputs: int, output_bytes: int) -> tuple[tuple[CallResult, ...], tuple[str, ...]]:
-    """Call outcomes, one per input, and screen reasons of a reply. Raises ProtocolError."""
-    outputs = message.get("outputs")
-    if type(outputs) is not list or len(outputs) != inputs:
-        raise ProtocolError("malformed outputs")
-    return tuple(read_call(output, output_bytes) for output in outputs), read_screen(message)
+def read_parts(parts: Sequence[bytes], inputs: int, limits: Limits) -> tuple[tuple[CallResult, ...], tuple[str, ...]]:
+    """Call outcomes, one per input, and screen reasons. A report that no honest child sends fails its own call only."""
+    if is_screen(parts[0]):
+        _, _, wall_s = PART.unpack_from(parts[0])
+        try:
+            reasons = _read_reasons(parts[0][PART.size :])
+        except ProtocolError as error:
+            return (_forged(error, wall_s),) * inputs, ()
+        return (CallResult(status=CallStatus.REJECTED, error=reasons[0]),) * inputs, reasons
+    outcomes: list[CallResult] = []
+    left = _TOGETHER * limits.output_bytes
+    for part in parts:
+        left -= len(part) - PART.size
+        outcomes.append(_outcome(part, limits.output_bytes) if left >= 0 else _TOO_MUCH)
+    return tuple(outcomes), ()
+
+
+def call_report(status: bytes, text: str, wall_s: float, cpu_s: float) -> bytes:
+    """A child's report of one call: its canonical value, or an error."""
+    return Part.CALL + _CLAIM.pack(status, wall_s, cpu_s) + text.encode("utf-8", "backslashreplace")
+
+
+def screen_report(reasons: Sequence[str]) -> bytes:
+    """A child's report of why it refused the program."""
+    return Part.SCREEN + _join(*(sentence(reason) for reason in reasons[:MAX_REASONS]))
 
 
 def sentence(text: str) -> str:
-    """``text`` cut to what an error field may hold."""
-    return text[:_MAX_SENTENCE]
+    """``text`` cut to what an error field may hold, on one line."""
+    return (text if text.isprintable() else ascii(text))[:_MAX_SENTENCE]
 
 
-def _is_sentence(value: object) -> bool:
-    return type(value) is str and len(value) <= _MAX_SENTENCE
+def _outcome(part: bytes, output_bytes: int) -> CallResult:
+    _, letter, wall_s = PART.unpack_from(part)
+    content = part[PART.size :]
+    if letter == Part.TIMEOUT:
+        return CallResult(status=CallStatus.TIMEOUT, error="the time limit passed", wall_s=wall_s)
+    if letter == Part.CRASHED and len(content) == CODE.size:
+        (code,) = CODE.unpack(content)
+        how = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
+        return CallResult(status=CallStatus.CRASHED, error=f"the process {how}", wall_s=wall_s)
+    try:
+        if letter != Part.CALL:
+            raise ProtocolError("no report of a call")
+        return _read_claim(content, wall_s, output_bytes)
+    except ProtocolError as error:
+        return _forged(error, wall_s)
 
 
-def _is_text(value: object, limit: int) -> bool:
-    return type(value) is str and len(value.encode("utf-8", "surrogatepass")) <= limit
+_TOO_MUCH = CallResult(status=CallStatus.OUTPUT_TOO_LARGE, error="the returned values are too long together")
 
 
-def _seconds(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < _MAX_SECONDS:
+def _forged(error: ProtocolError, wall_s: float) -> CallResult:
+    """What a program gets for a report that no honest child sends: its own call failed, nobody else's."""
+    return CallResult(status=CallStatus.CRASHED, error=sentence(f"forged report: {error}"), wall_s=wall_s)
+
+
+def _read_reasons(content: bytes) -> tuple[str, ...]:
+    try:
+        reasons = tuple(_split(content, 0))
+    except (UnicodeDecodeError, struct.error) as error:
+        raise ProtocolError("malformed screen") from error
+    if not 0 < len(reasons) <= MAX_REASONS or not all(map(_is_sentence, reasons)):
+        raise ProtocolError("malformed screen")
+    return reasons
+
+
+def _read_claim(content: bytes, wall_s: float, output_bytes: int) -> CallResult:
+    """A child's claim, its value truly canonical and its times no longer than the zygote measured."""
+    if len(content) < _CLAIM.size:
+        raise ProtocolError("a cut call")
+    letter, own_wall_s, own_cpu_s = _CLAIM.unpack_from(content)
+    try:
+        status = _STATUSES[letter]
+        text = content[_CLAIM.size :].decode()
+    except (KeyError, UnicodeDecodeError) as error:
+        raise ProtocolError("malformed call") from error
+    if not (0 <= own_wall_s < _MAX_SECONDS and 0 <= own_cpu_s < _MAX_SECONDS):
         raise ProtocolError("malformed seconds")
-    return float(value)
+    wall_s = min(own_wall_s, wall_s)
+    times = {"wall_s": wall_s, "cpu_s": min(own_cpu_s, wall_s)}
+    if status is CallStatus.OK:
+        return CallResult(status=status, value=_canonical(text, output_bytes), **times)
+    if not _is_sentence(text) or (status is CallStatus.RAISED and not text.isidentifier()):
+        raise ProtocolError("malformed error")
+    return CallResult(status=status, error=text, **times)
+
+
+def _is_sentence(text: str) -> bool:
+    return 0 < len(text) <= _MAX_SENTENCE and text.isprintable()
+
+
+def _canonical(value: str, output_bytes: int) -> str:
+    try:
+        return values.canonical(values.parse(value), max_bytes=output_bytes)
+    except values.PlainDataError as error:
+        raise ProtocolError(f"the value is not plain data ({error})") from error
+
+
+def _join(*texts: str) -> bytes:
+    pieces: list[bytes] = []
+    for text in texts:
+        data = text.encode("utf-8", "backslashreplace")
+        pieces += (LENGTH.pack(len(data)), data)
+    return b"".join(pieces)
+
+
+def _split(data: bytes, start: int) -> list[str]:
+    """Texts that ``_join`` put together. Raises struct.error or UnicodeDecodeError for what it did not."""
+    texts = []
+    while start < len(data):
+        (length,) = LENGTH.unpack_from(data, start)
+        start += LENGTH.size
+        texts.append(data[start : start + length].decode())
+        start += length
+    return texts

@@ -1,4 +1,4 @@
-"""Backends: what is put around a zygote before it starts, as a command in front of its own.
+"""Backends: what is put around a zygote before it starts.
 
 Behind every backend the zygote seals its children alike (limits, user, empty root, seccomp filter) and tries
 the walls out before it serves. A backend adds what only its launcher can give. A new one is one entry below.
@@ -6,22 +6,30 @@ the walls out before it serves. A backend adds what only its launcher can give. 
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_PROBE_S = 10.0
+from azr.config import ExecutorConfig
+from azr.executor import bubblewrap, namespace
+from azr.executor.sandbox import Launcher, UnusableError
+
+Prepare = Callable[[ExecutorConfig], tuple[Launcher, str]]
+"""Try a backend out; its launcher and what it offers. Raises UnusableError, with the remedy. May take a minute."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
-    """One way to launch a zygote."""
+def _docker(config: ExecutorConfig) -> tuple[Launcher, str]:
+    # Its client costs a third of a second to import, which other backends need not pay.
+    from azr.executor import container
 
-    offers: str
-    """What it puts around the program, for the log."""
-    prefix: Callable[[], tuple[str, ...]]
-    """Command line in front of the zygote's."""
+    return container.prepare(config)
+
+
+BACKENDS: dict[str, Prepare] = {
+    "docker": _docker,
+    "bubblewrap": bubblewrap.prepare,
+    "namespace": namespace.prepare,
+}
+"""Strongest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,46 +37,35 @@ class Walls:
     """The backend that was chosen."""
 
     name: str
-    prefix: tuple[str, ...]
+    launcher: Launcher
     reason: str
     """One line: which backend, what it offers, and why no stronger one."""
 
 
-def _namespace_prefix() -> tuple[str, ...]:
-    user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
-    return ("unshare", *user, "--net", "--ipc", "--pid", "--fork", "--kill-child")
-
-
-BACKENDS: dict[str, Backend] = {
-    "namespace": Backend(offers="network, process and IPC namespaces of its own", prefix=_namespace_prefix),
-    "process": Backend(offers="a plain process", prefix=tuple),
-}
-"""Strongest first."""
-
-
-def choose(name: str) -> Walls:
-    """The named backend, or the strongest that works here for ``auto``.
+def choose(config: ExecutorConfig) -> Walls:
+    """The configured backend, or the strongest that works here for ``auto``. Blocks; the first use builds an image.
 
     Raises ValueError when the named backend does not work on this machine.
     """
     passed_over: list[str] = []
-    for candidate in BACKENDS if name == "auto" else (name,):
-        backend = BACKENDS[candidate]
-        prefix = backend.prefix()
-        problem = _problem(prefix)
-        if problem is None:
-            reason = "; ".join([f"{candidate}: {backend.offers}", *passed_over])
-            return Walls(name=candidate, prefix=prefix, reason=reason)
-        passed_over.append(f"{candidate} does not work here ({problem})")
-    raise ValueError(f"executor.backend: {'; '.join(passed_over)}; choose another backend or auto.")
+    for name in BACKENDS if config.backend == "auto" else (config.backend,):
+        try:
+            launcher, offers = BACKENDS[name](config)
+        except UnusableError as problem:
+            passed_over.append(f"{name} does not work here: {problem}")
+        else:
+            return Walls(name=name, launcher=launcher, reason="; ".join([f"{name}: {offers}", *passed_over]))
+    raise ValueError(f"executor.backend: {'; '.join(passed_over)}.")
 
 
-def _problem(prefix: tuple[str, ...]) -> str | None:
-    """Why a command behind this prefix cannot run here; None when it can."""
+def report(config: ExecutorConfig) -> list[tuple[str, bool, str]]:
+    """Each backend, strongest first: its name, whether it works here, and what it offers or what to do. Blocks."""
+    return [(name, *_verdict(prepare, config)) for name, prepare in BACKENDS.items()]
+
+
+def _verdict(prepare: Prepare, config: ExecutorConfig) -> tuple[bool, str]:
     try:
-        run = subprocess.run([*prefix, "true"], capture_output=True, text=True, timeout=_PROBE_S, check=False)
-    except FileNotFoundError as error:
-        return f"{error.filename} is not installed"
-    except subprocess.TimeoutExpired:
-        return f"no answer in {_PROBE_S:g} s"
-    return None if run.returncode == 0 else run.stderr.strip() or f"exit code {run.returncode}"
+        _, offers = prepare(config)
+    except UnusableError as problem:
+        return False, str(problem)
+    return True, offers

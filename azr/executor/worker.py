@@ -10,22 +10,21 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import select
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 sys.path.insert(0, _ROOT)
 
-from azr import values  # noqa: E402
-from azr.executor import program, protocol  # noqa: E402
-from azr.executor.child import Child, PoolGoneError, Report  # noqa: E402
+from azr.executor import program, protocol, screen  # noqa: E402
 from azr.executor.lockdown import Lockdown, broken_walls  # noqa: E402
-from azr.executor.protocol import Limits  # noqa: E402
-from azr.records import CallResult, CallStatus  # noqa: E402
+from azr.executor.protocol import Limits, Part  # noqa: E402
 
 ALLOWED_MODULES = (
     "abc", "array", "ast", "base64", "binascii", "bisect", "cmath", "collections", "collections.abc", "colorsys",
@@ -42,111 +41,162 @@ _CODECS = (
 _FORGOTTEN = ("azr", "ctypes", "_ctypes", "select", "socket", "_socket", "resource", "tempfile", "gc", "__main__")
 _MAX_TIMEOUTS = 2
 _WALLS_S = 10.0
+_WARM_UP_RUNS = 20
+_USUAL_BYTES = 2**15
+"""Room for the frames that usually come; the buffer grows for others."""
+
+
+class PoolGoneError(Exception):
+    """The pool closed the zygote's input while a program was running."""
 
 
 class Zygote:
-    """Serves the requests of one pool until it goes away."""
+    """Serves the requests of one pool until it goes away.
+
+    Requests and reports pass through one buffer each, which are wiped after every program: what one program got, or
+    what the pool has sent ahead, is not in the memory that the next one inherits.
+    """
 
     def __init__(self, commands: int, replies: int, limits: Limits) -> None:
         self._commands = commands
         self._replies = replies
         self._limits = limits
         self._lockdown = Lockdown(limits.memory_mb, limits.request_s)
+        self._poll = select.poll()
+        self._poll.register(commands, 0)
+        self._report = memoryview(bytearray(limits.report_bytes))
+        self._zeros = memoryview(bytes(limits.report_bytes))
 
     def serve(self) -> None:
-        protocol.write(self._replies, {"broken_walls": self._try_walls()})
-        while (request := protocol.read(self._commands, protocol.REQUEST_BYTES)) is not None:
-            protocol.write(self._replies, self._answer(request))
-
-    def _fork(self, target: Callable[[Report], None]) -> Child:
-        report_bytes = max(self._limits.report_bytes, protocol.SCREEN_BYTES)
-        return Child(self._lockdown, target, pool=self._commands, report_bytes=report_bytes)
+        greeting = protocol.encode({"broken_walls": self._try_walls()})
+        protocol.write(self._replies, greeting)
+        # The pipe to a child gets the lowest free number, always the same: one registration serves all of them.
+        reader, writer = os.pipe()
+        self._poll.register(reader, select.POLLIN)
+        os.close(reader)
+        os.close(writer)
+        request = bytearray(_USUAL_BYTES)
+        while (length := protocol.read(self._commands, request)) is not None:
+            self._answer(memoryview(request)[:length])
+            request[:length] = bytes(length)
 
     def _try_walls(self) -> list[str]:
         """Names of the walls that a sealed child got through, or of the seal when it could not be applied."""
         zygote = os.getpid()
-        child = self._fork(lambda report: report({"broken_walls": broken_walls(zygote)}))
-        message = child.next_message(time.monotonic() + _WALLS_S)
-        child.end()
+        reader, writer = os.pipe()
+        child = self._lockdown.fork()
+        if child == 0:
+            self._live(writer, lambda: os.write(writer, protocol.encode({"broken_walls": broken_walls(zygote)})))
+        os.close(writer)
+        told = os.read(reader, _USUAL_BYTES) if select.select([reader], [], [], _WALLS_S)[0] else b""
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reader)
         # Other walls can hide that the filter is missing, so that is not left to trying.
         unfiltered = [] if self._lockdown.filters else ["system calls"]
-        return unfiltered + (["seal"] if message is None else message["broken_walls"])
+        return unfiltered + (protocol.decode(told)["broken_walls"] if told else ["seal"])
 
-    def _answer(self, request: dict) -> dict:
-        outputs: list[CallResult] = []
-        reasons: tuple[str, ...] = ()
-        count, timeouts = len(request["inputs"]), 0
-        deadline = time.monotonic() + self._limits.request_s
-        while len(outputs) < count and not reasons:
-            if timeouts >= _MAX_TIMEOUTS or time.monotonic() >= deadline:
-                outputs += [_timeout(0.0)] * (count - len(outputs))
-                break
-            reasons, finished = self._run(request, len(outputs), deadline)
-            outputs += finished
-            timeouts += sum(output.status is CallStatus.TIMEOUT for output in finished)
-        if reasons:
-            outputs = [CallResult(status=CallStatus.REJECTED, error=reasons[0])] * count
-        calls = [protocol.call_message(output) for output in outputs]
-        return {"id": request["id"], "screen": list(reasons), "outputs": calls}
-
-    def _run(self, request: dict, first: int, deadline: float) -> tuple[tuple[str, ...], list[CallResult]]:
-        """Screen reasons, else outcomes of the inputs from ``first`` to the first that ended the child."""
-        pending = range(first, len(request["inputs"]))
-        child = self._fork(lambda report: program.run(request, pending, self._limits, report))
-        finished: list[CallResult] = []
-        started = time.monotonic()
+    def _live(self, writer: int, act: Callable[[], object]) -> None:
+        """A child's whole life."""
         try:
-            message = child.next_message(min(started + self._limits.wall_s, deadline))
-            if message is not None and (reasons := protocol.read_screen(message)):
-                return reasons, []
-            while message is not None and len(finished) < len(pending):
-                started = time.monotonic()
-                message = child.next_message(min(started + self._limits.wall_s, deadline))
-                if message is not None:
-                    wall_s = time.monotonic() - started
-                    finished.append(_verified(message, wall_s, self._limits.output_bytes))
-            if message is None:
-                finished.append(_ending(child.timed_out, child.end(), time.monotonic() - started))
-        except protocol.ProtocolError as error:
-            finished.append(CallResult(status=CallStatus.CRASHED, error=protocol.sentence(f"forged report: {error}")))
+            self._lockdown.seal(writer)
+            gc.enable()
+            act()
+            os._exit(0)
         finally:
-            child.end()
-        return (), finished
+            # An exception must never carry the child back into the zygote's loop.
+            os._exit(1)
+
+    def _answer(self, body: memoryview) -> None:
+        """Send a part for each input, or the screen's alone.
+
+        One long function: each function called between two forks has pages of its own that are copied then.
+        """
+        monotonic, poll, data, most = time.monotonic, self._poll.poll, self._report, len(self._report)
+        number, count = protocol.REQUEST.unpack_from(body)
+        wall_s, deadline = self._limits.wall_s, monotonic() + self._limits.request_s
+        done, timeouts, refused = 0, 0, False
+        while done < count and not refused:
+            started = monotonic()
+            if timeouts == _MAX_TIMEOUTS or started >= deadline:
+                protocol.write(self._replies, protocol.PART.pack(number, Part.TIMEOUT, 0.0))
+                done += 1
+                continue
+            reader, writer = os.pipe()
+            child = self._lockdown.fork()
+            if child == 0:
+                self._live(writer, partial(program.run, body, done, self._limits, writer))
+            os.close(writer)
+            filled, peak, ending = 0, 0, b""
+            while done < count and not ending and not refused:
+                left = min(started + wall_s, deadline) - monotonic()
+                events = poll(left * 1000) if left > 0 else ()
+                if not events:
+                    ending = Part.TIMEOUT
+                    break
+                if len(events) > 1 or events[0][0] != reader:
+                    raise PoolGoneError
+                got = os.readv(reader, (data[filled:],))
+                filled += got
+                peak = max(peak, filled)
+                if not got:
+                    ending = Part.CRASHED if filled < most else Part.FORGED
+                while filled >= protocol.HEADER_BYTES and done < count and not ending and not refused:
+                    end = protocol.HEADER_BYTES + protocol.LENGTH.unpack_from(data)[0]
+                    if end > most:
+                        ending = Part.FORGED
+                    elif filled < end:
+                        break
+                    else:
+                        now = monotonic()
+                        letter = bytes(data[4:5])
+                        head = protocol.PART.pack(number, letter, now - started)
+                        protocol.pass_on(self._replies, head, data[5:end])
+                        data[: filled - end] = data[end:filled]
+                        filled -= end
+                        started = now
+                        done += 1
+                        refused = done == 1 and letter == Part.SCREEN
+            os.kill(child, signal.SIGKILL)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            os.close(reader)
+            if ending:
+                if code == -signal.SIGXCPU:
+                    ending = Part.TIMEOUT
+                timeouts += ending == Part.TIMEOUT
+                head = protocol.PART.pack(number, ending, monotonic() - started)
+                protocol.write(self._replies, head + protocol.CODE.pack(code))
+                done += 1
+            data[:peak] = self._zeros[:peak]
 
 
-def _verified(message: dict, wall_s: float, output_bytes: int) -> CallResult:
-    """A child's claim with the time we measured, and its value rewritten as truly canonical text.
-
-    Raises ProtocolError for what no honest child sends.
-    """
-    claim = protocol.read_call(message, output_bytes)
-    value = claim.value
-    if value is not None:
-        try:
-            value = values.canonical(values.parse(value), max_bytes=output_bytes)
-        except values.PlainDataError as error:
-            raise protocol.ProtocolError(f"the value is not plain data ({error})") from error
-    return replace(claim, value=value, wall_s=wall_s, cpu_s=min(claim.cpu_s, wall_s))
-
-
-def _timeout(wall_s: float) -> CallResult:
-    return CallResult(status=CallStatus.TIMEOUT, error="the time limit passed", wall_s=wall_s)
-
-
-def _ending(timed_out: bool, code: int, wall_s: float) -> CallResult:
-    """What to say of a call whose child ended without reporting it."""
-    if timed_out or code == -signal.SIGXCPU:
-        return _timeout(wall_s)
-    how = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
-    return CallResult(status=CallStatus.CRASHED, error=f"the process {how}", wall_s=wall_s)
-
-
-def _preload() -> None:
+def _preload(limits: Limits) -> None:
     for name in ALLOWED_MODULES:
         importlib.import_module(name)
     for codec in _CODECS:
         "a".encode(codec).decode(codec)
     "\N{BULLET}".isidentifier()
+    warnings.simplefilter("ignore")
+    _warm_up(limits)
+
+
+def _warm_up(limits: Limits) -> None:
+    """Run a program of our own, so that children inherit code that is specialised and caches that are filled."""
+    body = protocol.request_body(0, "import math\ndef f(x):\n    return [x, math.floor(x)]", ["1.5"], True)
+    null = os.open(os.devnull, os.O_WRONLY)
+    for _ in range(_WARM_UP_RUNS):
+        program.run(body, 0, limits, null)
+    os.close(null)
+    del sys.modules[screen.FILE_NAME]
+
+
+def _shift_addresses() -> list[bytes]:
+    """Memory to hold on to, of every size and another amount in each zygote.
+
+    Addresses decide the order of sets of objects; interpreters that came up alike would agree on it.
+    """
+    seed = int(os.environ["PYTHONHASHSEED"])
+    return [bytes(size) for size in range(16, 1024, 16) for _ in range(seed % 13)]
 
 
 def _forget() -> None:
@@ -174,16 +224,20 @@ def _take_standard_streams() -> tuple[int, int]:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     commands, replies = _take_standard_streams()
-    message = protocol.read(commands, protocol.REQUEST_BYTES)
-    if message is None:
+    first = bytearray(_USUAL_BYTES)
+    length = protocol.read(commands, first)
+    if length is None:
         return
-    _preload()
-    zygote = Zygote(commands, replies, protocol.read_limits(message))
+    limits = protocol.read_limits(bytes(first[:length]))
+    _preload(limits)
+    zygote = Zygote(commands, replies, limits)
+    shift = _shift_addresses()
     _forget()
     try:
         zygote.serve()
     except (PoolGoneError, BrokenPipeError):
         os._exit(0)
+    del shift
 
 
 if __name__ == "__main__":

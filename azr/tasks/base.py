@@ -30,6 +30,8 @@ class Refusal(StrEnum):
     NON_DETERMINISTIC = "non_deterministic"
     TOO_LARGE = "too_large"
     DUPLICATE = "duplicate"
+    IN_EXAM = "in_exam"
+    """The program is one of the held-out exam: neither stored nor trained on."""
     LOST = "lost"
 
 

@@ -41,6 +41,9 @@ class Error(SingleCallKind):
         output = result.outputs[0]
         label = NO_ERROR if output.status is CallStatus.OK else output.error
         assert label is not None
+        if output.status is CallStatus.RAISED and label == NO_ERROR:
+            # A class of the program's own by this name would make the label say the opposite of what happened.
+            return Refusal.NOT_ALLOWED
         return self._task(proposal, label, id=id, step=step, parents=parents)
 
     def verification(self, task: Task, sections: Sequence[Section]) -> ExecutionRequest | Verdict:

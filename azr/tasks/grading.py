@@ -17,5 +17,10 @@ def all_equal(result: ExecutionResult, expected: Sequence[str]) -> Verdict:
         return Verdict.WRONG
     assert len(result.outputs) == len(expected)
     pairs = zip(result.outputs, expected, strict=True)
-    same = all(o.value is not None and values.equal(values.parse(o.value), values.parse(e)) for o, e in pairs)
-    return Verdict.RIGHT if same else Verdict.WRONG
+    return Verdict.RIGHT if all(_states(o.value, e) for o, e in pairs) else Verdict.WRONG
+
+
+def _states(value: str | None, expected: str) -> bool:
+    if value is None:
+        return False
+    return value == expected or values.equal(values.parse(value), values.parse(expected))

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from collections.abc import Sequence
+
+from azr import values
 
 ENTRY = "f"
 """Name of the function every task program defines."""
 MAX_DEPTH = 100
 """Deepest syntax tree accepted; what walks one later recurses, and must not hit Python's limit."""
+MAX_CHARS = 2**18
+"""Longest text that is looked at at all; the executor's own limit on programs is far below."""
 
 
-def parse_program(program: str) -> ast.Module | None:
-    """Syntax tree of a program that defines ``f`` at module level with at least one parameter, else None."""
+def parse(program: str) -> ast.Module | None:
+    """Syntax tree of a text that compiles within the bounds of this file, else None."""
+    if len(program) > MAX_CHARS:
+        return None
     try:
         tree = ast.parse(program)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    if _deeper_than(MAX_DEPTH, tree):
+    return None if _deeper_than(MAX_DEPTH, tree) else tree
+
+
+def parse_program(program: str) -> ast.Module | None:
+    """Syntax tree of a program that defines ``f`` at module level with at least one parameter, else None."""
+    tree = parse(program)
+    if tree is None:
         return None
     entries = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == ENTRY]
     if len(entries) != 1:
@@ -25,6 +38,44 @@ def parse_program(program: str) -> ast.Module | None:
     arguments = entries[0].args
     takes_some = arguments.posonlyargs or arguments.args or arguments.vararg
     return tree if takes_some else None
+
+
+_HASHING = frozenset({"set", "frozenset", "hash", "id", "__hash__"})
+_VIEWS = frozenset({"keys", "items"})
+
+
+def order_suspect(tree: ast.AST, inputs: Sequence[str] = ()) -> bool:
+    """Whether a program's result may hang on hashes or addresses, and so differ from one interpreter to the next.
+
+    Two interpreters iterate over a set of two strings alike half of the time, so two runs that agree say little about
+    such a program; n runs that agree miss it with a chance of at most 2^(1-n). Sets come from displays,
+    comprehensions, the names of their types, operators on dict views, or ``inputs`` (canonical argument texts).
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Set() | ast.SetComp():
+                return True
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name in _HASHING:
+                return True
+            case ast.BinOp(left=left, op=ast.BitAnd() | ast.BitOr() | ast.BitXor() | ast.Sub(), right=right):
+                if any(isinstance(side, ast.Call) and _is_view(side.func) for side in (left, right)):
+                    return True
+    return any(_holds_set(values.parse_arguments(text)) for text in inputs)
+
+
+def _is_view(function: ast.expr) -> bool:
+    return isinstance(function, ast.Attribute) and function.attr in _VIEWS
+
+
+def _holds_set(value: object) -> bool:
+    match value:
+        case set() | frozenset():
+            return True
+        case list() | tuple():
+            return any(map(_holds_set, value))
+        case dict():
+            return any(map(_holds_set, value)) or any(map(_holds_set, value.values()))
+    return False
 
 
 def _deeper_than(limit: int, tree: ast.AST) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
+from azr import values
 from azr.records import ExecutionRequest, ExecutionResult, Task
 from azr.tasks.base import Proposal, Refusal, Rules, Verdict
 from azr.tasks.grading import all_equal
@@ -60,14 +62,14 @@ class Induction:
     ) -> Proposal | Refusal:
         """A message and at least the configured number of inputs, of which the first ones are kept.
 
-        No two of them may be alike: a repeat would show the solver a hidden answer.
+        No two of them may be equal, ``1`` and ``1.0`` included: a repeat would show the solver a hidden answer.
         """
         messages = [s.text.strip() for s in sections if s.label == "message"]
         inputs = [canonical_input(s.text) for s in sections if s.label == "input"][: rules.induction_inputs]
         known = [text for text in inputs if text is not None]
         if any(s.label not in ("input", "message") for s in sections) or len(messages) != 1:
             return Refusal.MALFORMED
-        if len(known) < rules.induction_inputs or len(set(known)) < len(known):
+        if len(known) < rules.induction_inputs or _repeats(known):
             return Refusal.MALFORMED
         if len(messages[0]) > MESSAGE_CHARS:
             return Refusal.TOO_LARGE
@@ -116,6 +118,12 @@ class Induction:
 def _shown(task: Task) -> int:
     """How many of the pairs the solver sees."""
     return len(task.inputs) // 2
+
+
+def _repeats(inputs: Sequence[str]) -> bool:
+    """Whether any two argument texts state equal arguments."""
+    arguments = [values.parse_arguments(text) for text in inputs]
+    return any(values.equal(a, b) for a, b in combinations(arguments, 2))
 
 
 def _squeezed(text: str) -> str:

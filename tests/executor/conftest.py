@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-import sys
+from dataclasses import replace
 from pathlib import Path
 
+import docker
+import pytest
 import pytest_asyncio
 
 from azr.config import ExecutorConfig
 from azr.executor import walls
 from azr.executor.pool import SandboxPool
+from azr.executor.process import ProcessSandbox
+from azr.executor.sandbox import Sandbox
 from azr.records import CallResult, ExecutionRequest
 
 # Only calls that are meant to run out of time get little of it, so that a busy machine changes no verdict.
@@ -26,6 +32,45 @@ async def pool():
 async def hasty():
     async with SandboxPool(HASTY) as pool:
         yield pool
+
+
+@pytest.fixture(scope="session", params=list(walls.BACKENDS))
+def backend(request) -> str:
+    """Every backend in turn; skipped where this machine lacks it, but never in continuous integration."""
+    require(request.param)
+    return request.param
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def walled(backend):
+    """A patient pool behind each backend."""
+    async with SandboxPool(replace(CONFIG, backend=backend)) as pool:
+        yield pool
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def walled_hasty(backend):
+    """A pool behind each backend for programs that run out of time."""
+    async with SandboxPool(replace(HASTY, backend=backend)) as pool:
+        yield pool
+
+
+def require(backend: str) -> None:
+    """Skip what needs a backend that this machine lacks."""
+    if backend not in usable_backends():
+        pytest.skip(next(detail for name, _, detail in _report() if name == backend))
+
+
+def usable_backends() -> list[str]:
+    """Backends that this machine allows. In continuous integration all of them: what is missing there is a failure."""
+    if os.environ.get("CI") == "true":
+        return list(walls.BACKENDS)
+    return [name for name, works, _ in _report() if works]
+
+
+@functools.cache
+def _report() -> list[tuple[str, bool, str]]:
+    return walls.report(CONFIG)
 
 
 async def call(pool: SandboxPool, program: str, inputs: str = "", *, screen: bool = True) -> CallResult:
@@ -52,14 +97,41 @@ def descendants(process: int) -> set[int]:
 
 
 def sandboxes(roots: set[int]) -> set[int]:
-    """Sandbox interpreters among some processes and what is below them."""
+    """Sandbox interpreters that belong to some processes or to what is below them: down there, or in containers."""
     candidates = roots.union(*map(descendants, roots))
-    return {process for process in candidates if _is_sandbox(process)}
+    return {process for process in candidates if _is_sandbox(process)} | _contained(candidates)
 
 
 def zygotes(pool: SandboxPool) -> list[int]:
-    """Process ids of an idle pool's interpreters, whatever command was put in front of them."""
-    return sorted(sandboxes({slot.connection._process.pid for slot in pool._slots.slots}))
+    """Process ids of a pool's interpreters, whatever is around them."""
+    connections = [slot.connection for slot in pool._dispatcher.slots]
+    return sorted(_zygote(connection._sandbox) for connection in connections if connection is not None)
+
+
+def _zygote(sandbox: Sandbox) -> int:
+    if isinstance(sandbox, ProcessSandbox):
+        found = {process for process in {sandbox.pid} | descendants(sandbox.pid) if _is_sandbox(process)}
+        # A program that runs is a fork of its zygote and looks the same.
+        (process,) = found.difference(*map(descendants, found))
+        return process
+    process = sandbox._launcher._client.inspect_container(sandbox.identity)["State"]["Pid"]
+    assert process > 1, "a container that is not running has no process, and 0 would address the whole group"
+    return process
+
+
+def _contained(owners: set[int]) -> set[int]:
+    """First processes, as this machine numbers them, of the running containers that belong to some processes."""
+    if "docker" not in usable_backends():
+        return set()
+    client = docker.APIClient()
+    found = set()
+    for container in client.containers(filters={"label": "azr.executor=1"}):
+        if int(container["Labels"]["azr.owner"].split(" ")[3]) in owners:
+            # One that ends meanwhile is none any more.
+            with contextlib.suppress(docker.errors.NotFound):
+                found.add(client.inspect_container(container["Id"])["State"]["Pid"])
+    client.close()
+    return found - {0}
 
 
 def _is_sandbox(process: int) -> bool:
@@ -67,12 +139,8 @@ def _is_sandbox(process: int) -> bool:
         command = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return command[0] == sys.executable.encode() and any(word.endswith(b"executor/worker.py") for word in command)
-
-
-def usable_backends() -> list[str]:
-    """Backends that this machine allows; a container may forbid namespaces, so not every machine has them all."""
-    return [name for name, backend in walls.BACKENDS.items() if walls._problem(backend.prefix()) is None]
+    is_python = os.path.basename(command[0]).startswith(b"python")
+    return is_python and any(word.endswith(b"executor/worker.py") for word in command)
 
 
 def alive(processes: set[int]) -> set[int]:

@@ -90,7 +90,7 @@ async def test_bug_8_inputs_of_several_lines_work(pool):
 
 
 async def test_bug_16_sandboxes_differ_in_hash_seed_but_not_from_run_to_run(pool):
-    seeds = [slot.hash_seed for slot in pool._slots.slots]
+    seeds = [slot.hash_seed for slot in pool._dispatcher.slots]
     assert len(set(seeds)) == len(seeds) >= 2
     assert seeds == list(range(1, len(seeds) + 1))
     agreed = await run(pool, "def f(): return {'ab', 'cd', 'ef', 'gh', 'ij', 'kl', 'mn'}")

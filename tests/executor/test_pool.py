@@ -3,25 +3,24 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 import pytest
 
 from azr.config import ExecutorConfig
-from azr.executor import protocol
-from azr.executor.connection import Connection
+from azr.executor import dispatch, protocol
 from azr.executor.pool import SandboxPool
-from azr.executor.protocol import Limits
-from azr.executor.slots import Slot, Slots
+from azr.executor.protocol import Limits, Part
 from azr.records import CallStatus, ExecutionRequest
-from tests.executor.conftest import alive, call, descendants, sandboxes, usable_backends, zygotes
+from tests.executor.conftest import alive, call, descendants, sandboxes, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 SMALL = ExecutorConfig(workers=2, wall_s=2.0, repeats=1)
+FORTY_BYTES = Limits(wall_s=1, request_s=8, memory_mb=1, output_bytes=40, banned_modules=())
 LOOP = ExecutionRequest(program="def f():\n    while True: pass", inputs=("",))
 
 
@@ -44,7 +43,6 @@ async def test_identical_requests_run_once():
         assert (stats.requests, stats.cache_hits, stats.calls) == (7, 5, {"ok": 2})
 
 
-@pytest.mark.parametrize("backend", usable_backends())
 async def test_killed_sandboxes_cost_no_result(backend):
     """Every request gets exactly one result, and a program that was running gets its second chance."""
     before = sandboxes({os.getpid()})
@@ -60,16 +58,17 @@ async def test_killed_sandboxes_cost_no_result(backend):
         assert [r.outputs[0].value for r in results] == [str(3 * n) for n in range(30)]
         assert pool.stats().restarts >= 1
         mine |= sandboxes({os.getpid()})
-    assert len(mine - before) >= 5
+    assert len(mine - before) >= 4
     assert not alive(mine - before)
 
 
 async def test_a_request_that_loses_two_sandboxes_is_lost():
-    async with SandboxPool(SMALL) as pool:
+    before = sandboxes({os.getpid()})
+    async with SandboxPool(replace(SMALL, backend="namespace")) as pool:
         running = asyncio.ensure_future(pool.execute(LOOP))
         killed: set[int] = set()
         while not running.done():
-            for zygote in set(zygotes(pool)) - killed:
+            for zygote in sandboxes({os.getpid()}) - before - killed:
                 if descendants(zygote):
                     os.kill(zygote, signal.SIGKILL)
                     killed.add(zygote)
@@ -82,21 +81,62 @@ async def test_a_request_that_loses_two_sandboxes_is_lost():
         assert (await call(pool, "def f(): return 1")).value == "1"
 
 
-async def test_a_slot_asked_for_whole_is_given_under_load():
-    limits = Limits(wall_s=1, request_s=8, memory_mb=1, output_bytes=1, banned_modules=())
-    slots = Slots([Slot(hash_seed=1, prefix=(), limits=limits)], window=2)
-    order: list[str] = []
+async def test_a_program_that_lost_a_sandbox_runs_alone_under_load():
+    """Its second try shares a zygote with nobody, so nobody else can be lost twice because of it."""
+    async with SandboxPool(replace(SMALL, workers=1)) as pool:
+        slot = pool._dispatcher.slots[0]
+        crowd = [pool.execute(ExecutionRequest(program=f"def f(x): return x * {n}", inputs=("3",))) for n in range(60)]
+        running = asyncio.gather(pool.execute(LOOP), *crowd)
+        await asyncio.sleep(0.3)
+        os.kill(zygotes(pool)[0], signal.SIGKILL)
+        most_beside_a_suspect = 0
+        while not running.done():
+            if slot.alone:
+                most_beside_a_suspect = max(most_beside_a_suspect, len(slot.running))
+            await asyncio.sleep(0.001)
+        looped, *results = running.result()
+        assert looped.outputs[0].status is CallStatus.TIMEOUT
+        assert [r.outputs[0].value for r in results] == [str(3 * n) for n in range(60)]
+        assert most_beside_a_suspect == 1
 
-    async def use(name: str, place: AbstractAsyncContextManager[Slot]) -> None:
-        async with place as slot:
-            order.append(name)
-            assert slot.reserved == (name == "whole")
-            await asyncio.sleep(0.01)
 
-    crowd = [asyncio.create_task(use("one", slots.place(()))) for _ in range(6)]
-    await asyncio.sleep(0)
-    await asyncio.gather(use("whole", slots.whole(())), *crowd)
-    assert order.index("whole") == 2 and len(order) == 7
+async def test_zygotes_are_replaced_after_long_service(monkeypatch):
+    monkeypatch.setattr(dispatch, "RECYCLE_AFTER", 20)
+    async with SandboxPool(SMALL) as pool:
+        before = set(zygotes(pool))
+        requests = [ExecutionRequest(program=f"def f(x): return x - {n}", inputs=("0",)) for n in range(120)]
+        results = await pool.execute_many(requests)
+        assert [r.outputs[0].value for r in results] == [str(-n) for n in range(120)]
+        assert pool.stats().restarts >= 4
+        assert not alive(before)
+
+
+async def test_calls_are_shared_between_requests_by_input():
+    async with SandboxPool(SMALL) as pool:
+        program = "def f(x): return x + 1"
+        first, second = await pool.execute_many(
+            [
+                ExecutionRequest(program=program, inputs=("1", "2", "3")),
+                ExecutionRequest(program=program, inputs=("3", "4", "1")),
+            ]
+        )
+        assert [o.value for o in first.outputs] == ["2", "3", "4"]
+        assert [o.value for o in second.outputs] == ["4", "5", "2"]
+        stats = pool.stats()
+        assert (stats.inputs, stats.cache_hits, stats.calls) == (6, 2, {"ok": 4})
+        assert not first.cached and not second.cached
+        assert (await pool.execute(ExecutionRequest(program=program, inputs=("4",)))).cached
+
+
+async def test_programs_that_order_by_hash_are_repeated_more_often():
+    """Two interpreters agree on the order of two strings half of the time; four seldom do."""
+    async with SandboxPool(replace(SMALL, repeats=2)) as pool:
+        caught = 0
+        for n in range(24):
+            program = f"def f(x): return list({{'a{n}', 'b{n}'}})"
+            result = await pool.execute(ExecutionRequest(program=program, inputs=("0",), repeats=2))
+            caught += result.deterministic is False
+        assert caught >= 16
 
 
 async def test_closing_finishes_what_runs_and_leaves_no_process():
@@ -106,7 +146,7 @@ async def test_closing_finishes_what_runs_and_leaves_no_process():
     running = asyncio.ensure_future(pool.execute(LOOP))
     await asyncio.sleep(0.2)
     mine = sandboxes({os.getpid()}) - before
-    assert len(mine) >= 3
+    assert len(mine) >= 2
     await pool.close()
     await pool.close()
     assert (await running).outputs[0].status is CallStatus.TIMEOUT
@@ -126,8 +166,8 @@ async def test_sandboxes_end_when_the_process_of_the_pool_is_killed():
     owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert owner.stdout.readline() == b"1\n"
     await asyncio.sleep(0.3)
-    below = descendants(owner.pid)
-    assert len(below) >= 3
+    below = sandboxes({owner.pid}) | descendants(owner.pid)
+    assert len(below) >= 2
     owner.kill()
     owner.wait()
     owner.stdout.close()
@@ -139,25 +179,22 @@ async def test_sandboxes_end_when_the_process_of_the_pool_is_killed():
 
 async def test_a_sandbox_that_talks_nonsense_is_replaced(monkeypatch):
     async with SandboxPool(SMALL) as pool:
-        honest = protocol.read_reply
-        replies = []
+        honest = protocol.read_number
+        parts = []
 
-        def strict(reply, inputs, output_bytes):
-            replies.append(reply)
-            if len(replies) == 1:
+        def strict(part):
+            parts.append(part)
+            if len(parts) == 1:
                 raise protocol.ProtocolError("tampered")
-            return honest(reply, inputs, output_bytes)
+            return honest(part)
 
-        monkeypatch.setattr(protocol, "read_reply", strict)
+        monkeypatch.setattr(protocol, "read_number", strict)
         assert (await call(pool, "def f(): return 1")).value == "1"
-        assert len(replies) == 2
+        assert len(parts) == 2
 
 
 async def test_a_machine_whose_walls_do_not_hold_is_refused(monkeypatch):
-    async def greeting(self):
-        return {"broken_walls": ["network"]}
-
-    monkeypatch.setattr(Connection, "_receive", greeting)
+    monkeypatch.setattr(protocol, "decode", lambda body: {"broken_walls": ["network"]})
     with pytest.raises(ValueError, match=r"could reach \['network'\]"):
         await SandboxPool(SMALL).start()
 
@@ -178,36 +215,85 @@ async def test_requests_that_cannot_be_met_are_refused(pool):
             await pool.execute(request)
 
 
+def claim(letter: bytes, text: bytes, wall_s: float = 0.0, cpu_s: float = 0.0) -> bytes:
+    return struct.pack("!cff", letter, wall_s, cpu_s) + text
+
+
 @pytest.mark.parametrize(
-    "message",
+    ("letter", "content"),
     [
-        None,
-        {},
-        {"status": "ok", "value": None, "error": None, "wall_s": 0, "cpu_s": 0},
-        {"status": "ok", "value": "1", "error": "x", "wall_s": 0, "cpu_s": 0},
-        {"status": "ok", "value": "1" * 99, "error": None, "wall_s": 0, "cpu_s": 0},
-        {"status": "raised", "value": None, "error": None, "wall_s": 0, "cpu_s": 0},
-        {"status": "raised", "value": "1", "error": "E", "wall_s": 0, "cpu_s": 0},
-        {"status": "lost", "value": None, "error": "E", "wall_s": 0, "cpu_s": 0},
-        {"status": [], "value": None, "error": "E", "wall_s": 0, "cpu_s": 0},
-        {"status": "raised", "value": None, "error": "E" * 999, "wall_s": 0, "cpu_s": 0},
-        {"status": "ok", "value": "1", "error": None, "wall_s": -1, "cpu_s": 0},
-        {"status": "ok", "value": "1", "error": None, "wall_s": float("nan"), "cpu_s": 0},
-        {"status": "ok", "value": "1", "error": None, "wall_s": True, "cpu_s": 0},
-        {"status": "ok", "value": "1", "error": None, "wall_s": 10**400, "cpu_s": 0},
-        {"status": "ok", "value": "1", "error": None, "wall_s": 0, "cpu_s": 0, "more": 1},
+        (Part.CALL, b""),
+        (Part.CALL, claim(b"o", b"1 + 1")),
+        (Part.CALL, claim(b"o", b"1" * 99)),
+        (Part.CALL, claim(b"o", b"\xff")),
+        (Part.CALL, claim(b"?", b"1")),
+        (Part.CALL, claim(b"r", b"1E" * 60)),
+        (Part.CALL, claim(b"r", b"")),
+        (Part.CALL, claim(b"r", b"no name")),
+        (Part.CALL, claim(b"m", b"two\nlines")),
+        (Part.CALL, claim(b"r", b"\xed\xa0\x80")),
+        (Part.CALL, claim(b"o", b"1", wall_s=-1.0)),
+        (Part.CALL, claim(b"o", b"1", wall_s=float("nan"))),
+        (Part.CALL, claim(b"o", b"1", cpu_s=float("inf"))),
+        (Part.SCREEN, b""),
+        (Part.SCREEN, b"\x00\x00\x00\x01\xff"),
+        (Part.SCREEN, b"\x00\x00\x00"),
+        (Part.SCREEN, struct.pack("!I", 999) + b"r" * 999),
+        (b"?", b""),
+        (Part.CRASHED, b"long"),
     ],
 )
-async def test_a_report_that_is_not_exactly_well_formed_is_refused(message):
+async def test_a_report_that_is_not_exactly_well_formed_fails_its_own_call(letter, content):
+    part = protocol.PART.pack(1, letter, 1.0) + content
+    (output,), screen = protocol.read_parts([part], 1, FORTY_BYTES)
+    assert output.status is CallStatus.CRASHED and output.error.startswith("forged report: ")
+    assert screen == ()
+
+
+async def test_a_part_that_no_zygote_sends_ends_the_zygote():
     with pytest.raises(protocol.ProtocolError):
-        protocol.read_call(message, output_bytes=10)
+        protocol.read_number(b"\x00\x00")
+
+
+async def test_times_are_never_longer_than_the_zygote_measured():
+    part = protocol.PART.pack(1, Part.CALL, 0.5) + claim(b"o", b"1", wall_s=99.0, cpu_s=99.0)
+    (output,), _ = protocol.read_parts([part], 1, FORTY_BYTES)
+    assert (output.value, output.wall_s, output.cpu_s) == ("1", 0.5, 0.5)
+
+
+async def test_all_values_of_a_request_together_are_bounded():
+    part = protocol.PART.pack(1, Part.CALL, 0.5) + claim(b"o", b"12345678" * 4)
+    outputs, _ = protocol.read_parts([part] * 9, 9, FORTY_BYTES)
+    statuses = [output.status for output in outputs]
+    assert statuses[0] is CallStatus.OK and statuses[-1] is CallStatus.OUTPUT_TOO_LARGE
+
+
+async def test_a_frame_is_read_whole_and_nothing_of_the_next():
+    reader, writer = os.pipe()
+    protocol.write(writer, b"first" * 9)
+    protocol.write(writer, b"second")
+    buffer = bytearray(8)
+    assert bytes(buffer[: protocol.read(reader, buffer)]) == b"first" * 9
+    assert bytes(buffer[: protocol.read(reader, buffer)]) == b"second"
+    os.close(writer)
+    assert protocol.read(reader, buffer) is None
+    os.close(reader)
 
 
 async def test_frames_survive_any_text_and_any_split():
-    message = {"program": "\ud800\x00é'\"\\", "n": [1]}
-    frame = protocol.encode(message)
+    texts = ("\ud800\x00é'\"\\", ["\udfff", ""], True)
+    frame = protocol.frame(protocol.request_body(7, *texts))
     buffer = protocol.FrameBuffer(1000)
-    got = [m for piece in (frame + frame)[:] for m in buffer.feed(bytes([piece]))]
-    assert got == [message, message]
+    got = [body for piece in frame + frame for body in buffer.feed(bytes([piece]))]
+    assert [protocol.request_texts(body) for body in got] == [texts, texts]
     limits = Limits(wall_s=1, request_s=8, memory_mb=1, output_bytes=1, banned_modules=("os",))
-    assert protocol.read_limits(protocol.decode(protocol.encode(protocol.limits_message(limits))[4:])) == limits
+    assert protocol.read_limits(protocol.limits_body(limits)) == limits
+
+
+async def test_docker_streams_are_split_at_any_point():
+    pieces = [(1, b"ab"), (2, b"warning"), (1, b""), (1, b"cde")]
+    stream = b"".join(struct.pack("!B3xI", kind, len(text)) + text for kind, text in pieces)
+    for size in (1, 3, 100):
+        splitter = protocol.StreamSplitter()
+        cuts = [stream[start : start + size] for start in range(0, len(stream), size)]
+        assert b"".join(map(splitter.output, cuts)) == b"abcde"

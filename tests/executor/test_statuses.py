@@ -99,7 +99,7 @@ async def test_each_input_gets_its_own_verdict_after_a_failure(pool, hasty):
 
 async def test_after_two_timeouts_the_rest_is_not_tried(hasty):
     program = "def f(x):\n    while x: pass\n    return x"
-    result = await hasty.execute(ExecutionRequest(program=program, inputs=("1", "0", "2", "0", "0")))
+    result = await hasty.execute(ExecutionRequest(program=program, inputs=("1", "0", "2", "''", "[]")))
     assert [o.status.value for o in result.outputs] == ["timeout", "ok", "timeout", "timeout", "timeout"]
     assert result.outputs[3].wall_s == 0
 

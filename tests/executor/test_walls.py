@@ -1,34 +1,182 @@
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from azr.config import ExecutorConfig
-from azr.executor import walls
+from azr.executor import bubblewrap, namespace, walls
 from azr.executor.pool import SandboxPool
-from tests.executor.conftest import call, usable_backends, zygotes
+from azr.executor.sandbox import UnusableError
+from azr.executor.zygote_files import ROOT, sources
+from tests.executor.conftest import CONFIG, alive, call, require, sandboxes, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+NOBODY = 65534
+ORDINARY = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+"""Options of a child process that no root rights help."""
 
 
-@pytest.mark.parametrize("backend", usable_backends())
-async def test_every_backend_runs_programs_here(backend):
-    async with SandboxPool(ExecutorConfig(backend=backend, workers=1, repeats=1)) as pool:
+async def test_every_backend_runs_programs_in_a_process_namespace(backend):
+    async with SandboxPool(replace(CONFIG, backend=backend, workers=1, repeats=1)) as pool:
         assert (await call(pool, "def f(x): return x * 2", "'a'")).value == "'aa'"
-        parent = int((await call(pool, "import posix\ndef f(): return posix.getppid()", screen=False)).value)
-        # In a process namespace of its own, the program's parent has another number than out here.
-        assert (parent in zygotes(pool)) == (backend == "process")
+        status = Path(f"/proc/{zygotes(pool)[0]}/status").read_text()
+        numbers = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[1:]
+        assert len(numbers) > 1 or "a plain process" in pool.walls
+
+
+async def _ended(end) -> None:
+    """Until nothing but the end of the stream arrives."""
+    loop = asyncio.get_running_loop()
+    while await asyncio.wait_for(loop.sock_recv(end, 2**16), 20):
+        pass
+
+
+async def test_a_sandbox_ends_when_its_input_ends_or_when_it_is_killed(backend):
+    chosen = await asyncio.to_thread(walls.choose, replace(CONFIG, backend=backend))
+    before = sandboxes({os.getpid()})
+    try:
+        left, killed = await asyncio.gather(*(chosen.launcher.launch(seed) for seed in (1, 2)))
+        mine = await _two_more(before)
+        assert left.socket.getblocking() is False
+        left.socket.close()
+        await asyncio.wait_for(left.wait(), 20)
+        killed.kill()
+        await _ended(killed.socket)
+        killed.kill()
+        await asyncio.wait_for(killed.wait(), 20)
+        killed.socket.close()
+        assert not alive(mine)
+    finally:
+        await chosen.launcher.close()
+
+
+async def _two_more(before: set[int]) -> set[int]:
+    """The interpreters of two sandboxes that were just launched; the command in front may take its time."""
+    async with asyncio.timeout(20):
+        while len(mine := sandboxes({os.getpid()}) - before) < 2:
+            await asyncio.sleep(0.02)
+    return mine
+
+
+def _refused(config):
+    raise UnusableError("no engine answers: start it")
 
 
 async def test_auto_takes_the_first_that_works_and_says_why(monkeypatch):
-    assert walls.choose("auto").name == usable_backends()[0]
-    missing = walls.Backend(offers="nothing", prefix=lambda: ("no-such-launcher",))
-    failing = walls.Backend(offers="nothing", prefix=lambda: ("sh", "-c", "echo not permitted >&2; exit 1"))
-    monkeypatch.setattr(walls, "BACKENDS", {"a": missing, "b": failing, "process": walls.BACKENDS["process"]})
-    chosen = walls.choose("auto")
-    assert chosen.name == "process"
-    assert chosen.reason == (
-        "process: a plain process; a does not work here (no-such-launcher is not installed); "
-        "b does not work here (not permitted)"
-    )
-    with pytest.raises(ValueError, match=r"executor\.backend: b does not work here \(not permitted\)"):
-        walls.choose("b")
+    monkeypatch.setattr(walls, "BACKENDS", {"docker": _refused, "namespace": namespace.prepare})
+    chosen = walls.choose(CONFIG)
+    assert chosen.name == "namespace"
+    assert chosen.reason.startswith("namespace: ")
+    assert chosen.reason.endswith("; docker does not work here: no engine answers: start it")
+    with pytest.raises(
+        ValueError, match=r"^executor\.backend: docker does not work here: no engine answers: start it\.$"
+    ):
+        walls.choose(replace(CONFIG, backend="docker"))
+    assert [(name, works) for name, works, _ in walls.report(CONFIG)] == [("docker", False), ("namespace", True)]
+
+
+async def test_a_zygote_is_made_of_few_files():
+    files = set(sources())
+    assert {"azr/executor/worker.py", "azr/values.py", "azr/executor/__init__.py", "azr/__init__.py"} <= files
+    assert not files & {"azr/config.py", "azr/executor/pool.py", "azr/executor/walls.py", "azr/executor/actor.py"}
+
+
+LOOK = """
+import json, os, socket
+def refused(action):
+    try: action()
+    except OSError: return True
+seen = {
+    "root": sorted(os.listdir("/")), "user": os.geteuid(), "links": [name for _, name in socket.if_nameindex()],
+    "kill": refused(lambda: os.kill(os.getppid() or 2, 0)), "write": refused(lambda: os.mkdir("/x")),
+    "tmp": refused(lambda: os.mkdir(os.path.dirname(os.__file__) + "/x")),
+    "mount": refused(lambda: os.chroot("/dev")), "host": socket.gethostname(), "packages": [],
+}
+for folder, folders, files in os.walk(os.path.dirname(os.__file__)):
+    if folder.endswith("-packages"): seen["packages"] += folders + files
+print(json.dumps(seen))
+"""
+
+
+async def test_bubblewrap_shows_an_interpreter_and_nothing_else():
+    require("bubblewrap")
+    launcher, _ = bubblewrap.prepare(CONFIG)
+    command = [*launcher.prefix, bubblewrap.interpreter(), "-S", "-c", LOOK]
+    seen = json.loads(subprocess.run(command, capture_output=True, check=True, text=True, cwd="/").stdout)
+    tops = {path.strip("/").split("/")[0] for path in launcher.prefix if path.startswith("/")} - {""}
+    assert set(seen.pop("root")) == tops
+    assert seen == {
+        "user": NOBODY, "links": ["lo"], "kill": True, "write": True, "tmp": True, "mount": True, "host": "sandbox",
+        "packages": [],
+    }  # fmt: skip
+
+
+async def test_where_namespaces_are_refused_the_zygotes_own_walls_stand(monkeypatch):
+    monkeypatch.setattr(namespace, "_NAMESPACES", ("--no-such-namespace",))
+    async with SandboxPool(replace(CONFIG, backend="namespace", workers=1, repeats=1)) as pool:
+        assert "a plain process" in pool.walls
+        assert (await call(pool, "def f(x): return x * 2", "'a'")).value == "'aa'"
+        assert (await call(pool, "def f(): return open('/etc/passwd').read()", screen=False)).error == "PermissionError"
+
+
+@pytest.fixture(scope="module")
+def clone():
+    """A copy of the package where every user can read it; pytest's own folders are for one user alone."""
+    with tempfile.TemporaryDirectory(prefix="azr-clone-") as folder:
+        Path(folder).chmod(0o755)
+        shutil.copytree(ROOT / "azr", Path(folder, "azr"), ignore=shutil.ignore_patterns("__pycache__"))
+        yield folder
+
+
+RUN = """
+import asyncio, json, sys
+sys.path.insert(0, sys.argv[1])
+from azr.config import ExecutorConfig
+from azr.executor import walls
+from azr.executor.pool import SandboxPool
+from azr.records import ExecutionRequest
+async def main():
+    request = ExecutionRequest(program="def f(x): return x * 2", inputs=("'a'",))
+    try:
+        async with SandboxPool(ExecutorConfig(backend=sys.argv[2], workers=1, repeats=1)) as pool:
+            print(json.dumps([(await pool.execute(request)).outputs[0].value, pool.walls]))
+    except ValueError as refusal:
+        print(json.dumps(["refused", str(refusal)]))
+asyncio.run(main())
+"""
+
+
+def _run(*prefix: str, clone: str, backend: str) -> list[str]:
+    python = shutil.which("python3", path=os.defpath) if ORDINARY else sys.executable
+    command = [*prefix, python, "-B", "-c", RUN, clone, backend]
+    run = subprocess.run(command, capture_output=True, check=False, text=True, cwd="/", **ORDINARY)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize("name", ["bubblewrap", "namespace"])
+async def test_an_ordinary_user_gets_walls_too(clone, name):
+    require(name)
+    value, reason = _run(clone=clone, backend=name)
+    assert value == "'aa'"
+    assert "namespaces" in reason and "plain" not in reason
+
+
+async def test_without_user_namespaces_bubblewrap_says_what_to_set(clone):
+    require("bubblewrap")
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-sys_admin "$@"'
+    without = ("unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh")
+    value, reason = _run(*without, clone=clone, backend="bubblewrap")
+    assert value == "refused"
+    assert "set the sysctls user.max_user_namespaces above 0" in reason
+    value, reason = _run(*without, clone=clone, backend="namespace")
+    assert value == "'aa'"
+    assert "a plain process" in reason

@@ -1,0 +1,197 @@
+"""The strongest backend: every zygote is the first process of a Docker container of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import logging
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import docker
+import requests
+
+from azr.config import ExecutorConfig
+from azr.executor import engine, image, owner
+from azr.executor.sandbox import LaunchError, UnusableError
+
+_MARK, _OWNER = "azr.executor", "azr.owner"
+_HEADROOM_MB = 128
+_PIDS = 64
+_MAX_CORES = 2
+_REMOVAL_S = 60
+_PROBE_S = 60
+_THREADS = 256
+_ENGINE_ERRORS = (docker.errors.DockerException, requests.RequestException)
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+def prepare(config: ExecutorConfig) -> tuple[ContainerLauncher, str]:
+    """Build the image if need be, clear what dead runs left, and try a container out.
+
+    Raises UnusableError for each reason why there can be none.
+    """
+    client = engine.connect(config.docker_runtime)
+    try:
+        _remove_leftovers(client)
+        launcher = ContainerLauncher(client, image.ensure(client), config)
+        launcher.probe()
+    except _ENGINE_ERRORS as error:
+        raise UnusableError(f"the Docker engine fails to run a container ({_said(error)}): see its log") from error
+    runtime = f" under {config.docker_runtime}" if config.docker_runtime else ""
+    return launcher, f"a container per interpreter{runtime}, without network, capabilities or a file it could write"
+
+
+class ContainerSandbox:
+    """A zygote in a container that removes itself when the zygote ends."""
+
+    multiplexed = True
+
+    def __init__(self, launcher: ContainerLauncher, identity: str, end: socket.socket) -> None:
+        self._launcher = launcher
+        self.identity = identity
+        self.socket = end
+
+    def kill(self) -> None:
+        self._launcher.remove(self.identity)
+
+    async def wait(self) -> None:
+        await self._launcher.removed(self.identity)
+
+
+class ContainerLauncher:
+    """Calls to the engine block, so they run in threads of this launcher."""
+
+    def __init__(self, client: docker.APIClient, tag: str, config: ExecutorConfig) -> None:
+        self._client = client
+        self._tag = tag
+        self._config = config
+        self._cores = min(_MAX_CORES, client.info()["NCPU"])
+        # Threads that wait for an end must never keep one that brings it about from starting.
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="azr-docker")
+        self._identities: set[str] = set()
+
+    async def launch(self, hash_seed: int) -> ContainerSandbox:
+        return await self._in_thread(lambda: self._launch(hash_seed))
+
+    def remove(self, identity: str) -> None:
+        """Have a container removed by force, whatever it does."""
+        self._threads.submit(self._remove, identity)
+
+    async def removed(self, identity: str) -> None:
+        """Until the container is gone; one that does not go is removed by force."""
+        await self._in_thread(lambda: self._await_removal(identity))
+        self._identities.discard(identity)
+
+    async def close(self) -> None:
+        for identity in tuple(self._identities):
+            self.remove(identity)
+        await asyncio.to_thread(self._threads.shutdown)
+        # What is left was being launched while whoever had asked for it gave up.
+        for identity in tuple(self._identities):
+            await asyncio.to_thread(self._remove, identity)
+        self._client.close()
+
+    def probe(self) -> None:
+        """Start a zygote that has nothing to do. Raises UnusableError when it ends badly, and the engine's errors."""
+        identity = self._create(hash_seed=0, auto_remove=False)
+        try:
+            self._attach(identity).close()
+            self._client.start(identity)
+            code = self._client.wait(identity, timeout=_PROBE_S)["StatusCode"]
+        finally:
+            _remove(self._client, identity)
+        if code:
+            raise UnusableError(f"the interpreter in {self._tag} ended with code {code}: remove that image")
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _launch(self, hash_seed: int) -> ContainerSandbox:
+        identity = None
+        try:
+            identity = self._create(hash_seed, auto_remove=True)
+            self._identities.add(identity)
+            end = self._attach(identity)
+            self._client.start(identity)
+        except _ENGINE_ERRORS as error:
+            if identity is not None:
+                self._remove(identity)
+            raise LaunchError(f"no container could be started ({_said(error)})") from error
+        end.setblocking(False)
+        return ContainerSandbox(self, identity, end)
+
+    def _create(self, hash_seed: int, *, auto_remove: bool) -> str:
+        memory = (self._config.memory_mb + _HEADROOM_MB) * 2**20
+        limits = self._client.create_host_config(
+            auto_remove=auto_remove,
+            cap_drop=["ALL"],
+            ipc_mode="none",
+            log_config={"Type": "none"},
+            mem_limit=memory,
+            memswap_limit=memory,
+            nano_cpus=self._cores * 10**9,
+            network_mode="none",
+            pids_limit=_PIDS,
+            read_only=True,
+            runtime=self._config.docker_runtime,
+            security_opt=["no-new-privileges"],
+        )
+        return self._client.create_container(
+            self._tag,
+            environment={"PYTHONHASHSEED": str(hash_seed)},
+            host_config=limits,
+            labels={_MARK: "1", _OWNER: owner.label()},
+            stdin_open=True,
+            user="65534:65534",
+        )["Id"]
+
+    def _attach(self, identity: str) -> socket.socket:
+        """Our end of its standard streams; of what it writes only standard output arrives."""
+        stream = self._client.attach_socket(identity, {"stdin": 1, "stdout": 1, "stream": 1})
+        end = socket.socket(fileno=os.dup(stream.fileno()))
+        # The other handles of this connection belong to the response and would keep it open when ours is closed.
+        stream._response.close()
+        return end
+
+    def _await_removal(self, identity: str) -> None:
+        try:
+            self._client.wait(identity, timeout=_REMOVAL_S, condition="removed")
+        except docker.errors.NotFound:
+            return
+        except _ENGINE_ERRORS:
+            _remove(self._client, identity)
+
+    def _remove(self, identity: str) -> None:
+        _remove(self._client, identity)
+        self._identities.discard(identity)
+
+
+def _remove(client: docker.APIClient, identity: str) -> None:
+    try:
+        client.remove_container(identity, force=True)
+    except docker.errors.NotFound:
+        return
+    except docker.errors.APIError as error:
+        if error.status_code != http.HTTPStatus.CONFLICT:  # it is being removed already
+            _log.warning("the container %s was not removed: %s", identity, _said(error))
+    except requests.RequestException as error:
+        _log.warning("the container %s may be left over, for the Docker engine does not answer: %s", identity, error)
+
+
+def _remove_leftovers(client: docker.APIClient) -> None:
+    """Containers of processes that have ended; they end by themselves unless they were never started."""
+    for container in client.containers(all=True, filters={"label": f"{_MARK}=1"}):
+        label = container["Labels"].get(_OWNER)
+        if label is not None and owner.is_gone(label):
+            _remove(client, container["Id"])
+
+
+def _said(error: Exception) -> str:
+    """What the engine, or the way to it, said; one line."""
+    said = error.explanation if isinstance(error, docker.errors.APIError) else error
+    return " ".join(str(said).split())

@@ -1,0 +1,257 @@
+"""Which zygote runs which program when: a fixed set of slots, each with a zygote and a hash seed of its own.
+
+Plain callbacks on the event loop's thread. A job runs once in as many different slots as it asks for repeats. What
+was in a zygote that is lost is tried once more, alone in a slot, so that one program that takes zygotes down cannot
+take others' results with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from azr.executor.connection import Connection
+from azr.executor.protocol import Limits, ProtocolError, is_screen
+from azr.executor.sandbox import Launcher, LaunchError
+
+WINDOW = 4
+"""Jobs sent to one zygote ahead of their turn, so that it never waits for the pool."""
+MAX_LOSSES = 2
+RECYCLE_AFTER = 20_000
+"""Jobs after which a zygote is replaced, whatever its health."""
+_RESTART_WAITS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""Before each attempt to replace a lost zygote; a restarting container engine is back within these."""
+_REST_S = 0.2
+"""Before what was lost is tried again: what took its zygote may have taken the others, unnoticed so far."""
+_GRACE_S = 10.0
+_WATCH_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One program to run in one slot after another, until ``finish`` is called with whether it was lost."""
+
+    program: str
+    inputs: Sequence[str]
+    screen: bool
+    on_reply: Callable[[list[bytes]], bool]
+    """Takes the parts of a reply; whether the job wants another run in a different slot."""
+    on_end: Callable[[bool], None]
+    """Called once, with whether the executor lost it."""
+    parts: list[bytes] = field(default_factory=list)
+    """Of the reply that is coming in."""
+    used: set[Slot] = field(default_factory=set)
+    losses: int = 0
+    rests_until: float = 0.0
+    """When it may be tried again, monotonic seconds."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A place for one zygote, which is replaced when it is lost."""
+
+    hash_seed: int
+    connection: Connection | None = None
+    running: deque[Job] = field(default_factory=deque)
+    """Jobs in the zygote, in the order in which they were sent; it answers in that order."""
+    directed: deque[Job] = field(default_factory=deque)
+    """Jobs that wait for this very slot."""
+    alone: bool = False
+    """Runs a job that has already lost a zygote, and nothing else."""
+    since: float = 0.0
+    """When the first running job's turn came, monotonic seconds."""
+    served: int = 0
+    starts: int = 0
+    starting: asyncio.Task[None] | None = None
+
+
+class Dispatcher:
+    """Feeds the slots; ``start`` it, ``submit`` jobs, ``close`` it."""
+
+    def __init__(self, launcher: Launcher, count: int, limits: Limits) -> None:
+        self._launcher = launcher
+        self._limits = limits
+        self.slots = [Slot(hash_seed=1 + number) for number in range(count)]
+        self._fresh: deque[Job] = deque()
+        self._suspects: deque[Job] = deque()
+        self._watch: asyncio.Task[None] | None = None
+        self._closing = False
+
+    async def start(self) -> None:
+        """Start every zygote. Raises ValueError or LaunchError, with nothing left running, when one does not start."""
+        outcomes = await asyncio.gather(*map(self._open, self.slots), return_exceptions=True)
+        problem = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
+        if problem is not None:
+            await self.close()
+            raise problem
+        self._watch = asyncio.create_task(self._watch_for_silence())
+
+    def submit(self, job: Job) -> None:
+        self._fresh.append(job)
+        for slot in self.slots:
+            if slot.connection is None and slot.starting is None:
+                self._restart(slot)
+        self._pump()
+
+    async def close(self) -> None:
+        """End every zygote; jobs that are still there are lost."""
+        self._closing = True
+        if self._watch is not None:
+            self._watch.cancel()
+        for slot in self.slots:
+            if slot.starting is not None:
+                slot.starting.cancel()
+                await asyncio.gather(slot.starting, return_exceptions=True)
+        await asyncio.gather(*(slot.connection.close() for slot in self.slots if slot.connection is not None))
+        for slot in self.slots:
+            slot.connection = None
+        self._give_up_all()
+
+    @property
+    def restarts(self) -> int:
+        """Zygotes replaced so far."""
+        return sum(max(0, slot.starts - 1) for slot in self.slots)
+
+    def _pump(self) -> None:
+        """Send what can be sent, to the emptiest slots first."""
+        open_slots = [slot for slot in self.slots if self._takes_work(slot)]
+        for slot in open_slots:
+            while slot.directed and len(slot.running) < WINDOW:
+                self._send(slot, slot.directed.popleft())
+        while self._fresh and open_slots:
+            slot = min(open_slots, key=_load)
+            if len(slot.running) >= WINDOW:
+                break
+            self._send(slot, self._fresh.popleft())
+
+    def _takes_work(self, slot: Slot) -> bool:
+        """Whether a slot is there for any job. One that should run a suspect, or be replaced, empties first."""
+        if slot.connection is None or slot.alone:
+            return False
+        now = time.monotonic()
+        suspect = next((job for job in self._suspects if slot not in job.used and job.rests_until <= now), None)
+        if suspect is None and slot.served < RECYCLE_AFTER:
+            return True
+        if slot.running:
+            return False
+        if suspect is None:
+            self._recycle(slot)
+        else:
+            self._suspects.remove(suspect)
+            slot.alone = True
+            self._send(slot, suspect)
+        return False
+
+    def _send(self, slot: Slot, job: Job) -> None:
+        assert slot.connection is not None
+        if not slot.running:
+            slot.since = time.monotonic()
+        slot.running.append(job)
+        slot.served += 1
+        slot.connection.send(job.program, job.inputs, job.screen, partial(self._replied, slot, job))
+
+    def _replied(self, slot: Slot, job: Job, part: bytes) -> bool:
+        if slot.running[0] is not job:
+            raise ProtocolError("a reply out of turn")
+        slot.since = time.monotonic()
+        job.parts.append(part)
+        if len(job.parts) < len(job.inputs) and not is_screen(job.parts[0]):
+            return False
+        parts, job.parts = job.parts, []
+        slot.running.popleft()
+        slot.alone = False
+        job.used.add(slot)
+        if job.on_reply(parts):
+            self._direct(job)
+        else:
+            job.on_end(False)
+        self._pump()
+        return True
+
+    def _direct(self, job: Job) -> None:
+        """Queue a job's next run for the emptiest slot that has not run it."""
+        free = [slot for slot in self.slots if slot not in job.used]
+        assert free, "fewer slots than repeats"
+        min(free, key=lambda slot: (slot.connection is None, len(slot.directed) + len(slot.running))).directed.append(
+            job
+        )
+
+    def _lost(self, slot: Slot) -> None:
+        """A zygote ended on its own, or was ended for its silence or its nonsense."""
+        _log.warning("a sandbox was lost with %d programs in it", len(slot.running))
+        slot.connection, slot.alone = None, False
+        for job in slot.running:
+            job.losses += 1
+            job.parts.clear()
+            if job.losses < MAX_LOSSES:
+                job.rests_until = time.monotonic() + _REST_S
+                self._suspects.append(job)
+            else:
+                job.on_end(True)
+        slot.running.clear()
+        if not self._closing:
+            self._restart(slot)
+            self._pump()
+            asyncio.get_running_loop().call_later(2 * _REST_S, self._pump)
+
+    def _recycle(self, slot: Slot) -> None:
+        connection, slot.connection = slot.connection, None
+        assert connection is not None
+        self._restart(slot, first=connection)
+
+    def _restart(self, slot: Slot, first: Connection | None = None) -> None:
+        slot.starting = asyncio.create_task(self._replace(slot, first))
+
+    async def _replace(self, slot: Slot, first: Connection | None) -> None:
+        if first is not None:
+            await first.close()
+        for wait_s in _RESTART_WAITS_S:
+            await asyncio.sleep(wait_s)
+            try:
+                await self._open(slot)
+                break
+            except (LaunchError, ValueError) as error:
+                _log.warning("a sandbox does not start: %s", error)
+        slot.starting = None
+        if slot.connection is None:
+            self._gave_up(slot)
+        self._pump()
+
+    async def _open(self, slot: Slot) -> None:
+        slot.starts += 1
+        slot.served = 0
+        slot.connection = await Connection.open(self._launcher, slot.hash_seed, self._limits, lambda: self._lost(slot))
+
+    def _gave_up(self, slot: Slot) -> None:
+        """Nothing waits for a slot that does not come up, nor for a pool of which no slot does."""
+        waiting = list(slot.directed)
+        slot.directed.clear()
+        for job in waiting:
+            job.on_end(True)
+        if all(other.connection is None and other.starting is None for other in self.slots):
+            self._give_up_all()
+
+    def _give_up_all(self) -> None:
+        queues = [self._fresh, self._suspects, *(slot.directed for slot in self.slots)]
+        queues += [slot.running for slot in self.slots]
+        for queue in queues:
+            while queue:
+                queue.popleft().on_end(True)
+
+    async def _watch_for_silence(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            overdue = time.monotonic() - self._limits.request_s - _GRACE_S
+            for slot in self.slots:
+                if slot.connection is not None and slot.running and slot.since < overdue:
+                    slot.connection.abandon()
+
+
+def _load(slot: Slot) -> int:
+    return len(slot.running)

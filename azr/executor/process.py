@@ -1,0 +1,107 @@
+"""Launches zygotes as processes of this machine, behind a command that puts namespaces around them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+from azr.executor.sandbox import LaunchError, UnusableError
+from azr.executor.zygote_files import OPTIONS, ROOT, WORKER
+
+_PROBE_S = 20.0
+
+
+class ProcessSandbox:
+    """A zygote that leads a session of its own, with the command in front of it."""
+
+    multiplexed = False
+
+    def __init__(self, process: asyncio.subprocess.Process, end: socket.socket, *, fronted: bool) -> None:
+        self._process = process
+        self._fronted = fronted
+        self.socket = end
+
+    @property
+    def pid(self) -> int:
+        """Of the command in front, or of the zygote itself when there is none."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            # The command in front ends once it has seen the zygote end, so that its own end says nothing is left.
+            for process in self._behind() or [self._process.pid]:
+                # It may have ended without the event loop having heard of it yet.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+    def _behind(self) -> list[int]:
+        """The zygote behind a command in front, if there is one and it has come that far."""
+        if not self._fronted:
+            return []
+        path = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        try:
+            return [int(number) for number in path.read_text(encoding="ascii").split()]
+        except (FileNotFoundError, ProcessLookupError):
+            return []
+
+    async def wait(self) -> None:
+        await self._process.wait()
+
+
+class ProcessLauncher:
+    """Runs ``prefix interpreter OPTIONS worker``."""
+
+    def __init__(self, prefix: tuple[str, ...], interpreter: str) -> None:
+        self.prefix = prefix
+        self._command = (*prefix, interpreter, *OPTIONS, str(ROOT / WORKER))
+
+    async def launch(self, hash_seed: int) -> ProcessSandbox:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            with theirs:
+                process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.DEVNULL,
+                    env=_environment(hash_seed),
+                    cwd="/",
+                    start_new_session=True,
+                )
+        except OSError as error:
+            ours.close()
+            raise LaunchError(f"no process could be started ({error.strerror})") from error
+        return ProcessSandbox(process, ours, fronted=bool(self.prefix))
+
+    async def close(self) -> None:
+        """Nothing is shared."""
+
+    def probe(self) -> None:
+        """Start a zygote that has nothing to do. Raises UnusableError with what it, or the command in front, said."""
+        try:
+            run = subprocess.run(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=_environment(0),
+                cwd="/",
+                timeout=_PROBE_S,
+                check=False,
+            )
+        except FileNotFoundError as error:
+            raise UnusableError(f"{error.filename} is not installed") from error
+        except subprocess.TimeoutExpired as error:
+            raise UnusableError(f"{self._command[0]} gave no answer in {_PROBE_S:g} s") from error
+        if run.returncode:
+            said = run.stderr.decode(errors="replace").strip().splitlines()
+            raise UnusableError(said[-1] if said else f"{self._command[0]} exited with code {run.returncode}")
+
+
+def _environment(hash_seed: int) -> dict[str, str]:
+    return {"PYTHONHASHSEED": str(hash_seed), "PYTHONUTF8": "1", "PATH": os.defpath}

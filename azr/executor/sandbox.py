@@ -1,0 +1,39 @@
+"""What a wall gives the pool: a launched zygote, reached through one socket."""
+
+from __future__ import annotations
+
+import socket
+from typing import Protocol
+
+
+class LaunchError(Exception):
+    """A zygote could not be launched now; trying again later may work."""
+
+
+class Sandbox(Protocol):
+    """A launched zygote. It ends by itself when the other end of its socket is closed."""
+
+    socket: socket.socket
+    """Non-blocking. What is written reaches the zygote's standard input; its standard output arrives here."""
+    multiplexed: bool
+    """Whether standard output arrives in frames of Docker's attach stream rather than bare."""
+
+    def kill(self) -> None:
+        """End it at once, with everything in it. Does not wait, and may be called when it has ended already."""
+
+    async def wait(self) -> None:
+        """Until it has ended and nothing of it is left."""
+
+
+class Launcher(Protocol):
+    """Puts one kind of wall around zygotes."""
+
+    async def launch(self, hash_seed: int) -> Sandbox:
+        """A fresh zygote. Raises LaunchError, or ValueError for what only the user can mend."""
+
+    async def close(self) -> None:
+        """Give back what is shared by all sandboxes of this launcher."""
+
+
+class UnusableError(Exception):
+    """A backend does not work on this machine; the message says why and what to do, without a full stop."""

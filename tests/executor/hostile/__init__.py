@@ -1,0 +1,1 @@
+"""Hostile programs, one file per family, and what runs them."""

@@ -1,0 +1,99 @@
+"""What an attack is: a program, and the only outcomes that count as held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from textwrap import dedent
+from typing import Any
+
+from azr.records import CallStatus
+
+DENIED = "PermissionError OSError FileNotFoundError ModuleNotFoundError"
+"""How a refused system call or a missing module shows in Python."""
+ANY = " ".join(status.value for status in CallStatus if status is not CallStatus.LOST)
+"""For programs that may end as they like, as long as nobody else notices."""
+
+ROUTES = """
+def classes():
+    todo, seen = [object], {}
+    while todo:
+        one = todo.pop()
+        if id(one) not in seen:
+            seen[id(one)] = one
+            todo += type.__subclasses__(one)
+    return list(seen.values())
+def namespace(module):
+    for one in classes():
+        if type.__dict__['__module__'].__get__(one) == module:
+            for member in list(type.__dict__['__dict__'].__get__(one).values()):
+                if type(member) is type(namespace):
+                    return member.__globals__
+    raise LookupError(module)
+def syscall(*arguments):
+    c = namespace('ctypes')
+    call = c['CDLL'](None, use_errno=True).syscall
+    call.restype = c['c_long']
+    c['set_errno'](0)
+    arguments = [a if isinstance(a, bytes) else c['c_long'](a) for a in arguments]
+    return call(*arguments), c['get_errno']()
+"""
+"""Program text: reaches modules that were taken out of ``sys.modules``, and raw system calls, through classes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attack:
+    """One hostile program."""
+
+    family: str
+    name: str
+    program: str
+    """Source; ``@secret@`` and its like are filled in by ``World.fill``."""
+    statuses: frozenset[CallStatus]
+    errors: frozenset[str]
+    """Exception classes it may raise; any when empty."""
+    inputs: tuple[str, ...] = ("",)
+    value: Callable[[Any], bool] | None = None
+    """What every value it returns must satisfy."""
+    screen: bool = False
+    repeats: int = 1
+    never_ok: bool = False
+    """Must be refused, fail, or be found non-deterministic."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.family}: {self.name}"
+
+    @property
+    def hasty(self) -> bool:
+        """Whether it may use up its time, and so should get little of it."""
+        return CallStatus.TIMEOUT in self.statuses
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Attacks that go for the same thing."""
+
+    name: str
+    attacks: list[Attack] = field(default_factory=list)
+
+    def add(self, name: str, outcomes: str, program: str, **options: Any) -> None:
+        """``outcomes`` are words: statuses, or names of exception classes, which imply the status ``raised``."""
+        words = frozenset(outcomes.split())
+        errors = words.difference(CallStatus)
+        statuses = {CallStatus(word) for word in words - errors} | ({CallStatus.RAISED} if errors else set())
+        self.attacks.append(
+            Attack(
+                family=self.name,
+                name=name,
+                program=dedent(program).lstrip("\n"),
+                statuses=frozenset(statuses),
+                errors=errors,
+                **options,
+            )
+        )
+
+    def add_call(self, name: str, arguments: str) -> None:
+        """A raw system call, number first, that must be refused before the kernel looks at it."""
+        program = f"{ROUTES}\ndef f(): return syscall({arguments})"
+        self.add(name, "ok LookupError", program, value=lambda outcome: outcome == (-1, 1))

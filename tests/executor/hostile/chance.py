@@ -1,0 +1,134 @@
+"""Programs whose value changes from run to run, and values that are odd but honest."""
+
+# ruff: noqa: E501 - an attack on one line is easier to read than a wrapped one
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tests.executor.hostile.attack import ANY, ROUTES, Family
+
+CHANCE = Family("non-determinism")
+_WAYS = {
+    "the time": "import time; return time.time()",
+    "nanoseconds": "import time; return time.time_ns()",
+    "a monotonic clock": "import time; return time.monotonic()",
+    "a performance counter": "import time; return time.perf_counter_ns()",
+    "processor time": "import time; return time.process_time_ns()",
+    "how long a loop takes": "import time\n    t = time.perf_counter()\n    sum(range(1000))\n    return time.perf_counter() - t",
+    "how far a loop gets": "import time\n    t = time.monotonic() + 0.01\n    n = 0\n    while time.monotonic() < t: n += 1\n    return n",
+    "chance": "import random; return random.random()",
+    "the kernel's chance": "import posix; return posix.urandom(8)",
+    "chance for secrets": "import secrets; return secrets.token_hex()",
+    "a UUID": "import uuid; return str(uuid.uuid4())",
+    "an address": "return id(object())",
+    "an address in a text": "return repr(object())",
+    "an address of a function": "return str(f)",
+    "a hash of a text": "return hash('abc')",
+    "a hash of bytes": "return hash(b'abc')",
+    "a hash of an object": "return hash(object())",
+    "order of a set": "return list({'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'})",
+    "one of a set": "return {str(n) for n in range(1000)}.pop()",
+    "order of a set of classes": "return [c.__name__ for c in {type(str(n), (), {}) for n in range(30)}]",
+    "a set in a loop": "r = ''\n    for w in set('the quick brown fox jumps over a lazy dog'.split()): r += w\n    return r",
+    "a sort by address": "return sorted(range(40), key=lambda n: id(object()))and sorted(map(id, [object() for _ in range(40)]))[0]",
+    "a maximum by hash": "return max(('w%d' % n for n in range(1000)), key=hash)",
+    "a thread's number": "import _thread; return _thread.get_ident()",
+    "a frame's address": "import sys; return id(sys._getframe())",
+    "a class made by chance": "raise type('E%d' % (hash('x') % 10**9), (Exception,), {})",
+    "times of the process": "import posix; return list(posix.times())",
+    "the date": "import datetime; return str(datetime.datetime.now())",
+    "the date as text": "import time; return time.ctime(time.time_ns())",
+    "the environment": "import posix; return posix.environ[b'PYTHONHASHSEED']",
+    "the address in an error": "try: f.x\n    except AttributeError as e: return repr(e) + repr(e.obj)",
+    "a default that is an address": "import dataclasses\n    return dataclasses.field().__repr__()",
+    "order by a dict of sets": "return list(dict.fromkeys({'a', 'b', 'c', 'd', 'e', 'f', 'g'}))",
+    "JSON of a set's items": "import json; return json.dumps(list(frozenset('abcdefghijkl')))",
+    "a weak reference": "import weakref; return repr(weakref.ref(f))",
+}
+for _name, _body in _WAYS.items():
+    for _screen in (False, True):
+        CHANCE.add(
+            f"{_name}{', screened' if _screen else ''}",
+            ANY,
+            f"def f():\n    {_body}",
+            repeats=2,
+            screen=_screen,
+            never_ok=True,
+        )
+for _name, _body in {
+    "the load": "return syscall(99, b'-' * 200) and 0",
+    "memory never written": "return namespace('ctypes')['string_at'](id(f) - 4096, 4096)",
+    "an address on the stack": "c = namespace('ctypes'); return c['addressof'](c['c_int']())",
+}.items():
+    CHANCE.add(_name, ANY, f"{ROUTES}\ndef f():\n    {_body}", repeats=2, never_ok=_name != "the load")
+for _name, _body in {
+    # The same in every run of one interpreter on one machine, and so not found out: addresses move by whole pages,
+    # and those of an interpreter built for a fixed place do not move at all.
+    "a hash of None": "return hash(None)",
+    "a hash of a class": "return hash(int) % 10**6",
+    "order of a small set of objects": "x = [object() for _ in range(30)]\n    return [x.index(o) for o in set(x)]",
+    "the low bits of an address": "return id(object()) % 4096",
+}.items():
+    CHANCE.add(_name, ANY, f"def f():\n    {_body}", repeats=2)
+for _name, _body in {
+    # The walls make these the same every time, or nearly; only the screen can know better.
+    "the second": "import time; return int(time.time()) // 10**6",
+    "the process's number": "import os; return os.getpid()",
+    "the parent's number": "import os; return os.getppid()",
+    "the year": "import time; return time.localtime().tm_year",
+    "coarse resources": "import resource; return resource.getrusage(0).ru_maxrss",
+}.items():
+    CHANCE.add(f"{_name}, screened", "rejected", f"def f():\n    {_body}", repeats=2, screen=True, never_ok=True)
+
+ODD = Family("odd values")
+
+
+def _same(value: Any) -> Any:
+    """Equal, of the same type, and with the same text, where NaN and signed zeros show."""
+    return lambda got: type(got) is type(value) and repr(got) == repr(value)
+
+
+for _name, _text, _value in (
+    ("not a number", "float('nan')", math.nan),
+    ("negative zero", "-0.0", -0.0),
+    ("infinity", "[1e999, -1e999]", [math.inf, -math.inf]),
+    ("nothing", "None", None),
+    ("true", "True", True),
+    ("one", "1", 1),
+    ("one as a float", "1.0", 1.0),
+    ("a complex number", "complex(-0.0, float('inf'))", complex(-0.0, math.inf)),
+    ("a lone surrogate", "'a\\ud800b'", "a\ud800b"),
+    ("null characters", "'\\0' * 3", "\0\0\0"),
+    ("all sorts of quotes", "'\\'\"\\\\\\n\\r\\x85\\u2028'", "'\"\\\n\r\x85\u2028"),
+    ("bytes", "bytes(range(256))", bytes(range(256))),
+    ("the empty containers", "[[], (), {}, set(), frozenset(), '', b'']", [[], (), {}, set(), frozenset(), "", b""]),
+    ("a tuple of one", "((1,),)", ((1,),)),
+    ("keys that are equal", "{1: 'a', True: 'b', 1.0: 'c'}", {1: "c"}),
+    ("frozen sets in sets", "{frozenset({frozenset()})}", {frozenset({frozenset()})}),
+    ("a large integer", "10 ** 3999", 10**3999),
+    ("a large negative integer", "-10 ** 3999", -(10**3999)),
+    ("the smallest floats", "[5e-324, 2.2250738585072014e-308]", [5e-324, 2.2250738585072014e-308]),
+    ("emoji that join", "'\\U0001F468\\u200d\\U0001F469'", "\U0001f468\u200d\U0001f469"),
+    ("text that looks like code", "'__import__(\"os\")'", '__import__("os")'),
+    ("text that looks like a frame", "'\\0\\0\\0\\x02{}'", "\0\0\0\x02{}"),
+):
+    ODD.add(_name, "ok", f"def f(): return {_text}", value=_same(_value))
+for _name, _depth, _outcome in (("deepest allowed", 64, "ok"), ("one too deep", 65, "output_too_large")):
+    ODD.add(_name, _outcome, f"def f():\n    x = []\n    for _ in range({_depth - 1}): x = [x]\n    return x")
+for _name, _inputs in {
+    "an argument that is code": "__import__('os').system('id')",
+    "an injected parenthesis": "1), (2",
+    "an injected comment": "1 # ) or True",
+    "a null byte": "'a\0b'",
+    "a homoglyph": "\N{FULLWIDTH DIGIT ONE}",
+    "a bomb": "9**9**9",
+    "depth": "[" * 10_000,
+    "a formatted string": "f'{1}'",
+    "a comprehension": "[x for x in (1,)]",
+    "a keyword": "x=1",
+    "a star": "*[1]",
+    "a walrus": "(y := 1)",
+}.items():
+    ODD.add(f"argument: {_name}", "rejected ok TypeError", "def f(x): return x", inputs=(_inputs,), value=_same(1))

@@ -1,0 +1,204 @@
+"""Reading and writing what lies on the disk, in memory file systems, and in shared memory."""
+
+# ruff: noqa: E501 - an attack on one line is easier to read than a wrapped one
+
+from __future__ import annotations
+
+from tests.executor.hostile.attack import DENIED, ROUTES, Family
+
+_POSIX = "import posix\n"
+READING = Family("reading files")
+for _path in (
+    "@secret@",
+    "@repo@/secret",
+    "/etc/passwd",
+    "/etc/shadow",
+    "/etc/hostname",
+    "/root/.ssh/id_rsa",
+    "/proc/self/environ",
+    "/proc/self/mem",
+    "/proc/self/maps",
+    "/proc/self/fd/0",
+    "/proc/1/environ",
+    "/proc/1/root/etc/passwd",
+    "/proc/@pid@/environ",
+    "/proc/@pid@/root@secret@",
+    "/proc/@pid@/mem",
+    "/proc/meminfo",
+    "/dev/urandom",
+    "/dev/mem",
+    "/sys/class/net/lo/address",
+):
+    READING.add(f"open {_path}", DENIED, f"def f(): return open('{_path}', 'rb').read(100)")
+READING.add("the parent's environment", DENIED, _POSIX + "def f(): open('/proc/%d/environ' % posix.getppid()).read()")
+READING.add("posix.open", DENIED, _POSIX + "def f(): return posix.read(posix.open('@secret@', 0), 100)")
+READING.add("FileIO", DENIED, "import _io\ndef f(): return _io.FileIO('@secret@').read()")
+READING.add("open_code", DENIED, "import _io\ndef f(): return _io.open_code('@secret@').read()")
+READING.add(
+    "a loader's get_data", DENIED + " AttributeError NameError", "def f(): return __loader__.get_data('@secret@')"
+)
+READING.add(
+    "a source loader from the modules",
+    DENIED + " StopIteration",
+    """
+    import sys
+    def f():
+        loader = next(m.__loader__ for m in list(sys.modules.values()) if hasattr(getattr(m, '__loader__', 0), 'get_data'))
+        return loader.get_data('@secret@')
+    """,
+)
+READING.add(
+    "linecache",
+    DENIED + " ok",
+    "import linecache\ndef f(): return linecache.getlines('@secret@')",
+    value=lambda v: v == [],
+)
+READING.add("an opener of its own", DENIED, _POSIX + "def f(): return open('@secret@', opener=posix.open).read()")
+READING.add("list a folder", DENIED, _POSIX + "def f(): return posix.listdir('/')")
+READING.add("scan a folder", DENIED, _POSIX + "def f(): return [e.name for e in posix.scandir('@home@')]")
+READING.add("look at a path", DENIED, _POSIX + "def f(): return posix.stat('@secret@').st_size")
+READING.add(
+    "ask whether a path exists",
+    DENIED + " ok",
+    _POSIX + "def f(): return posix.access('@secret@', 0)",
+    value=lambda v: not v,
+)
+READING.add("follow a link", DENIED, _POSIX + "def f(): return posix.readlink('/proc/self/exe')")
+READING.add("the current folder", DENIED, _POSIX + "def f(): return posix.getcwd()")
+READING.add(
+    "climb out of the root", DENIED, _POSIX + "def f():\n    posix.chdir('../../..')\n    return posix.listdir('.')"
+)
+READING.add("change the root again", DENIED, _POSIX + "def f():\n    posix.chroot('..')\n    return posix.listdir('/')")
+READING.add("descend from an inherited folder", DENIED, _POSIX + "def f(): posix.fchdir(2)")
+READING.add(
+    "inherited descriptors",
+    "ok",
+    """
+    import posix
+    def f():
+        kinds = []
+        for number in range(1024):
+            try: kinds.append(posix.fstat(number).st_mode & 0o170000)
+            except OSError: pass
+        return kinds
+    """,
+    # Pipes, sockets and character devices at most: no file, no folder.
+    value=lambda kinds: len(kinds) <= 4 and set(kinds) <= {0o010000, 0o140000, 0o020000},
+)
+READING.add(
+    "what waits in inherited descriptors",
+    "ok timeout",
+    """
+    import posix
+    def f():
+        got = []
+        for number in range(64):
+            try: got.append(posix.read(number, 2**16))
+            except OSError: pass
+        return got
+    """,
+    value=lambda got: not any(got),
+)
+READING.add("ask the terminal", "EOFError OSError RuntimeError", "def f(): return input()")
+for _name, _arguments in {
+    "open": "2, b'@secret@', 0",
+    "openat": "257, -100, b'@secret@', 0",
+    "openat2": "437, -100, b'@secret@', bytes(24), 24",
+    "open by handle": "304, -100, bytes(128), 0",
+    "a handle": "303, -100, b'@secret@', bytes(128), bytes(8), 0",
+    "stat": "4, b'@secret@', bytes(144)",
+    "statx": "332, -100, b'@secret@', 0, 4095, bytes(256)",
+    "an extended attribute": "191, b'@secret@', b'user.x', bytes(64), 64",
+    "watch a folder": "253",
+    "watch everything": "300, 0, 0",
+    "duplicate a descriptor": "32, 0",
+    "a descriptor of another process": "438, 3, 0, 0",
+    "splice": "275, 0, 0, 1, 0, 100, 0",
+    "read at a position": "17, 0, bytes(8), 8, 0",
+    "scatter read": "19, 0, bytes(16), 1",
+    "mount a tree": "428, -100, b'/', 1",
+    "a file system's statistics": "137, b'/', bytes(120)",
+    "control a device": "16, 1, 21505, bytes(64)",
+}.items():
+    READING.add_call(f"raw call: {_name}", _arguments)
+
+WRITING = Family("writing files")
+for _folder in ("@home@", "@repo@", "/tmp", "/dev/shm", "/var/tmp", "."):
+    WRITING.add(
+        f"create in {_folder}", DENIED, f"def f():\n    with open('{_folder}/@mark@', 'w') as file: file.write('x')"
+    )
+WRITING.add("overwrite", DENIED, "def f(): return open('@home@/keep', 'w').write('x')")
+WRITING.add("append", DENIED, "def f(): return open('@repo@/keep', 'ab', 0).write(b'x')")
+WRITING.add(
+    "fill the inodes",
+    DENIED,
+    _POSIX + "def f():\n    for n in range(10**6): posix.open('/tmp/@mark@%d' % n, 0o102)",
+)
+for _call in (
+    "mkdir('@home@/@mark@')",
+    "mkfifo('@home@/@mark@')",
+    "mknod('@home@/@mark@')",
+    "symlink('/etc/passwd', '@home@/@mark@')",
+    "link('@home@/keep', '@home@/@mark@')",
+    "rename('@home@/keep', '@home@/@mark@')",
+    "unlink('@home@/keep')",
+    "unlink('@repo@/keep')",
+    "rmdir('@home@/folder')",
+    "chmod('@home@/keep', 0)",
+    "chown('@home@/keep', 0, 0)",
+    "utime('@home@/keep', (0, 0))",
+    "truncate('@home@/keep', 0)",
+    "setxattr('@home@/keep', 'user.@mark@', b'x')",
+    "umask(0)",
+    "memfd_create('@mark@')",
+    "pipe()",
+    "sync()",
+    "openpty()",
+    "ftruncate(1, 0)",
+    "posix_fallocate(1, 0, 2**20)",
+    "fchmod(2, 0)",
+    "dup2(1, 9)",
+):
+    # Some of these only come back empty-handed; what matters is that the world outside stays as it is.
+    WRITING.add(f"posix.{_call}", DENIED + (" ok" if _call == "sync()" else ""), f"{_POSIX}def f(): posix.{_call}")
+WRITING.add(
+    "scribble on every descriptor",
+    "ok crashed",
+    """
+    import posix
+    def f():
+        for number in range(3):
+            try: posix.write(number, b'@mark@')
+            except OSError: pass
+    """,
+)
+WRITING.add(
+    "speak to the log",
+    "ok OSError",
+    "import sys\ndef f():\n    for s in sys.__stderr__, sys.__stdout__, sys.stderr:\n        if s: s.write('@mark@'); s.flush()",
+)
+WRITING.add("a core file", "crashed", _POSIX + "def f(): posix.abort()")
+for _name, _arguments in {
+    "create": "85, b'@home@/@mark@', 438",
+    "a file without a name": "257, -100, b'@home@', 4259842, 438",
+    "memory that is a file": "319, b'@mark@', 0",
+    "secret memory": "447, 0",
+    "System V shared memory": "29, @key@, 4096, 950",
+    "System V semaphores": "64, @key@, 1, 950",
+    "System V messages": "68, @key@, 950",
+    "a message queue": "240, b'@mark@', 66, 438, 0",
+    "copy between files": "326, 0, 0, 1, 0, 10, 0",
+    "asynchronous writes": "206, 8, bytes(8)",
+    "rename": "316, -100, b'@home@/keep', -100, b'@home@/@mark@', 0",
+    "unlink": "263, -100, b'@home@/keep', 0",
+    "gather write": "20, 2, bytes(16), 1",
+    "write at a position": "18, 2, b'@mark@', 6, 0",
+    "send a file": "40, 1, 0, 0, 10",
+}.items():
+    WRITING.add_call(f"raw call: {_name}", _arguments)
+WRITING.add(
+    "hide in System V shared memory",
+    "ok LookupError",
+    ROUTES + "def f(): return [syscall(29, key, 4096, 950) for key in range(@key@, @key@ + 100)]",
+    value=lambda got: set(got) == {(-1, 1)},
+)

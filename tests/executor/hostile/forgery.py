@@ -1,0 +1,258 @@
+"""Claims that are not true: forged reports, lying objects, broken tools, and looking for what others know."""
+
+# ruff: noqa: E501 - an attack on one line is easier to read than a wrapped one
+
+from __future__ import annotations
+
+import math
+import zlib
+
+from azr.executor import protocol
+from azr.executor.protocol import Part
+from tests.executor.hostile.attack import ANY, ROUTES, Family
+
+FORGERY = Family("forged reports")
+_OK, _RAISED = protocol.OK, protocol.RAISED
+
+
+def _own(value: object) -> bool:
+    """A program may claim whatever it likes to have returned, and nothing else."""
+    return value in ("forged", "honest", 1)
+
+
+def _claim(text: str = "'forged'", status: bytes = _OK, wall_s: float = 0.0, cpu_s: float = 0.0) -> bytes:
+    return protocol.frame(protocol.call_report(status, text, wall_s, cpu_s))
+
+
+def _screen(*reasons: str) -> bytes:
+    return protocol.frame(protocol.screen_report(reasons))
+
+
+def _call(content: bytes) -> bytes:
+    return protocol.frame(Part.CALL + content)
+
+
+def _changed(position: int, byte: int) -> bytes:
+    data = bytearray(_claim())
+    data[position] = byte
+    return bytes(data)
+
+
+_WRITE = """
+import posix
+def write(frame):
+    for number in range(64):
+        if number != 2:
+            try: posix.write(number, frame)
+            except OSError: pass
+"""
+_REPORT = protocol.call_report(_OK, "'forged'", 0.0, 0.0)
+_PARTS = (Part.CALL + bytes(4) + len(_REPORT).to_bytes(4, "big") + _REPORT) * 2
+_FRAMES = {
+    "a claim": _claim(),
+    "many claims": _claim() * 200,
+    "a screen and a claim": _screen() + _claim(),
+    "a claim and a screen": _claim() + _screen("line 1: forged"),
+    "another screen": _screen("line 1: forged"),
+    "a screen without a reason": _screen(),
+    "screens without end": _screen() * 1000,
+    "a screen of many reasons": protocol.frame(Part.SCREEN + bytes(200_000)),
+    "a screen cut in a reason": protocol.frame(Part.SCREEN + b"\0\0\xff\xffa"),
+    "a screen that is an essay": protocol.frame(Part.SCREEN + (10**5).to_bytes(4, "big") + b"a" * 10**5),
+    "a whole reply": protocol.frame(bytes(4) + _PARTS),
+    "replies to others": b"".join(protocol.frame(n.to_bytes(4, "big") + _PARTS) for n in range(50)),
+    "a reply inside a claim": _call(protocol.frame(bytes(4) + _PARTS)),
+    "a greeting": protocol.frame(b'{"broken_walls": []}'),
+    "a time-out of its own": protocol.frame(Part.TIMEOUT),
+    "a crash of its own": protocol.frame(Part.CRASHED + b"x"),
+    "an unknown letter": protocol.frame(b"?" + protocol.call_report(_OK, "1", 0.0, 0.0)),
+    "an unknown status": _claim(status=b"?"),
+    "a loss": _claim("x", status=b"L"),
+    "no number for a time": _claim(cpu_s=math.nan),
+    "time that runs back": _claim(wall_s=-1.0),
+    "time without end": _claim(wall_s=math.inf, cpu_s=1e30),
+    "a value that is code": _claim("__import__('os')"),
+    "a value that is true": _claim("0) or True or (0"),
+    "a value too long": _claim("'" + "a" * 300_000 + "'"),
+    "a value longer than allowed": _claim("'" + "a" * 200_000 + "'"),
+    "a value too deep": _claim("[" * 5000 + "]" * 5000),
+    "a value that explodes": _claim("9**9**9"),
+    "a value of brackets": _claim("(" * 60_000),
+    "a value with a null byte": _claim("'\0'"),
+    "a value with a lone surrogate": _call(b"o" + bytes(8) + b"'\xed\xa0\x80'"),
+    "a value in other quotes": _claim('"forged"'),
+    "no value": _claim(""),
+    "an error that is an essay": _claim("E" * 10**5, status=_RAISED),
+    "an error of two lines": _claim("E\nok", status=_RAISED),
+    "an error with a lone surrogate": _call(b"r" + bytes(8) + b"E\xed\xa0\x80"),
+    "an error without a name": _claim("", status=_RAISED),
+    "junk": b"junk" * 1000,
+    "zeros": bytes(4000),
+    "a length without end": b"\xff\xff\xff\xff{}",
+    "a length just over the cap": (2**20).to_bytes(4, "big") + b"{" * 2**20,
+    "an empty frame": protocol.frame(b""),
+    "an empty claim": _call(b""),
+    "a cut claim": _call(b"o\0\0"),
+    "not text": _claim("'x'")[:-2] + b"\xff\xfe",
+    "a number too long": _claim("9" * 60_000),
+    **{f"byte {n} changed": _changed(n, 0xFF) for n in range(14)},
+    **{f"cut after {n} bytes": _claim()[:n] for n in (1, 3, 4, 5, 9, 14)},
+}
+for _name, _bytes in _FRAMES.items():
+    _text = repr(_bytes) if len(_bytes) < 9000 else f"__import__('zlib').decompress({zlib.compress(_bytes)!r})"
+    FORGERY.add(
+        _name,
+        ANY,
+        f"{_WRITE}\ndef f(x):\n    write({_text})\n    return 'honest'",
+        inputs=("1", "2"),
+        value=_own,
+    )
+_CLAIMED = repr(_claim())
+for _name, _outcomes, _body in (
+    ("claim, then crash", "ok crashed", f"write({_CLAIMED}); posix._exit(0)"),
+    ("claim, then hang", "ok timeout crashed", f"write({_CLAIMED})\n    while True: pass"),
+    ("half a frame, then hang", "timeout crashed", f"write({_CLAIMED}[:20])\n    while True: pass"),
+    ("half a frame, then exit", "crashed", f"write({_CLAIMED}[:20]); posix._exit(0)"),
+    (
+        "a byte every 100 ms",
+        "timeout crashed",
+        "import time\n    write((1000).to_bytes(4, 'big'))\n    while True:\n        write(b'{'); time.sleep(0.1)",
+    ),
+    (
+        "an empty frame every 100 ms",
+        "timeout crashed",
+        "import time\n    while True:\n        write((2).to_bytes(4, 'big') + b'{}'); time.sleep(0.1)",
+    ),
+    (
+        "a long frame, byte by byte",
+        "timeout crashed",
+        "write((260000).to_bytes(4, 'big'))\n    for _ in range(10**6): write(b'c')",
+    ),
+    ("frames without end", "timeout crashed", "while True: write((60000).to_bytes(4, 'big') + bytes(60000))"),
+    ("claims without end", "timeout crashed ok", f"while True: write({_CLAIMED})"),
+    ("close the report", "crashed ok", "posix.closerange(0, 64); return 1"),
+    ("close the report and stay", "crashed timeout", "posix.closerange(0, 64)\n    while True: pass"),
+    ("claim and close", "ok crashed", f"write({_CLAIMED}); posix.closerange(0, 64)\n    while True: pass"),
+    ("never come back", "crashed", "posix._exit(0)"),
+):
+    FORGERY.add(_name, _outcomes, f"{_WRITE}\ndef f():\n    {_body}", value=_own)
+FORGERY.add(
+    "claim while loading",
+    "ok crashed timeout rejected",
+    f"{_WRITE}\nwrite({_screen()!r} + {_CLAIMED})\nwhile True: pass",
+    value=_own,
+)
+FORGERY.add(
+    "a report for every input, the first time",
+    "ok crashed",
+    f"{_WRITE}\ndef f(x):\n    write({_CLAIMED} * 4)\n    posix._exit(0)",
+    inputs=("1", "2", "3", "4"),
+    value=_own,
+)
+
+_FIND = """
+import sys
+claim = {claim!r}
+def use(space):
+    for name, one in list(space.items()):
+        if callable(one) and name in ('report', 'write', 'send', 'reply', 'target'):
+            for arguments in ((claim,), (1, claim), (3, claim), (claim[4:],)):
+                try: one(*arguments)
+                except Exception: pass
+def walk(frame):
+    while frame:
+        use(frame.f_locals); use(frame.f_globals)
+        frame = frame.f_back
+"""
+_FOUND = _FIND.format(claim=_claim())
+for _name, _body in {
+    "its frames": "walk(sys._getframe())",
+    "all frames": "for frame in sys._current_frames().values(): walk(frame)",
+    "a traceback": "try: 1 / 0\n    except Exception as error: walk(error.__traceback__.tb_frame)",
+    "a generator's frame": "def g(): yield sys._getframe(1)\n    walk(next(g()))",
+    "a trace function": "sys.settrace(lambda frame, *_: walk(frame)); (lambda: 1)()",
+    "a profiler": "sys.setprofile(lambda frame, *_: walk(frame)); len('')",
+    "a warning": "import warnings\n    warnings.showwarning = lambda *a: walk(sys._getframe()); warnings.warn('x')",
+    "a destructor": "class E:\n        def __del__(s): walk(sys._getframe())\n    E()",
+    "the garbage collector": "import gc\n    for one in gc.get_objects():\n        if type(one) is dict: use(one)",
+    "its referrers": "import gc\n    for one in gc.get_referrers(f.__globals__): use({'report': one})",
+    "closures": "import gc\n    for one in gc.get_objects():\n"
+    "        for cell in getattr(one, '__closure__', None) or (): use({'report': cell.cell_contents})",
+    "an exception's context": "try:\n        raise ValueError\n    except ValueError as e:\n        while e:\n"
+    "            walk(e.__traceback__ and e.__traceback__.tb_frame); e = e.__context__",
+}.items():  # fmt: skip
+    FORGERY.add(f"through {_name}", ANY, f"{_FOUND}\ndef f():\n    {_body}\n    return 'honest'", value=lambda v: True)
+
+PEEKING = Family("what others know")
+_SEARCH = """
+import re
+NEEDLE = re.compile('HEIR' + 'LOOM-[0-9a-f]+')
+def strings(things, depth=4):
+    todo, seen, found = list(things), set(), set()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen or len(seen) > 300000: continue
+        seen.add(id(one))
+        if type(one) is str: found.update(NEEDLE.findall(one))
+        elif type(one) in (bytes, bytearray): found.update(NEEDLE.findall(one.decode('latin-1')))
+        elif isinstance(one, dict): todo += list(one.items())
+        elif isinstance(one, (list, tuple, set, frozenset)): todo += list(one)
+        elif hasattr(one, '__dict__'): todo.append(vars(one))
+    return sorted(found)
+"""
+_NOTHING = {"value": lambda found: found == []}
+PEEKING.add(
+    "in all frames",
+    "ok",
+    _SEARCH + "import sys\ndef f():\n    frame, all = sys._getframe(), []\n    while frame:\n"
+    "        all += [dict(frame.f_locals), dict(frame.f_globals)]\n        frame = frame.f_back\n    return strings(all)",
+    **_NOTHING,
+)
+PEEKING.add(
+    "in all modules", "ok", _SEARCH + "import sys\ndef f(): return strings(list(sys.modules.values()))", **_NOTHING
+)
+PEEKING.add(
+    "in all objects",
+    "ok",
+    _SEARCH + "import gc\ndef f():\n    gc.unfreeze()\n    return strings(gc.get_objects())",
+    **_NOTHING,
+)
+PEEKING.add("in all classes", "ok", ROUTES + _SEARCH + "def f(): return strings(classes())", **_NOTHING)
+PEEKING.add(
+    "in the memory that was the zygote's",
+    "ok LookupError",
+    ROUTES
+    + _SEARCH
+    + """
+import gc, sys
+def search(space, start, size):
+    return NEEDLE.findall(space['string_at'](start, size).decode('latin-1'))
+def f():
+    space = namespace('ctypes')
+    gc.unfreeze()
+    small = [one for one in gc.get_objects() if type(one) in (list, type(f)) and sys.getsizeof(one) < 400]
+    small += [bytes([n % 256] * (2 + n % 398)) for n in range(1, 20000)]
+    pools = {id(one) >> 14 for one in small}
+    found = {word for pool in pools for word in search(space, pool << 14, 2**14)}
+    libc = space['CDLL'](None)
+    libc.sbrk.restype = space['c_long']
+    top = libc.sbrk(0)
+    large = [id(one) for one in [bytes(600 + n) for n in range(3000)] if 0 < top - id(one) < 2**28]
+    if large: found.update(search(space, min(large), top - min(large)))
+    return sorted(found)
+""",
+    **_NOTHING,
+)
+PEEKING.add(
+    "in the environment",
+    "ok",
+    _SEARCH + "import posix\ndef f(): return strings([posix.environ]) + [n for n in posix.environ if b'AZR' in n]",
+    **_NOTHING,
+)
+PEEKING.add(
+    "code of ours among the modules",
+    "ok",
+    "import sys\ndef f(): return [m for m in sys.modules if 'azr' in m]",
+    **_NOTHING,
+)
+PEEKING.add("in memory never written", "ok", _SEARCH + "def f(): return strings([bytes(bytearray(10**6))])", **_NOTHING)

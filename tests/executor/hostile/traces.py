@@ -1,0 +1,58 @@
+"""What sandboxes could leave behind on this machine: taken before and after, and compared."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from tests.executor.conftest import descendants
+
+_PATIENCE_S = 15.0
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue")
+
+
+def take() -> set[str]:
+    """Every process, container, mount, file and piece of shared memory that could be ours."""
+    return {*_processes(), *_containers(), *_mounts(), *_files(), *_shared()}
+
+
+async def left_since(before: set[str]) -> set[str]:
+    """What is there now and was not ``before``. An end that was asked for may take a moment to be over."""
+    left = take() - before
+    deadline = time.monotonic() + _PATIENCE_S
+    while left and time.monotonic() < deadline:
+        await asyncio.sleep(0.2)
+        # Others who use the machine come and go; what is ours would be there all the time.
+        left &= take()
+    return left
+
+
+def _processes() -> set[str]:
+    return {f"process {number}" for number in descendants(os.getpid())}
+
+
+def _containers() -> set[str]:
+    """Whatever their labels, dead ones too."""
+    if shutil.which("docker") is None:
+        return set()
+    listing = subprocess.run(["docker", "ps", "-aq", "--no-trunc"], capture_output=True, text=True, check=False)
+    return {f"container {identity}" for identity in listing.stdout.split()}
+
+
+def _mounts() -> set[str]:
+    return {f"mount {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+
+
+def _files() -> set[str]:
+    folders = [folder for folder in _TEMPORARY if os.path.isdir(folder)]
+    return {f"file {folder}/{name}" for folder in folders for name in os.listdir(folder) if "azr" in name.lower()}
+
+
+def _shared() -> set[str]:
+    kinds = ("shm", "sem", "msg")
+    rows = {kind: Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:] for kind in kinds}
+    return {f"{kind} {row.split()[1]}" for kind in kinds for row in rows[kind]}

@@ -1,0 +1,443 @@
+"""Attempts to be graded right without being right: responses as text, through the real kinds and real sandboxes.
+
+Induction runs a solver's program, so each of its attacks is tried twice: as it is graded, and with the screen off, when
+the walls and the grading must hold alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from azr.config import ExecutorConfig
+from azr.executor.pool import SandboxPool
+from azr.records import ExecutionRequest, Task
+from azr.tasks.base import Proposal, Refusal, Rules, Verdict
+from azr.tasks.chat import ChatStyle
+from azr.tasks.prompts import Section
+from azr.tasks.registry import KINDS
+from tests.executor.conftest import sandboxes, usable_backends
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+STYLE = ChatStyle()
+RULES = Rules(source_bytes=16_384, induction_inputs=6, repeats=2)
+NOT_RIGHT = (Verdict.WRONG, Verdict.MALFORMED)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool():
+    async with SandboxPool(ExecutorConfig(workers=2, wall_s=10.0, memory_mb=256)) as pool:
+        yield pool
+
+
+def answer(fence: str, text: str) -> str:
+    return f"thinking</think>\n<answer>\n```{fence}\n{text}\n```\n</answer>"
+
+
+async def propose(
+    pool: SandboxPool, kind: str, *sections: Section, references: tuple[Task, ...] = ()
+) -> Task | Refusal:
+    """What becomes of a proposal, from the response's text to the task."""
+    parsed = STYLE.parse(STYLE.response(sections))
+    assert parsed is not None
+    proposal = KINDS[kind].read_proposal(parsed, references, RULES)
+    if isinstance(proposal, Refusal):
+        return proposal
+    result = await pool.execute(KINDS[kind].validation(proposal, RULES))
+    return KINDS[kind].admit(proposal, result, id="t", step=1, parents=())
+
+
+async def task_of(pool: SandboxPool, kind: str, program: str, given: str) -> Task:
+    task = await propose(pool, kind, Section("program", program), Section("input", given))
+    assert isinstance(task, Task), task
+    return task
+
+
+async def grade(pool: SandboxPool, task: Task, response: str, *, screen: bool | None = None) -> Verdict:
+    """The verdict on a response's text, the way the solver's answers are graded."""
+    sections = STYLE.parse(response)
+    if sections is None:
+        return Verdict.MALFORMED
+    check = KINDS[task.kind].verification(task, sections)
+    if isinstance(check, ExecutionRequest):
+        check = check if screen is None else replace(check, screen=screen)
+        return KINDS[task.kind].verdict(task, await pool.execute(check))
+    return check
+
+
+ANSWERS = {
+    "parentheses": "0) or True or (0",
+    "parentheses, one value": "0) or (41",
+    "parentheses, argument list": "0), (1, 2",
+    "brackets": "0], [41",
+    "comment": "41 # 0\n or True",
+    "comment that hides the call's end": "0 #",
+    "comparison": "0 == 0 or 41",
+    "always equal": "type('E', (), {'__eq__': lambda a, b: True})()",
+    "lying class": "type('I', (int,), {'__eq__': lambda a, b: True})(1)",
+    "lambda": "(lambda: 41)()",
+    "arithmetic": "20 + 21",
+    "arithmetic on strings": "'4' '1' * 1",
+    "power": "9**9**9",
+    "conversion": "int('41')",
+    "import": "__import__('os').getpid()",
+    "evaluation": "eval('41')",
+    "the function itself": "f(41)",
+    "exit": "exit()",
+    "print": "print(41) or 41",
+    "walrus": "(x := 41)",
+    "keyword argument": "x=41",
+    "star": "*[41]",
+    "double star": "**{'x': 41}",
+    "comprehension": "[x for x in range(42)][-1]",
+    "condition": "41 if True else 0",
+    "attribute": "(41).real",
+    "subscript": "[41][0]",
+    "f-string": "f'{41}'",
+    "string": "'41'",
+    "string of an expression": "'40+1'",
+    "bytes": "b'41'",
+    "name": "x",
+    "ellipsis": "...",
+    "nothing": "",
+    "space": " \t ",
+    "several values": "41, 42",
+    "several statements": "41; 41",
+    "several lines": "41\n41",
+    "all numbers": "set(range(100))",
+    "hedge": "41 or 42",
+    "code fence": "```python\n41\n```",
+    "full-width digits": "\uff14\uff11",
+    "arabic digits": "\u0664\u0661",
+    "full-width parentheses": "\uff0841\uff09",
+    "null byte": "41\x00",
+    "null byte in between": "4\x001",
+    "lone surrogate": "'\ud800'",
+    "invisible": "4\u200b1",
+    "long literal": "'" + "a" * 10_000_000 + "'",
+    "long number": "9" * 10_000_000,
+    "long list": "[" + "1," * 5_000_000 + "]",
+    "deep": "[" * 10_000 + "]" * 10_000,
+    "deep and open": "(" * 10_000,
+    "many signs": "-" * 10_000 + "41",
+    "hash collisions": "{" + ", ".join(str(n * (2**61 - 1)) for n in range(10_000)) + "}",
+    "infinity": "1e999",
+    "nan": "nan",
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("kind", ["deduction", "abduction", "error"])
+async def test_no_answer_but_the_right_value_is_right(pool, kind, name):
+    """All three tasks have 41 for an answer, except that the last wants its exception's name."""
+    program = "def f(x):\n    if x != 41: raise KeyError(x)\n    return 41"
+    task = await task_of(pool, kind, program, "0" if kind == "error" else "41")
+    fence = "input" if kind == "abduction" else "output"
+    assert await grade(pool, task, answer(fence, ANSWERS[name])) in NOT_RIGHT
+    assert await grade(pool, task, answer(fence, "KeyError" if kind == "error" else "41")) is Verdict.RIGHT
+
+
+@pytest.mark.parametrize(
+    "text", ["41", " 41 ", "+41", "41.0", "0x29", "(41)", "4_1", "41 # I think", "41,"[:-1] + "\n"]
+)
+async def test_other_spellings_of_the_right_value_are_right(pool, text):
+    for kind, fence in (("deduction", "output"), ("abduction", "input")):
+        task = await task_of(pool, kind, "def f(x): return x", "41")
+        assert await grade(pool, task, answer(fence, text)) is Verdict.RIGHT
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "</think><answer>```output\n0\n```\n```output\n41\n```</answer>",
+        "</think><answer>```output\n41\n```\n```input\n41\n```</answer>",
+        "</think><answer>```python\n41\n```</answer>",
+        "</think><answer>41</answer>",
+        "</think>```output\n41\n```",
+        "```output\n41\n```",
+        "</think><answer>```output\n41\n```",
+        "</think><answer>```output\n0\n```</answer> or rather </think><answer>```output\n41\n```</answer> or 42",
+    ],
+)
+async def test_answers_in_another_form_are_malformed(pool, response):
+    task = await task_of(pool, "deduction", "def f(x): return x", "41")
+    assert await grade(pool, task, response) is Verdict.MALFORMED
+
+
+async def test_arguments_never_run_and_never_reach_past_their_call(pool):
+    """Abduction hands the answer to a program that takes and shows every argument."""
+    program = "def f(x, *more, **named): return [x, more, named]"
+    task = await task_of(pool, "abduction", program, "1")
+    for text in ("1, y=2", "*(1,)", "1, **{'y': 2}", "(y := 1)", "1), print(1), (1", "1 # )"):
+        verdict = await grade(pool, task, answer("input", text))
+        assert verdict is (Verdict.RIGHT if text.startswith("1 #") else Verdict.MALFORMED)
+    assert await grade(pool, task, answer("input", "1, 2")) is Verdict.WRONG
+
+
+LIARS = {
+    "equal to everything": "class L:\n    def __eq__(s, o): return True\n    __hash__ = None\ndef f(x): return L()",
+    "unequal to nothing": "class L:\n    def __ne__(s, o): return False\n    __eq__ = lambda s, o: True\n"
+    "def f(x): return [L()]",
+    "prints as the answer": "class L:\n    __repr__ = __str__ = lambda s: '41'\ndef f(x): return L()",
+    "subclass of int": "class L(int):\n    __eq__ = lambda s, o: True\n    __hash__ = int.__hash__\n"
+    "def f(x): return L(3)",
+    "subclass of str": "class L(str):\n    __eq__ = lambda s, o: True\n    __hash__ = str.__hash__\n"
+    "def f(x): return L()",
+    "subclass of list": "class L(list):\n    __eq__ = lambda s, o: True\ndef f(x): return L()",
+    "subclass of dict": "from collections import defaultdict\ndef f(x): return defaultdict(lambda: x)",
+    "counter": "from collections import Counter\ndef f(x): return Counter('aab')",
+    "named tuple": "from collections import namedtuple\ndef f(x): return namedtuple('P', 'x')(1)",
+    "enum": "from enum import IntEnum\nclass L(IntEnum):\n    A = 41\ndef f(x): return L.A",
+    "decimal": "from decimal import Decimal\ndef f(x): return Decimal(41)",
+    "claims another class": "class L:\n    __class__ = int\n    __eq__ = lambda s, o: True\ndef f(x): return L()",
+    "metaclass": "class M(type):\n    __eq__ = lambda s, o: True\n    __hash__ = type.__hash__\n    __name__ = 'int'\n"
+    "    __instancecheck__ = __subclasscheck__ = lambda s, o: True\nclass L(metaclass=M): pass\ndef f(x): return L()",
+    "a class": "class M(type):\n    __eq__ = lambda s, o: True\n    __hash__ = type.__hash__\n"
+    "class L(metaclass=M): pass\ndef f(x): return L",
+    "a function": "def f(x): return f",
+    "a generator": "def f(x): yield 41",
+    "a coroutine": "async def g(x): return 41\ndef f(x): return g(x)",
+    "not implemented": "def f(x): return NotImplemented",
+    "ellipsis": "def f(x): return ...",
+    "liar as a key": "class L:\n    __eq__ = lambda s, o: True\n    __hash__ = lambda s: 0\ndef f(x): return {L(): 1}",
+    "liar in a set": "class L:\n    __eq__ = lambda s, o: True\n    __hash__ = lambda s: 0\ndef f(x): return {1, L()}",
+    "contains itself": "def f(x):\n    x = []\n    x.append(x)\n    return x",
+    "too deep": "def f(x):\n    for _ in range(10_000): x = [x]\n    return x",
+    "too long": "def f(x): return 'a' * 10_000_000",
+    "too large": "def f(x): return 9 ** 9 ** 5",
+    "raises what it should return": "class L(Exception): pass\ndef f(x): raise L(41)",
+    "exits": "def f(x): raise SystemExit(0)",
+    "says it ran out of memory": "def f(x): raise MemoryError",
+}
+
+
+@pytest.mark.parametrize("name", LIARS)
+async def test_what_is_not_plain_data_is_neither_a_task_nor_an_answer(pool, name):
+    for kind in ("deduction", "abduction"):
+        outcome = await propose(pool, kind, Section("program", LIARS[name]), Section("input", "41"))
+        assert outcome in (Refusal.FAILED, Refusal.TOO_LARGE), outcome
+    task = await hidden(pool)
+    for screen in (None, False):
+        assert await grade(pool, task, answer("python", LIARS[name]), screen=screen) is Verdict.WRONG
+
+
+SECRET = "def f(x):\n    return (x * 7919 + 104729) % 1000003"
+
+
+async def hidden(pool: SandboxPool) -> Task:
+    """An induction task whose hidden outputs nobody guesses."""
+    inputs = [Section("input", str(n)) for n in range(11, 17)]
+    reference = await task_of(pool, "deduction", SECRET, "1")
+    task = await propose(pool, "induction", *inputs, Section("message", "a hint"), references=(reference,))
+    assert isinstance(task, Task)
+    return task
+
+
+# Everything alive in the process that a program can find, as text.
+SEARCH = """
+import gc, sys
+def everything():
+    seen, todo = set(), [sys._getframe(), *gc.get_objects()]
+    frame = sys._getframe()
+    while frame:
+        todo += [frame, *frame.f_locals.values(), *frame.f_globals.values()]
+        frame = frame.f_back
+    while todo and len(seen) < 300_000:
+        thing = todo.pop()
+        if id(thing) not in seen:
+            seen.add(id(thing))
+            yield thing
+            todo += gc.get_referents(thing)
+"""
+FROM_FRAMES = """
+import sys
+def the_judge():
+    frame = sys._getframe()
+    while frame:
+        for name, thing in list(frame.f_globals.items()):
+            if getattr(thing, '__name__', '') == 'azr.values':
+                return thing
+        frame = frame.f_back
+"""
+CHEATS = {
+    "memorises what is shown": "def f(x): return {shown}.get(x, 0)",
+    "guesses that the hidden half repeats": "def f(x): return list({shown}.values())[x % 3]",
+    "returns its input": "def f(x): return x",
+    "returns nothing": "def f(x): return None",
+    "searches memory for the answers": SEARCH
+    + """
+def f(x):
+    wanted = (x * 7919 + 104730) % 1000003 - 1
+    for thing in everything():
+        if type(thing) is str and str(wanted) in thing and 'def f' not in thing: return wanted
+        if type(thing) is int and thing == wanted and thing is not wanted: return wanted
+    return 0
+""",
+    "searches memory for the judge's outputs": SEARCH
+    + """
+def f(x):
+    for thing in everything():
+        if type(thing) is dict and 'outputs' in thing: return thing['outputs']
+        if type(thing).__name__ == 'Task': return thing.outputs
+    return 0
+""",
+    "reads its caller's variables": "import sys\ndef f(x):\n    frame = sys._getframe(1)\n    found = {{}}\n"
+    "    while frame:\n        found.update(frame.f_locals)\n        frame = frame.f_back\n"
+    "    return found.get('expected', found.get('outputs', found.get('task', 0)))",
+    "reads files": "def f(x):\n    for path in ('/proc/self/environ', '/proc/1/mem', 'tasks.jsonl'):\n"
+    "        try: return open(path).read()\n        except OSError: pass\n    return 0",
+    "imports the judge": "def f(x):\n    import azr.tasks.grading as judge\n"
+    "    judge.all_equal = lambda *a: 'right'\n    return 0",
+    "patches the judge's text": FROM_FRAMES
+    + "def f(x):\n    the_judge().canonical = lambda *a, **k: '0'\n    return 1",
+    "patches the judge's comparison": FROM_FRAMES
+    + "def f(x):\n    judge = the_judge()\n    judge.equal = lambda *a: True\n"
+    "    judge.parse = lambda *a, **k: 0\n    return 0",
+    "patches the judge's writer": FROM_FRAMES
+    + "def f(x):\n    judge = the_judge()\n    judge._Writer.write = lambda *a: 'f(x)'\n    return 0",
+    "patches builtins": "import builtins\ndef f(x):\n    builtins.all = builtins.any = lambda x: True\n"
+    "    builtins.type = lambda *a: int\n    builtins.repr = lambda x: '0'\n    return 0",
+    "patches modules": "import json, sys\ndef f(x):\n    json.dumps = lambda *a, **k: 0\n"
+    "    sys.modules.clear()\n    return 0",
+    "patches integers": "import ctypes\ndef f(x):\n    ctypes.memset(id(0) + 24, 1, 4)\n    return 0",
+    "writes to every descriptor": "import posix\ndef f(x):\n    for fd in range(64):\n"
+    "        try: posix.write(fd, b'x' * 99)\n        except OSError: pass\n    return 0",
+    "is not what it is called": "def f(x): return 0\nclass f:\n    __eq__ = lambda s, o: True\n"
+    "    __init__ = lambda s, x: None",
+    "ends early": "import posix\ndef f(x): posix._exit(0)",
+    "ends while loading": "import posix\nposix._exit(0)\ndef f(x): return 0",
+    "counts its calls": "import builtins\ndef f(x):\n    builtins.n = getattr(builtins, 'n', 0) + 1\n"
+    "    return builtins.n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("screen", [None, False], ids=["as graded", "walls alone"])
+@pytest.mark.parametrize("name", CHEATS)
+async def test_no_program_but_the_right_one_is_right(pool, name, screen):
+    task = await hidden(pool)
+    shown = dict(zip(map(int, task.inputs[:3]), map(int, task.outputs[:3]), strict=True))
+    program = CHEATS[name].replace("{shown}", str(shown)).replace("{{}}", "{}")
+    assert await grade(pool, task, answer("python", program), screen=screen) in NOT_RIGHT
+    assert await grade(pool, task, answer("python", SECRET)) is Verdict.RIGHT
+
+
+async def test_the_search_of_memory_finds_what_is_there(pool):
+    """Another input of the same request is in reach, so that the search above is known to look everywhere."""
+    program = SEARCH + (
+        "def f(x):\n    wanted = repr(x.upper())\n"
+        "    return any(type(thing) is str and thing == wanted and thing is not wanted for thing in everything())"
+    )
+    request = ExecutionRequest(program=program, inputs=("'needle'", "'NEEDLE'", "'hay'"), screen=False)
+    assert [output.value for output in (await pool.execute(request)).outputs] == ["True", "True", "False"]
+
+
+async def test_a_patched_judge_claims_a_value_for_its_own_call_and_nothing_else(pool):
+    claim = FROM_FRAMES + "def f(x):\n    the_judge()._Writer.write = lambda *a: '41'\n    return x"
+    request = ExecutionRequest(program=claim, inputs=("1",), screen=False)
+    honest = ExecutionRequest(program="def f(x): return x", inputs=("1", "2"))
+    claimed, unmoved = await pool.execute_many([request, honest])
+    assert claimed.outputs[0].value == "41"
+    assert [output.value for output in unmoved.outputs] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "import builtins\n    builtins.n = getattr(builtins, 'n', 0) + 1\n    return builtins.n",
+        "import sys\n    sys.n = getattr(sys, 'n', 0) + 1\n    return sys.n",
+        "import posix\n    posix.environ[b'n'] = posix.environ.get(b'n', b'') + b'1'\n    return posix.environ[b'n']",
+        "try: return len(open('/tmp/azr_seen').read())\n    except OSError: pass\n"
+        "    try: open('/tmp/azr_seen', 'w').write('seen')\n    except OSError: return 0",
+    ],
+)
+async def test_a_program_cannot_tell_a_repeat_by_what_it_left_behind(pool, body):
+    request = ExecutionRequest(program=f"def f(x):\n    {body}", inputs=("1",), repeats=2, screen=False)
+    result = await pool.execute(request)
+    assert result.ok and result.deterministic
+    assert not os.path.exists("/tmp/azr_seen")
+
+
+@pytest.mark.parametrize("body", ["import posix\n    return posix.getpid()", "return id(object())", "return hash('a')"])
+async def test_a_program_that_tells_a_repeat_by_the_interpreter_is_not_deterministic(pool, body):
+    request = ExecutionRequest(program=f"def f(x):\n    {body}", inputs=("1",), repeats=2, screen=False)
+    assert (await pool.execute(request)).deterministic is False
+
+
+async def test_an_exception_cannot_be_named_like_no_exception(pool):
+    program = "class NoError(Exception): pass\ndef f(x):\n    raise NoError"
+    outcome = await propose(pool, "error", Section("program", program), Section("input", "1"))
+    assert outcome is Refusal.NOT_ALLOWED
+    task = await task_of(pool, "error", program.replace("raise NoError", "return x"), "1")
+    assert task.outputs == ("NoError",)
+
+
+async def test_bug_2_a_long_output_is_whole_and_its_answer_right(pool):
+    task = await task_of(pool, "deduction", "def f(n): return list(range(n))", "300")
+    assert await grade(pool, task, answer("output", str(list(range(300))))) is Verdict.RIGHT
+    assert await grade(pool, task, answer("output", str(list(range(100))) + "...")) is Verdict.MALFORMED
+
+
+async def test_bug_7_answers_are_compared_as_values_never_evaluated(pool):
+    five = await task_of(pool, "deduction", "def f(x): return '5'", "1")
+    assert await grade(pool, five, answer("output", "5.0")) is Verdict.WRONG
+    assert await grade(pool, five, answer("output", "'5.0'")) is Verdict.WRONG
+    two = await task_of(pool, "deduction", "def f(x): return '2'", "1")
+    assert await grade(pool, two, answer("output", "'1+1'")) is Verdict.WRONG
+    assert await grade(pool, two, answer("output", "1+1")) is Verdict.MALFORMED
+    unordered = await task_of(pool, "deduction", "def f(x): return {'a': {2, 1}, 'b': 0}", "1")
+    assert await grade(pool, unordered, answer("output", "{'b': 0, 'a': {1, 2}}")) is Verdict.RIGHT
+
+
+async def test_bug_8_answers_of_several_lines_work(pool):
+    task = await task_of(pool, "abduction", "def f(a, b): return a + b", "[1], [2]")
+    assert await grade(pool, task, answer("input", "[\n  1,\n],\n[2]\n")) is Verdict.RIGHT
+
+
+@pytest.mark.parametrize("twin", ["11", " 11 ", "11.0", "0xb", "(11)", "+11"])
+async def test_bug_19_no_hidden_pair_is_shown(pool, twin):
+    reference = await task_of(pool, "deduction", SECRET, "1")
+    inputs = [Section("input", text) for text in ("11", "12", "13", "14", "15", twin)]
+    proposal = await propose(pool, "induction", *inputs, Section("message", "m"), references=(reference,))
+    assert proposal is Refusal.MALFORMED
+    task = await hidden(pool)
+    assert not set(task.inputs[3:]) & {section.text for section in KINDS["induction"].given(task)}
+
+
+async def test_bug_19_equal_inputs_of_other_types_or_order_count_as_one(pool):
+    given = ["True", "2", "{'a': 1, 'b': 2}", "1", "3", "4"], ["nan", "1", "2", "3", "4", "float('nan')"]
+    identity = KINDS["deduction"].seed()
+    for texts in (*given, ["{'b': 2, 'a': 1}", *given[0][1:3], "5", "6", "7"]):
+        sections = [*(Section("input", text) for text in texts), Section("message", "m")]
+        assert KINDS["induction"].read_proposal(sections, [identity], RULES) is Refusal.MALFORMED
+    sections = [
+        *(Section("input", text) for text in ("'1'", "1", "(1,)", "[1]", "b'1'", "1, 1")),
+        Section("message", "m"),
+    ]
+    assert isinstance(KINDS["induction"].read_proposal(sections, [identity], RULES), Proposal)
+
+
+async def test_a_lost_executor_is_ungraded_whatever_the_answer():
+    """Every sandbox is killed again and again while a right and a wrong answer are being graded."""
+    backend = next(name for name in usable_backends() if name != "docker")
+    async with SandboxPool(ExecutorConfig(backend=backend, workers=2, wall_s=10.0, memory_mb=256)) as pool:
+        program = "def f(x):\n    n = 0\n    for _ in range(20_000_000): n += 1\n    return x"
+        proposal = KINDS["abduction"].read_proposal([Section("program", program), Section("input", "1")], [], RULES)
+        assert isinstance(proposal, Proposal)
+        task = KINDS["abduction"].seed()
+        task = replace(task, program=program, inputs=("1",), outputs=("1",))
+        grading = [asyncio.create_task(grade(pool, task, answer("input", text))) for text in ("1", "2")]
+        while not all(each.done() for each in grading):
+            await asyncio.sleep(0.1)
+            connections = [slot.connection for slot in pool._dispatcher.slots]
+            for process in sandboxes({each._sandbox.pid for each in connections if each is not None}):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+        assert [each.result() for each in grading] == [Verdict.UNGRADED, Verdict.UNGRADED]
+        assert await grade(pool, KINDS["abduction"].seed(), answer("input", "'Hello world'")) is Verdict.RIGHT
