@@ -3,10 +3,11 @@
 python -m playground.azr_14m_mini
 """
 
-from azr.cli import launch
+from azr.commands.run import launch
 from azr.config import (
     AlgorithmConfig,
     Config,
+    ExamConfig,
     ExecutorConfig,
     ModelConfig,
     RolloutConfig,
@@ -29,6 +30,7 @@ config = Config(
     ),
     rollout=RolloutConfig(max_prompt_tokens=384, max_response_tokens=192, max_concurrent=192),
     executor=ExecutorConfig(workers=2),
+    exam=ExamConfig(every=12),
     algorithm=AlgorithmConfig(estimator="gae", kl_coef=0.001),
     train=TrainConfig(
         policy_lr=1e-4, critic_lr=1e-4, tokens_per_micro_batch=8192, gradient_checkpointing=False, cpu_threads=2

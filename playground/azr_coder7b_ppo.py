@@ -3,7 +3,7 @@
 python -m playground.azr_coder7b_ppo
 """
 
-from azr.cli import launch
+from azr.commands.run import launch
 from azr.config import AlgorithmConfig, Config, ExecutorConfig, ModelConfig, RolloutConfig, RunConfig, TrainConfig
 
 config = Config(

@@ -1,7 +1,6 @@
-"""The command line as a user meets it."""
+"""The ``azr`` command finds its subcommands, and loads only the one that was asked for."""
 
-import re
-import shlex
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -9,79 +8,62 @@ from pathlib import Path
 import pytest
 
 from azr import cli
-from azr.config import Config
-from playground.azr_14m_mini import config as mini
 
 ROOT = Path(__file__).parent.parent
+HEAVY = ("ray", "torch", "transformers", "vllm", "deepspeed")
+
+
+def azr(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "azr", *argv], capture_output=True, text=True, cwd=ROOT)
 
 
 @pytest.mark.parametrize(
     "argv, said",
     [
-        (["--run.stepz", "3"], "There is no option --run.stepz; did you mean --run.steps?"),
-        (["--algorithm.estimator", "gea"], "invalid choice 'gea' for argument '--algorithm.estimator'"),
-        (["--run.steps", "many"], "Error parsing --run.steps"),
-        (["--run.steps"], "Missing value for argument '--run.steps'"),
-        (["steps"], "Unrecognized options: steps"),
-        (["--selfplay.kinds", "deduction", "magic"], "There is no task kind 'magic'"),
+        ([], "azr needs a command: run, execute, "),
+        (["exceute"], "There is no command 'exceute'; did you mean execute? azr --help lists all."),
+        (["--backend"], "There is no command '--backend'"),
+        (["run"], "azr run needs the config of a run first"),
+        (["run", "--run.steps", "3"], "azr run needs the config of a run first"),
+        (["doctor", "--jsom"], "There is no option --jsom; did you mean --json?"),
+        (["doctor", "all"], "unrecognized arguments: all"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(argv, said, capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.launch(mini, [*argv, "--dry-run"])
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
-    assert said in error and error.startswith("error: ") and error.count("\n") == 1
+    assert cli.dispatch(argv) == 2
+    written = capsys.readouterr()
+    assert written.err.startswith(f"error: {said}") and written.err.count("\n") == 1
+    assert not written.out
 
 
-def test_dotted_overrides_reach_the_tree():
-    command = cli.parse(mini, ["--run.steps", "3", "--algorithm.gae_lambda=0.5", "--selfplay.no-train-on-estimates"])
-    assert command.config.run.steps == 3
-    assert command.config.algorithm.gae_lambda == 0.5
-    assert not command.config.selfplay.train_on_estimates
-    assert command.config.model == mini.model
+@pytest.mark.parametrize("word", ["--help", "-h", "help"])
+def test_help_lists_every_command(word, capsys):
+    assert cli.dispatch([word]) == 0
+    written = capsys.readouterr()
+    assert all(f"azr {name}" in written.out for name in cli.COMMANDS)
+    assert not written.err
 
 
-def test_help_lists_every_knob(capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.launch(mini, ["--help"])
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
-    assert all(f"--{key}" in text for key in cli._keys(Config()) if ".no-" not in key)
+def test_every_command_is_a_module_with_help():
+    for name in cli.COMMANDS:
+        assert callable(importlib.import_module(f"azr.commands.{name}").main)
+    done = azr("execute", "--help")
+    assert done.returncode == 0
+    options = ("--backend", "--wall", "--memory-mb", "--repeats", "--screen", "--no-screen", "--workers")
+    assert all(option in done.stdout for option in options)
 
 
-def test_a_dry_run_prints_a_config_that_can_be_run_again(capsys, tmp_path):
-    cli.launch(mini, ["--dry-run", "--run.steps", "7", "--run.root", str(tmp_path / "runs")])
-    printed = capsys.readouterr().out
-    assert cli.load(printed).run.steps == 7
-    assert "# plan: 7 steps" in printed
-    assert not (tmp_path / "runs").exists()
+LIGHT = [["--help"], ["execute", "/dev/null", "--backend", "namespace"], ["doctor"]]
 
 
-def test_azr_run_refuses_what_is_no_config(tmp_path):
-    (tmp_path / "c.yaml").write_text("run: {stepz: 3}")
-    for name in ("c.yaml", "missing.yaml"):
-        done = subprocess.run(
-            [sys.executable, "-c", "from azr.cli import main; main()", "run", str(tmp_path / name)],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-        )
-        assert done.returncode == 2
-        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-
-
-def readme_recipes() -> list[list[str]]:
-    """Arguments of every recipe call in the README's code blocks."""
-    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    lines = [line.partition("#")[0] for block in blocks for line in block.splitlines()]
-    return [shlex.split(line)[2:] for line in lines if line.startswith(".venv/bin/python -m playground.")]
-
-
-@pytest.mark.parametrize("command", readme_recipes(), ids=" ".join)
-def test_commands_of_the_readme_parse(command):
-    module, *options = command
-    done = subprocess.run(
-        [sys.executable, "-m", module, *options, "--dry-run"], capture_output=True, text=True, cwd=ROOT
+@pytest.mark.parametrize("argv", LIGHT, ids=" ".join)
+def test_light_commands_load_nothing_heavy(argv):
+    script = (
+        "import sys\n"
+        "from azr import cli\n"
+        f"assert cli.dispatch({argv}) in (0, 1)\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
     )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 import playground
-from azr import cli, preflight
+from azr import preflight
+from azr.commands.run import describe, load
 from azr.config import AlgorithmConfig, Config
 
 RECIPES = {
@@ -21,7 +22,7 @@ RECIPES = {
 @pytest.mark.parametrize("config", RECIPES.values(), ids=list(RECIPES))
 def test_every_recipe_is_sound_and_planned(config):
     preflight.check(config)
-    assert f"# plan: {config.run.steps} steps" in cli.describe(config)
+    assert f"# plan: {config.run.steps} steps" in describe(config)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -31,7 +32,7 @@ def test_a_recipe_holds_only_its_differences(name):
 
 @pytest.mark.parametrize("config", [Config(), *RECIPES.values()], ids=["default", *RECIPES])
 def test_a_saved_config_is_read_back(config):
-    assert cli.load(yaml.safe_dump(dataclasses.asdict(config))) == config
+    assert load(yaml.safe_dump(dataclasses.asdict(config))) == config
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_a_saved_config_is_read_back(config):
 )
 def test_other_texts_are_refused_in_one_line(text, said):
     with pytest.raises(ValueError, match=re.escape(said)) as raised:
-        cli.load(text)
+        load(text)
     assert "\n" not in str(raised.value)
 
 

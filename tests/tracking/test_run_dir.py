@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from azr import cli
+from azr.commands.run import load
 from azr.config import Config, RunConfig
 from azr.tracking.run_dir import RunDirectory, check_free, log_to, stop_logging
 
@@ -19,7 +19,7 @@ def test_the_saved_config_reads_back_as_the_same_config(tmp_path: Path) -> None:
     wanted = config(tmp_path / "runs")
     run = RunDirectory.create(wanted)
     assert run.path == tmp_path / "runs" / "first"
-    assert cli.load(run.config.read_text()) == wanted
+    assert load(run.config.read_text()) == wanted
     assert run.checkpoints.is_dir()
     assert run.rollouts(12) == run.path / "rollouts" / "step_000012.jsonl.gz"
     assert run.rollouts(12).parent.is_dir()

@@ -1,0 +1,5 @@
+"""``python -m azr`` is ``azr``."""
+
+from azr.cli import main
+
+main()
