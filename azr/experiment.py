@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from ray.exceptions import RayTaskError
 
 from azr.config import Config
+from azr.exam.in_run import InRunExam
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.language import Language
 from azr.selfplay.players import Proposer, Solver
@@ -33,7 +34,8 @@ class SelfPlayExperiment:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.language = Language.load(config.model)
-        self.buffer = TaskBuffer(config.selfplay.kinds, config.selfplay.buffer_capacity)
+        self.exam = InRunExam(config, self.language)
+        self.buffer = TaskBuffer(config.selfplay.kinds, config.selfplay.buffer_capacity, self.exam.programs)
 
     async def run(self) -> None:
         """Starts the system, plays and learns for the configured steps, ends what it started.
@@ -51,13 +53,14 @@ class SelfPlayExperiment:
         await self._start()
         try:
             await self.seed()
+            self.tracker.began(await self.examine(0))
             for step in range(1, self.config.run.steps + 1):
                 played = await self.play(step)
                 await self.system.engines.sleep()
                 learned = await self.learner.learn(played.trajectories, seed=self.config.run.seed + step)
                 await self.system.engines.wake()
                 pushed = await self.push_weights(version=step)
-                await self.record(step, played, learned, pushed)
+                await self.record(step, played, learned | {"exam": await self.examine(step)}, pushed)
             await self.export()
             self.tracker.finish()
         except Exception:
@@ -99,6 +102,13 @@ class SelfPlayExperiment:
         """Sends the policy's weights to every engine; versions and digests are compared on the way."""
         with self.tracker.phase("push"):
             return await push_weights(self.system.policy, version, self.system.engines.actors, self.config.train)
+
+    async def examine(self, step: int) -> dict[str, float]:
+        """What the policy of this step knows of the held-out exam; nothing when none is due."""
+        if not self.exam.due(step):
+            return {}
+        with self.tracker.phase("exam"):
+            return await self.exam.take(self.system.engines.examine, self.system.executor)
 
     async def record(
         self, step: int, played: RoundResult, learned: dict[str, dict[str, float]], pushed: PushReport

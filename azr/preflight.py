@@ -48,6 +48,9 @@ _LOWEST: dict[str, float] = {
     "train.grad_clip": 0,
     "train.cpu_threads": 1,
     "train.logprob_chunk": 1,
+    "exam.every": 0,
+    "exam.tasks_per_kind": 1,
+    "exam.samples": 1,
     "cluster.cpus": 1,
     "cluster.bucket_mb": 1,
 }

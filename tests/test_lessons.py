@@ -34,7 +34,7 @@ def test_no_knob_is_without_effect():
     assert unread == []
 
 
-async def test_every_sample_is_drawn_at_the_rollout_temperature():
+async def test_bug_3_every_sample_is_drawn_at_the_rollout_temperature():
     """No caller can ask for another temperature, so estimates are never greedy copies of one sample."""
     asked = []
 
@@ -47,6 +47,21 @@ async def test_every_sample_is_drawn_at_the_rollout_temperature():
     await EngineGroup(config, [engine]).generate([1], n=8, max_tokens=5)
     assert asked == [{"n": 8, "max_tokens": 5, "temperature": 0.7}]
     assert "temperature" not in inspect.signature(Sampler.generate).parameters
+
+
+async def test_exams_ask_at_temperatures_of_their_own_and_nothing_else_does():
+    asked = []
+
+    async def generate(prompt_ids, **options):
+        asked.append(options["temperature"])
+        return []
+
+    engine = SimpleNamespace(generate=SimpleNamespace(remote=generate))
+    group = EngineGroup(replace(Config(), rollout=RolloutConfig(temperature=0.7)), [engine])
+    await group.examine([1], n=1, max_tokens=5, temperature=0.0)
+    assert asked == [0.0]
+    users = {path.name for path in SOURCE.rglob("*.py") if ".examine" in path.read_text()}
+    assert users == {"experiment.py"}, "an exam's answers must not reach the trainers"
 
 
 def test_each_kind_is_described_by_what_its_own_solver_must_find():

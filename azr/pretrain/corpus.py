@@ -16,10 +16,7 @@ from azr.tasks.prompts import CompactStyle
 from azr.tasks.registry import KINDS
 
 SEED_SHARE = 0.04
-"""Share of proposal prompts that show the identity program, from which self-play grows its first tasks."""
-
-SEED_SHARE = 0.04
-"""How often a reference is the identity program that self-play grows from."""
+"""How often a reference, or the program of an induction proposal, is the identity that self-play grows from."""
 
 # Shapes: B = documents, T = tokens of the longest one.
 

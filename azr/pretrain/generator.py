@@ -68,6 +68,8 @@ class Sketch:
     """Names of its steps in order, without constants."""
     types: tuple[str, ...]
     """Types of the arguments."""
+    operations: int
+    """Steps of the chain, without a ``return`` that only hands over the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,7 @@ def sketch(rng: random.Random, risky: bool = False) -> Sketch:
     else:
         types = (kind, "int") if stand_in and not chain.stand_in else (kind,)
     head = f"def f({', '.join('xy'[: len(types)])}):"
-    return Sketch("\n    ".join([head, *chain.lines]), ", ".join(chain.hints), types)
+    return Sketch("\n    ".join([head, *chain.lines]), ", ".join(chain.hints), types, len(chain.hints))
 
 
 def _arguments(rng: random.Random, types: tuple[str, ...]) -> tuple[Any, ...]:
@@ -235,10 +237,18 @@ def sample(rng: random.Random, inputs: int, held_out: bool = False) -> Sample:
         made = sketch(rng)
         if is_held_out(made.source) != held_out:
             continue
-        pairs = _run(rng, made, max(inputs, 4))
-        if pairs is not None:
-            chosen = list(pairs.items())[:inputs]
-            return Sample(made.source, made.message, tuple(i for i, _ in chosen), tuple(o for _, o in chosen))
+        found = with_inputs(rng, made, inputs)
+        if found is not None:
+            return found
+
+
+def with_inputs(rng: random.Random, made: Sketch, inputs: int) -> Sample | None:
+    """A program with distinct random inputs; None when what it does with them breaks what `sample` promises."""
+    pairs = _run(rng, made, max(inputs, 4))
+    if pairs is None:
+        return None
+    chosen = list(pairs.items())[:inputs]
+    return Sample(made.source, made.message, tuple(i for i, _ in chosen), tuple(o for _, o in chosen))
 
 
 def _run(rng: random.Random, made: Sketch, count: int) -> dict[str, str] | None:

@@ -51,11 +51,16 @@ class EngineGroup:
 
     async def generate(self, prompt_ids: list[int], *, n: int, max_tokens: int) -> list[Completion]:
         """`n` samples at the rollout temperature from the engine with the fewest requests in flight."""
+        return await self._ask(prompt_ids, n, max_tokens, self._config.rollout.temperature)
+
+    async def examine(self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature: float) -> list[Completion]:
+        """As `generate`, at any temperature, 0 being greedy: for exams, whose answers are never trained on."""
+        return await self._ask(prompt_ids, n, max_tokens, temperature)
+
+    async def _ask(self, prompt_ids: list[int], n: int, max_tokens: int, temperature: float) -> list[Completion]:
         engine = min(self._busy, key=lambda number: self._busy[number])
         self._busy[engine] += n
-        call = self.actors[engine].generate.remote(
-            prompt_ids, n=n, max_tokens=max_tokens, temperature=self._config.rollout.temperature
-        )
+        call = self.actors[engine].generate.remote(prompt_ids, n=n, max_tokens=max_tokens, temperature=temperature)
         # The engine's own deadline comes first; this one is for an engine that does not answer at all.
         limit = self._config.rollout.generate_timeout_s + 10
         try:

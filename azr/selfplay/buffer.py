@@ -7,18 +7,22 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 from azr.records import Task
+from azr.tasks.base import Refusal
+from azr.tasks.hygiene import fingerprint
 from azr.tasks.registry import KINDS
 
 
 class TaskBuffer:
-    """Newest tasks of each kind, no two with the same fingerprint.
+    """Newest tasks of each kind, no two with the same fingerprint and none about a program of the exam.
 
     When a kind is full its oldest task leaves, so stale programs never displace new ones. A task that is still being
     estimated holds its fingerprint by ``reserve``, so that of two equal proposals in flight one is a duplicate.
     """
 
-    def __init__(self, kinds: Sequence[str], capacity: int) -> None:
+    def __init__(self, kinds: Sequence[str], capacity: int, exam: Collection[str] = ()) -> None:
+        """``exam``: fingerprints of the programs alone that may never be stored, with whatever inputs."""
         self._capacity = capacity
+        self._exam = frozenset(exam)
         self._tasks: dict[str, deque[Task]] = {kind: deque() for kind in kinds}
         self._known: dict[str, set[str]] = {kind: set() for kind in kinds}
 
@@ -30,12 +34,14 @@ class TaskBuffer:
         """Tasks of a kind, oldest first."""
         return tuple(self._tasks[kind])
 
-    def reserve(self, task: Task) -> bool:
-        """Claims the task's fingerprint; False when an equal task is stored or claimed already."""
+    def reserve(self, task: Task) -> Refusal | None:
+        """Claims the task's fingerprint; or says that an equal task is there already, or its program in the exam."""
+        if fingerprint(task.program) in self._exam:
+            return Refusal.IN_EXAM
         if task.fingerprint in self._known[task.kind]:
-            return False
+            return Refusal.DUPLICATE
         self._known[task.kind].add(task.fingerprint)
-        return True
+        return None
 
     def release(self, task: Task) -> None:
         """Gives a claimed fingerprint back: the task will not be stored."""

@@ -113,8 +113,9 @@ class Round:
         funnel.proposed += 1
         with self._phase("validate"):
             proposed = await self._proposer.validate(kind, completion, shown, id=id, step=self._step)
-        if isinstance(proposed.outcome, Task) and not self._buffer.reserve(proposed.outcome):
-            proposed = replace(proposed, outcome=Refusal.DUPLICATE)
+        if isinstance(proposed.outcome, Task):
+            refused = self._buffer.reserve(proposed.outcome)
+            proposed = proposed if refused is None else replace(proposed, outcome=refused)
         if isinstance(proposed.outcome, Refusal):
             funnel.refused[proposed.outcome] += 1
         return proposed
@@ -155,7 +156,7 @@ class Round:
     def _pay(self, kind: str, number: int, proposed: Proposed, rate: float | None, extra: dict[str, float]) -> None:
         if proposed.outcome is Refusal.LOST:
             self._result.ungraded += 1
-        elif self._play.train_proposer:
+        elif self._play.train_proposer and proposed.outcome is not Refusal.IN_EXAM:
             self._result.trajectories.append(
                 proposer_trajectory(kind, self._id(kind, number), proposed, rate, extra, self._config.reward)
             )

@@ -15,6 +15,8 @@ from azr.tasks.base import Refusal
 
 Value = float | int | list[int]
 Metrics = dict[str, Value]
+EXAM = "exam/"
+"""Begins the names of exam results; see `azr.exam.result.metrics`."""
 
 
 class FunnelCounts(Protocol):
@@ -114,6 +116,18 @@ def solve_rates(metrics: Metrics) -> dict[str, float]:
     """Solver accuracy of every kind that was played."""
     suffix = "/solver/accuracy"
     return {name.removesuffix(suffix): number(metrics, name) for name in metrics if name.endswith(suffix)}
+
+
+def has_exam(metrics: Metrics) -> bool:
+    """Whether there was an exam after the step."""
+    return any(name.startswith(EXAM) for name in metrics)
+
+
+def exam_accuracies(metrics: Metrics) -> dict[str, float]:
+    """Exam accuracy at temperature 1 of every kind, and of all kinds under ``mean``."""
+    own = [name.removeprefix(EXAM).split("/") for name in metrics if name.startswith(EXAM)]
+    kinds = [path[0] for path in own if path[1:] == ["accuracy"]]
+    return {kind: number(metrics, f"{EXAM}{kind}/accuracy") for kind in kinds}
 
 
 def number(metrics: Metrics, name: str) -> float:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from azr.config import Config
 from azr.records import Task, Trajectory
 from azr.tracking.display import Progress
-from azr.tracking.metrics import FunnelCounts, Metrics, step_metrics
+from azr.tracking.metrics import EXAM, FunnelCounts, Metrics, has_exam, step_metrics
 from azr.tracking.run_dir import RunDirectory, log_to, stop_logging
 from azr.tracking.sinks import Decode, MetricsLog, TaskLog, TensorBoardMirror, write_rollouts
 from azr.tracking.summary import summary
@@ -32,12 +32,18 @@ class Tracker:
         self._tasks = TaskLog(self.run.tasks)
         self._mirror = TensorBoardMirror(self.run.tensorboard) if config.tracking.tensorboard else None
         self._steps: list[Metrics] = []
+        self._exams: list[Metrics] = []
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Something is going on in this phase: timed, and seen in the progress display."""
         with self.progress.busy(name), self._clock.phase(name):
             yield
+
+    def began(self, exam: Mapping[str, float]) -> None:
+        """Writes what the policy knew before its first step, if it was asked, as step 0."""
+        if exam:
+            self._write(0, {f"{EXAM}{name}": value for name, value in exam.items()})
 
     def begin_step(self) -> None:
         """Times from before, such as start-up and seeding, are no part of the step."""
@@ -70,17 +76,22 @@ class Tracker:
             ValueError: a metric is NaN or infinite.
         """
         metrics = step_metrics(trajectories, funnels, self._config.selfplay.estimate_samples, parts)
-        self._metrics.write(step, metrics)
-        if self._mirror is not None:
-            self._mirror.write(step, metrics)
+        self._write(step, metrics)
         self._steps.append(metrics)
         self.progress.step_done(step, metrics)
         return metrics
 
+    def _write(self, step: int, metrics: Metrics) -> None:
+        self._metrics.write(step, metrics)
+        if self._mirror is not None:
+            self._mirror.write(step, metrics)
+        if has_exam(metrics):
+            self._exams.append(metrics)
+
     def finish(self) -> None:
         """Prints the final table, if there was a step."""
         if self._steps:
-            self.progress.note(summary(self._steps, self.run))
+            self.progress.note(summary(self._steps, self.run, exams=self._exams))
 
     def close(self) -> None:
         """Closes every file; safe after an error."""

@@ -11,15 +11,16 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from azr import cli
+from azr.commands.run import load
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 2
 SMALL = [
     *("--run.steps", str(STEPS), "--selfplay.proposals-per-kind", "6", "--selfplay.solves-per-kind", "6"),
     *("--selfplay.estimate-samples", "4", "--selfplay.seed-tasks", "4"),
+    *("--exam.tasks-per-kind", "4", "--exam.samples", "1"),
 ]
-REFUSALS = ("malformed", "not_allowed", "failed", "non_deterministic", "too_large", "duplicate", "lost")
+REFUSALS = ("malformed", "not_allowed", "failed", "non_deterministic", "too_large", "duplicate", "in_exam", "lost")
 PHASES = ("propose", "validate", "estimate", "solve", "verify", "train critic", "train policy", "push")
 
 
@@ -38,8 +39,14 @@ def run(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def metrics(run):
+def lines(run):
     return [json.loads(line) for line in (run[1] / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def metrics(lines):
+    """Of the steps; step 0 only has the exam before the first one."""
+    return lines[1:]
 
 
 def rollouts(folder: Path, step: int) -> list[dict]:
@@ -50,6 +57,14 @@ def rollouts(folder: Path, step: int) -> list[dict]:
 def test_every_step_is_there_once_with_a_growing_weight_version(metrics):
     assert [step["step"] for step in metrics] == list(range(1, STEPS + 1))
     assert [step["weights/version"] for step in metrics] == list(range(1, STEPS + 1))
+
+
+def test_the_exam_is_sat_before_the_first_step_and_after_the_last(lines):
+    assert lines[0]["step"] == 0 and not any(name.startswith("exam/") for name in lines[1])
+    for line in (lines[0], lines[-1]):
+        assert 0 <= line["exam/mean/accuracy_low"] <= line["exam/mean/accuracy"] <= line["exam/mean/accuracy_high"] <= 1
+        assert {"exam/deduction/greedy", "exam/abduction/novel/accuracy"} <= line.keys()
+    assert lines[-1]["seconds/exam"] > 0
 
 
 def test_all_roles_and_phases_worked(metrics):
@@ -77,7 +92,7 @@ def test_the_policy_leaves_its_reference(metrics):
 
 
 def test_proposals_are_valid_and_the_buffer_grows(run, metrics):
-    kinds = cli.load((run[1] / "config.yaml").read_text()).selfplay.kinds
+    kinds = load((run[1] / "config.yaml").read_text()).selfplay.kinds
     assert any(metrics[-1][f"{kind}/proposer/funnel/valid"] for kind in kinds)
     for kind in kinds:
         assert sum(metrics[0][f"{kind}/proposer/funnel/{name}"] for name in ("valid", *REFUSALS)) == 6
@@ -128,6 +143,7 @@ def test_the_trained_policy_can_be_loaded(run):
 def test_a_person_sees_progress_and_a_table(run):
     _, folder, shown = run
     assert f"step {STEPS}/{STEPS}" in shown and "valid proposals" in shown and "solve rate, deduction" in shown
+    assert "held-out exam, mean" in shown
     assert str(folder) in shown and "tensorboard --logdir" in shown
 
 

@@ -1,7 +1,12 @@
 import random
+from dataclasses import replace
+
+import pytest
 
 from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
+from azr.tasks.base import Refusal
+from azr.tasks.hygiene import fingerprint
 
 
 def task(number: int, kind: str = "deduction") -> Task:
@@ -12,7 +17,7 @@ def task(number: int, kind: str = "deduction") -> Task:
 def filled(count: int, capacity: int = 100) -> TaskBuffer:
     buffer = TaskBuffer(["deduction", "induction"], capacity)
     for number in range(count):
-        assert buffer.reserve(task(number))
+        assert buffer.reserve(task(number)) is None
         buffer.add(task(number))
     return buffer
 
@@ -29,12 +34,12 @@ def test_new_tasks_are_played_however_long_the_run():
 
 def test_an_equal_task_is_refused_until_it_is_evicted_or_released():
     buffer = filled(2, capacity=2)
-    assert not buffer.reserve(task(0))
-    assert buffer.reserve(task(2)) and not buffer.reserve(task(2))
+    assert buffer.reserve(task(0)) is Refusal.DUPLICATE
+    assert buffer.reserve(task(2)) is None and buffer.reserve(task(2)) is Refusal.DUPLICATE
     buffer.add(task(2))
-    assert buffer.reserve(task(0))
+    assert buffer.reserve(task(0)) is None
     buffer.release(task(0))
-    assert buffer.reserve(task(0))
+    assert buffer.reserve(task(0)) is None
 
 
 def test_references_are_drawn_without_replacement():
@@ -51,3 +56,13 @@ def test_problems_repeat_only_when_there_are_too_few():
     drawn = filled(3).problems("deduction", 5, {"deduction-0"}, random.Random(1))
     assert {t.step for t in drawn[:2]} == {1, 2} and len(drawn) == 5
     assert all(t.step in (1, 2) for t in drawn)
+
+
+def test_a_program_of_the_exam_is_refused_with_any_input_and_any_names():
+    buffer = TaskBuffer(["deduction"], 10, {fingerprint("def f(b):\n    return 7")})
+    renamed = replace(task(7), inputs=("'other'",), program='def f(number):\n    """7."""\n    return 7  # seven')
+    for held_out in (task(7), renamed):
+        assert buffer.reserve(held_out) is Refusal.IN_EXAM
+        with pytest.raises(AssertionError):
+            buffer.add(held_out)
+    assert buffer.reserve(task(8)) is None

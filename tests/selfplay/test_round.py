@@ -15,6 +15,7 @@ from azr.selfplay.language import Language
 from azr.selfplay.players import Proposer, Solver
 from azr.selfplay.round import Round, RoundResult
 from azr.tasks.base import Refusal
+from azr.tasks.hygiene import fingerprint
 from azr.tasks.prompts import CompactStyle
 from azr.tasks.registry import KINDS
 from azr.tracking.metrics import step_metrics
@@ -109,6 +110,17 @@ async def test_of_two_equal_proposals_in_flight_one_is_a_duplicate():
     )
     assert result.funnels["deduction"].refused == {Refusal.DUPLICATE: 1}
     assert buffer.sizes() == {"deduction": 2}
+
+
+async def test_a_program_of_the_exam_is_counted_but_neither_stored_nor_estimated_nor_trained_on():
+    config = replace_play(CONFIG, proposals_per_kind=2, solves_per_kind=0)
+    buffer = TaskBuffer(("deduction",), 10, {fingerprint("def f(other):\n    return other + 1")})
+    script = Script([proposal("a + 1"), proposal("a + 2")], half_right)
+    result, buffer = await play(config, script, buffer=buffer)
+    assert result.funnels["deduction"].refused == {Refusal.IN_EXAM: 1}
+    assert [task.program for task in buffer.tasks("deduction")] == ["def f(a):\n    return a + 2"]
+    texts = [LANGUAGE.text(t.completion.prompt_ids + t.completion.response_ids) for t in result.trajectories]
+    assert len(texts) == 5 and not any("a + 1" in text for text in texts)
 
 
 async def test_estimates_are_groups_that_are_trained_on():

@@ -46,7 +46,7 @@ def test_the_funnel_is_counted_step_by_step() -> None:
     metrics = funnel_metrics("deduction", Counts(10, refused, [0.0, 0.25, 0.25, 1.0]), 4)
     assert metrics["deduction/proposer/funnel/proposed"] == 10
     assert metrics["deduction/proposer/funnel/valid"] == 4
-    assert [metrics[f"deduction/proposer/funnel/{reason}"] for reason in Refusal] == [3, 0, 0, 0, 0, 1, 2]
+    assert [metrics[f"deduction/proposer/funnel/{reason}"] for reason in Refusal] == [3, 0, 0, 0, 0, 1, 0, 2]
     assert metrics["deduction/proposer/valid_rate"] == 0.5
     assert metrics["deduction/proposer/solve_rate_hist"] == [1, 2, 0, 0, 1]
     assert metrics["deduction/proposer/solve_rate"] == 0.375

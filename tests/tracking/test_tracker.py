@@ -85,6 +85,25 @@ async def test_a_diverged_step_is_refused_and_leaves_no_line(tmp_path: Path) -> 
     assert tracker.run.metrics.read_text() == ""
 
 
+async def test_an_exam_before_the_first_step_is_step_0(tmp_path: Path) -> None:
+    tracker = opened(config(tmp_path, TrackingConfig()))
+    tracker.began({})
+    tracker.began({"mean/accuracy": 0.25})
+    await step(tracker, 1)
+    tracker.close()
+    lines = [json.loads(line) for line in tracker.run.metrics.read_text().splitlines()]
+    assert lines[0] == {"step": 0, "exam/mean/accuracy": 0.25} and lines[1]["step"] == 1
+
+
+def test_the_final_table_shows_the_first_and_the_last_exam() -> None:
+    exams: list[Metrics] = [
+        {"exam/mean/accuracy": share, "exam/mean/accuracy_low": 0.0, "exam/mean/short/accuracy": 0.5}
+        for share in (0.125, 0.5, 0.75)
+    ]
+    table = summary([{}], RunDirectory(Path("orz_ckpt/x")), exams=exams).splitlines()
+    assert "held-out exam, mean   12.5%   75.0%" in table
+
+
 def test_the_final_table_compares_start_and_end() -> None:
     def at(accuracy: float, valid: int) -> Metrics:
         return {
