@@ -24,7 +24,7 @@ WINDOW = 4
 MAX_LOSSES = 2
 RECYCLE_AFTER = 20_000
 """Jobs after which a zygote is replaced, whatever its health."""
-_RESTART_WAITS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
+RESTART_WAITS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Before each attempt to replace a lost zygote; a restarting container engine is back within these."""
 _REST_S = 0.2
 """Before what was lost is tried again: what took its zygote may have taken the others, unnoticed so far."""
@@ -211,7 +211,7 @@ class Dispatcher:
     async def _replace(self, slot: Slot, first: Connection | None) -> None:
         if first is not None:
             await first.close()
-        for wait_s in _RESTART_WAITS_S:
+        for wait_s in RESTART_WAITS_S:
             await asyncio.sleep(wait_s)
             try:
                 await self._open(slot)
