@@ -120,7 +120,7 @@ class SelfPlayExperiment:
         trained = sum(len(t.completion.prompt_ids) + len(t.completion.response_ids) for t in played.trajectories)
         tokens = dict.fromkeys(lap.seconds.keys() & LEARNING_PHASES, trained) | played.sampled_tokens
         parts: dict[str, Mapping[str, float | None]] = {
-            "seconds": lap.seconds | {"step": lap.wall_s},
+            "seconds": lap.seconds | {"step": lap.wall_s, "executor alone": lap.alone_s},
             "tokens_per_s": throughput(tokens, lap.seconds),
             "driver": {"cpu_share": lap.cpu_share},
             "weights": {"version": pushed.version, "push_s": pushed.seconds, "push_bytes": pushed.nbytes},

@@ -62,12 +62,17 @@ async def lap(pool: SandboxPool, work: Sequence[Program], in_flight: int) -> Lap
             result = await pool.execute(ExecutionRequest(program=program.source, inputs=program.inputs))
             if program.ending == "ok":
                 latencies.append(time.perf_counter() - started)
-            assert {output.status for output in result.outputs} == {CallStatus(program.ending)}, (program, result)
+            assert {output.status for output in result.outputs} <= _endings(program), (program, result)
 
     started = time.perf_counter()
     await asyncio.gather(*map(one, work))
     seconds = time.perf_counter() - started
     return Lap(sum(len(program.inputs) for program in work) / seconds, tuple(sorted(latencies)))
+
+
+def _endings(program: Program) -> set[CallStatus]:
+    """On a slow machine hoarding memory takes longer than the limit."""
+    return {CallStatus(program.ending)} | ({CallStatus.TIMEOUT} if program.ending == "memory" else set())
 
 
 async def clean_rounds(backends: Sequence[str], count: int, rounds: int) -> tuple[float, dict[str, list[Lap]], dict]:
@@ -159,7 +164,7 @@ async def main(options: argparse.Namespace) -> None:
     for name in usable:
         work = programs(options.mixed, bad_share=0.05, seed=78)
         mixed = await single(name, work, workers=2 * (os.cpu_count() or 1))
-        equal = await single(name, work[: options.mixed // 2], workers=2, wall_s=2.0)
+        equal = await single(name, programs(options.mixed // 2, bad_share=0.05, seed=79), workers=2, wall_s=2.0)
         row(
             f"{name}, 5% bad, default limits",
             f"{mixed.calls_per_s:,.0f} programs/s",
@@ -176,7 +181,7 @@ async def main(options: argparse.Namespace) -> None:
 
 
 def _trend(sizes: Sequence[int]) -> str:
-    return f"{sizes[0] / 1024:.0f} → {sizes[-1] / 1024:.0f} MiB"
+    return f"{' '.join(f'{size / 1024:.0f}' for size in sizes)} MiB"
 
 
 def row(*cells: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, BinaryIO, get_args, get_type_hints
@@ -25,7 +24,6 @@ Answer = Callable[[int, bytes | None], Coroutine[Any, Any, str]]
 
 _IN_FLIGHT = 32
 """Lines read ahead of the oldest unanswered one, per worker: enough to keep all busy behind one slow program."""
-_CLOSE_S = 5.0
 _DEFAULTS = ExecutorConfig()
 _FAILURE = 1
 _PIPE_CLOSED = 141
@@ -116,9 +114,8 @@ async def _execute(config: ExecutorConfig, screen: bool, lines: Lines) -> None:
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
     finally:
-        # After Ctrl-C programs may still be running; the sandboxes end by themselves when this process does.
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(pool.close(), _CLOSE_S)
+        # Everything has its answer by now, or nobody waits for one any more.
+        await pool.abort()
 
 
 async def answer_all(lines: Lines, answer: Answer, in_flight: int, output: int = 1) -> None:

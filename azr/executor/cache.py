@@ -72,7 +72,8 @@ class CallCache:
 
     async def drain(self) -> None:
         """Wait until nothing is running."""
-        await asyncio.gather(*self._running.values())
+        if self._running:
+            await asyncio.wait(self._running.values())
 
 
 def _size(key: CallKey, outcome: Outcome) -> int:

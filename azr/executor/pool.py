@@ -125,6 +125,10 @@ class SandboxPool:
     async def close(self) -> None:
         """Finish what runs, then end every process. Safe to call again."""
         await self._cache.drain()
+        await self.abort()
+
+    async def abort(self) -> None:
+        """End every process at once; what runs is lost. Safe to call again."""
         self._closed = True
         if self._dispatcher is not None and self._launcher is not None:
             await self._dispatcher.close()

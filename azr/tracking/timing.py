@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,6 +15,8 @@ class Lap:
     seconds: dict[str, float]
     """Per phase, the wall time in which at least one thing was in it; phases overlap, so sums mean nothing."""
     wall_s: float
+    alone_s: float
+    """Wall time in which every open phase was one of those that should hide behind others."""
     cpu_share: float
     """CPU time of this process divided by wall time; 1.0 is one busy core."""
 
@@ -23,8 +25,15 @@ class PhaseClock:
     """Times overlapping phases. One event loop may enter a phase any number of times at once; threads may not."""
 
     def __init__(
-        self, wall: Callable[[], float] = time.perf_counter, cpu: Callable[[], float] = time.process_time
+        self,
+        hidden: Collection[str] = (),
+        wall: Callable[[], float] = time.perf_counter,
+        cpu: Callable[[], float] = time.process_time,
     ) -> None:
+        """``hidden``: phases that should cost no time of their own because they overlap others."""
+        self._hidden = frozenset(hidden)
+        self._alone_s = 0.0
+        self._marked = wall()
         self._wall, self._cpu = wall, cpu
         self._active: dict[str, int] = {}
         self._since: dict[str, float] = {}
@@ -34,27 +43,38 @@ class PhaseClock:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Something is going on in this phase while the context is open."""
+        self._mark()
         self._active[name] = self._active.get(name, 0) + 1
         if self._active[name] == 1:
             self._since[name] = self._wall()
         try:
             yield
         finally:
+            self._mark()
             self._active[name] -= 1
             if self._active[name] == 0:
                 self._add(name, self._wall())
 
     def lap(self) -> Lap:
         """Times since the last lap; a phase that is still going on counts up to now and begins anew."""
+        self._mark()
         wall, cpu = self._wall(), self._cpu()
         for name, active in self._active.items():
             if active:
                 self._add(name, wall)
                 self._since[name] = wall
         elapsed = max(wall - self._start[0], 1e-9)
-        lap = Lap(self._seconds, elapsed, (cpu - self._start[1]) / elapsed)
-        self._seconds, self._start = {}, (wall, cpu)
+        lap = Lap(self._seconds, elapsed, self._alone_s, (cpu - self._start[1]) / elapsed)
+        self._seconds, self._alone_s, self._start = {}, 0.0, (wall, cpu)
         return lap
+
+    def _mark(self) -> None:
+        """Account for the time since the last change of open phases."""
+        now = self._wall()
+        going = {name for name, active in self._active.items() if active}
+        if going and going <= self._hidden:
+            self._alone_s += now - self._marked
+        self._marked = now
 
     def _add(self, name: str, until: float) -> None:
         self._seconds[name] = self._seconds.get(name, 0.0) + until - self._since[name]

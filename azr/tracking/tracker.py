@@ -26,7 +26,7 @@ class Tracker:
         self.run = RunDirectory.create(config)
         self.progress = progress
         self._config = config
-        self._clock = PhaseClock()
+        self._clock = PhaseClock(hidden=("validate", "verify"))
         self._log = log_to(self.run.log)
         self._metrics = MetricsLog(self.run.metrics)
         self._tasks = TaskLog(self.run.tasks)

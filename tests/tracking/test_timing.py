@@ -17,7 +17,7 @@ class Clock:
 
 def test_overlapping_work_in_a_phase_counts_once() -> None:
     wall, cpu = Clock(), Clock()
-    clock = PhaseClock(wall, cpu)
+    clock = PhaseClock(wall=wall, cpu=cpu)
     first, second, other = clock.phase("solve"), clock.phase("solve"), clock.phase("propose")
     first.__enter__()
     wall.now = 1.0
@@ -37,9 +37,25 @@ def test_overlapping_work_in_a_phase_counts_once() -> None:
     assert lap.wall_s == 8.0 and lap.cpu_share == 0.25
 
 
+def test_time_that_hidden_phases_cost_alone_is_told() -> None:
+    wall = Clock()
+    clock = PhaseClock(hidden=("verify", "validate"), wall=wall, cpu=Clock())
+    with clock.phase("solve"):
+        with clock.phase("verify"):
+            wall.now = 3.0
+        wall.now = 4.0
+    with clock.phase("verify"), clock.phase("validate"):
+        wall.now = 6.0
+    wall.now = 7.0
+    assert clock.lap().alone_s == 2.0
+    with clock.phase("solve"):
+        wall.now = 9.0
+    assert clock.lap().alone_s == 0.0
+
+
 def test_a_phase_across_laps_is_split_between_them() -> None:
     wall = Clock()
-    clock = PhaseClock(wall, Clock())
+    clock = PhaseClock(wall=wall, cpu=Clock())
     with clock.phase("solve"):
         wall.now = 2.0
         assert clock.lap().seconds == {"solve": 2.0}
@@ -50,7 +66,7 @@ def test_a_phase_across_laps_is_split_between_them() -> None:
 
 def test_a_phase_that_fails_is_over() -> None:
     wall = Clock()
-    clock = PhaseClock(wall, Clock())
+    clock = PhaseClock(wall=wall, cpu=Clock())
     with pytest.raises(RuntimeError), clock.phase("solve"):
         wall.now = 1.0
         raise RuntimeError
