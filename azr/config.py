@@ -38,6 +38,9 @@ class RunConfig:
     """Folder that holds run directories."""
     steps: int = 500
     """Training steps: one propose/solve/update round each."""
+    max_minutes: float | None = None
+    """The run ends, as after its last step, with the step that passes this many minutes since its start; none for no
+    bound."""
     seed: int = 1
     """Seed of everything the driver draws and of the engines."""
 
@@ -70,6 +73,9 @@ class SelfPlayConfig:
     """Also train the solver on the estimate samples, as groups."""
     train_proposer: bool = True
     """Off: proposals are made and stored, but only the solver is trained."""
+    new_tasks: bool = True
+    """Off, a control for experiments: nothing is proposed after seeding, and each step samples as many stored tasks
+    as it would propose, as if for an estimate."""
     task_filter: Literal["all", "non_one", "non_extremes"] = "all"
     """Which proposals enter the buffer, by solve rate s: any, s < 1, or 0 < s < 1."""
     buffer_capacity: int = 16384
@@ -106,6 +112,9 @@ class RewardConfig:
     """Solver and proposer: not in the asked form; proposer: refused by validation."""
     unlearnable: float = 0.0
     """Proposer: solve rate 0 or 1. The paper says 0; the authors' code -0.5."""
+    shuffle: bool = False
+    """A control for experiments: training sees the rewards of each (kind, role) in random order. Metrics and rollout
+    records keep the true ones."""
     intrinsic: IntrinsicRewardConfig = field(default_factory=IntrinsicRewardConfig)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 
 from ray.exceptions import RayTaskError
@@ -50,6 +51,7 @@ class SelfPlayExperiment:
             raise error.cause from error
 
     async def _run(self) -> None:
+        began = time.monotonic()
         await self._start()
         try:
             await self.seed()
@@ -60,8 +62,11 @@ class SelfPlayExperiment:
                 learned = await self.learner.learn(played.trajectories, seed=self.config.run.seed + step)
                 await self.system.engines.wake()
                 pushed = await self.push_weights(version=step)
-                await self.record(step, played, learned | {"exam": await self.examine(step)}, pushed)
-            await self.export()
+                last = self._is_last(step, time.monotonic() - began)
+                await self.record(step, played, learned | {"exam": await self.examine(step, last)}, pushed)
+                if last:
+                    break
+            await self.export(step)
             self.tracker.finish()
         except Exception:
             log.exception("the run ended early")
@@ -69,6 +74,10 @@ class SelfPlayExperiment:
         finally:
             self.tracker.close()
             await self.system.stop()
+
+    def _is_last(self, step: int, elapsed_s: float) -> bool:
+        run = self.config.run
+        return step == run.steps or (run.max_minutes is not None and elapsed_s > 60 * run.max_minutes)
 
     async def seed(self) -> None:
         """Grows the first tasks of every kind from one identity program."""
@@ -90,7 +99,9 @@ class SelfPlayExperiment:
         """Propose, validate, estimate, solve, verify and reward: one overlapping pipeline, see `Round`."""
         self.tracker.begin_step()
         play = self.config.selfplay
-        self.tracker.progress.phase("propose", len(play.kinds) * play.proposals_per_kind)
+        self.tracker.progress.phase(
+            "propose" if play.new_tasks else "estimate", len(play.kinds) * play.proposals_per_kind
+        )
         self.tracker.progress.phase("solve", len(play.kinds) * play.solves_per_kind)
         return await self._round(step, f"{step:06d}").play()
 
@@ -103,9 +114,9 @@ class SelfPlayExperiment:
         with self.tracker.phase("push"):
             return await push_weights(self.system.policy, version, self.system.engines.actors, self.config.train)
 
-    async def examine(self, step: int) -> dict[str, float]:
+    async def examine(self, step: int, last: bool = False) -> dict[str, float]:
         """What the policy of this step knows of the held-out exam; nothing when none is due."""
-        if not self.exam.due(step):
+        if not self.exam.due(step, last):
             return {}
         with self.tracker.phase("exam"):
             return await self.exam.take(self.system.engines.examine, self.system.executor)
@@ -131,14 +142,14 @@ class SelfPlayExperiment:
         }
         self.tracker.end_step(step, played.trajectories, played.funnels, parts)
 
-    async def export(self) -> None:
-        """Writes the trained policy as a Hugging Face folder."""
-        folder = self.tracker.run.checkpoints / f"step_{self.config.run.steps:06d}" / "policy"
+    async def export(self, step: int) -> None:
+        """Writes the policy of this step as a Hugging Face folder."""
+        folder = self.tracker.run.checkpoints / f"step_{step:06d}" / "policy"
         await self.system.policy.call("save_hf", str(folder.absolute()), timeout_s=self.config.train.step_timeout_s)
 
     async def _start(self) -> None:
         progress = open_progress(self.config.tracking.progress)
-        progress.start(self.config.run.steps)
+        progress.start(self.config.run.steps, max_minutes=self.config.run.max_minutes)
         try:
             self.system = await System.start(self.config, progress.busy)
         except BaseException:

@@ -15,6 +15,7 @@ from azr.tracking.run_dir import check_free
 
 _LOWEST: dict[str, float] = {
     "run.steps": 1,
+    "run.max_minutes": 0.01,
     "selfplay.proposals_per_kind": 1,
     "selfplay.solves_per_kind": 0,
     "selfplay.references": 0,
@@ -64,7 +65,7 @@ _HIGHEST: dict[str, float] = {
 def trajectories_per_step(config: Config) -> int:
     """Trajectories a step is sure to train on; estimate rollouts come on top."""
     play = config.selfplay
-    proposals = play.proposals_per_kind if play.train_proposer else 0
+    proposals = play.proposals_per_kind if play.train_proposer and play.new_tasks else 0
     return len(play.kinds) * (proposals + play.solves_per_kind)
 
 
@@ -108,6 +109,10 @@ def _check_kinds(config: Config) -> None:
 
 def _check_batch(config: Config) -> None:
     total, ranks = trajectories_per_step(config), config.train.data_parallel
+    if not total and not config.selfplay.train_on_estimates:
+        raise ValueError(
+            "No step would train on anything: raise selfplay.solves_per_kind or switch selfplay.train_on_estimates on."
+        )
     for knob, parts in (
         ("algorithm.policy_updates", config.algorithm.policy_updates),
         ("algorithm.critic_updates", config.algorithm.critic_updates),

@@ -36,10 +36,10 @@ class InRunExam:
                 f"{self._config.rollout.max_prompt_tokens}; raise it or set exam.every to 0."
             )
 
-    def due(self, step: int) -> bool:
-        """Whether there is an exam after this step; step 0 stands for the start."""
+    def due(self, step: int, last: bool) -> bool:
+        """Whether there is an exam after this step, which may be the run's last; step 0 stands for the start."""
         every = self._config.exam.every
-        return every > 0 and (step % every == 0 or step == self._config.run.steps)
+        return every > 0 and (last or step % every == 0)
 
     async def take(self, examine: Examine, executor: Executor) -> dict[str, float]:
         """Results of the current policy, see `azr.exam.result.metrics`."""

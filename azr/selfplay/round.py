@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 
 from azr.concurrency import Phase, task_group
@@ -78,13 +78,24 @@ class Round:
         rng = random.Random(f"{self._config.run.seed}/{self._name}/{kind}")
         async with task_group() as solving:
             async with task_group() as proposing:
-                for number, references in enumerate(self._references(kind)):
-                    proposing.create_task(self._play_proposal(kind, number, references, solving))
+                for work in self._tasks_of_step(kind, solving, rng):
+                    proposing.create_task(work)
             fresh = len(self._fresh[kind])
             missing = self._play.solves_per_kind - min(fresh, self._play.solves_per_kind)
             taken = {task.id for task in self._fresh[kind]}
             for task in self._buffer.problems(kind, missing, taken, rng):
                 solving.create_task(self._solve(task))
+
+    def _tasks_of_step(
+        self, kind: str, solving: asyncio.TaskGroup, rng: random.Random
+    ) -> list[Coroutine[None, None, object]]:
+        """One coroutine per task that is estimated: proposed, or stored where nothing new is proposed."""
+        if not self._play.new_tasks:
+            return [self._sample(task) for task in self._buffer.problems(kind, self._play.proposals_per_kind, (), rng)]
+        return [
+            self._play_proposal(kind, number, references, solving)
+            for number, references in enumerate(self._references(kind))
+        ]
 
     async def _play_proposal(
         self, kind: str, number: int, references: Sequence[Task], solving: asyncio.TaskGroup
@@ -121,25 +132,29 @@ class Round:
         return proposed
 
     async def _estimate(self, task: Task, proposed: Proposed) -> tuple[float | None, Proposed]:
-        """Solve rate of a task, from samples of the current policy at the rollout temperature."""
-        with self._phase("estimate"):
-            completions = await self._solver.solve(task, self._play.estimate_samples)
-        self._count("estimate", completions)
-        with self._phase("verify"):
-            attempts = await self._solver.verify(task, completions)
-        rate = solve_rate(attempts)
-        judged = graded(attempts)
-        self._result.ungraded += len(attempts) - len(judged)
+        """Solve rate of a proposed task; without one, the proposal is lost."""
+        rate = await self._sample(task)
         funnel = self._result.funnels[task.kind]
         if rate is None:
             self._buffer.release(task)
             funnel.refused[Refusal.LOST] += 1
             return None, replace(proposed, outcome=Refusal.LOST)
         funnel.solve_rates.append(rate)
+        return rate, replace(proposed, outcome=replace(task, solve_rate=rate))
+
+    async def _sample(self, task: Task) -> float | None:
+        """Solve rate of a task, from samples of the current policy at the rollout temperature."""
+        with self._phase("estimate"):
+            completions = await self._solver.solve(task, self._play.estimate_samples)
+        self._count("estimate", completions)
+        with self._phase("verify"):
+            attempts = await self._solver.verify(task, completions)
+        judged = graded(attempts)
+        self._result.ungraded += len(attempts) - len(judged)
         if self._play.train_on_estimates:
             group = f"estimate:{task.id}"
             self._result.trajectories += [solver_trajectory(a, group, self._config.reward) for a in judged]
-        return rate, replace(proposed, outcome=replace(task, solve_rate=rate))
+        return solve_rate(attempts)
 
     def _store(self, task: Task, solving: asyncio.TaskGroup) -> None:
         assert task.solve_rate is not None

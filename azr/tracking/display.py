@@ -42,9 +42,9 @@ class Progress:
         self._display = display
         self._state = ProgressState(0)
 
-    def start(self, total_steps: int, first_step: int = 1) -> None:
-        """Begins to show a run that goes up to step ``total_steps``; time counts from here."""
-        self._state = ProgressState(total_steps, first_step)
+    def start(self, total_steps: int, first_step: int = 1, max_minutes: float | None = None) -> None:
+        """Begins to show a run that goes up to step ``total_steps`` or for so long; time counts from here."""
+        self._state = ProgressState(total_steps, first_step, max_minutes)
         self._display.show(self._state)
 
     def step_begun(self) -> None:

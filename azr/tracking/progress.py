@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -40,7 +41,13 @@ class Phase:
 class ProgressState:
     """Where a run is."""
 
-    def __init__(self, total_steps: int, first_step: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        total_steps: int,
+        first_step: int = 1,
+        max_minutes: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.total_steps = total_steps
         self.step = first_step
         """The step that is going on, from 1; one more than `total_steps` at the end."""
@@ -48,6 +55,7 @@ class ProgressState:
         self._clock = clock
         self._preparing = True
         self._since = clock()
+        self._until = math.inf if max_minutes is None else self._since + 60 * max_minutes
         self._durations: list[float] = []
 
     def phase(self, name: str) -> Phase:
@@ -72,12 +80,13 @@ class ProgressState:
         return self._clock() - self._since
 
     def remaining_s(self) -> float | None:
-        """Median of past steps times what is left; None before the first step is done."""
+        """Median of past steps times what is left, or the time that the run still has; None before the first step is
+        done."""
         if not self._durations:
             return None
         median = statistics.median(self._durations)
         left = self.total_steps - self.step + 1
-        return max(median * left - min(self.elapsed_s(), median), 0.0)
+        return max(min(median * left - min(self.elapsed_s(), median), self._until - self._clock()), 0.0)
 
     def line(self) -> str:
         """``step 3/24 · propose 12/36 · solve 4/36 · 12 s · about 7 min left``."""

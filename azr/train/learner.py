@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import random
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from statistics import fmean
 
 import torch
@@ -38,7 +39,7 @@ class Learner:
         Raises ValueError when there are fewer trajectories than ranks or updates need.
         """
         columns = await self._score(trajectories)
-        columns |= self._advantages(trajectories, columns)
+        columns |= self._advantages(trajectories, columns, seed)
         metrics: dict[str, dict[str, float]] = {}
         if self._critic is not None:
             with self._phase("train critic"):
@@ -72,14 +73,17 @@ class Learner:
         algorithm = self._config.algorithm
         return algorithm.policy_updates > 1 or (algorithm.needs_reference and algorithm.kl_in == "reward")
 
-    def _advantages(self, trajectories: Sequence[Trajectory], columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _advantages(
+        self, trajectories: Sequence[Trajectory], columns: Mapping[str, Tensor], seed: int
+    ) -> dict[str, Tensor]:
         algorithm, kl_R = self._config.algorithm, None
         if algorithm.needs_reference and algorithm.kl_in == "reward":
             kl_R = kl_estimate(columns["old_logprobs"], columns["reference_logprobs"], algorithm.kl_estimator)
+        rewards, strata = [t.reward for t in trajectories], [(t.kind, t.role) for t in trajectories]
         graded = Graded(
-            rewards=[t.reward for t in trajectories],
+            rewards=shuffled(rewards, strata, seed) if self._config.reward.shuffle else rewards,
             response_lengths=[len(t.completion.response_ids) for t in trajectories],
-            strata=[(t.kind, t.role) for t in trajectories],
+            strata=strata,
             groups=[t.group for t in trajectories],
             kl_R=kl_R,
             values_R=columns.get("values"),
@@ -108,3 +112,16 @@ class Learner:
             own = {column: torch.cat([values[i] for i in part]) for column, values in split.items()}
             reports.append(await step(group, [trajectories[i].completion for i in part], own, self._config.train))
         return {key: fmean(report[key] for report in reports) for key in reports[0]}
+
+
+def shuffled(rewards: Sequence[float], strata: Sequence[Hashable], seed: int) -> list[float]:
+    """Rewards in random order within each stratum (across groups), so that they say nothing about their trajectory."""
+    rng = random.Random(f"rewards/{seed}")
+    owners: dict[Hashable, list[int]] = {}
+    for number, stratum in enumerate(strata):
+        owners.setdefault(stratum, []).append(number)
+    found = list(rewards)
+    for own in owners.values():
+        for number, other in zip(own, rng.sample(own, len(own)), strict=True):
+            found[number] = rewards[other]
+    return found

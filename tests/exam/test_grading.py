@@ -128,8 +128,8 @@ def with_exam(**options) -> Config:
 
 def test_exams_are_at_the_start_every_few_steps_and_at_the_end():
     exam = InRunExam(with_exam(every=4), LANGUAGE)
-    assert [step for step in range(11) if exam.due(step)] == [0, 4, 8, 10]
-    assert not any(map(InRunExam(with_exam(), LANGUAGE).due, range(11)))
+    assert [step for step in range(11) if exam.due(step, last=step == 10)] == [0, 4, 8, 10]
+    assert not any(InRunExam(with_exam(), LANGUAGE).due(step, last=step == 10) for step in range(11))
     assert len(exam.paper) == 3 * 64 and len(exam.programs) > 600
 
 

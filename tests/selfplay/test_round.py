@@ -198,3 +198,19 @@ async def test_metrics_of_solver_only_training_keep_their_names():
     metrics = step_metrics(result.trajectories, result.funnels, config.selfplay.estimate_samples, {})
     assert "deduction/solver/reward" in metrics and "deduction/proposer/reward" not in metrics
     assert metrics["deduction/proposer/funnel/proposed"] == 1
+
+
+async def test_without_new_tasks_stored_ones_are_sampled_as_groups_and_nothing_is_proposed():
+    config = replace_play(CONFIG, new_tasks=False, proposals_per_kind=2, solves_per_kind=0)
+    buffer = seeded(config)
+    first, _ = await play(replace_play(CONFIG, proposals_per_kind=1, solves_per_kind=0),
+                          Script([proposal("a + 1")], half_right), buffer=buffer)  # fmt: skip
+    result, _ = await play(config, Script([], half_right), buffer=buffer)
+    assert len(first.stored) == 1 and not result.stored and buffer.sizes() == {"deduction": 2}
+    assert {t.role for t in result.trajectories} == {Role.SOLVER}
+    assert Counter(t.group for t in result.trajectories) == {
+        "estimate:seed-deduction": 4, "estimate:000001-deduction-0000": 4,
+    }  # fmt: skip
+    metrics = step_metrics(result.trajectories, result.funnels, config.selfplay.estimate_samples, {})
+    assert metrics["deduction/proposer/funnel/proposed"] == 0 and "deduction/proposer/valid_rate" not in metrics
+    assert "deduction/solver/accuracy" in metrics

@@ -57,6 +57,18 @@ def test_a_line_says_what_goes_on_how_far_it_is_and_what_is_left() -> None:
     assert state.line() == "step 2/24 · solve 2/5 · 10 s · about 8 min left"
 
 
+def test_time_left_is_at_most_what_the_run_may_take() -> None:
+    clock = Clock()
+    state = ProgressState(1000, max_minutes=2, clock=clock)
+    clock.now = 20.0
+    state.step_begun()
+    clock.now = 50.0
+    state.step_done()
+    assert state.remaining_s() == 70.0
+    clock.now = 130.0
+    assert state.remaining_s() == 0.0
+
+
 def test_time_left_is_the_median_of_past_steps_times_what_is_left() -> None:
     clock = Clock()
     state = ProgressState(6, clock=clock)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from azr.config import AlgorithmConfig, Config
+from azr.config import AlgorithmConfig, Config, RewardConfig
 from azr.records import Completion, Role, Trajectory
 from azr.train.critic import CriticWorker
 from azr.train.group import RoleGroup
-from azr.train.learner import Learner
+from azr.train.learner import Learner, shuffled
 from azr.train.policy import PolicyWorker
 from azr.train.reference import ReferenceWorker
 from tests.train.conftest import StartGroup, make_config
@@ -92,3 +92,27 @@ async def test_more_updates_than_trajectories_are_refused(
     many = replace(config, algorithm=replace(PAPER, policy_updates=50))
     with pytest.raises(ValueError, match="cannot be split into 50 updates"):
         await Learner(many, policy, None, None, phases(Counter())).learn(trajectories, seed=1)
+
+
+def test_shuffled_rewards_stay_in_their_stratum_and_leave_their_group() -> None:
+    strata = [("deduction", "solver")] * 60 + [("deduction", "proposer")] * 20
+    groups = [number // 6 for number in range(60)]
+    rewards = [float(group) for group in groups] + [100.0 + number for number in range(20)]
+    found = shuffled(rewards, strata, seed=5)
+    assert sorted(found[:60]) == rewards[:60] and sorted(found[60:]) == rewards[60:]
+    assert all(len(set(found[group * 6 : group * 6 + 6])) > 1 for group in range(10))
+    assert found == shuffled(rewards, strata, seed=5) != shuffled(rewards, strata, seed=6)
+
+
+async def test_training_sees_shuffled_rewards_only_where_asked(
+    roles: tuple[Config, list[RoleGroup]], trajectories: list[Trajectory]
+) -> None:
+    config, (policy, *_) = roles
+    kept = [t.reward for t in trajectories]
+    seen = {}
+    for shuffle in (False, True):
+        asked = replace(config, algorithm=PAPER, reward=RewardConfig(shuffle=shuffle))
+        learner = Learner(asked, policy, None, None, phases(Counter()))
+        seen[shuffle] = [learner._advantages(trajectories, {}, seed)["advantages"].tolist() for seed in (1, 2)]
+    assert seen[False][0] == seen[False][1] and seen[True][0] != seen[True][1]
+    assert [t.reward for t in trajectories] == kept

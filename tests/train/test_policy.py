@@ -268,3 +268,23 @@ async def test_bfloat16_keeps_optimizer_state_in_float32(
     group = await start_group("policy", PolicyWorker, config, 1)
     losses = [(await dispatch.update_policy(group, completions, columns, config.train))["loss"] for _ in range(12)]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_a_learning_rate_of_zero_leaves_every_bit_where_it_is(
+    dtype: str,
+    start_group: StartGroup,
+    engine: ray.actor.ActorHandle,
+    completions: list[Completion],
+    columns: dict[str, Tensor],
+    tiny_model_path: Path,
+) -> None:
+    config = make_config(tiny_model_path, dtype=dtype, policy_lr=0.0)
+    group = await start_group("policy", PolicyWorker, config, 1)
+    before = await weights_of(group, engine, config)
+    for _ in range(3):
+        report = await dispatch.update_policy(group, completions, columns, config.train)
+        assert report["grad_norm"] > 0 and report["lr"] == 0
+    after = await weights_of(group, engine, config)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)

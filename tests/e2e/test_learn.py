@@ -1,0 +1,56 @@
+"""The controls of the proof run, all at once, end to end: nothing may be learned where nothing can be."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+ROOT = Path(__file__).parent.parent.parent
+CONTROLS = [
+    *("--train.policy-lr", "0", "--reward.shuffle", "--selfplay.no-new-tasks", "--run.max-minutes", "0.01"),
+    *("--selfplay.proposals-per-kind", "6", "--selfplay.seed-tasks", "4", "--exam.tasks-per-kind", "4"),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    command = [sys.executable, "-m", "playground.azr_14m_learn", "--run.root", str(root), *CONTROLS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=540)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return root / "azr_14m_learn"
+
+
+def test_the_time_bound_ends_a_run_as_its_last_step_would(run: Path) -> None:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1]
+    assert all("exam/mean/accuracy" in line for line in lines)
+    assert [folder.name for folder in (run / "checkpoints").iterdir()] == ["step_000001"]
+
+
+def test_a_learning_rate_of_zero_exports_the_base_bit_by_bit(run: Path) -> None:
+    folders = run / "checkpoints" / "step_000001" / "policy", ROOT / "data" / "azr_14m_base"
+    trained, base = (AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in folders)
+    assert trained.keys() == base.keys() and all(trained[name].equal(base[name]) for name in base)
+
+
+def test_without_new_tasks_only_seed_tasks_are_solved_and_nothing_is_proposed(run: Path) -> None:
+    with gzip.open(run / "rollouts" / "step_000001.jsonl.gz", "rt") as file:
+        rows = [json.loads(line) for line in file]
+    assert {row["role"] for row in rows} == {"solver"} and len(rows) == 3 * 6 * 6
+    assert all(row["task_id"].startswith("seed") for row in rows)
+    (step,) = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()[1:])
+    assert step["deduction/proposer/funnel/proposed"] == 0 and "deduction/proposer/valid_rate" not in step
+    assert step["policy/grad_norm"] > 0 and step["policy/lr"] == 0
+
+
+def test_records_keep_the_true_rewards_of_a_shuffled_run(run: Path) -> None:
+    with gzip.open(run / "rollouts" / "step_000001.jsonl.gz", "rt") as file:
+        rows = [json.loads(line) for line in file]
+    assert all((row["reward"] == 1.0) == (row["accuracy"] == 1.0) for row in rows)
