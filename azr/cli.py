@@ -10,7 +10,9 @@ from collections.abc import Sequence
 COMMANDS = {
     "run": "repeat a training run from the config saved in its directory",
     "execute": "run programs from a JSON-lines file in the sandbox",
+    "plan": "say whether a recipe fits on some GPUs, and how long a step takes",
     "exam": "grade a model on the held-out exam",
+    "export": "write a run's policy as a Hugging Face folder",
     "doctor": "say what works on this machine and what to do about the rest",
 }
 """Each is a module of ``azr.commands``."""

@@ -1,18 +1,19 @@
-"""Absolute Zero self-play with Qwen2.5-Coder-7B on eight 80 GB GPUs, with the paper's batch and sampling.
+"""Absolute Zero self-play with Qwen2.5-Coder-7B on eight 80 GB GPUs: ``python -m playground.azr_coder7b_ppo``.
 
-python -m playground.azr_coder7b_ppo
+On four: ``--train.data-parallel 4 --rollout.engines 4 --train.tokens-per-micro-batch 14336``.
 """
 
-from azr.commands.run import launch
-from azr.config import AlgorithmConfig, Config, ExecutorConfig, ModelConfig, RolloutConfig, RunConfig, TrainConfig
+from dataclasses import replace
 
-config = Config(
-    run=RunConfig(name="azr_coder7b_ppo", steps=500),
-    model=ModelConfig(path="Qwen/Qwen2.5-Coder-7B", prompt_style="chat"),
-    rollout=RolloutConfig(engines=8, max_prompt_tokens=6144, max_response_tokens=8096),
-    executor=ExecutorConfig(workers=16),
-    algorithm=AlgorithmConfig(estimator="gae", kl_coef=0.001),
-    train=TrainConfig(data_parallel=8, policy_lr=1e-6, critic_lr=5e-6, offload_optimizer=True),
+from azr.commands.run import launch
+from playground.base import base
+
+config = replace(
+    base,
+    run=replace(base.run, name="azr_coder7b_ppo"),
+    model=replace(base.model, path="Qwen/Qwen2.5-Coder-7B"),
+    rollout=replace(base.rollout, engines=8),
+    train=replace(base.train, data_parallel=8),
 )
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def test_every_command_is_a_module_with_help():
     assert all(option in done.stdout for option in options)
 
 
-LIGHT = [["--help"], ["execute", "/dev/null", "--backend", "namespace"], ["doctor"]]
+LIGHT = [["--help"], ["execute", "/dev/null", "--backend", "namespace"], ["doctor"], ["plan", "azr_7b_ppo"]]
 
 
 @pytest.mark.parametrize("argv", LIGHT, ids=" ".join)

@@ -18,6 +18,10 @@ import tyro
 import yaml
 
 from azr import preflight
+from azr.cluster.plan import table
+from azr.cluster.plan.assumptions import Assumptions, Machine
+from azr.cluster.plan.batch import Batch
+from azr.cluster.plan.verdict import gpus_wanted, plan_run
 from azr.config import Config
 
 _FAILURE = 1
@@ -142,17 +146,19 @@ def _keys(node: Any, prefix: str = "") -> Iterator[str]:
 
 
 def describe(config: Config) -> str:
-    """The resolved config as YAML, and what a step of it amounts to."""
-    play, rollout = config.selfplay, config.rollout
-    proposals = len(play.kinds) * play.proposals_per_kind
-    solves = len(play.kinds) * play.solves_per_kind
-    estimates = proposals * play.estimate_samples
-    trained = preflight.trajectories_per_step(config) + (estimates if play.train_on_estimates else 0)
-    roles = ["policy", *["critic"] * config.algorithm.needs_critic, *["reference"] * config.algorithm.needs_reference]
-    plan = (
-        f"# plan: {config.run.steps} steps into {Path(config.run.root) / config.run.name}\n"
-        f"# a step: {proposals} proposals, up to {estimates} estimate rollouts, {solves} solutions; "
-        f"up to {trained} trajectories of at most {preflight.longest_trajectory(config)} tokens trained on\n"
-        f"# roles: {', '.join(roles)}, {config.train.data_parallel} rank(s) each; {rollout.engines} engine(s)"
-    )
-    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False).rstrip() + "\n" + plan
+    """The resolved config as YAML, what a step of it amounts to, and what it takes of GPUs such as it asks for."""
+    bound = f", at most {config.run.max_minutes:g} minutes," if config.run.max_minutes is not None else ""
+    head = f"plan: {config.run.steps} steps{bound} into {Path(config.run.root) / config.run.name}"
+    lines = [head, *_plan(config).splitlines()]
+    comment = "\n".join(f"# {line}".rstrip() for line in lines)
+    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False).rstrip() + "\n" + comment
+
+
+def _plan(config: Config) -> str:
+    """Tables for nodes of up to eight 80 GB GPUs, as many as the config asks for; `azr plan` makes them for others."""
+    assumed = Assumptions()
+    try:
+        return table.text(*plan_run(config, Machine.with_gpus(gpus_wanted(config)), assumed))
+    except ValueError as error:
+        # A dry run is about the config; that nobody knows the model's shape yet is no mistake.
+        return "\n".join([*table.step(config, Batch.of(config, assumed)), f"no tables of bytes and seconds: {error}"])

@@ -1,0 +1,17 @@
+"""Absolute Zero self-play with Qwen2.5-Coder-14B on eight 80 GB GPUs: ``python -m playground.azr_coder14b_ppo``."""
+
+from dataclasses import replace
+
+from azr.commands.run import launch
+from playground.base import base
+
+config = replace(
+    base,
+    run=replace(base.run, name="azr_coder14b_ppo"),
+    model=replace(base.model, path="Qwen/Qwen2.5-Coder-14B"),
+    rollout=replace(base.rollout, engines=2, tensor_parallel=4, gpu_memory_utilization=0.25),
+    train=replace(base.train, data_parallel=8, tokens_per_micro_batch=14336),
+)
+
+if __name__ == "__main__":
+    launch(config)

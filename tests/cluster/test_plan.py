@@ -1,0 +1,270 @@
+"""The plan against published parameter counts, hand calculations and real allocations."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from azr.algorithms.attention import choose_attention
+from azr.algorithms.model import CriticModel, PolicyModel
+from azr.cluster.plan import memory, seconds, table
+from azr.cluster.plan.assumptions import GIB, Assumptions, Machine
+from azr.cluster.plan.batch import Batch
+from azr.cluster.plan.memory import EngineMemory, Role, host_states, roles, scoring, states, training
+from azr.cluster.plan.shapes import KNOWN, ModelShape, shape_of
+from azr.cluster.plan.verdict import Plan, advise, make, plan_run
+from azr.commands.plan import recipes
+from azr.config import AlgorithmConfig, Config, RolloutConfig, SelfPlayConfig, TrainConfig
+from azr.preflight import trajectories_per_step
+from azr.train.engine import REDUCE_BUCKET
+
+BASE_14M = "data/azr_14m_base"
+GIVEN = Assumptions()
+NODE = Machine(gpus=8, gpu_memory_gib=80)
+SEVEN = KNOWN["Qwen/Qwen2.5-7B"]
+TINY = ModelShape(
+    hidden=8, layers=2, heads=2, kv_heads=1, intermediate=16, vocabulary=32, tied=False, head_size=4, qkv_bias=True
+)
+
+
+def seven(**train) -> Config:
+    given = {"data_parallel": 8, "offload_optimizer": True} | train
+    return Config(
+        algorithm=AlgorithmConfig(estimator="gae", kl_coef=0.001),
+        rollout=RolloutConfig(engines=8),
+        train=TrainConfig(**given),
+    )
+
+
+def planned(config: Config, shape: ModelShape = SEVEN, machine: Machine = NODE) -> Plan:
+    return make(config, shape, machine, GIVEN)
+
+
+PUBLISHED = {
+    "Qwen/Qwen2.5-0.5B": 494_032_768,
+    "Qwen/Qwen2.5-1.5B": 1_543_714_304,
+    "Qwen/Qwen2.5-Coder-3B": 3_085_938_688,
+    "Qwen/Qwen2.5-7B": 7_615_616_512,
+    "Qwen/Qwen2.5-Coder-7B": 7_615_616_512,
+    "Qwen/Qwen2.5-Coder-14B": 14_770_033_664,
+    "meta-llama/Llama-3.1-8B": 8_030_261_248,
+    "Qwen/Qwen3-4B-Base": 4_022_468_096,
+}
+
+
+@pytest.mark.parametrize("name, parameters", PUBLISHED.items())
+def test_known_shapes_have_the_published_number_of_parameters(name, parameters):
+    assert shape_of(name).parameters == parameters
+
+
+def test_a_tiny_shape_by_hand():
+    attention = 8 * 8 + 8 + 2 * (8 * 4 + 4) + 8 * 8
+    assert TINY.layer == attention + 3 * 8 * 16 + 2 * 8 == 608
+    assert TINY.parameters == 2 * 32 * 8 + 2 * 608 + 8 == 1736
+    assert TINY.critic == 32 * 8 + 2 * 608 + 8 + 8 + 1 == 1489
+    # Per token and layer in bfloat16: norms 2·(4+2+2)·8, attention 2·(2·8+2·4) and 2 heads' float32, MLP 4·2·16.
+    assert memory.layer_activations(TINY, 2) == 128 + 48 + 8 + 128
+
+
+@pytest.fixture(scope="module")
+def policy() -> PolicyModel:
+    return loaded(PolicyModel, torch.float32, logprob_chunk=256)
+
+
+def loaded(network, dtype, **options):
+    attention = choose_attention("auto", "cpu", dtype)
+    return network.from_pretrained(BASE_14M, dtype=dtype, attention=attention, **options)
+
+
+def test_states_of_the_mini_are_what_torch_allocates(policy):
+    shape, config = shape_of(BASE_14M), Config(algorithm=AlgorithmConfig(estimator="gae"))
+    train = replace(config.train, dtype="float32")
+    critic = loaded(CriticModel, torch.float32)
+    for role, network in zip(roles(config, shape, shape), (policy, critic), strict=True):
+        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
+        for parameter in network.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        kept = [tensor for state in optimizer.state.values() for tensor in state.values()]
+        gradients = [parameter.grad for parameter in network.parameters()]
+        real = {"parameters": network.parameters(), "gradients": gradients, "optimiser": kept}
+        counted = states(role, train)
+        for what, tensors in real.items():
+            assert sum(t.nbytes for t in tensors) == pytest.approx(counted[what], rel=0.01), (role.name, what)
+        assert sum(p.numel() for p in network.parameters()) == role.parameters
+
+
+def test_activations_of_the_mini_are_what_autograd_keeps():
+    shape, tokens = shape_of(BASE_14M), 600
+    network = loaded(PolicyModel, torch.bfloat16, logprob_chunk=256).train()
+    own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    ids_T, at_T = torch.randint(5, 600, (tokens,)), torch.arange(tokens)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        network(ids_T, at_T, torch.tensor([0, tokens], dtype=torch.int32), at_T[:-1], ids_T[1:], 1.0)
+    role = Role(name="policy", shape=shape, parameters=shape.parameters, trains=True, has_head=True)
+    expected = shape.layers * memory.layer_activations(shape, 2) * tokens + 12 * shape.hidden * tokens
+    assert sum(kept.values()) == pytest.approx(expected, rel=0.15)
+    plain = training(role, TrainConfig(gradient_checkpointing=False), tokens)["activations"]
+    assert plain == pytest.approx(sum(kept.values()), rel=0.3), "the worst moment's own arrays come on top"
+
+
+def test_seven_billion_on_eight_by_hand():
+    share = 7_615_616_512 / 8
+    policy, critic, reference = roles(seven(), SEVEN, SEVEN)
+    on_gpu = states(policy, seven(offload_optimizer=False).train)
+    assert on_gpu == {
+        "parameters": 2 * share, "gradients": 4 * share, "optimiser": 12 * share, "reduce bucket": 200_000_000
+    }  # fmt: skip
+    offloaded = states(policy, seven().train)
+    assert offloaded["gradients"] == offloaded["optimiser"] == 0 and host_states(policy, seven().train) == 20 * share
+    assert states(reference, seven().train)["reduce bucket"] == 0 == host_states(reference, seven().train)
+    assert critic.parameters == 7_615_616_512 - 152064 * 3584 + 3584 + 1
+    # 28 layers' inputs; then either one layer again (norms 2·8·3584, attention 2·2·(3584+512) and 28 heads' float32,
+    # MLP 8·18944) with its backward's own arrays and the output head's gradient, or the logits.
+    per_token = 28 * 2 * 3584 + (57344 + 16384 + 112 + 151552) + 3 * 2 * 18944 + 8 * 3584
+    worst = training(policy, seven().train, 16384)
+    assert worst["activations"] == 16384 * per_token
+    assert worst["vocabulary gradient"] == 6 * 152064 * 3584
+    assert scoring(reference, seven().train, 16384)["logits"] == 2 * 4 * 2048 * 152064
+    assert memory.REDUCE_BUCKET == REDUCE_BUCKET
+
+
+def test_kv_cache_is_what_the_budget_leaves():
+    engine = EngineMemory.of(seven(), SEVEN, NODE, GIVEN)
+    assert engine.kv_token == 2 * 28 * 4 * 128 * 2
+    left = 0.4 * 80 * GIB - 2 * 7_615_616_512 - GIVEN.engine_work_gib * GIB
+    assert engine.kv_tokens == int(left / 57344)
+    wide = replace(seven(), rollout=RolloutConfig(engines=1, tensor_parallel=8))
+    assert EngineMemory.of(wide, SEVEN, NODE, GIVEN).kv_token == 57344 / 4, "four key heads on eight GPUs are copied"
+
+
+def test_phases_add_up_and_follow_the_code():
+    plan = planned(seven())
+    assert list(plan.memory) == ["rollout", "score", "train policy", "train critic", "push"]
+    for phase, parts in plan.memory.items():
+        awake = phase in ("rollout", "push")
+        assert ("KV cache" in parts) is awake and ("engine asleep" in parts) is not awake
+        assert parts["policy parameters"] == 2 * 7_615_616_512 / 8, "trainers keep their parameters in every phase"
+    assert plan.host == 8 * (20 / 8) * (plan.roles[0].parameters + plan.roles[1].parameters)
+    # What a process once used it keeps, so every phase in which the engine sleeps takes as much.
+    asleep = {round(sum(plan.memory[phase].values())) for phase in ("score", "train policy", "train critic")}
+    assert len(asleep) == 1
+
+
+def test_without_critic_and_reference_there_is_nothing_of_them():
+    plan = planned(replace(seven(), algorithm=AlgorithmConfig(estimator="trrpp")))
+    assert [role.name for role in plan.roles] == ["policy"]
+    assert "train critic" not in plan.memory and plan.seconds["score"] == 0
+    assert plan.peak < planned(seven()).peak
+
+
+def peak(config: Config, machine: Machine = NODE) -> float:
+    return planned(config, machine=machine).peak
+
+
+def test_knobs_move_bytes_the_way_they_should():
+    now = peak(seven())
+    assert peak(seven(offload_optimizer=False)) > now
+    assert peak(seven(gradient_checkpointing=False)) > now
+    assert peak(seven(tokens_per_micro_batch=32768)) > now > peak(seven(tokens_per_micro_batch=14240))
+    assert peak(seven(data_parallel=4)) > now
+    assert peak(seven(logprob_chunk=65536)) > now
+    assert peak(seven(dtype="float32")) > now
+    less = replace(seven(), rollout=RolloutConfig(engines=8, gpu_memory_utilization=0.3))
+    assert peak(less) == pytest.approx(now - 0.1 * 80 * GIB)
+    by_size = [peak_of(KNOWN[f"Qwen/Qwen2.5-{size}"]) for size in ("0.5B", "1.5B", "3B", "7B", "14B")]
+    assert by_size == sorted(by_size)
+
+
+def peak_of(shape: ModelShape) -> float:
+    parts = planned(seven(), shape).memory["train policy"]
+    return sum(parts.values())
+
+
+def test_batch_in_prompts_trajectories_and_tokens():
+    batch = Batch.of(seven(), GIVEN)
+    assert (batch.prompts, batch.trajectories, batch.trained) == (3 * 64 * 3, 192 + 192 * 8 + 192, 384)
+    assert batch.longest == 14240 and batch.most_tokens == 384 * 14240
+    play = SelfPlayConfig(train_on_estimates=True)
+    assert Batch.of(replace(seven(), selfplay=play), GIVEN).trained == 384 + 192 * 8
+    stored = replace(seven(), selfplay=SelfPlayConfig(new_tasks=False))
+    assert Batch.of(stored, GIVEN).proposals == 0
+    for config in recipes().values():
+        assert Batch.of(config, GIVEN).sure == trajectories_per_step(config)
+
+
+def test_seconds_by_hand():
+    batch, (policy, *_) = Batch.of(seven(), GIVEN), roles(seven(), SEVEN, SEVEN)
+    length = 0.25 * 6144 + 0.1 * 8096
+    layers = 28 * SEVEN.layer
+    flops = 384 * (length * (2 * layers + 2 * 28 * 3584 * length) + 0.1 * 8096 * 2 * 152064 * 3584)
+    assert seconds.forward_flops(policy, batch) == pytest.approx(flops)
+    engine = EngineMemory.of(seven(), SEVEN, NODE, GIVEN)
+    assert seconds.token_seconds(engine, 0, GIVEN) == pytest.approx(15_231_233_024 / (3350e9 * 0.6) + 0.003)
+    on_gpu = seven(offload_optimizer=False)
+    step = seconds.train(policy, 1, on_gpu, batch, NODE, GIVEN)
+    assert step == pytest.approx(4 * flops / (8 * 989e12 * 0.35) + 28 * 7_615_616_512 / 8 / 3350e9)
+    assert seconds.train(policy, 1, seven(), batch, NODE, GIVEN) > step, "an offloaded optimizer is slower"
+    assert seconds.train(policy, 2, on_gpu, batch, NODE, GIVEN) > step
+    assert seconds.push(policy, seven(), GIVEN) == pytest.approx(15.231233024 * 2 * (1 / 25 + 1 / 4))
+    slow = replace(GIVEN, peak_tflops=100, memory_gb_s=1000)
+    took, fast = make(seven(), SEVEN, NODE, slow).seconds, planned(seven()).seconds
+    assert all(took[phase] > fast[phase] for phase in ("rollout", "score", "train policy", "train critic"))
+
+
+def test_advice_turns_the_knobs_in_order_until_it_fits():
+    plan = planned(seven(offload_optimizer=False, gradient_checkpointing=False))
+    assert plan.problems
+    advice = advise(plan, SEVEN, GIVEN)
+    assert [change.option for change in advice] == ["--train.offload-optimizer", "--train.gradient-checkpointing"]
+    assert not advice[-1].plan.problems
+    assert "fits)" in table.text(plan, advice) and "does not fit" in table.text(plan, advice)
+
+
+def test_advice_for_too_few_gpus_uses_those_there_are():
+    plan = planned(seven(), machine=replace(NODE, gpus=4))
+    assert plan.problems == ["it asks for 8 GPUs and there are 4"]
+    first, *_, last = advise(plan, SEVEN, GIVEN)
+    assert first.option.startswith("--train.data-parallel 4 --rollout.engines 4 ")
+    assert not last.plan.problems
+    wide = replace(seven(), rollout=RolloutConfig(engines=2, tensor_parallel=4))
+    first, *_ = advise(planned(wide, machine=replace(NODE, gpus=5)), SEVEN, GIVEN)
+    assert first.option == "--train.data-parallel 4 --rollout.engines 4 --rollout.tensor-parallel 1", (
+        "5 divides no batch"
+    )
+
+
+def test_advice_for_an_engine_without_room_for_a_trajectory():
+    starved = replace(seven(), rollout=RolloutConfig(engines=8, gpu_memory_utilization=0.2))
+    plan = planned(starved)
+    assert "KV cache holds 0 tokens" in plan.problems[0]
+    assert [change.option for change in advise(plan, SEVEN, GIVEN)] == ["--rollout.gpu-memory-utilization 0.25"]
+
+
+def test_advice_ends_with_more_gpus():
+    config = replace(seven(), algorithm=AlgorithmConfig(estimator="trrpp"), rollout=RolloutConfig(
+        engines=4, tensor_parallel=2, gpu_memory_utilization=0.25))  # fmt: skip
+    machine = replace(NODE, gpu_memory_gib=40)
+    plan = planned(config, KNOWN["Qwen/Qwen2.5-14B"], machine)
+    advice = advise(plan, KNOWN["Qwen/Qwen2.5-14B"], GIVEN)
+    assert " on " in advice[-1].option and advice[-1].plan.machine.nodes > 1
+
+
+def test_host_memory_is_compared_when_given():
+    plan = planned(seven(), machine=replace(NODE, host_memory_gib=128))
+    assert plan.problems == [f"optimisers take {plan.host / GIB:.0f} GiB of a node's 128 GiB of host memory"]
+
+
+@pytest.mark.parametrize("name, config", recipes().items(), ids=list(recipes()))
+def test_every_shipped_recipe_fits_where_it_says(name, config):
+    plan, advice = plan_run(config, Machine.with_gpus(config.train.data_parallel), GIVEN)
+    assert plan.problems == [] and advice == []
+    assert f"fits on 1 node(s) of {plan.gpus} GPU(s) with 80 GiB" in table.text(plan, advice)
