@@ -185,6 +185,10 @@ class AlgorithmConfig:
     policy_updates: int = 1
     """Optimizer steps per training step; the batch is split into as many parts."""
     critic_updates: int = 1
+    skip_zero_advantages: bool = False
+    """Leave trajectories without any advantage, such as groups of equal rewards, out of the policy's update: they cost
+    time and have no gradient, and no longer count in the tokens that the loss is averaged over. Only without
+    `entropy_coef` and a KL loss, to which they would matter."""
 
     @property
     def needs_critic(self) -> bool:

@@ -123,6 +123,13 @@ def _check_batch(config: Config) -> None:
                 f"A step has {total} trajectories, which {knob}={parts} does not divide; "
                 "change it, selfplay.proposals_per_kind or selfplay.solves_per_kind."
             )
+    algorithm = config.algorithm
+    kl_loss = algorithm.needs_reference and algorithm.kl_in == "loss"
+    if algorithm.skip_zero_advantages and (algorithm.entropy_coef or kl_loss):
+        raise ValueError(
+            "algorithm.skip_zero_advantages would take trajectories from the entropy bonus or the KL loss: switch it off, "
+            "or set algorithm.entropy_coef and algorithm.kl_coef to 0."
+        )
     if longest_trajectory(config) > config.train.tokens_per_micro_batch:
         raise ValueError(
             f"train.tokens_per_micro_batch={config.train.tokens_per_micro_batch} cannot hold one trajectory of up to "

@@ -49,6 +49,9 @@ class Learner:
                 )
         with self._phase("train policy"):
             parts = self._parts(trajectories, self._config.algorithm.policy_updates, seed)
+            if self._config.algorithm.skip_zero_advantages:
+                lengths = [len(t.completion.response_ids) for t in trajectories]
+                parts = with_advantages(parts, columns["advantages"].split(lengths), self._policy.size)
             metrics["policy"] = await self._update(dispatch.update_policy, self._policy, trajectories, columns, parts)
         return metrics
 
@@ -112,6 +115,17 @@ class Learner:
             own = {column: torch.cat([values[i] for i in part]) for column, values in split.items()}
             reports.append(await step(group, [trajectories[i].completion for i in part], own, self._config.train))
         return {key: fmean(report[key] for report in reports) for key in reports[0]}
+
+
+def with_advantages(
+    parts: Sequence[Sequence[int]], advantages: Sequence[Tensor], ranks: int
+) -> list[Sequence[int]]:
+    """Each part without the trajectories whose advantages are all 0, unless that leaves fewer than there are ranks."""
+    found = []
+    for part in parts:
+        kept = [number for number in part if advantages[number].any()]
+        found.append(kept if len(kept) >= ranks else part)
+    return found
 
 
 def shuffled(rewards: Sequence[float], strata: Sequence[Hashable], seed: int) -> list[float]:

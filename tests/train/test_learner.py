@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from azr.config import AlgorithmConfig, Config, RewardConfig
 from azr.records import Completion, Role, Trajectory
 from azr.train.critic import CriticWorker
 from azr.train.group import RoleGroup
-from azr.train.learner import Learner, shuffled
+from azr.train.learner import Learner, shuffled, with_advantages
 from azr.train.policy import PolicyWorker
 from azr.train.reference import ReferenceWorker
 from tests.train.conftest import StartGroup, make_config
@@ -83,6 +84,25 @@ async def test_the_papers_algorithm_needs_the_policy_alone(
     learner = Learner(replace(config, algorithm=PAPER), policy, None, None, phases(seen))
     learned = await learner.learn(trajectories, seed=1)
     assert set(seen) == {"train policy"} and set(learned) == {"policy"}
+
+
+async def test_trajectories_without_advantage_may_be_left_out(
+    roles: tuple[Config, list[RoleGroup]], trajectories: list[Trajectory]
+) -> None:
+    config, (policy, *_) = roles
+    # Every second group has equal rewards: no advantage, no gradient.
+    told = {}
+    for skip in (False, True):
+        algorithm = AlgorithmConfig(estimator="rloo", skip_zero_advantages=skip)
+        learner = Learner(replace(config, algorithm=algorithm), policy, None, None, phases(Counter()))
+        told[skip] = (await learner.learn(trajectories, seed=1))["policy"]
+    assert told[True]["grad_norm"] > 0 and told[True]["entropy"] != told[False]["entropy"]
+
+
+def test_without_advantages_a_part_stays_as_it_is_when_too_little_is_left() -> None:
+    advantages = [torch.tensor(values) for values in ([0.0, 0.0], [0.0, 1.0], [0.0], [-1.0], [])]
+    assert with_advantages([[0, 1, 2], [3, 4], [2, 0]], advantages, ranks=1) == [[1], [3], [2, 0]]
+    assert with_advantages([[0, 1, 2], [1, 3]], advantages, ranks=2) == [[0, 1, 2], [1, 3]]
 
 
 async def test_more_updates_than_trajectories_are_refused(
