@@ -43,6 +43,9 @@ class RunConfig:
     bound."""
     seed: int = 1
     """Seed of everything the driver draws and of the engines."""
+    deterministic: bool = False
+    """The same seed on the same machine gives the same run, bit for bit on a CPU. Slower: each engine answers one
+    prompt at a time, so `rollout.generate_timeout_s` must be enough for all prompts of a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,6 +259,16 @@ class ExamConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """What a killed run goes on from; the last step of a run, and a run that is asked to stop, are always saved."""
+
+    every: int = 10
+    """Steps between checkpoints; 0 for none but those."""
+    keep: int = 2
+    """Newest checkpoints kept; a file called KEEP in a checkpoint's folder protects that one for good."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
     tensorboard: bool = True
     rollouts: bool = True
@@ -277,4 +290,5 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     exam: ExamConfig = field(default_factory=ExamConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)

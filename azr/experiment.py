@@ -2,82 +2,73 @@
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from ray.exceptions import RayTaskError
+from ray.actor import ActorHandle
 
+from azr.checkpoint.saver import Saver
 from azr.config import Config
 from azr.exam.in_run import InRunExam
+from azr.interrupt import Interrupt
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.language import Language
 from azr.selfplay.players import Proposer, Solver
 from azr.selfplay.round import Round, RoundResult
 from azr.system import System
 from azr.tasks.registry import KINDS
-from azr.tracking.display import open_progress
 from azr.tracking.metrics import throughput
 from azr.tracking.tracker import Tracker
 from azr.train.dispatch import push_weights
 from azr.train.learner import Learner
 from azr.train.policy import PushReport
 
-log = logging.getLogger(__name__)
-
 LEARNING_PHASES = {"critic values", "reference logprobs", "policy logprobs", "train critic", "train policy"}
 """Phases that go over every token of the batch."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SelfPlayExperiment:
-    """One run: one language model proposes tasks, solves them and learns from both."""
+    """One language model proposes tasks, solves them and learns from both. `azr.driver` starts what it needs."""
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.language = Language.load(config.model)
-        self.exam = InRunExam(config, self.language)
-        self.buffer = TaskBuffer(config.selfplay.kinds, config.selfplay.buffer_capacity, self.exam.programs)
+    config: Config
+    language: Language
+    exam: InRunExam
+    buffer: TaskBuffer
+    system: System
+    learner: Learner
+    tracker: Tracker
+    saver: Saver
+    interrupt: Interrupt
+    elapsed_s: Callable[[], float]
+    """How long the run has taken."""
 
     async def run(self) -> None:
-        """Starts the system, plays and learns for the configured steps, ends what it started.
+        """Plays and learns for the configured steps, after the last one that was done.
 
-        Raises ValueError for what a user can mend and TimeoutError when somebody waited too long for somebody; in
-        both cases nothing is left running, and unless the system was up nothing was written.
+        Raises Stopped when somebody asked: between two steps, or amid a step's play, which is then given up.
         """
-        try:
-            await self._run()
-        except RayTaskError as error:
-            # Ray wraps what an actor raised; the driver's reader wants the mistake, not the way it came.
-            raise error.cause from error
+        if self.saver.done == 0:
+            await self.interrupt.unless_asked(self.seed())
+            self.tracker.began(await self.interrupt.unless_asked(self.examine(0)))
+        for step in range(self.saver.done + 1, self.config.run.steps + 1):
+            played = await self.interrupt.unless_asked(self.play(step))
+            with self.tracker.phase("save"):
+                await self.saver.finish()
+            await self.system.engines.sleep()
+            learned = await self.learner.learn(played.trajectories, seed=self.config.run.seed + step)
+            await self.system.engines.wake()
+            pushed = await self.push_weights(version=step)
+            last = self._is_last(step)
+            await self.record(step, played, learned | {"exam": await self.examine(step, last)}, pushed)
+            self.saver.step_done(step)
+            if last:
+                break
+            self.interrupt.check()
 
-    async def _run(self) -> None:
-        began = time.monotonic()
-        await self._start()
-        try:
-            await self.seed()
-            self.tracker.began(await self.examine(0))
-            for step in range(1, self.config.run.steps + 1):
-                played = await self.play(step)
-                await self.system.engines.sleep()
-                learned = await self.learner.learn(played.trajectories, seed=self.config.run.seed + step)
-                await self.system.engines.wake()
-                pushed = await self.push_weights(version=step)
-                last = self._is_last(step, time.monotonic() - began)
-                await self.record(step, played, learned | {"exam": await self.examine(step, last)}, pushed)
-                if last:
-                    break
-            await self.export(step)
-            self.tracker.finish()
-        except Exception:
-            log.exception("the run ended early")
-            raise
-        finally:
-            self.tracker.close()
-            await self.system.stop()
-
-    def _is_last(self, step: int, elapsed_s: float) -> bool:
+    def _is_last(self, step: int) -> bool:
         run = self.config.run
-        return step == run.steps or (run.max_minutes is not None and elapsed_s > 60 * run.max_minutes)
+        return step == run.steps or (run.max_minutes is not None and self.elapsed_s() > 60 * run.max_minutes)
 
     async def seed(self) -> None:
         """Grows the first tasks of every kind from one identity program."""
@@ -111,8 +102,12 @@ class SelfPlayExperiment:
 
     async def push_weights(self, version: int) -> PushReport:
         """Sends the policy's weights to every engine; versions and digests are compared on the way."""
+
+        async def send(number: int, engines: Sequence[ActorHandle]) -> PushReport:
+            return await push_weights(self.system.policy, number, engines, self.config.train)
+
         with self.tracker.phase("push"):
-            return await push_weights(self.system.policy, version, self.system.engines.actors, self.config.train)
+            return await self.system.engines.push(version, send)
 
     async def examine(self, step: int, last: bool = False) -> dict[str, float]:
         """What the policy of this step knows of the held-out exam; nothing when none is due."""
@@ -131,36 +126,15 @@ class SelfPlayExperiment:
         trained = sum(len(t.completion.prompt_ids) + len(t.completion.response_ids) for t in played.trajectories)
         tokens = dict.fromkeys(lap.seconds.keys() & LEARNING_PHASES, trained) | played.sampled_tokens
         parts: dict[str, Mapping[str, float | None]] = {
-            "seconds": lap.seconds | {"step": lap.wall_s, "executor alone": lap.alone_s},
+            "seconds": lap.seconds
+            | {"step": lap.wall_s, "executor alone": lap.alone_s, "checkpoint": self.saver.seconds},
             "tokens_per_s": throughput(tokens, lap.seconds),
             "driver": {"cpu_share": lap.cpu_share},
             "weights": {"version": pushed.version, "push_s": pushed.seconds, "push_bytes": pushed.nbytes},
             "executor": await self.system.executor.new_counts(),
+            "engines": {"restarts": self.system.engines.restarts},
             "buffer": self.buffer.sizes(),
             "batch": {"ungraded": played.ungraded, "trajectories": len(played.trajectories), "tokens": trained},
             **learned,
         }
         self.tracker.end_step(step, played.trajectories, played.funnels, parts)
-
-    async def export(self, step: int) -> None:
-        """Writes the policy of this step as a Hugging Face folder."""
-        folder = self.tracker.run.checkpoints / f"step_{step:06d}" / "policy"
-        await self.system.policy.call("save_hf", str(folder.absolute()), timeout_s=self.config.train.step_timeout_s)
-
-    async def _start(self) -> None:
-        progress = open_progress(self.config.tracking.progress)
-        progress.start(self.config.run.steps, max_minutes=self.config.run.max_minutes)
-        try:
-            self.system = await System.start(self.config, progress.busy)
-        except BaseException:
-            progress.close()
-            raise
-        try:
-            self.tracker = Tracker(self.config, progress)
-        except BaseException:
-            progress.close()
-            await self.system.stop()
-            raise
-        progress.note(f"model-written code runs behind {self.system.executor.walls}")
-        roles = (self.system.policy, self.system.critic, self.system.reference)
-        self.learner = Learner(self.config, *roles, self.tracker.phase)

@@ -52,6 +52,8 @@ _LOWEST: dict[str, float] = {
     "exam.every": 0,
     "exam.tasks_per_kind": 1,
     "exam.samples": 1,
+    "checkpoint.every": 0,
+    "checkpoint.keep": 1,
     "cluster.cpus": 1,
     "cluster.bucket_mb": 1,
 }
@@ -81,9 +83,11 @@ def check(config: Config) -> None:
     _check_batch(config)
 
 
-def check_surroundings(config: Config) -> None:
-    """As ``check``, for what the config needs to find: models that are long enough, and a free run directory."""
-    check_free(config.run)
+def check_surroundings(config: Config, *, resumed: bool = False) -> None:
+    """As ``check``, for what the config needs to find: models that are long enough, and a free run directory unless a
+    run is resumed."""
+    if not resumed:
+        check_free(config.run)
     _check_context(config, _model_folder(config.model.path, "model.path"))
     if config.model.critic_path is not None:
         _model_folder(config.model.critic_path, "model.critic_path")
@@ -127,8 +131,8 @@ def _check_batch(config: Config) -> None:
     kl_loss = algorithm.needs_reference and algorithm.kl_in == "loss"
     if algorithm.skip_zero_advantages and (algorithm.entropy_coef or kl_loss):
         raise ValueError(
-            "algorithm.skip_zero_advantages would take trajectories from the entropy bonus or the KL loss: switch it off, "
-            "or set algorithm.entropy_coef and algorithm.kl_coef to 0."
+            "algorithm.skip_zero_advantages would take trajectories from the entropy bonus or the KL loss: switch it "
+            "off, or set algorithm.entropy_coef and algorithm.kl_coef to 0."
         )
     if longest_trajectory(config) > config.train.tokens_per_micro_batch:
         raise ValueError(

@@ -45,7 +45,7 @@ async def test_bug_3_every_sample_is_drawn_at_the_rollout_temperature():
     engine = SimpleNamespace(generate=SimpleNamespace(remote=generate))
     config = replace(Config(), rollout=RolloutConfig(temperature=0.7))
     await EngineGroup(config, [engine]).generate([1], n=8, max_tokens=5)
-    assert asked == [{"n": 8, "max_tokens": 5, "temperature": 0.7}]
+    assert asked == [{"n": 8, "max_tokens": 5, "temperature": 0.7, "seed": None}]
     assert "temperature" not in inspect.signature(Sampler.generate).parameters
 
 

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import itertools
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,11 +19,15 @@ import tyro
 import yaml
 
 from azr import preflight
+from azr.checkpoint.changes import differences
+from azr.checkpoint.resume import LATEST, Resumption, find, named
 from azr.cluster.plan import table
 from azr.cluster.plan.assumptions import Assumptions, Machine
 from azr.cluster.plan.batch import Batch
 from azr.cluster.plan.verdict import gpus_wanted, plan_run
 from azr.config import Config
+from azr.interrupt import Stopped
+from azr.tracking.run_dir import folder
 
 _FAILURE = 1
 _USER_ERROR = 2
@@ -35,6 +40,9 @@ class _CommandLine:
     config: Annotated[Config, tyro.conf.arg(name="")]
     dry_run: bool = False
     """Print the resolved config and the plan, and exit."""
+    resume: str | None = None
+    """Go on with the run of this name from its newest complete checkpoint; or name a run or a checkpoint by its
+    folder."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -90,16 +98,36 @@ def launch(default: Config, argv: Sequence[str] | None = None) -> None:
         if command.dry_run:
             print(describe(command.config))
             return
-        preflight.check_surroundings(command.config)
-        from azr.experiment import SelfPlayExperiment
+        config, resumption = resumed(command.config, command.resume)
+        preflight.check_surroundings(config, resumed=resumption is not None)
+        from azr.driver import Driver
 
-        asyncio.run(SelfPlayExperiment(command.config).run())
-    except (ValueError, TimeoutError) as error:
+        asyncio.run(Driver(config, resumption).run())
+    except (ValueError, TimeoutError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(_USER_ERROR if isinstance(error, ValueError) else _FAILURE)
-    except KeyboardInterrupt:
+    except Stopped as stopped:
+        print(f"{stopped}: what was done is saved, and --resume goes on from there", file=sys.stderr)
+        sys.exit(stopped.exit_code)
+    except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted: every process of the run was ended", file=sys.stderr)
         sys.exit(_INTERRUPTED)
+
+
+def resumed(config: Config, where: str | None) -> tuple[Config, Resumption | None]:
+    """The config with the place of the run that ``--resume`` names, and where that run goes on.
+
+    Raises:
+        ValueError: there is no such run or checkpoint, or it cannot go on with this config.
+    """
+    if where is None:
+        return config, None
+    run, step = named(config.run, where)
+    config = dataclasses.replace(config, run=run)
+    changes = differences(load((folder(run) / "config.yaml").read_text()), config)
+    found = find(config, step)
+    notes = tuple(f"changed: {change}" for change in changes) + found.notes
+    return config, dataclasses.replace(found, notes=notes)
 
 
 def parse(default: Config, argv: list[str]) -> _CommandLine:
@@ -109,7 +137,8 @@ def parse(default: Config, argv: list[str]) -> _CommandLine:
         ValueError: an unknown key (the message names the nearest valid one) or a value of the wrong type.
         SystemExit: ``--help`` was asked for.
     """
-    known = {f"--{key}" for key in _keys(default)} | {"--help", "-h", "--dry-run", "--no-dry-run"}
+    known = {f"--{key}" for key in _keys(default)} | {"--help", "-h", "--dry-run", "--no-dry-run", "--resume"}
+    argv = _spelled_out(argv)
     for word in argv:
         flag = word.partition("=")[0].replace("_", "-")
         if word.startswith("--") and flag not in known:
@@ -123,6 +152,12 @@ def parse(default: Config, argv: list[str]) -> _CommandLine:
             return tyro.cli(_CommandLine, default=_CommandLine(default), args=argv)
     except SystemExit as error:
         raise ValueError(_sentence(complaint.getvalue())) from error
+
+
+def _spelled_out(argv: list[str]) -> list[str]:
+    """A bare ``--resume`` means the run that the config names."""
+    pairs = itertools.pairwise([*argv, "--"])
+    return [f"{word}={LATEST}" if word == "--resume" and after.startswith("-") else word for word, after in pairs]
 
 
 def _sentence(box: str) -> str:

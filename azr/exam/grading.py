@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from azr.config import Config
 from azr.records import Completion
 from azr.selfplay.grading import graded
 from azr.selfplay.language import Language
+from azr.selfplay.order import seed_of
 from azr.selfplay.players import Executor, Solver
 from azr.tasks.base import Verdict
 from azr.tasks.paper import ExamTask
@@ -23,9 +24,9 @@ GREEDY, SAMPLED = 0.0, 1.0
 class Examine(Protocol):
     """Asks a model at any temperature; what it answers is graded and never trained on."""
 
-    async def __call__(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature: float
-    ) -> list[Completion]: ...
+    def __call__(
+        self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature: float, seed: int | None = None
+    ) -> Awaitable[list[Completion]]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,10 @@ class _Candidate:
     def __init__(self, examine: Examine, temperature: float) -> None:
         self._examine, self._temperature = examine, temperature
 
-    async def generate(self, prompt_ids: list[int], *, n: int, max_tokens: int) -> list[Completion]:
-        return await self._examine(prompt_ids, n=n, max_tokens=max_tokens, temperature=self._temperature)
+    async def generate(
+        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+    ) -> list[Completion]:
+        return await self._examine(prompt_ids, n=n, max_tokens=max_tokens, temperature=self._temperature, seed=seed)
 
 
 async def sit(
@@ -66,14 +69,19 @@ async def sit(
         Solver(config, language, _Candidate(examine, temperature), executor) for temperature in (GREEDY, SAMPLED)
     )
     async with task_group() as group:
-        sitting = [group.create_task(_mark(greedy, sampled, question, samples)) for question in paper]
+        sitting = [
+            group.create_task(
+                _mark(greedy, sampled, question, samples, seed_of(config.run.seed, "exam", question.task.id))
+            )
+            for question in paper
+        ]
     return [marked.result() for marked in sitting]
 
 
-async def _mark(greedy: Solver, sampled: Solver, question: ExamTask, samples: int) -> Marks:
+async def _mark(greedy: Solver, sampled: Solver, question: ExamTask, samples: int, seed: int) -> Marks:
     task = question.task
-    firm = graded(await greedy.verify(task, await greedy.solve(task, 1)))
-    drawn = graded(await sampled.verify(task, await sampled.solve(task, samples)))
+    firm = graded(await greedy.verify(task, await greedy.solve(task, 1, seed)))
+    drawn = graded(await sampled.verify(task, await sampled.solve(task, samples, seed)))
     return Marks(
         id=task.id,
         kind=task.kind,

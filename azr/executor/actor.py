@@ -18,8 +18,8 @@ class ExecutorPool:
     When the actor is killed its sandboxes end by themselves, because their input ends.
     """
 
-    def __init__(self, config: ExecutorConfig) -> None:
-        self._pool = SandboxPool(config)
+    def __init__(self, config: ExecutorConfig, *, deterministic: bool = False) -> None:
+        self._pool = SandboxPool(config, deterministic=deterministic)
 
     async def start(self) -> str:
         """Start the sandboxes and say which walls stand around them. Raises ValueError when no wall holds."""

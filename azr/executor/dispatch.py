@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from zlib import crc32
 
 from azr.executor.connection import Connection
 from azr.executor.protocol import Limits, ProtocolError, is_screen
@@ -74,7 +75,10 @@ class Slot:
 class Dispatcher:
     """Feeds the slots; ``start`` it, ``submit`` jobs, ``close`` it."""
 
-    def __init__(self, launcher: Launcher, count: int, limits: Limits) -> None:
+    def __init__(self, launcher: Launcher, count: int, limits: Limits, deterministic: bool = False) -> None:
+        """``deterministic``: a program always goes to the same slots in the same order, so that what hangs on a hash
+        seed is the same every time. Others go to the emptiest, which is faster."""
+        self._deterministic = deterministic
         self._launcher = launcher
         self._limits = limits
         self.slots = [Slot(hash_seed=1 + number) for number in range(count)]
@@ -93,7 +97,10 @@ class Dispatcher:
         self._watch = asyncio.create_task(self._watch_for_silence())
 
     def submit(self, job: Job) -> None:
-        self._fresh.append(job)
+        if self._deterministic:
+            self._direct(job)
+        else:
+            self._fresh.append(job)
         for slot in self.slots:
             if slot.connection is None and slot.starting is None:
                 self._restart(slot)
@@ -175,12 +182,15 @@ class Dispatcher:
         return True
 
     def _direct(self, job: Job) -> None:
-        """Queue a job's next run for the emptiest slot that has not run it."""
+        """Queue a job's next run for a slot that has not run it."""
         free = [slot for slot in self.slots if slot not in job.used]
         assert free, "fewer slots than repeats"
-        min(free, key=lambda slot: (slot.connection is None, len(slot.directed) + len(slot.running))).directed.append(
-            job
-        )
+        self._choose(free, job).directed.append(job)
+
+    def _choose(self, free: Sequence[Slot], job: Job) -> Slot:
+        if self._deterministic:
+            return free[crc32(job.program.encode("utf-8", "surrogatepass")) % len(free)]
+        return min(free, key=lambda slot: (slot.connection is None, len(slot.directed) + len(slot.running)))
 
     def _lost(self, slot: Slot) -> None:
         """A zygote ended on its own, or was ended for its silence or its nonsense."""

@@ -44,13 +44,16 @@ class ExecutorStats:
 class SandboxPool:
     """``async with SandboxPool(config) as pool: await pool.execute(request)``."""
 
-    def __init__(self, config: ExecutorConfig) -> None:
-        """Raises ValueError for settings that cannot hold. Nothing is started yet."""
+    def __init__(self, config: ExecutorConfig, *, deterministic: bool = False) -> None:
+        """Raises ValueError for settings that cannot hold. Nothing is started yet.
+
+        ``deterministic``: each program runs under the same hash seeds every time, whatever else there is to run.
+        """
         if not 0 < config.output_bytes <= values.MAX_BYTES:
             raise ValueError(f"executor.output_bytes must be between 1 and {values.MAX_BYTES}.")
         if config.workers < 1 or config.repeats < 1 or config.wall_s <= 0:
             raise ValueError("executor.workers and executor.repeats must be at least 1 and executor.wall_s positive.")
-        self._config = config
+        self._config, self._deterministic = config, deterministic
         self._limits = protocol.Limits(
             wall_s=config.wall_s,
             request_s=_REQUEST_WALLS * config.wall_s,
@@ -88,7 +91,7 @@ class SandboxPool:
             if self._dispatcher is not None:
                 return
             chosen = await asyncio.to_thread(walls.choose, self._config)
-            dispatcher = Dispatcher(chosen.launcher, self._slots, self._limits)
+            dispatcher = Dispatcher(chosen.launcher, self._slots, self._limits, self._deterministic)
             try:
                 await dispatcher.start()
             except BaseException as error:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from azr.config import RolloutConfig
 from azr.records import Completion
+from azr.rollout.death import reports_death
 from azr.rollout.launch import launch
 from azr.rollout.sampling import sample
 from azr.weights import WeightBucket
@@ -59,10 +60,12 @@ class RolloutEngine:
         *,
         dtype: Literal["bfloat16", "float32"] = "bfloat16",
         seed: int = 1,
+        deterministic: bool = False,
         max_model_len: int | None = None,
     ) -> None:
         """`model_path`: Hugging Face folder or hub name.
 
+        `deterministic`: one prompt at a time, so that its samples hang on nothing but weights and seed.
         `max_model_len`: most tokens of a prompt and its response together; the sum of both limits in `rollout` when
         not given.
         """
@@ -70,6 +73,8 @@ class RolloutEngine:
         self._rollout = rollout
         self._dtype = dtype
         self._seed = seed
+        self._deterministic = deterministic
+        self._room: AbstractAsyncContextManager[None] = asyncio.Lock() if deterministic else nullcontext()
         self._max_model_len = max_model_len or rollout.max_prompt_tokens + rollout.max_response_tokens
         self._engine: AsyncLLM | None = None
         self._on_gpu = False
@@ -89,6 +94,11 @@ class RolloutEngine:
             raise RuntimeError("the rollout engine is not running: call start() first")
         return self._engine
 
+    @property
+    def core_died(self) -> bool:
+        """Whether the process that samples is gone, without `shutdown`: this engine is of no more use then."""
+        return self._engine is not None and self._engine.errored
+
     async def start(self) -> None:
         """Load the model and start the engine's processes. Takes tens of seconds."""
         assert self._engine is None, "the engine was already started"
@@ -97,27 +107,31 @@ class RolloutEngine:
             self._rollout,
             dtype=self._dtype,
             seed=self._seed,
+            deterministic=self._deterministic,
             max_model_len=self._max_model_len,
         )
 
+    @reports_death
     async def generate(
         self, prompt_ids: Sequence[int], *, n: int, max_tokens: int, temperature: float, seed: int | None = None
     ) -> list[Completion]:
         """`n` samples from softmax(logits / temperature), each of at most `max_tokens` tokens.
 
-        The same seed gives the same samples as long as rounding does not differ between batches. Temperature 0 is
-        greedy, with `n` = 1; its logprobs are those at temperature 1. Raises ValueError for a prompt that leaves no
-        room for a response, TimeoutError after ``generate_timeout_s``, and RuntimeError when an update of the weights
-        failed.
+        The same seed gives the same samples: in a deterministic engine to the last bit, in others as long as rounding
+        does not differ between batches. Temperature 0 is greedy, with `n` = 1; its logprobs are those at temperature 1.
+
+        Raises ValueError for a prompt that leaves no room for a response, TimeoutError after ``generate_timeout_s``,
+        and RuntimeError when an update of the weights failed.
         """
         if not 0 < len(prompt_ids) < self._max_model_len:
             raise ValueError(
                 f"a prompt must have 1 to {self._max_model_len - 1} tokens, not {len(prompt_ids)}: "
                 "shorten it or raise max_prompt_tokens"
             )
+        assert seed is not None or not self._deterministic, "a deterministic engine needs to be told which samples"
         limit = self._rollout.generate_timeout_s
         try:
-            async with asyncio.timeout(limit), self._turn():
+            async with asyncio.timeout(limit), self._turn(), self._room:
                 self._requests += 1
                 completions = await sample(
                     self._llm,
@@ -128,6 +142,7 @@ class RolloutEngine:
                     temperature=temperature,
                     seed=seed,
                     weight_version=self._stats.weight_version,
+                    alone=self._deterministic,
                 )
         except TimeoutError as error:
             raise TimeoutError(f"a prompt got no response within {limit:.0f} s: {self._state()}") from error
@@ -165,6 +180,7 @@ class RolloutEngine:
             return f"the engine waits for the rest of weight version {self._updating}"
         return f"the engine was busy with {self._stats.running} prompts"
 
+    @reports_death
     async def begin_update(self, version: int) -> None:
         """Hold back new prompts, wait for those in flight, and make the engine ready for weights.
 
@@ -184,6 +200,7 @@ class RolloutEngine:
         await self._llm.start_weight_update()
         self._workers_updating = True
 
+    @reports_death
     async def load_bucket(self, bucket: WeightBucket) -> None:
         """Load one bucket; when this returns, the bucket's block may be overwritten.
 
@@ -203,6 +220,7 @@ class RolloutEngine:
             await self._end_update()
             raise
 
+    @reports_death
     async def finish_update(self, version: int, digest: str) -> WeightUpdate:
         """Serve the new weights. `digest`: that of the last bucket.
 
@@ -237,6 +255,7 @@ class RolloutEngine:
             self._updating = None
             self._changed.notify_all()
 
+    @reports_death
     async def sleep(self) -> None:
         """Hold back new prompts, wait for those in flight, and on a GPU free its memory.
 
@@ -250,6 +269,7 @@ class RolloutEngine:
             await self._llm.sleep(level=2)
             self._unusable = "the weights were dropped in sleep: send them again"
 
+    @reports_death
     async def wake(self) -> None:
         """End `sleep`."""
         if self._on_gpu:
@@ -258,6 +278,7 @@ class RolloutEngine:
             self._asleep = False
             self._changed.notify_all()
 
+    @reports_death
     async def ping(self) -> int:
         """The weight version that the engine's core process serves. Raises when that process is dead."""
         await self._llm.check_health()

@@ -1,31 +1,52 @@
-"""All engines of a run addressed as one: requests go to the least busy, and every wait has a deadline."""
+"""All engines of a run addressed as one: requests go to the least busy, engines that die are replaced.
+
+What an engine had not answered when it died is asked again, of whichever engine is free. Every wait has a deadline.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+import contextlib
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Self, TypeVar
 
 import ray
 from ray.actor import ActorHandle
 
-from azr.concurrency import awaited
+from azr.concurrency import awaited, task_group
 from azr.config import Config
 from azr.records import Completion
-from azr.rollout.engine import RolloutEngine
+from azr.rollout.seat import EngineLost, Seat, answers, first_line, make, served_version
 
-MOST_CALLS = 10_000
-"""Calls a Ray actor may have in flight; the engine queues them itself."""
+MOST_ISSUES = 3
+"""Times that one request, or one push, is tried: it may lose two engines."""
+MOST_DEATHS = 3
+"""Of one engine without any success in between; a run on such an engine would never end."""
 SHUTDOWN_S = 30.0
+log = logging.getLogger(__name__)
+Report = TypeVar("Report")
 
 
 class EngineGroup:
     """The rollout engines of a run. Make one with `start`, end it with `shutdown`."""
 
-    def __init__(self, config: Config, actors: Sequence[ActorHandle]) -> None:
+    def __init__(
+        self, config: Config, actors: Sequence[ActorHandle], options: Sequence[Mapping[str, object]] | None = None
+    ) -> None:
+        """`options`: Ray options of each actor, for those that will have to replace it; none when not given."""
         self._config = config
-        self.actors = tuple(actors)
-        self._busy = dict.fromkeys(range(len(self.actors)), 0)
+        shares = options or [{}] * len(actors)
+        self._seats = [
+            Seat(number, config, share, actor) for number, (share, actor) in enumerate(zip(shares, actors, strict=True))
+        ]
+        self._requests = itertools.count(1)
+        self._version = 0
+        self._reload: Callable[[ActorHandle], Awaitable[object]] | None = None
+        """Sends the weights of that version; None before the first push and while the policy may have newer ones."""
+        self.restarts = 0
+        """Engines replaced so far because they had died."""
 
     @classmethod
     async def start(cls, config: Config, options: Sequence[Mapping[str, object]]) -> Self:
@@ -34,62 +55,197 @@ class EngineGroup:
         Raises TimeoutError when one is not ready within `rollout.start_timeout_s`. Nothing is left running after an
         error.
         """
-        remote = ray.remote(RolloutEngine)
-        actors = [
-            remote.options(**share, max_concurrency=MOST_CALLS).remote(
-                config.model.path, config.rollout, dtype=config.train.dtype, seed=config.run.seed + number
-            )
-            for number, share in enumerate(options)
-        ]
-        group = cls(config, actors)
+        group = cls(config, [make(config, number, share) for number, share in enumerate(options)], options)
         try:
-            await group._all("start", config.rollout.start_timeout_s)
+            async with task_group() as starting:
+                for seat in group._seats:
+                    starting.create_task(seat.begin())
         except BaseException:
             await group.shutdown()
             raise
         return group
 
-    async def generate(self, prompt_ids: list[int], *, n: int, max_tokens: int) -> list[Completion]:
-        """`n` samples at the rollout temperature from the engine with the fewest requests in flight."""
-        return await self._ask(prompt_ids, n, max_tokens, self._config.rollout.temperature)
+    @property
+    def actors(self) -> tuple[ActorHandle, ...]:
+        """The engines as they are now; one that dies is replaced by another."""
+        return tuple(seat.actor for seat in self._seats)
 
-    async def examine(self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature: float) -> list[Completion]:
+    async def generate(
+        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+    ) -> list[Completion]:
+        """`n` samples at the rollout temperature from the engine with the fewest requests in flight.
+
+        `seed` decides which in a deterministic run, whichever engine that is, and is left out in others: it would
+        cost time without making them repeatable. Raises RuntimeError when engines died over this request again and
+        again, or one engine over everything.
+        """
+        return await self._ask(prompt_ids, n, max_tokens, self._config.rollout.temperature, seed)
+
+    async def examine(
+        self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature: float, seed: int | None = None
+    ) -> list[Completion]:
         """As `generate`, at any temperature, 0 being greedy: for exams, whose answers are never trained on."""
-        return await self._ask(prompt_ids, n, max_tokens, temperature)
+        return await self._ask(prompt_ids, n, max_tokens, temperature, seed)
 
-    async def _ask(self, prompt_ids: list[int], n: int, max_tokens: int, temperature: float) -> list[Completion]:
-        engine = min(self._busy, key=lambda number: self._busy[number])
-        self._busy[engine] += n
-        call = self.actors[engine].generate.remote(prompt_ids, n=n, max_tokens=max_tokens, temperature=temperature)
+    async def _ask(
+        self, prompt_ids: list[int], n: int, max_tokens: int, temperature: float, seed: int | None
+    ) -> list[Completion]:
+        request = next(self._requests)
         # The engine's own deadline comes first; this one is for an engine that does not answer at all.
         limit = self._config.rollout.generate_timeout_s + 10
+        for issue in itertools.count(1):
+            seat = await self._free_seat()
+            actor = seat.actor
+            seat.busy += n
+            try:
+                completions = await seat.call(
+                    "generate",
+                    prompt_ids,
+                    n=n,
+                    max_tokens=max_tokens,
+                    temperature=temperature,
+                    seed=seed if self._config.run.deterministic else None,
+                    timeout_s=limit,
+                    to="generate",
+                )
+            except EngineLost as error:
+                if issue == MOST_ISSUES:
+                    raise RuntimeError(
+                        f"request {request} ({len(prompt_ids)} prompt tokens, {n} samples) is given up, because "
+                        f"{issue} engines were lost over it; the last: {error}"
+                    ) from error
+                cause = error
+            else:
+                seat.deaths = 0
+                return completions
+            finally:
+                seat.busy -= n
+            # One of those who lost this engine replaces it; the others look for a free one.
+            if not seat.lock.locked():
+                await self._replace(seat, actor, cause)
+        raise AssertionError("unreachable")
+
+    async def _free_seat(self) -> Seat:
+        while True:
+            free = [seat for seat in self._seats if not seat.lock.locked()]
+            if free:
+                return min(free, key=lambda seat: seat.busy)
+            async with self._seats[0].lock:
+                pass
+
+    async def _replace(self, seat: Seat, dead: ActorHandle, cause: EngineLost) -> None:
+        """Put a new engine in the place of a dead one, unless that was done already.
+
+        Raises RuntimeError when engines die there again and again.
+        """
+        async with seat.lock:
+            while seat.actor is dead:
+                seat.deaths += 1
+                if seat.deaths >= MOST_DEATHS:
+                    raise RuntimeError(
+                        f"rollout engine {seat.number} was lost {seat.deaths} times and answered nothing in between; "
+                        f"the last time: {cause}"
+                    ) from cause
+                log.warning("%s; another one is started in its place", cause)
+                try:
+                    await seat.begin_anew()
+                    await self._equip(seat)
+                    self.restarts += 1
+                except EngineLost as error:
+                    dead, cause = seat.actor, error
+
+    async def _equip(self, seat: Seat) -> None:
+        """Bring a new engine to the weights of the others; EngineLost when it dies over that."""
+        if self._reload is None:
+            if self._version:
+                # The policy has moved on: the next push brings what is to be sampled from, and nothing is until then.
+                await seat.call(
+                    "begin_update",
+                    self._version + 1,
+                    timeout_s=self._config.rollout.start_timeout_s,
+                    to="await its weights",
+                )
+            return
         try:
-            return await asyncio.wait_for(awaited(call), limit)
-        except TimeoutError as error:
-            raise TimeoutError(f"the driver waited {limit:g} s for rollout engine {engine} to generate") from error
-        finally:
-            self._busy[engine] -= n
+            await self._reload(seat.actor)
+        except Exception as error:  # the sender's own, whatever that may be: who is to blame shows when asked
+            if await answers(seat.actor):
+                raise
+            raise EngineLost(f"rollout engine {seat.number} died over its weights ({first_line(error)})") from error
+
+    async def push(self, version: int, send: Callable[[int, Sequence[ActorHandle]], Awaitable[Report]]) -> Report:
+        """Have `send(version, actors)` send new weights to every engine; returns what it returns.
+
+        It is called anew, for the engines that do not have this version yet, when one died meanwhile. An engine that
+        dies later is sent these weights by it too, until the engines are put to sleep. Raises what `send` raises when
+        no engine is to blame or engines die again and again.
+        """
+        self._version, self._reload = version, None
+        due = self._seats
+        for issue in itertools.count(1):
+            try:
+                report = await send(version, [seat.actor for seat in due])
+                break
+            except Exception as error:  # the sender's own, whatever that may be: who is to blame shows when asked
+                if issue == MOST_ISSUES or not await self._replace_the_dead(version, error):
+                    raise
+            versions = await self._served_versions()
+            due = [seat for seat, served in versions.items() if served != version]
+        for seat in self._seats:
+            seat.deaths = 0
+        self._reload = lambda actor: send(version, [actor])
+        return report
+
+    async def _replace_the_dead(self, version: int, error: Exception) -> bool:
+        """After this error in a push; whether there were any."""
+        lost = [seat for seat, served in (await self._served_versions()).items() if served is None]
+        async with task_group() as replacing:
+            for seat in lost:
+                cause = f"rollout engine {seat.number} died over weight version {version} ({first_line(error)})"
+                replacing.create_task(self._replace(seat, seat.actor, EngineLost(cause)))
+        return bool(lost)
+
+    async def _served_versions(self) -> dict[Seat, int | None]:
+        served = await asyncio.gather(*(served_version(seat.actor) for seat in self._seats))
+        return dict(zip(self._seats, served, strict=True))
 
     async def sleep(self) -> None:
-        """Finish what is being generated and, on a GPU, leave the memory to the trainers."""
-        await self._all("sleep", self._config.rollout.generate_timeout_s)
+        """Finish what is being generated and, on a GPU, leave the memory to the trainers.
+
+        What dies over it is replaced by `wake`.
+        """
+        self._reload = None
+        async with task_group() as sleeping:
+            for seat in self._seats:
+                sleeping.create_task(self._sleep(seat))
+
+    async def _sleep(self, seat: Seat) -> None:
+        async with seat.lock:
+            try:
+                await seat.call("sleep", timeout_s=self._config.rollout.generate_timeout_s, to="sleep")
+            except EngineLost as error:
+                # A new engine would take the memory that the trainers are about to need.
+                seat.lost = error
+                ray.kill(seat.actor)
 
     async def wake(self) -> None:
         """End `sleep`; a GPU engine then needs its weights pushed."""
-        await self._all("wake", self._config.rollout.start_timeout_s)
+        async with task_group() as waking:
+            for seat in self._seats:
+                waking.create_task(self._wake(seat))
+
+    async def _wake(self, seat: Seat) -> None:
+        try:
+            if seat.lost is not None:
+                raise seat.lost
+            await seat.call("wake", timeout_s=self._config.rollout.start_timeout_s, to="wake")
+        except EngineLost as error:
+            await self._replace(seat, seat.actor, error)
 
     async def shutdown(self) -> None:
         """Stop every engine and its processes."""
-        calls = [asyncio.ensure_future(awaited(actor.shutdown.remote())) for actor in self.actors]
-        await asyncio.wait(calls, timeout=SHUTDOWN_S)
+        ended = asyncio.gather(*(awaited(actor.shutdown.remote()) for actor in self.actors), return_exceptions=True)
+        with contextlib.suppress(TimeoutError):  # those that are late are killed all the same
+            await asyncio.wait_for(ended, SHUTDOWN_S)
         for actor in self.actors:
             ray.kill(actor)
-
-    async def _all(self, method: str, timeout_s: float) -> list[Any]:
-        calls = [awaited(getattr(actor, method).remote()) for actor in self.actors]
-        try:
-            return await asyncio.wait_for(asyncio.gather(*calls), timeout_s)
-        except TimeoutError as error:
-            raise TimeoutError(
-                f"the driver waited {timeout_s:g} s for {len(calls)} rollout engine(s) to answer {method}"
-            ) from error

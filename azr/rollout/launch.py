@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def launch(
-    model_path: str, rollout: RolloutConfig, *, dtype: str, seed: int, max_model_len: int
+    model_path: str, rollout: RolloutConfig, *, dtype: str, seed: int, deterministic: bool, max_model_len: int
 ) -> tuple[AsyncLLM, bool]:
     """A running engine that serves weight version 0, and whether it runs on a GPU."""
     _set_environment(model_path, rollout.cpu_threads)
@@ -35,7 +35,7 @@ async def launch(
         disable_log_stats=True,
         use_tqdm_on_load=False,
         **_weight_transfer(),
-        **(_gpu(rollout) if on_gpu else _cpu(rollout, max_model_len)),
+        **(_gpu(rollout, deterministic) if on_gpu else _cpu(rollout, max_model_len)),
     )
     engine = AsyncLLM.from_engine_args(arguments)
     await engine.update_weight_version("0")
@@ -63,8 +63,13 @@ def _weight_transfer() -> dict[str, Any]:
     return {"weight_transfer_config": {"backend": SHARED_MEMORY}, "worker_extension_cls": extension}
 
 
-def _gpu(rollout: RolloutConfig) -> dict[str, Any]:
-    return {"gpu_memory_utilization": rollout.gpu_memory_utilization, "enable_sleep_mode": True}
+def _gpu(rollout: RolloutConfig, deterministic: bool) -> dict[str, Any]:
+    return {
+        "gpu_memory_utilization": rollout.gpu_memory_utilization,
+        "enable_sleep_mode": True,
+        # Scheduling ahead of results would let their timing decide which samples are computed together.
+        "async_scheduling": False if deterministic else None,
+    }
 
 
 def _cpu(rollout: RolloutConfig, max_model_len: int) -> dict[str, Any]:

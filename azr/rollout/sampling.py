@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from azr.records import Completion, FinishReason
 
 if TYPE_CHECKING:
+    from vllm import SamplingParams
+    from vllm.inputs import TokensInput
+    from vllm.outputs import RequestOutput
     from vllm.v1.engine.async_llm import AsyncLLM
 
 
@@ -21,8 +25,13 @@ async def sample(
     temperature: float,
     seed: int | None,
     weight_version: int,
+    alone: bool,
 ) -> list[Completion]:
-    """`n` completions sampled from softmax(logits / temperature), without any truncation of the distribution."""
+    """`n` completions sampled from softmax(logits / temperature), without any truncation of the distribution.
+
+    `alone`: nothing else is in the engine, nor is asked of it meanwhile; with a seed the completions then hang on the
+    arguments and the weights only, to the last bit.
+    """
     from vllm import SamplingParams
     from vllm.inputs import tokens_input
     from vllm.sampling_params import RequestOutputKind
@@ -40,7 +49,8 @@ async def sample(
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
-    (output,) = [o async for o in llm.generate(tokens_input(list(prompt_ids)), parameters, request_id)]
+    answer = _alone if alone else _among_others
+    output = await answer(llm, request_id, tokens_input(list(prompt_ids)), parameters)
     return [
         Completion(
             prompt_ids=tuple(prompt_ids),
@@ -51,3 +61,25 @@ async def sample(
         )
         for sampled in output.outputs
     ]
+
+
+async def _among_others(
+    llm: AsyncLLM, request_id: str, prompt: TokensInput, parameters: SamplingParams
+) -> RequestOutput:
+    (output,) = [output async for output in llm.generate(prompt, parameters, request_id)]
+    return output
+
+
+async def _alone(llm: AsyncLLM, request_id: str, prompt: TokensInput, parameters: SamplingParams) -> RequestOutput:
+    """Rounding depends on what is computed together, so the samples start together, with an empty prefix cache.
+
+    vLLM takes in the samples of a prompt one after another and would begin with the first.
+    """
+    await llm.pause_generation(mode="keep", clear_cache=True)
+    try:
+        answer = await llm.add_request(request_id, prompt, parameters)
+        await llm.resume_generation()
+        return await answer.get()
+    except asyncio.CancelledError:
+        await llm.abort(request_id)
+        raise

@@ -57,6 +57,8 @@ class SharedMemoryWeightTransferEngine(WeightTransferEngine[SharedMemoryInitInfo
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._aliases = tied_names(self.model)
+        self._later = {alias for aliases in self._aliases.values() for alias in aliases}
+        """Names that are loaded along with the first name of the same parameter."""
         self._expected = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
         self._open = False
         self._reset()
@@ -100,6 +102,8 @@ class SharedMemoryWeightTransferEngine(WeightTransferEngine[SharedMemoryInitInfo
         Tied weights are loaded under each of their names: a tied output head has a packed copy of its own.
         """
         for name, tensor in received:
+            if name in self._later:
+                continue
             copy = tensor.clone()
             for alias in (name, *self._aliases.get(name, ())):
                 yield alias, copy

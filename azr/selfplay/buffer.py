@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from azr.records import Task
 from azr.tasks.base import Refusal
@@ -54,6 +54,12 @@ class TaskBuffer:
         if len(tasks) == self._capacity:
             self.release(tasks.popleft())
         tasks.append(task)
+
+    def refill(self, tasks: Iterable[Task]) -> None:
+        """Stores tasks that were stored before, in their old order, such as those of a run's log."""
+        for task in tasks:
+            self._known[task.kind].add(task.fingerprint)
+            self.add(task)
 
     def references(self, kind: str, count: int, rng: random.Random) -> list[Task]:
         """Past tasks to show a proposer of this kind, up to ``count``, drawn without replacement."""

@@ -19,7 +19,7 @@ class Funnel:
     proposed: int = 0
     refused: Counter[Refusal] = field(default_factory=Counter)
     solve_rates: list[float] = field(default_factory=list)
-    """One per proposal that became a task, in order of arrival."""
+    """One per proposal that became a task, in no order."""
 
 
 def proposer_trajectory(

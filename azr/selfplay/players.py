@@ -15,9 +15,11 @@ from azr.tasks.registry import KINDS
 
 
 class Sampler(Protocol):
-    """Where responses come from."""
+    """Where responses come from. In a deterministic run, equal arguments and weights give equal responses."""
 
-    async def generate(self, prompt_ids: list[int], *, n: int, max_tokens: int) -> list[Completion]: ...
+    async def generate(
+        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+    ) -> list[Completion]: ...
 
 
 class Executor(Protocol):
@@ -60,10 +62,12 @@ class Proposer:
             repeats=config.executor.repeats,
         )
 
-    async def propose(self, kind_name: str, references: Sequence[Task]) -> tuple[Completion, tuple[Task, ...]]:
+    async def propose(
+        self, kind_name: str, references: Sequence[Task], seed: int
+    ) -> tuple[Completion, tuple[Task, ...]]:
         """One proposal and the references that its prompt showed."""
         prompt, shown = self._language.proposer_prompt(KINDS[kind_name], list(references), self._max_prompt)
-        (completion,) = await self._sampler.generate(prompt, n=1, max_tokens=self._max_response)
+        (completion,) = await self._sampler.generate(prompt, n=1, max_tokens=self._max_response, seed=seed)
         return completion, tuple(shown)
 
     async def validate(
@@ -106,10 +110,10 @@ class Solver:
         self._executor = executor
         self._max_response = config.rollout.max_response_tokens
 
-    async def solve(self, task: Task, attempts: int) -> list[Completion]:
+    async def solve(self, task: Task, attempts: int, seed: int) -> list[Completion]:
         """Responses of the current policy to one task."""
         prompt = self._language.solver_prompt(KINDS[task.kind], task)
-        return await self._sampler.generate(prompt, n=attempts, max_tokens=self._max_response)
+        return await self._sampler.generate(prompt, n=attempts, max_tokens=self._max_response, seed=seed)
 
     async def verify(self, task: Task, completions: Sequence[Completion]) -> list[Solved]:
         """Grades in the order of the completions."""

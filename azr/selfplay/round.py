@@ -1,4 +1,9 @@
-"""One round of self-play: propose, validate, estimate, solve and grade, all overlapping."""
+"""One round of self-play: propose, validate, estimate, solve and grade, all overlapping.
+
+The buffer changes only when all proposals of a kind are through, in the order of their numbers, and results are sorted.
+So who finishes first decides but one thing: which of two equal proposals is the duplicate. In a deterministic run
+proposals claim their fingerprints in the order of their numbers as well.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ from azr.records import Completion, Task, Trajectory
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.grading import Funnel, graded, passes, proposer_trajectory, solver_trajectory
 from azr.selfplay.intrinsic import bonuses
+from azr.selfplay.order import Turns, in_order, seed_of
 from azr.selfplay.players import Proposed, Proposer, Solver, solve_rate
 from azr.tasks.base import Refusal
 
@@ -30,6 +36,22 @@ class RoundResult:
     """Response tokens by phase."""
     ungraded: int = 0
     """Proposals and solutions that the executor lost; they are not trained on."""
+
+
+@dataclass(slots=True)
+class _Accepted:
+    """Proposals of one kind that became tasks."""
+
+    turns: Turns
+    """To claim a fingerprint."""
+    kept: dict[int, Task] = field(default_factory=dict)
+    """Tasks for the buffer, by number of their proposal."""
+    dropped: list[Task] = field(default_factory=list)
+    """Tasks that give their fingerprints back: filtered out, or lost."""
+
+    def first(self, count: int) -> dict[int, Task]:
+        """The kept tasks of the lowest numbers."""
+        return dict(sorted(self.kept.items())[:count])
 
 
 class Round:
@@ -50,21 +72,30 @@ class Round:
         self._buffer, self._proposer, self._solver, self._phase = buffer, proposer, solver, phase
         self._rng = random.Random(f"{config.run.seed}/{name}")
         self._result = RoundResult(funnels={kind: Funnel() for kind in self._play.kinds})
-        self._fresh: dict[str, list[Task]] = {kind: [] for kind in self._play.kinds}
+        self._accepted = {kind: _Accepted(Turns(config.run.deterministic)) for kind in self._play.kinds}
 
     async def play(self) -> RoundResult:
         """Proposals and solutions of every kind, graded. Solvers get this step's tasks first."""
         async with task_group() as group:
             for kind in self._play.kinds:
                 group.create_task(self._play_kind(kind))
-        return self._result
+        return self._sorted()
 
     async def seed(self) -> RoundResult:
-        """Proposals only, stored as they validate: how the buffer first fills."""
+        """Proposals only: how the buffer first fills."""
         async with task_group() as group:
             for kind in self._play.kinds:
                 for number, references in enumerate(self._references(kind)):
                     group.create_task(self._seed_one(kind, number, references))
+        for kind in self._play.kinds:
+            self._store(kind)
+        return self._sorted()
+
+    def _sorted(self) -> RoundResult:
+        self._result.trajectories = in_order(self._result.trajectories)
+        self._result.stored.sort(key=lambda task: task.kind)
+        for funnel in self._result.funnels.values():
+            funnel.solve_rates.sort()
         return self._result
 
     def _references(self, kind: str) -> list[list[Task]]:
@@ -80,18 +111,36 @@ class Round:
             async with task_group() as proposing:
                 for work in self._tasks_of_step(kind, solving, rng):
                     proposing.create_task(work)
-            fresh = len(self._fresh[kind])
-            missing = self._play.solves_per_kind - min(fresh, self._play.solves_per_kind)
-            taken = {task.id for task in self._fresh[kind]}
-            for task in self._buffer.problems(kind, missing, taken, rng):
-                solving.create_task(self._solve(task))
+            self._store(kind)
+            wanted, accepted = self._play.solves_per_kind, self._accepted[kind]
+            fresh = accepted.first(wanted)
+            for number, task in fresh.items():
+                if not self._is_early(number):
+                    solving.create_task(self._solve(task, "new"))
+            taken = {task.id for task in accepted.kept.values()}
+            for number, task in enumerate(self._buffer.problems(kind, wanted - len(fresh), taken, rng)):
+                solving.create_task(self._solve(task, number))
+
+    def _is_early(self, number: int) -> bool:
+        """Whether a proposal of this number is among the first to be solved, whatever becomes of the others."""
+        return number < self._play.solves_per_kind
+
+    def _store(self, kind: str) -> None:
+        """All proposals of this kind are through: the buffer takes what is kept."""
+        accepted = self._accepted[kind]
+        for task in accepted.dropped:
+            self._buffer.release(task)
+        for task in accepted.first(len(accepted.kept)).values():
+            self._buffer.add(task)
+            self._result.stored.append(task)
 
     def _tasks_of_step(
         self, kind: str, solving: asyncio.TaskGroup, rng: random.Random
     ) -> list[Coroutine[None, None, object]]:
         """One coroutine per task that is estimated: proposed, or stored where nothing new is proposed."""
         if not self._play.new_tasks:
-            return [self._sample(task) for task in self._buffer.problems(kind, self._play.proposals_per_kind, (), rng)]
+            known = self._buffer.problems(kind, self._play.proposals_per_kind, (), rng)
+            return [self._sample(task, number) for number, task in enumerate(known)]
         return [
             self._play_proposal(kind, number, references, solving)
             for number, references in enumerate(self._references(kind))
@@ -104,7 +153,7 @@ class Round:
         rate: float | None = None
         extra: dict[str, float] = {}
         if isinstance(proposed.outcome, Task):
-            rate, proposed = await self._estimate(proposed.outcome, proposed)
+            rate, proposed = await self._estimate(number, proposed.outcome, proposed)
         if isinstance(proposed.outcome, Task):
             extra = bonuses(
                 proposed.outcome,
@@ -112,40 +161,42 @@ class Round:
                 lambda: self._buffer.tasks(kind),
                 self._config.reward.intrinsic,
             )
-            self._store(proposed.outcome, solving)
+            self._keep(number, proposed.outcome, solving)
         self._pay(kind, number, proposed, rate, extra)
 
     async def _propose(self, kind: str, number: int, references: Sequence[Task]) -> Proposed:
         funnel = self._result.funnels[kind]
         id = self._id(kind, number)
         with self._phase("propose"):
-            completion, shown = await self._proposer.propose(kind, references)
+            completion, shown = await self._proposer.propose(kind, references, self._seed("propose", kind, number))
         self._count("propose", [completion])
         funnel.proposed += 1
         with self._phase("validate"):
             proposed = await self._proposer.validate(kind, completion, shown, id=id, step=self._step)
-        if isinstance(proposed.outcome, Task):
-            refused = self._buffer.reserve(proposed.outcome)
-            proposed = proposed if refused is None else replace(proposed, outcome=refused)
+        async with self._accepted[kind].turns.turn(number):
+            refused = self._buffer.reserve(proposed.outcome) if isinstance(proposed.outcome, Task) else None
+        if refused is not None:
+            proposed = replace(proposed, outcome=refused)
         if isinstance(proposed.outcome, Refusal):
             funnel.refused[proposed.outcome] += 1
         return proposed
 
-    async def _estimate(self, task: Task, proposed: Proposed) -> tuple[float | None, Proposed]:
+    async def _estimate(self, number: int, task: Task, proposed: Proposed) -> tuple[float | None, Proposed]:
         """Solve rate of a proposed task; without one, the proposal is lost."""
-        rate = await self._sample(task)
+        rate = await self._sample(task, number)
         funnel = self._result.funnels[task.kind]
         if rate is None:
-            self._buffer.release(task)
+            self._accepted[task.kind].dropped.append(task)
             funnel.refused[Refusal.LOST] += 1
             return None, replace(proposed, outcome=Refusal.LOST)
         funnel.solve_rates.append(rate)
         return rate, replace(proposed, outcome=replace(task, solve_rate=rate))
 
-    async def _sample(self, task: Task) -> float | None:
+    async def _sample(self, task: Task, number: int) -> float | None:
         """Solve rate of a task, from samples of the current policy at the rollout temperature."""
         with self._phase("estimate"):
-            completions = await self._solver.solve(task, self._play.estimate_samples)
+            seed = self._seed("estimate", task.kind, number)
+            completions = await self._solver.solve(task, self._play.estimate_samples, seed)
         self._count("estimate", completions)
         with self._phase("verify"):
             attempts = await self._solver.verify(task, completions)
@@ -156,17 +207,14 @@ class Round:
             self._result.trajectories += [solver_trajectory(a, group, self._config.reward) for a in judged]
         return solve_rate(attempts)
 
-    def _store(self, task: Task, solving: asyncio.TaskGroup) -> None:
+    def _keep(self, number: int, task: Task, solving: asyncio.TaskGroup) -> None:
         assert task.solve_rate is not None
         if not passes(self._play.task_filter, task.solve_rate):
-            self._buffer.release(task)
+            self._accepted[task.kind].dropped.append(task)
             return
-        self._buffer.add(task)
-        self._result.stored.append(task)
-        fresh = self._fresh[task.kind]
-        if len(fresh) < self._play.solves_per_kind:
-            solving.create_task(self._solve(task))
-        fresh.append(task)
+        self._accepted[task.kind].kept[number] = task
+        if self._is_early(number):
+            solving.create_task(self._solve(task, "new"))
 
     def _pay(self, kind: str, number: int, proposed: Proposed, rate: float | None, extra: dict[str, float]) -> None:
         if proposed.outcome is Refusal.LOST:
@@ -176,9 +224,10 @@ class Round:
                 proposer_trajectory(kind, self._id(kind, number), proposed, rate, extra, self._config.reward)
             )
 
-    async def _solve(self, task: Task) -> None:
+    async def _solve(self, task: Task, draw: int | str) -> None:
+        """``draw`` tells apart the draws of a task that is drawn more than once."""
         with self._phase("solve"):
-            completions = await self._solver.solve(task, 1)
+            completions = await self._solver.solve(task, 1, self._seed("solve", task.id, draw))
         self._count("solve", completions)
         with self._phase("verify"):
             attempts = await self._solver.verify(task, completions)
@@ -191,8 +240,10 @@ class Round:
     async def _seed_one(self, kind: str, number: int, references: Sequence[Task]) -> None:
         proposed = await self._propose(kind, number, references)
         if isinstance(proposed.outcome, Task):
-            self._buffer.add(proposed.outcome)
-            self._result.stored.append(proposed.outcome)
+            self._accepted[kind].kept[number] = proposed.outcome
+
+    def _seed(self, *request: object) -> int:
+        return seed_of(self._config.run.seed, self._name, *request)
 
     def _count(self, phase: str, completions: Sequence[Completion]) -> None:
         self._result.sampled_tokens[phase] += sum(len(completion.response_ids) for completion in completions)

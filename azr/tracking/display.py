@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Protocol, TextIO
 
 from rich.console import Console, Group
@@ -25,7 +25,7 @@ class Display(Protocol):
     """Where progress is seen."""
 
     def show(self, state: ProgressState) -> None:
-        """Keeps showing this state until closed."""
+        """Keeps showing this state, and no other, until closed."""
         ...
 
     def say(self, text: str) -> None:
@@ -42,9 +42,12 @@ class Progress:
         self._display = display
         self._state = ProgressState(0)
 
-    def start(self, total_steps: int, first_step: int = 1, max_minutes: float | None = None) -> None:
-        """Begins to show a run that goes up to step ``total_steps`` or for so long; time counts from here."""
-        self._state = ProgressState(total_steps, first_step, max_minutes)
+    def start(
+        self, total_steps: int, first_step: int = 1, max_minutes: float | None = None, elapsed_s: float = 0.0
+    ) -> None:
+        """Begins to show a run that goes up to step ``total_steps`` or for so long, of which ``elapsed_s`` are gone."""
+        left = None if max_minutes is None else max_minutes - elapsed_s / 60
+        self._state = ProgressState(total_steps, first_step, left)
         self._display.show(self._state)
 
     def step_begun(self) -> None:
@@ -82,9 +85,28 @@ class Progress:
         _LOG.info(text)
         self._display.say(text)
 
+    @contextmanager
+    def showing_warnings(self) -> Iterator[None]:
+        """What is logged below ``azr`` as a warning or worse is shown as well, until the context is left."""
+        handler = _Warnings(self._display)
+        logging.getLogger("azr").addHandler(handler)
+        try:
+            yield
+        finally:
+            logging.getLogger("azr").removeHandler(handler)
+
     def close(self) -> None:
         """Stops showing anything; can be called twice."""
         self._display.close()
+
+
+class _Warnings(logging.Handler):
+    def __init__(self, display: Display) -> None:
+        super().__init__(logging.WARNING)
+        self._display = display
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._display.say(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 def open_progress(enabled: bool, stream: TextIO | None = None) -> Progress:
@@ -106,11 +128,12 @@ class PlainDisplay:
         self._patience = patience
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
+        self._state = ProgressState(0)
 
     def show(self, state: ProgressState) -> None:
-        if self._interval is not None:
-            assert self._thread is None
-            self._thread = threading.Thread(target=self._tick, args=(state, self._interval), daemon=True)
+        self._state = state
+        if self._interval is not None and self._thread is None:
+            self._thread = threading.Thread(target=self._tick, args=(self._interval,), daemon=True)
             self._thread.start()
 
     def say(self, text: str) -> None:
@@ -122,11 +145,12 @@ class PlainDisplay:
         if self._thread is not None:
             self._thread.join()
 
-    def _tick(self, state: ProgressState, interval_s: float) -> None:
+    def _tick(self, interval_s: float) -> None:
         seen: tuple[object, ...] = ()
         silent = 0
         while not self._closed.wait(interval_s):
             silent += 1
+            state = self._state
             if state.counts() != seen or silent >= self._patience:
                 seen, silent = state.counts(), 0
                 self.say(state.line())
@@ -137,17 +161,20 @@ class LiveDisplay:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._open = ExitStack()
+        self._state = ProgressState(0)
+        self._live = Live(
+            get_renderable=lambda: _table(self._state), console=console, refresh_per_second=4, transient=True
+        )
 
     def show(self, state: ProgressState) -> None:
-        live = Live(get_renderable=lambda: _table(state), console=self._console, refresh_per_second=4, transient=True)
-        self._open.enter_context(live)
+        self._state = state
+        self._live.start(refresh=True)
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        self._open.close()
+        self._live.stop()
 
 
 def _table(state: ProgressState) -> Group:

@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from azr.config import Config, RunConfig
+from azr.tracking.position import Mark, Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class RunDirectory:
             draft.chmod(0o755)
             for name in ("rollouts", "checkpoints"):
                 (draft / name).mkdir()
-            (draft / "config.yaml").write_text(yaml.safe_dump(asdict(config), sort_keys=False))
+            write_config(config, draft / "config.yaml")
             # Renaming onto a folder that is not empty fails, so two runs can never get the same one.
             os.rename(draft, path)
         except OSError:
@@ -76,6 +77,32 @@ class RunDirectory:
     def rollouts(self, step: int) -> Path:
         return self.path / "rollouts" / f"step_{step:06d}.jsonl.gz"
 
+    def position(self) -> Position:
+        """How far the logs have come."""
+        return Position(metrics=Mark.of(self.metrics), tasks=Mark.of(self.tasks))
+
+    def check(self, position: Position) -> None:
+        """Raises ValueError when the logs are not what they were at that position, apart from what came later."""
+        position.metrics.check(self.metrics)
+        position.tasks.check(self.tasks)
+
+    def cut_back(self, step: int, position: Position) -> None:
+        """Takes away what later steps wrote. TensorBoard's files go too: they are made again from the metrics."""
+        position.metrics.cut(self.metrics)
+        position.tasks.cut(self.tasks)
+        for path in self.rollouts(0).parent.glob("*.gz"):
+            # Drafts included: their names begin with a dot.
+            if path.name.lstrip(".") > self.rollouts(step).name:
+                path.unlink()
+        if self.tensorboard.exists():
+            shutil.rmtree(self.tensorboard)
+
+    def rewrite_config(self, config: Config) -> None:
+        """Replaces ``config.yaml`` at once: the run goes on with other knobs."""
+        draft = self.config.with_name(".config.yaml")
+        write_config(config, draft)
+        os.replace(draft, self.config)
+
 
 def folder(run: RunConfig) -> Path:
     """Where a run goes.
@@ -97,9 +124,14 @@ def check_free(run: RunConfig) -> None:
     path = folder(run)
     if path.is_dir():
         if any(path.iterdir()):
-            raise ValueError(f"{path} already holds a run: choose another --run.name, or remove or rename that folder.")
+            raise ValueError(f"{path} already holds a run: go on with it by --resume, or choose another --run.name.")
     elif path.exists():
         raise ValueError(f"{path} is a file: choose another --run.name, or remove or rename that file.")
+
+
+def write_config(config: Config, path: Path) -> None:
+    """As `azr run` reads it."""
+    path.write_text(yaml.safe_dump(asdict(config), sort_keys=False))
 
 
 def log_to(path: Path) -> logging.Handler:

@@ -15,6 +15,8 @@ from torch.utils.tensorboard import SummaryWriter
 from azr.records import Task, Trajectory
 from azr.tracking.metrics import Metrics, check_finite
 
+_TUPLES = ("inputs", "outputs", "parents")
+"""Fields of a task that JSON holds as lists."""
 Decode = Callable[[Sequence[int]], str]
 """Token ids to text, special tokens included. Called from a thread."""
 
@@ -64,6 +66,18 @@ class TaskLog:
 
     def close(self) -> None:
         self._lines.close()
+
+
+def read_metrics(path: Path) -> list[tuple[int, Metrics]]:
+    """What `MetricsLog` wrote: steps with their numbers."""
+    records = map(json.loads, _lines(path))
+    return [(record.pop("step"), record) for record in records]
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """What `TaskLog` wrote: every task that entered the buffer, in order."""
+    records = map(json.loads, _lines(path))
+    return [Task(**record | {name: tuple(record[name]) for name in _TUPLES}) for record in records]
 
 
 class TensorBoardMirror:
@@ -134,6 +148,10 @@ def _rollout(step: int, trajectory: Trajectory, decode: Decode) -> dict[str, obj
         "finish_reason": completion.finish_reason,
         "weight_version": completion.weight_version,
     }
+
+
+def _lines(path: Path) -> list[bytes]:
+    return path.read_bytes().split(b"\n")[:-1]
 
 
 def _line(record: Mapping[str, object]) -> bytes:

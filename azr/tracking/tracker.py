@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Self
 
 from azr.config import Config
 from azr.records import Task, Trajectory
 from azr.tracking.display import Progress
 from azr.tracking.metrics import EXAM, FunnelCounts, Metrics, has_exam, step_metrics
-from azr.tracking.run_dir import RunDirectory, log_to, stop_logging
-from azr.tracking.sinks import Decode, MetricsLog, TaskLog, TensorBoardMirror, write_rollouts
+from azr.tracking.position import Position
+from azr.tracking.run_dir import RunDirectory, folder, log_to, stop_logging
+from azr.tracking.sinks import Decode, MetricsLog, TaskLog, TensorBoardMirror, read_metrics, write_rollouts
 from azr.tracking.summary import summary
 from azr.tracking.timing import Lap, PhaseClock
 
 
 class Tracker:
-    """Creates the run directory and writes everything that goes into it but checkpoints.
+    """Writes everything that goes into a run's directory but checkpoints."""
 
-    Raises:
-        ValueError: the run directory is taken or cannot be made.
-    """
-
-    def __init__(self, config: Config, progress: Progress) -> None:
-        self.run = RunDirectory.create(config)
+    def __init__(self, run: RunDirectory, config: Config, progress: Progress) -> None:
+        """For a directory that exists; see `create` and `reopen`."""
+        self.run = run
         self.progress = progress
         self._config = config
         self._clock = PhaseClock(hidden=("validate", "verify"))
@@ -33,6 +32,26 @@ class Tracker:
         self._mirror = TensorBoardMirror(self.run.tensorboard) if config.tracking.tensorboard else None
         self._steps: list[Metrics] = []
         self._exams: list[Metrics] = []
+
+    @classmethod
+    def create(cls, config: Config, progress: Progress) -> Self:
+        """Raises ValueError when the run directory is taken or cannot be made."""
+        return cls(RunDirectory.create(config), config, progress)
+
+    @classmethod
+    def reopen(cls, config: Config, progress: Progress, step: int, position: Position) -> Self:
+        """Goes on in the directory of a run as it was after ``step``; what came later is taken away.
+
+        Raises ValueError when the logs were altered since.
+        """
+        run = RunDirectory(folder(config.run))
+        run.check(position)
+        run.cut_back(step, position)
+        run.rewrite_config(config)
+        tracker = cls(run, config, progress)
+        for number, metrics in read_metrics(run.metrics):
+            tracker._remember(number, metrics)
+        return tracker
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -77,14 +96,18 @@ class Tracker:
         """
         metrics = step_metrics(trajectories, funnels, self._config.selfplay.estimate_samples, parts)
         self._write(step, metrics)
-        self._steps.append(metrics)
         self.progress.step_done(step, metrics)
         return metrics
 
     def _write(self, step: int, metrics: Metrics) -> None:
         self._metrics.write(step, metrics)
+        self._remember(step, metrics)
+
+    def _remember(self, step: int, metrics: Metrics) -> None:
         if self._mirror is not None:
             self._mirror.write(step, metrics)
+        if step:
+            self._steps.append(metrics)
         if has_exam(metrics):
             self._exams.append(metrics)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,6 +17,18 @@ from azr.config import Config
 from azr.train.worker import Device, RoleWorker
 
 SHUTDOWN_S = 30.0
+DEATH_NOTICE_S = 10.0
+"""A rank's sisters may notice its death, as a broken connection, this much earlier than Ray does."""
+MISTAKES = (ValueError, TimeoutError, OSError)
+"""What a worker raises with a sentence of its own, the narrower before the wider."""
+
+
+class RankDied(RuntimeError):
+    """A rank's process is gone, so the group is of no more use: end it and start another."""
+
+    def __init__(self, role: str, rank: int, to: str, cause: RayActorError) -> None:
+        super().__init__(f"{role} rank {rank} died while the driver waited for it to {to}: {cause}")
+        self.role, self.rank = role, rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +76,8 @@ class RoleGroup:
     async def call(self, method: str, *args: object, timeout_s: float, to: str | None = None) -> list[Any]:
         """Call the method with the same arguments on every rank; results in rank order.
 
-        `to` says what the ranks do, for the message of the TimeoutError when `timeout_s` seconds pass.
+        `to` says what the ranks do, for the message of the TimeoutError when `timeout_s` seconds pass. Raises RankDied
+        when a rank's process is gone or goes meanwhile, even if a sister that waited for it failed first.
         """
         return await self.scatter(method, [args] * self.size, timeout_s=timeout_s, to=to)
 
@@ -91,14 +104,19 @@ class RoleGroup:
     async def _wait(self, refs: Mapping[int, Awaitable[Any]], timeout_s: float, to: str) -> list[Any]:
         ranks = {asyncio.ensure_future(awaited(ref)): rank for rank, ref in refs.items()}
         try:
-            done, pending = await asyncio.wait(ranks, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
+            _, pending = await asyncio.wait(ranks, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
+            if pending and _may_follow_a_death(ranks):
+                await asyncio.wait(pending, timeout=DEATH_NOTICE_S, return_when=asyncio.FIRST_EXCEPTION)
+            failed = {ranks[task]: error for task in ranks if task.done() and (error := task.exception()) is not None}
         finally:
             # Nobody will ask what became of these: not after a failure or a deadline, nor when this wait is cancelled.
             for task in ranks:
                 task.cancel()
-        for task in done:
-            if (error := task.exception()) is not None:
-                raise _explained(error, self.role, ranks[task], to) from error
+        for rank, error in failed.items():
+            if isinstance(error, RayActorError):
+                raise RankDied(self.role, rank, to, error) from error
+        for error in failed.values():
+            raise _explained(error) from error
         if pending:
             late = sorted(ranks[task] for task in pending)
             raise TimeoutError(f"the driver waited {timeout_s:g} s for {self.role} ranks {late} to {to}")
@@ -113,10 +131,16 @@ async def _until_dead(actor: ActorHandle) -> None:
             await asyncio.sleep(0.05)
 
 
-def _explained(error: BaseException, role: str, rank: int, to: str) -> BaseException:
-    """The error as the driver should see it: a user's mistake as itself, a death with the name of the dead."""
-    if isinstance(error, RayTaskError) and isinstance(error.cause, ValueError):
-        return ValueError(str(error.cause))
-    if isinstance(error, RayActorError):
-        return RuntimeError(f"{role} rank {rank} died while the driver waited for it to {to}: {error}")
+def _may_follow_a_death(tasks: Iterable[asyncio.Future[Any]]) -> bool:
+    """Whether a rank failed, with nothing that says that it is not its sister's death which it noticed."""
+    errors = [error for task in tasks if task.done() and (error := task.exception()) is not None]
+    return bool(errors) and not any(isinstance(error, (RayActorError, *MISTAKES)) for error in errors)
+
+
+def _explained(error: BaseException) -> BaseException:
+    """The error as the driver should see it: one with a sentence for the user as itself, without Ray's traceback."""
+    if isinstance(error, RayTaskError):
+        for kind in MISTAKES:
+            if isinstance(error.cause, kind):
+                return kind(str(error.cause))
     return error

@@ -43,12 +43,12 @@ class Learner:
         metrics: dict[str, dict[str, float]] = {}
         if self._critic is not None:
             with self._phase("train critic"):
-                parts = self._parts(trajectories, self._config.algorithm.critic_updates, seed)
+                critic_parts = self._parts(trajectories, self._config.algorithm.critic_updates, seed)
                 metrics["critic"] = await self._update(
-                    dispatch.update_critic, self._critic, trajectories, columns, parts
+                    dispatch.update_critic, self._critic, trajectories, columns, critic_parts
                 )
         with self._phase("train policy"):
-            parts = self._parts(trajectories, self._config.algorithm.policy_updates, seed)
+            parts: Sequence[Sequence[int]] = self._parts(trajectories, self._config.algorithm.policy_updates, seed)
             if self._config.algorithm.skip_zero_advantages:
                 lengths = [len(t.completion.response_ids) for t in trajectories]
                 parts = with_advantages(parts, columns["advantages"].split(lengths), self._policy.size)
@@ -117,9 +117,7 @@ class Learner:
         return {key: fmean(report[key] for report in reports) for key in reports[0]}
 
 
-def with_advantages(
-    parts: Sequence[Sequence[int]], advantages: Sequence[Tensor], ranks: int
-) -> list[Sequence[int]]:
+def with_advantages(parts: Sequence[Sequence[int]], advantages: Sequence[Tensor], ranks: int) -> list[Sequence[int]]:
     """Each part without the trajectories whose advantages are all 0, unless that leaves fewer than there are ranks."""
     found = []
     for part in parts:

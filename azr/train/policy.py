@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from huggingface_hub import save_torch_state_dict
 from ray.actor import ActorHandle
+from ray.exceptions import RayActorError
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
@@ -40,13 +41,25 @@ class PushReport:
 
 
 def ask_all(engines: Sequence[ActorHandle], timeout_s: float, method: str, *args: object) -> list[Any]:
-    """What every engine answers; TimeoutError, naming the late ones, when it takes longer than `timeout_s`."""
+    """What every engine answers.
+
+    Raises TimeoutError, naming the late ones, when it takes longer than `timeout_s`, and RuntimeError, naming the dead
+    one, when an engine dies meanwhile.
+    """
     refs = [getattr(engine, method).remote(*args) for engine in engines]
     _, late = ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
     if late:
         numbers = sorted(refs.index(ref) for ref in late)
         raise TimeoutError(f"the policy waited {timeout_s:g} s for engines {numbers} to answer {method}")
-    return ray.get(refs)
+    return [_answer(ref, number, method) for number, ref in enumerate(refs)]
+
+
+def _answer(ref: ray.ObjectRef, number: int, method: str) -> Any:
+    try:
+        return ray.get(ref)
+    except RayActorError as error:
+        # Not as itself: to the driver it would look like the death of this rank.
+        raise RuntimeError(f"engine {number} died while the policy waited for it to answer {method}") from error
 
 
 class PolicyScorer(RoleWorker):

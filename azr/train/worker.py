@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 import ray
@@ -18,6 +19,7 @@ from azr.algorithms.losses import Sums, add_sums
 from azr.algorithms.packing import PackedBatch
 from azr.config import Config
 from azr.train.engine import backward, held_elements, load_partitioned, make_engine
+from azr.train.state import load_state, save_state
 
 Device = Literal["cpu", "cuda"]
 
@@ -118,14 +120,29 @@ class RoleWorker:
         return RankReport(os.getpid(), held, total, self.engine.global_steps)
 
     def save_checkpoint(self, folder: str) -> None:
-        """Write this rank's part of weights, optimizer and schedule. Collective."""
-        self.engine.save_checkpoint(folder, tag=self.role)
+        """Write the role's whole training state below `folder`, which must exist; roles may share it. Collective.
+
+        Ranks on several nodes must see the same folder. Only for roles that learn.
+        On return all of it is on disk, and after an error no rank writes any more. Raises OSError on every rank when
+        one could not write, such as to a full disk; the role stays usable, and what it has written is of no use.
+        """
+        failure = None
+        try:
+            save_state(self.engine, Path(folder, self.role), self.rank, self.world_size)
+        except OSError as error:
+            failure = f"{self.role} rank {self.rank} cannot write its checkpoint to {folder}: {error}"
+        failures: list[str | None] = [None] * self.world_size
+        dist.all_gather_object(failures, failure)
+        for found in failures:
+            if found is not None:
+                raise OSError(found)
 
     def load_checkpoint(self, folder: str) -> None:
-        """Continue from `save_checkpoint` of as many ranks. Raises ValueError when the folder holds none."""
-        if not os.path.isdir(os.path.join(folder, self.role)):
-            raise ValueError(f"no {self.role} checkpoint in {folder}: give the folder of a complete checkpoint")
-        self.engine.load_checkpoint(folder, tag=self.role)
+        """Continue from `save_checkpoint` of any number of ranks, bit for bit when of as many.
+
+        Raises ValueError, with the role as it was, when a file is missing, damaged or of another model.
+        """
+        load_state(self.engine, Path(folder, self.role), self.rank)
 
     def _make_engine(self, load: Callable[..., nn.Module], path: str, lr: float | None) -> Any:
         """Engine around `load(path, dtype=..., attention=..., ...)`; without an optimizer when `lr` is None."""

@@ -64,7 +64,7 @@ def config(root: Path, name: str, seed: int = 1, **sections: object) -> Config:
 
 def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
     """A run directory whose exams, every other step, have these accuracies; proposals get better by the step."""
-    tracker = Tracker(of, open_progress(False))
+    tracker = Tracker.create(of, open_progress(False))
     exams = [result.metrics(result.rows(paper(share, seed=of.run.seed))) for share in shares]
     tracker.began(exams[0])
     for step in range(1, 2 * len(exams) - 1):
@@ -176,6 +176,6 @@ def test_the_figure_has_a_line_per_arm_with_an_interval(folders: list[Path]) -> 
 @pytest.mark.parametrize("name, said", [("empty", "is no run directory"), ("short", "let it end")])
 def test_folders_without_results_are_named(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "empty").mkdir()
-    Tracker(config(tmp_path, "short"), open_progress(False)).close()
+    Tracker.create(config(tmp_path, "short"), open_progress(False)).close()
     with pytest.raises(ValueError, match=said):
         read(tmp_path / name)

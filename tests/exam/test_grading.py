@@ -42,7 +42,9 @@ class Model:
         self._right, self._sampled = right, sampled
         self.asked: Counter[tuple[float, int, int]] = Counter()
 
-    async def __call__(self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature: float) -> list[Completion]:
+    async def __call__(
+        self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature: float, seed: int | None = None
+    ) -> list[Completion]:
         self.asked[temperature, n, max_tokens] += 1
         (kind,) = (kind for kind in self._right if f"<|{kind}|>" in LANGUAGE.text(prompt_ids))
         texts = [self._right[kind]] if temperature == 0 else [text or self._right[kind] for text in self._sampled]

@@ -39,7 +39,8 @@ async def run_amid(pool: SandboxPool, damage: Callable[[], Awaitable[None]]) -> 
         return await pool.execute_many(requests[REQUESTS // 2 :])
 
     running = asyncio.gather(pool.execute_many(requests[: REQUESTS // 2]), afterwards())
-    results = sum(await asyncio.wait_for(running, 300), [])
+    first, second = await asyncio.wait_for(running, 300)
+    results = first + second
     assert len(results) == REQUESTS
     for number, result in enumerate(results):
         (output,) = result.outputs

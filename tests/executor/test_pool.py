@@ -139,6 +139,17 @@ async def test_programs_that_order_by_hash_are_repeated_more_often():
         assert caught >= 16
 
 
+async def test_a_deterministic_pool_gives_each_program_the_same_hash_seeds_whatever_else_runs():
+    """What hangs on them, where it was not found out, is then the same in every run."""
+    programs = [f"def f(x): return list({{'a{n}', 'b{n}', 'c{n}'}})" for n in range(30)]
+    requests = [ExecutionRequest(program=program, inputs=("0",)) for program in programs]
+    async with SandboxPool(replace(SMALL, workers=4), deterministic=True) as pool:
+        together = await pool.execute_many(requests)
+    async with SandboxPool(replace(SMALL, workers=4), deterministic=True) as pool:
+        alone = [await pool.execute(request) for request in reversed(requests)]
+    assert [r.outputs[0].value for r in together] == [r.outputs[0].value for r in reversed(alone)]
+
+
 async def test_closing_finishes_what_runs_and_leaves_no_process():
     before = sandboxes({os.getpid()})
     pool = SandboxPool(SMALL)

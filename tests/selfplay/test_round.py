@@ -44,7 +44,9 @@ class Script:
         self._solve = solve
         self._solved: Counter[str] = Counter()
 
-    async def generate(self, prompt_ids: list[int], *, n: int, max_tokens: int) -> list[Completion]:
+    async def generate(
+        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+    ) -> list[Completion]:
         prompt = LANGUAGE.text(prompt_ids)
         if prompt.startswith("<|propose|>"):
             return [completion(prompt_ids, next(self._proposals)) for _ in range(n)]

@@ -25,7 +25,7 @@ def config(root: Path, tracking: TrackingConfig) -> Config:
 
 
 def opened(of: Config) -> Tracker:
-    return Tracker(of, open_progress(of.tracking.progress))
+    return Tracker.create(of, open_progress(of.tracking.progress))
 
 
 def decode(ids: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from azr.train.group import RoleGroup
+from azr.train.group import RankDied, RoleGroup
 from azr.train.policy import PolicyWorker
 from azr.train.worker import RankReport, RoleWorker
 from tests.train.conftest import make_config
@@ -33,8 +33,18 @@ class IdleWorker(RoleWorker):
         raise ValueError("the knob is wrong: turn it")
 
     def die_on_rank_one(self) -> None:
-        if self.rank == 1:
-            os._exit(3)
+        """Rank 0 notices it first, as one does whose connection to a dying sister breaks."""
+        if self.rank == 0:
+            raise RuntimeError("connection closed")
+        time.sleep(0.5)
+        os._exit(3)
+
+    def fail_on_rank_zero(self) -> None:
+        if self.rank == 0:
+            raise RuntimeError("a bug")
+
+    def fill_the_disk(self) -> None:
+        raise OSError("no room")
 
 
 async def start(path: Path) -> RoleGroup:
@@ -50,8 +60,15 @@ async def test_a_group_from_start_to_end(ray_cluster: None, tmp_path: Path) -> N
         await group.call("sleep_on_rank_one", 3.0, timeout_s=0.5, to="nap")
     with pytest.raises(ValueError, match=r"^the knob is wrong: turn it$"):
         await group.call("refuse", timeout_s=60)
-    with pytest.raises(RuntimeError, match="policy rank 1 died while the driver waited for it to answer die_on_rank"):
+    with pytest.raises(OSError, match=r"^no room$"):
+        await group.call("fill_the_disk", timeout_s=60)
+    with pytest.raises(RuntimeError, match="a bug"):
+        await group.call("fail_on_rank_zero", timeout_s=60)
+    with pytest.raises(RankDied, match="policy rank 1 died while the driver waited for it to answer die_on") as death:
         await group.call("die_on_rank_one", timeout_s=60)
+    assert (death.value.role, death.value.rank) == ("policy", 1)
+    with pytest.raises(RankDied, match="policy rank 1 died while the driver waited for it to answer report"):
+        await group.call("report", timeout_s=60)
 
     await group.shutdown()
     deadline = time.monotonic() + 10

@@ -92,6 +92,7 @@ def plain(tiny_model_path: Path) -> PreTrainedModel:
 async def fresh(group: RoleGroup, folder: Path) -> RoleGroup:
     """The group as it was when it was first given to this function with this folder."""
     method = "load_checkpoint" if folder.exists() else "save_checkpoint"
+    folder.mkdir(exist_ok=True)
     await group.call(method, str(folder), timeout_s=STEP_S)
     return group
 

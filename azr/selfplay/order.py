@@ -1,0 +1,39 @@
+"""What keeps a round's outcome from hanging on who finished first: seeds from names, turns by number, sorting."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from azr.records import Trajectory
+
+
+def seed_of(*names: object) -> int:
+    """A seed of 48 bits for whatever these names together identify, the same in every process."""
+    return int.from_bytes(hashlib.sha256(repr(names).encode()).digest()[:6])
+
+
+def in_order(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Sorted by what they are, which decides how they are packed and in which order gradients are added."""
+    return sorted(
+        trajectories, key=lambda t: (t.kind, t.role, t.group, t.completion.response_ids, t.completion.logprobs)
+    )
+
+
+class Turns:
+    """Lets callers pass one by one: as they come, or `ordered` by their numbers, of which each from 0 on must come."""
+
+    def __init__(self, ordered: bool) -> None:
+        self._ordered, self._passed = ordered, 0
+        self._moved = asyncio.Condition()
+
+    @asynccontextmanager
+    async def turn(self, number: int) -> AsyncIterator[None]:
+        """Waits until it is this number's turn."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: not self._ordered or self._passed == number)
+            yield
+            self._passed += 1
+            self._moved.notify_all()

@@ -1,0 +1,125 @@
+"""The training state of a DeepSpeed ZeRO-3 engine on disk, independent of the number of ranks.
+
+DeepSpeed's own checkpoint is not used: only as many ranks as wrote it can load it without an offline conversion, which
+writes everything twice more; and a rank that fails to write leaves the others waiting at a barrier.
+
+Each rank writes its part: of every parameter the float32 master weights and Adam's two moments, by name. The weights
+in the compute type are the rounded master weights. Buffers are not trained, so the model's folder has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from azr.train.random_state import random_state, restore_random_state
+from azr.train.shards import ShardReader, write_shard
+
+MASTER = "master"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Where this rank's part of a parameter lies in its group's flat tensors."""
+
+    name: str
+    start: int
+    """First element of the whole parameter that is this rank's."""
+    offset: int
+    """Where the part begins in the flat tensors."""
+    numel: int
+    """Elements without padding; 0 when the parameter has fewer elements than ranks."""
+    total: int
+    """Elements of the whole parameter."""
+
+    def of(self, flat: Tensor) -> Tensor:
+        return flat.narrow(0, self.offset, self.numel)
+
+
+def save_state(engine: Any, folder: Path, rank: int, ranks: int) -> None:
+    """Write this rank's part; it is on disk on return. No rank waits for another. Raises OSError."""
+    adam = engine.optimizer.optimizer.state
+    pieces, steps = [], []
+    for flat, parts in _groups(engine, rank):
+        # Adam makes its state in its first step.
+        tensors = {MASTER: flat} | {key: adam[flat][key] for key in MOMENTS if flat in adam}
+        pieces += [(f"{key}/{part.name}", part.of(tensor)) for key, tensor in tensors.items() for part in parts]
+        steps.append(float(adam[flat]["step"]) if flat in adam else 0.0)
+    assert len(set(steps)) == 1, f"one number of steps for all parameters, not {steps}"
+    meta = {
+        "ranks": ranks,
+        "steps": steps[0],
+        "counters": {name: int(getattr(engine, name)) for name in COUNTERS},
+        "schedule": {name: engine.lr_scheduler.state_dict()[name] for name in ("last_epoch", "_step_count")},
+        "random": random_state(engine.device),
+    }
+    write_shard(folder, rank, meta, pieces)
+
+
+@torch.no_grad()
+def load_state(engine: Any, folder: Path, rank: int) -> None:
+    """Continue from what `save_state` of any number of ranks wrote; rank r takes the random state of r modulo that.
+
+    Learning rate and its warm-up are those of the engine at the saved step, so they may differ from the saved run's.
+    Raises ValueError, before anything is changed, when a file is missing, damaged or of another model.
+    """
+    with ShardReader(folder) as reader:
+        meta = reader.metas[rank % reader.ranks]
+        groups = list(_groups(engine, rank))
+        keys = (MASTER, *MOMENTS) if meta["steps"] else (MASTER,)
+        reader.check({f"{key}/{part.name}": part.total for _, parts in groups for part in parts for key in keys})
+        engine.optimizer.checkpoint_event_prologue()  # no parameter is whole while its parts are written
+        engine.optimizer.optimizer.state.clear()
+        for number, (flat, parts) in enumerate(groups):
+            tensors = {MASTER: flat}
+            if meta["steps"]:
+                tensors |= _new_moments(engine, flat, meta["steps"])
+            for key, tensor in tensors.items():
+                for part in parts:
+                    reader.read(f"{key}/{part.name}", part.start, part.of(tensor))
+            engine.optimizer.fp16_partitioned_groups_flat[number].copy_(flat)
+    for name, value in meta["counters"].items():
+        setattr(engine, name, value)
+    _set_schedule(engine, meta["schedule"])
+    restore_random_state(meta["random"], engine.device)
+
+
+def _groups(engine: Any, rank: int) -> Iterator[tuple[Tensor, list[_Part]]]:
+    """Per optimizer group the flat master weights and where the parameters' parts lie in them."""
+    names = {parameter: name for name, parameter in engine.module.named_parameters()}
+    optimizer = engine.optimizer
+    for flat, parameters in zip(optimizer.fp32_partitioned_groups_flat, optimizer.fp16_groups, strict=True):
+        parts, offset = [], 0
+        for parameter in parameters:
+            share = parameter.ds_tensor.ds_numel  # with padding: as much on every rank
+            start = min(rank * share, parameter.ds_numel)
+            numel = min(share, parameter.ds_numel - start)
+            parts.append(_Part(names.pop(parameter), start, offset, numel, parameter.ds_numel))
+            offset += share
+        assert offset == flat.numel(), f"{offset} elements of parameters, {flat.numel()} of master weights"
+        yield flat, parts
+    assert not names, f"every parameter is trained, but not {sorted(names.values())}"
+
+
+def _new_moments(engine: Any, flat: Tensor, steps: float) -> dict[str, Tensor]:
+    """Adam's empty moments of a group; padding stays 0."""
+    moments = {key: torch.zeros_like(flat) for key in MOMENTS}
+    step = torch.tensor(steps, dtype=torch.float32, device=flat.device)
+    engine.optimizer.optimizer.state[flat] = {"step": step, **moments}
+    return moments
+
+
+def _set_schedule(engine: Any, schedule: Mapping[str, int]) -> None:
+    scheduler = engine.lr_scheduler
+    factors = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    rates = [base * factor(schedule["last_epoch"]) for base, factor in factors]
+    scheduler.load_state_dict(scheduler.state_dict() | schedule | {"_last_lr": rates})
+    for group, rate in zip(engine.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate

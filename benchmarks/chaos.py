@@ -1,0 +1,99 @@
+"""Kills a run's driver again and again, at random instants, and checks what is left after each resume.
+
+python -m benchmarks.chaos [--kills 20] [--seed 1] [--steps 40]
+
+Prints one line per kill and the invariants that held: no step missing or doubled, the task buffer equal to its log,
+weight versions in order and their digests confirmed by the engines, nothing half-written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from azr.checkpoint.store import CheckpointStore
+from azr.tracking.run_dir import RunDirectory
+
+RECIPE = "playground.azr_14m_mini"
+SMALL = [
+    *("--exam.every", "0", "--checkpoint.every", "2", "--tracking.no-progress"),
+    *("--selfplay.proposals-per-kind", "3", "--selfplay.solves-per-kind", "1", "--selfplay.estimate-samples", "2"),
+    *("--selfplay.seed-tasks", "3", "--selfplay.seed-rounds", "2", "--rollout.max-response-tokens", "64"),
+]
+
+
+def start(root: Path, steps: int, resume: bool) -> subprocess.Popen[str]:
+    """A run of the mini with little of everything; or its continuation."""
+    command = [sys.executable, "-m", RECIPE, *SMALL, "--run.root", str(root), "--run.name", "run"]
+    command += ["--run.steps", str(steps), *["--resume"] * resume]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def steps_of(run: RunDirectory) -> list[int]:
+    return [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()]
+
+
+def check(run: RunDirectory) -> None:
+    """Raises AssertionError for the first invariant that does not hold in the directory of a killed run."""
+    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1)), "a step is missing or doubled"
+    assert [line["weights/version"] for line in lines] == list(range(1, len(lines) + 1)), "versions are out of order"
+    tasks = [json.loads(line) for line in run.tasks.read_text().splitlines()]
+    if lines:
+        sizes: dict[str, int] = {}
+        for task in tasks:
+            if task["step"] <= lines[-1]["step"]:
+                sizes[task["kind"]] = sizes.get(task["kind"], 0) + 1
+        assert all(lines[-1][f"buffer/{kind}"] == size for kind, size in sizes.items()), "the buffer is not its log"
+    assert len({task["id"] for task in tasks}) == len(tasks), "a task is there twice"
+    told = CheckpointStore(run.checkpoints, 2)
+    damaged: list[str] = []
+    told.newest(damaged.append)
+    assert not damaged, damaged
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Kills a run at random instants and resumes it.")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=40)
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunDirectory(Path(folder, "run"))
+        for number in range(options.kills):
+            began = time.monotonic()
+            process = start(Path(folder), options.steps, run.config.exists())
+            # Half of the kills strike while the run starts, saves or resumes, the others amid its steps.
+            wait = rng.uniform(0, 25) if number % 2 else rng.uniform(25, 45)
+            try:
+                process.wait(wait)
+            except subprocess.TimeoutExpired:
+                os.kill(process.pid, signal.SIGKILL)
+            output = process.communicate()[0]
+            assert process.returncode in (0, -signal.SIGKILL), output
+            done = steps_of(run) if run.metrics.exists() else []
+            if run.config.exists() and run.tasks.exists():
+                check(run)
+            seconds = time.monotonic() - began
+            print(f"kill {number + 1:2d} after {seconds:5.1f} s: {len(done)} steps, every invariant held", flush=True)
+            if process.returncode == 0:
+                break
+        process = start(Path(folder), options.steps, run.config.exists()) if process.returncode else process
+        output = process.communicate()[0]
+        assert process.returncode == 0, output
+        check(run)
+        assert steps_of(run) == list(range(1, options.steps + 1))
+        print(f"the run ended with all of its {options.steps} steps")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""A deterministic engine answers a prompt to the last bit the same, whatever else it is asked and when."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.exceptions import RayTaskError
+
+from azr.config import RolloutConfig
+from azr.records import Completion
+from azr.rollout.engine import RolloutEngine
+
+LIMIT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def engine(ray_cluster: None, tiny_model_path: Path) -> Iterator[Any]:
+    config = RolloutConfig(
+        max_prompt_tokens=256, max_response_tokens=256, cpu_kv_cache_gib=0.25, generate_timeout_s=LIMIT_S
+    )
+    engine = ray.remote(RolloutEngine).remote(str(tiny_model_path), config, dtype="bfloat16", deterministic=True)
+    ray.get(engine.start.remote(), timeout=300)
+    yield engine
+    ray.get(engine.shutdown.remote(), timeout=60)
+    ray.kill(engine)
+
+
+def requests() -> list[dict[str, Any]]:
+    """Prompts with common beginnings, one to six samples of each, greedy ones among them."""
+    dice = random.Random(0)
+    common = [dice.randrange(256) for _ in range(96)]
+    return [
+        {
+            "prompt_ids": common[: 32 * (number % 4)] + [dice.randrange(256) for _ in range(dice.randint(1, 60))],
+            "n": 1 if greedy else dice.randint(1, 6),
+            "max_tokens": dice.randint(8, 48),
+            "temperature": 0.0 if greedy else 1.0,
+            "seed": 1000 * number,
+        }
+        for number in range(12)
+        for greedy in [number % 5 == 0]
+    ]
+
+
+async def ask(engine: Any, asked: list[dict[str, Any]], wait_s: float) -> list[list[Completion]]:
+    """Answers in the order of the requests, which come in a random one, up to so many seconds apart."""
+
+    async def one(request: dict[str, Any]) -> list[Completion]:
+        await asyncio.sleep(wait_s * random.random())
+        return await engine.generate.remote(**request)
+
+    order = random.sample(range(len(asked)), len(asked))
+    answers = await asyncio.gather(*(one(asked[number]) for number in order))
+    return [answer for _, answer in sorted(zip(order, answers, strict=True))]
+
+
+async def test_order_and_timing_of_requests_change_no_bit(engine: Any) -> None:
+    asked = requests()
+    first = [await engine.generate.remote(**request) for request in asked]
+    assert len({c.response_ids for answer in first for c in answer}) > len(asked)
+    for wait_s in (0.0, 0.5):
+        assert await ask(engine, asked, wait_s) == first
+
+
+async def test_a_request_that_is_given_up_leaves_nothing_behind(engine: Any) -> None:
+    asked = requests()[:3]
+    first = [await engine.generate.remote(**request) for request in asked]
+    long = engine.generate.remote([1] * 100, n=4, max_tokens=250, temperature=1.0, seed=5)
+    await asyncio.sleep(0.05)
+    ray.cancel(long)
+    with pytest.raises(RayTaskError):
+        await long
+    assert await ask(engine, asked, 0.0) == first
+    assert (await engine.stats.remote()).running == 0

@@ -1,0 +1,224 @@
+"""A role's state on disk: continued bit by bit, on other numbers of ranks, after a full disk, a damage or a death."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch import Tensor
+
+from azr.config import Config
+from azr.records import Completion, FinishReason
+from azr.train import dispatch
+from azr.train.critic import CriticWorker
+from azr.train.group import RankDied, RoleGroup
+from azr.train.policy import PolicyWorker
+from azr.train.shards import ShardReader, shard_path
+from tests.train.conftest import LR, STEP_S, StartGroup, make_config
+
+TOKENS = 24
+"""Of each sample. A micro-batch holds just one, so that they are the same ones on one rank and on two."""
+
+
+@pytest.fixture(scope="module")
+def samples() -> list[Completion]:
+    dice = random.Random(7)
+    return [
+        Completion(
+            prompt_ids=tuple(dice.randrange(256) for _ in range(TOKENS // 2)),
+            response_ids=tuple(dice.randrange(256) for _ in range(TOKENS // 2)),
+            logprobs=tuple(-5 * dice.random() for _ in range(TOKENS // 2)),
+            finish_reason=FinishReason.STOP,
+            weight_version=0,
+        )
+        for _ in range(6)
+    ]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A group and what it is trained with."""
+
+    group: RoleGroup
+    config: Config
+    samples: list[Completion]
+
+    async def update(self, times: int) -> list[dict[str, float]]:
+        generator = torch.Generator().manual_seed(11)
+        shape = (sum(len(c.response_ids) for c in self.samples),)
+        step, names = (
+            (dispatch.update_policy, ("advantages", "old_logprobs", "reference_logprobs"))
+            if self.group.role == "policy"
+            else (dispatch.update_critic, ("values", "returns"))
+        )
+        columns = {name: torch.randn(shape, generator=generator) - 1 for name in names}
+        return [await step(self.group, self.samples, columns, self.config.train) for _ in range(times)]
+
+    async def save(self, folder: Path) -> Path:
+        folder.mkdir()
+        await self.group.call("save_checkpoint", str(folder), timeout_s=STEP_S)
+        return folder
+
+    async def load(self, folder: Path) -> None:
+        await self.group.call("load_checkpoint", str(folder), timeout_s=STEP_S)
+
+    def files(self, folder: Path) -> list[bytes]:
+        """Weights, moments, schedule, counters and random states: everything there is."""
+        return [shard_path(folder / self.group.role, rank).read_bytes() for rank in range(self.group.size)]
+
+
+Pairs = Callable[[str, str], Coroutine[None, None, tuple[Trained, Trained]]]
+
+
+@pytest.fixture(scope="module")
+def pairs(start_group: StartGroup, tiny_model_path: Path, samples: list[Completion]) -> Pairs:
+    """A role of one rank and of two, by role and type; started once, because that is what takes time here."""
+    started: dict[tuple[str, str], tuple[Trained, Trained]] = {}
+
+    async def start(role: str, dtype: str) -> tuple[Trained, Trained]:
+        if (role, dtype) not in started:
+            config = make_config(
+                tiny_model_path, dtype=dtype, warmup_steps=4, tokens_per_micro_batch=TOKENS, cpu_threads=1
+            )
+            worker = PolicyWorker if role == "policy" else CriticWorker
+            groups = await asyncio.gather(*(start_group(role, worker, config, ranks) for ranks in (1, 2)))
+            one, two = (Trained(group, config, samples) for group in groups)
+            started[role, dtype] = one, two
+        return started[role, dtype]
+
+    return start
+
+
+def whole(folder: Path) -> dict[str, Tensor]:
+    """The state's tensors, put together from all ranks' parts."""
+    with ShardReader(folder) as reader:
+        tensors = {name: torch.zeros(size) for name, size in reader.totals().items()}
+        for name, tensor in tensors.items():
+            reader.read(name, 0, tensor)
+    return tensors
+
+
+@pytest.mark.parametrize("role", ["policy", "critic"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+async def test_continues_on_as_many_ranks_and_on_others(
+    role: str,
+    dtype: str,
+    pairs: Pairs,
+    tmp_path: Path,
+) -> None:
+    one, two = await pairs(role, dtype)
+    saved, later = {}, {}
+    for run in (one, two):
+        ranks = run.group.size
+        await run.update(2)
+        saved[ranks] = await run.save(tmp_path / f"saved_{ranks}")
+        expected = await run.update(2)
+        later[ranks] = await run.save(tmp_path / f"later_{ranks}")
+        await run.group.call("build", timeout_s=STEP_S)  # a new engine with the first weights
+        await run.load(saved[ranks])
+        assert await run.update(2) == expected
+        assert run.files(await run.save(tmp_path / f"again_{ranks}")) == run.files(later[ranks])
+
+    for run, other in ((one, two), (two, one)):
+        await run.load(saved[other.group.size])
+        moved = await run.save(tmp_path / f"moved_{run.group.size}")
+        before, after = whole(saved[other.group.size] / role), whole(moved / role)
+        assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+        await run.update(2)
+        ended = whole(await run.save(tmp_path / f"ended_{run.group.size}") / role)
+        for name, value in whole(later[other.group.size] / role).items():
+            if name.startswith("master/"):
+                torch.testing.assert_close(ended[name], value, atol=LR / 100, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def two(pairs: Pairs) -> Trained:
+    """A policy of two ranks."""
+    return asyncio.run(pairs("policy", "bfloat16"))[1]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for a part of the state."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.fail(f"this test mounts a small tmpfs, which takes root's rights: {mounted.stderr}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+async def test_a_state_of_no_steps_is_a_state(two: Trained, tmp_path: Path) -> None:
+    start = await two.save(tmp_path / "start")
+    first = await two.update(2)
+    await two.load(start)
+    assert await two.update(2) == first
+
+
+async def test_a_full_disk_costs_only_that_save(two: Trained, small_disk: Path, tmp_path: Path) -> None:
+    await two.update(1)
+    before = await two.save(tmp_path / "before")
+    sentence = rf"^policy rank [01] cannot write its checkpoint to {small_disk}: .*No space left on device"
+    with pytest.raises(OSError, match=sentence) as error:
+        await two.group.call("save_checkpoint", str(small_disk), timeout_s=STEP_S)
+    assert "\n" not in str(error.value)
+    assert two.files(await two.save(tmp_path / "after")) == two.files(before)
+    expected = await two.update(1)
+    await two.load(before)
+    assert await two.update(1) == expected
+
+
+async def test_damage_is_named_and_changes_nothing(two: Trained, tmp_path: Path) -> None:
+    saved = await two.save(tmp_path / "saved")
+    await two.update(1)
+    before = await two.save(tmp_path / "before")
+    damaged = shard_path(saved / "policy", 1)
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=f"^{damaged} is damaged"):
+        await two.load(saved)
+    damaged.unlink()
+    with pytest.raises(ValueError, match=f"^{damaged} is missing"):
+        await two.load(saved)
+    assert two.files(await two.save(tmp_path / "after")) == two.files(before)
+
+
+async def test_a_group_that_lost_a_rank_is_built_anew_and_continues(
+    two: Trained, start_group: StartGroup, tmp_path: Path
+) -> None:
+    saved = await two.save(tmp_path / "saved")
+    expected = await two.update(2)
+    later = await two.save(tmp_path / "later")
+
+    pids = [report.pid for report in await two.group.call("report", timeout_s=STEP_S)]
+    update = asyncio.create_task(replace(two, samples=two.samples * 200).update(1))
+    await asyncio.sleep(1.0)
+    assert not update.done()
+    killed = time.monotonic()
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(RankDied, match="policy rank 1 died while the driver waited for it to take an") as death:
+        await update
+    assert (death.value.role, death.value.rank) == ("policy", 1)
+    with pytest.raises(RankDied, match="policy rank 1 died"):
+        await two.group.call("report", timeout_s=STEP_S)
+    await two.group.shutdown()  # rank 0 may still wait for rank 1
+    while psutil.pid_exists(pids[0]) and time.monotonic() - killed < 20:
+        await asyncio.sleep(0.05)
+    assert not psutil.pid_exists(pids[0]), "seconds instead of train.step_timeout_s"
+
+    again = replace(two, group=await start_group("policy", PolicyWorker, two.config, 2))
+    await again.load(saved)
+    assert await again.update(2) == expected
+    assert again.files(await again.save(tmp_path / "again")) == again.files(later)

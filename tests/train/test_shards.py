@@ -1,0 +1,105 @@
+"""Pieces of flat tensors in files: cut anywhere, read anywhere, and checked before they are trusted."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from azr.train.random_state import random_state, restore_random_state
+from azr.train.shards import ShardReader, shard_path, write_shard
+
+CPU = torch.device("cpu")
+WHOLE = {"long": torch.arange(10.0), "short": torch.tensor([7.0])}
+
+
+def parts(size: int, ranks: int, rank: int) -> slice:
+    share = -(-size // ranks)
+    return slice(min(rank * share, size), min((rank + 1) * share, size))
+
+
+def write(folder: Path, ranks: int, steps: float = 3.0) -> None:
+    for rank in range(ranks):
+        meta = {"ranks": ranks, "steps": steps, "who": rank}
+        write_shard(folder, rank, meta, [(name, t[parts(len(t), ranks, rank)]) for name, t in WHOLE.items()])
+
+
+@pytest.mark.parametrize("wrote", [1, 2, 3, 4])
+@pytest.mark.parametrize("reads", [1, 2, 3, 4])
+def test_any_number_of_ranks_reads_what_any_number_wrote(tmp_path: Path, wrote: int, reads: int) -> None:
+    write(tmp_path, wrote)
+    with ShardReader(tmp_path) as reader:
+        assert [meta["who"] for meta in reader.metas] == list(range(wrote))
+        reader.check({name: len(tensor) for name, tensor in WHOLE.items()})
+        for name, tensor in WHOLE.items():
+            for rank in range(reads):
+                own = parts(len(tensor), reads, rank)
+                out = torch.zeros(own.stop - own.start)
+                reader.read(name, own.start, out)
+                assert torch.equal(out, tensor[own])
+
+
+def test_the_files_are_plain_safetensors(tmp_path: Path) -> None:
+    write(tmp_path, 2)
+    assert torch.equal(load_file(shard_path(tmp_path, 1))["long"], WHOLE["long"][5:])
+
+
+def test_leftovers_of_more_ranks_are_ignored(tmp_path: Path) -> None:
+    write(tmp_path, 3, steps=1.0)
+    write(tmp_path, 2)
+    with ShardReader(tmp_path) as reader:
+        assert reader.ranks == 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("bytes_left", [None, 0, 20, -1])
+def test_a_missing_or_cut_off_file_is_named(tmp_path: Path, rank: int, bytes_left: int | None) -> None:
+    write(tmp_path, 2)
+    path = shard_path(tmp_path, rank)
+    if bytes_left is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:bytes_left])
+    with pytest.raises(ValueError, match=f"^{path} is {'missing' if bytes_left is None else 'damaged'}") as error:
+        ShardReader(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_files_of_two_saves_do_not_mix(tmp_path: Path) -> None:
+    write(tmp_path, 2)
+    write(tmp_path / "later", 2, steps=4.0)
+    shard_path(tmp_path / "later", 1).rename(shard_path(tmp_path, 1))
+    with pytest.raises(ValueError, match=r"rank_001\.safetensors is not of the same save"):
+        ShardReader(tmp_path)
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, 2)
+    with (
+        ShardReader(tmp_path) as reader,
+        pytest.raises(ValueError, match="another model: long has 10 elements there and 11 here"),
+    ):
+        reader.check({"long": 11, "short": 1})
+
+
+def test_a_folder_without_a_parent_is_not_made(tmp_path: Path) -> None:
+    """A rank that is late must not bring back what its caller has given up and removed."""
+    with pytest.raises(FileNotFoundError):
+        write(tmp_path / "gone" / "policy", 1)
+
+
+def test_random_states_come_back() -> None:
+    def draw() -> tuple[object, ...]:
+        return random.random(), random.gauss(), np.random.normal(), tuple(torch.randn(3).tolist())
+
+    random.gauss(), np.random.normal()  # both keep a second number for the next call
+    state = json.loads(json.dumps(random_state(CPU)))
+    first = draw()
+    assert draw() != first
+    restore_random_state(state, CPU)
+    assert draw() == first
