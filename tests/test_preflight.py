@@ -62,7 +62,9 @@ def test_mistakes_are_named_with_their_knob(sound, section, values, said):
 def test_a_taken_run_directory_is_named_with_what_to_do(sound, tmp_path):
     (tmp_path / "runs" / sound.run.name).mkdir(parents=True)
     (tmp_path / "runs" / sound.run.name / "metrics.jsonl").touch()
-    with pytest.raises(ValueError, match=r"already holds a run: go on with it by --resume, or choose another --run\.name"):
+    with pytest.raises(
+        ValueError, match=r"already holds a run: go on with it by --resume, or choose another --run\.name"
+    ):
         preflight.check_surroundings(sound)
 
 

@@ -28,7 +28,9 @@ def test_the_saved_config_reads_back_as_the_same_config(tmp_path: Path) -> None:
 def test_a_taken_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
     RunDirectory.create(config(tmp_path))
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ValueError, match=r"first already holds a run: go on with it by --resume, or choose another --run\.name"):
+    with pytest.raises(
+        ValueError, match=r"first already holds a run: go on with it by --resume, or choose another --run\.name"
+    ):
         RunDirectory.create(config(tmp_path))
     with pytest.raises(ValueError, match="already holds a run"):
         check_free(config(tmp_path).run)
