@@ -15,6 +15,7 @@ from azr.checkpoint.point import BEGINNING, Point
 from azr.checkpoint.resume import Resumption, find
 from azr.checkpoint.saver import Saver
 from azr.checkpoint.store import CheckpointStore
+from azr.cluster.placement import start_ray
 from azr.config import Config
 from azr.exam.in_run import InRunExam
 from azr.experiment import SelfPlayExperiment
@@ -89,6 +90,10 @@ class Driver:
         point = resumption.point if resumption else BEGINNING
         began = time.monotonic() - point.elapsed_s
         progress.start(self._config.run.steps, point.step + 1, self._config.run.max_minutes, point.elapsed_s)
+        with progress.busy("start Ray"):
+            start_ray(self._config.cluster)
+        # Ray's own handler of SIGTERM, which it has just installed, would abort the process.
+        self._interrupt.listen()
         system = await self._interrupt.unless_asked(System.start(self._config, progress.busy))
         try:
             if point.step:
@@ -121,7 +126,7 @@ class Driver:
                 for note in resumption.notes:
                     progress.note(note)
             yield tracker
-        except Stopped:
+        except (Stopped, RankDied):
             raise
         except Exception:
             log.exception("the run ended early")

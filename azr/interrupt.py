@@ -26,28 +26,33 @@ class Interrupt:
     def __init__(self) -> None:
         self._asked = asyncio.Event()
         self._number = 0
+        self._note: Callable[[str], None] = print
+        self._task: asyncio.Task[Any] | None = None
 
     @contextmanager
     def listening(self, note: Callable[[str], None]) -> Iterator[None]:
         """``note`` is told of the first signal. A second one cancels the task that opened the context."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-
-        def heard(number: int) -> None:
-            if self._asked.is_set():
-                task.cancel()
-                return
-            self._number = number
-            self._asked.set()
-            note("asked to stop: saving what is done; ask once more to stop at once")
-
-        for number in SIGNALS:
-            loop.add_signal_handler(number, heard, number)
+        self._note, self._task = note, asyncio.current_task()
+        self.listen()
         try:
             yield
         finally:
             for number in SIGNALS:
-                loop.remove_signal_handler(number)
+                asyncio.get_running_loop().remove_signal_handler(number)
+
+    def listen(self) -> None:
+        """Once more, when a library may have taken the signals for itself."""
+        for number in SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._heard, number)
+
+    def _heard(self, number: int) -> None:
+        if self._asked.is_set():
+            assert self._task is not None
+            self._task.cancel()
+            return
+        self._number = number
+        self._asked.set()
+        self._note("asked to stop: saving what is done; ask once more to stop at once")
 
     def check(self) -> None:
         """Raises Stopped if somebody asked."""

@@ -8,7 +8,7 @@ from typing import Self
 
 import ray
 
-from azr.cluster.placement import Placement, place, start_ray
+from azr.cluster.placement import Placement, place
 from azr.concurrency import Phase, task_group
 from azr.config import Config
 from azr.executor.remote import RemoteExecutor
@@ -33,12 +33,10 @@ class System:
 
     @classmethod
     async def start(cls, config: Config, phase: Phase) -> Self:
-        """Starts Ray if need be, reserves resources and starts every actor the config calls for.
+        """Reserves resources of the Ray that runs and starts every actor the config calls for; ends Ray after an error.
 
         Raises ValueError for what a user can mend, TimeoutError with the name of whoever did not come up in time.
         """
-        with phase("start Ray"):
-            start_ray(config.cluster)
         try:
             with phase("reserve resources"):
                 placement = await place(config)

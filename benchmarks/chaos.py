@@ -30,11 +30,11 @@ SMALL = [
 ]
 
 
-def start(root: Path, steps: int, resume: bool) -> subprocess.Popen[str]:
+def start(root: Path, steps: int, resume: bool, output: int = subprocess.PIPE) -> subprocess.Popen[str]:
     """A run of the mini with little of everything; or its continuation."""
     command = [sys.executable, "-m", RECIPE, *SMALL, "--run.root", str(root), "--run.name", "run"]
     command += ["--run.steps", str(steps), *["--resume"] * resume]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True)
 
 
 def steps_of(run: RunDirectory) -> list[int]:

@@ -3,6 +3,7 @@
 from azr.commands.run import launch
 from azr.config import (
     AlgorithmConfig,
+    CheckpointConfig,
     Config,
     ExamConfig,
     ExecutorConfig,
@@ -29,6 +30,7 @@ config = Config(
     rollout=RolloutConfig(max_prompt_tokens=384, max_response_tokens=192, max_concurrent=192),
     executor=ExecutorConfig(workers=2),
     exam=ExamConfig(every=20),
+    checkpoint=CheckpointConfig(every=50),
     algorithm=AlgorithmConfig(estimator="rloo"),
     train=TrainConfig(policy_lr=1e-4, tokens_per_micro_batch=8192, gradient_checkpointing=False, cpu_threads=2),
 )
