@@ -107,7 +107,9 @@ def launch(default: Config, argv: Sequence[str] | None = None) -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(_USER_ERROR if isinstance(error, ValueError) else _FAILURE)
     except Stopped as stopped:
-        print(f"{stopped}: what was done is saved, and --resume goes on from there", file=sys.stderr)
+        begun = (folder(config.run) / "config.yaml").exists()
+        left = "what was done is saved, and --resume goes on from there" if begun else "nothing had been done yet"
+        print(f"{stopped}: {left}", file=sys.stderr)
         sys.exit(stopped.exit_code)
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted: every process of the run was ended", file=sys.stderr)

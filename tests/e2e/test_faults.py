@@ -16,10 +16,12 @@ import psutil
 import pytest
 from safetensors.torch import load_file
 
+# A start takes half a minute, and there are six of them.
+pytestmark = pytest.mark.timeout(1800)
 ROOT = Path(__file__).parent.parent.parent
-STEPS = 6
+STEPS = 5
 OPTIONS = [
-    *("--run.deterministic", "--run.steps", str(STEPS), "--exam.every", "0", "--checkpoint.every", "2"),
+    *("--run.deterministic", "--run.steps", str(STEPS), "--exam.every", "0", "--checkpoint.every", "1"),
     *("--selfplay.proposals-per-kind", "3", "--selfplay.solves-per-kind", "1", "--selfplay.estimate-samples", "3"),
     *("--selfplay.seed-tasks", "3", "--selfplay.seed-rounds", "2", "--rollout.max-response-tokens", "64"),
 ]
@@ -99,8 +101,8 @@ def suffered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code, output = run(
         root,
         when={
-            "step 1/6 · valid": noting(killed, of_class("RolloutEngine")),
-            "step 3/6 · valid": noting(killed, with_signal(signal.SIGKILL)),
+            "step 1/5 · valid": noting(killed, of_class("RolloutEngine")),
+            "step 2/5 · valid": noting(killed, with_signal(signal.SIGKILL)),
         },
     )
     assert code == -signal.SIGKILL and "another one is started in its place" in output, output[-3000:]
@@ -108,16 +110,16 @@ def suffered(tmp_path_factory: pytest.TempPathFactory) -> Path:
         root,
         "--resume",
         when={
-            "going on after step 2": noting(stopped, of_class("ExecutorPool")),
-            "step 3/6 · valid": noting(stopped, of_class("CriticWorker")),
-            "step 5/6 · valid": noting(stopped, with_signal(signal.SIGTERM)),
+            "going on after step": noting(stopped, of_class("ExecutorPool")),
+            "step 3/5 · valid": noting(stopped, of_class("CriticWorker")),
+            "step 4/5 · valid": noting(stopped, with_signal(signal.SIGTERM)),
         },
     )
     assert code == 128 + signal.SIGTERM, output[-3000:]
     assert "critic rank 0 died" in output and "everything is started anew" in output
     assert gone_after(stopped, 10), "processes of the run that was stopped are left"
     code, output = run(root, "--resume")
-    assert code == 0 and "going on after step 5" in output, output[-3000:]
+    assert code == 0 and "going on after step 4" in output, output[-3000:]
     # Ray's own agents look for their killed head for a minute.
     assert gone_after(killed, 100), "processes of the killed driver are left"
     return root / "azr_14m_mini"
@@ -158,7 +160,7 @@ def test_weights_and_optimizer_states_are_the_same_bit_for_bit(straight: Path, s
 
 
 def test_the_last_checkpoints_stay_and_nothing_half_written(suffered: Path) -> None:
-    assert sorted(path.name for path in (suffered / "checkpoints").iterdir()) == ["step_000005", "step_000006"]
+    assert sorted(path.name for path in (suffered / "checkpoints").iterdir()) == ["step_000004", "step_000005"]
     assert not [path for path in suffered.rglob(".*")]
 
 
