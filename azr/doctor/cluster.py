@@ -31,6 +31,7 @@ def look(address: str) -> Cluster:
 
     from azr.cluster.placement import start_ray
 
+    assert not ray.is_initialized(), "it would leave a cluster that somebody uses"
     start_ray(ClusterConfig(address=address))
     try:
         free = ray.available_resources()
