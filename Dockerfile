@@ -6,7 +6,7 @@
 # docker/compose.yaml says the same once, and starts a cluster; docs/cluster.md tells what each of it is for.
 FROM nvidia/cuda:13.0.1-devel-ubuntu24.04
 
-# DeepSpeed compiles its optimiser for the host when it is first used; bubblewrap is the wall without a Docker engine.
+# vLLM's libraries compile kernels for the GPUs they find; bubblewrap is the executor's wall without a Docker engine.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends build-essential bubblewrap git python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*

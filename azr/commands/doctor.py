@@ -25,7 +25,7 @@ _ABOUT = (
 def main(argv: Sequence[str]) -> int:
     """0 when nothing is missing, else 1. Raises ValueError for a mistake in the options."""
     own, overrides = plan.split(argv)
-    options = _parser().parse(own)
+    options = parser().parse(own)
     if overrides and options.recipe is None:
         raise ValueError(f"{overrides[0]} is an option of a recipe: name one with --recipe.")
     config = run.parse(plan.recipe(options.recipe), overrides).config if options.recipe is not None else None
@@ -61,11 +61,12 @@ def checks(config: Config | None, name: str, address: str | None) -> Iterator[tu
         yield "cluster", cluster.check(address, bundles, own.train.device)
 
 
-def _parser() -> Parser:
-    parser = Parser("doctor", _ABOUT)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    parser.add_argument("--recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
-    parser.add_argument(
+def parser() -> Parser:
+    """Of this command's own options."""
+    made = Parser("doctor", _ABOUT)
+    made.add_argument("--json", action="store_true", help="print one JSON object instead")
+    made.add_argument("--recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
+    made.add_argument(
         "--cluster", metavar="ADDRESS", help="look at this Ray cluster too; auto for the one started here"
     )
-    return parser
+    return made

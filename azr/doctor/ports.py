@@ -34,7 +34,7 @@ def is_free(port: int) -> bool:
 
 def heads(proc: Path = Path("/proc")) -> set[int]:
     """Ports of the Ray clusters whose head runs here, of those that were started with a port of the user's choice."""
-    found = set()
+    found: set[int] = set()
     for process in proc.glob("[0-9]*"):
         try:
             if (process / "comm").read_text().strip() == "gcs_server":
