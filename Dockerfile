@@ -1,9 +1,12 @@
-# The training image, for machines with NVIDIA GPUs.
-#   docker build -t azr .
-#   docker run --rm -it --gpus all --ipc=host --ulimit memlock=-1 -v "$PWD/orz_ckpt:/azr/orz_ckpt" azr
-#   then, inside:  python -m playground.RECIPE --help
+# The training image, for machines with NVIDIA GPUs (driver 580 or newer).
+#   docker build -t azr .                          # --build-arg FLASH=1 adds flash-attn, an hour of compiling
+#   docker run --rm -it --gpus all --ipc=host --ulimit memlock=-1 --ulimit nofile=65536 \
+#       -v "$PWD/orz_ckpt:/azr/orz_ckpt" -v /var/run/docker.sock:/var/run/docker.sock azr
+#   then, inside:  azr doctor --recipe azr_coder7b_ppo
+# docker/compose.yaml says the same once, and starts a cluster; docs/cluster.md tells what each of it is for.
 FROM nvidia/cuda:13.0.1-devel-ubuntu24.04
 
+# vLLM's libraries compile kernels for the GPUs they find; bubblewrap is the executor's wall without a Docker engine.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends build-essential bubblewrap git python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
@@ -16,7 +19,11 @@ COPY Makefile pyproject.toml ./
 COPY requirements requirements
 RUN make install FLAVOUR=gpu
 
+ARG FLASH=0
+RUN test "$FLASH" = 0 \
+    || MAX_JOBS=8 pip install --no-build-isolation -c requirements/gpu.lock -e '.[flash]'
+
 COPY . .
 RUN pip install --no-deps --no-build-isolation -e .
 
-ENTRYPOINT ["/bin/bash"]
+CMD ["/bin/bash"]

@@ -7,9 +7,11 @@ ARGS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check
-LOCK := requirements/cpu.lock
+LOCK := requirements/$(FLAVOUR).lock
 STAMP := .venv/.installed-$(FLAVOUR)
 OTHER := $(filter-out $(STAMP),.venv/.installed-cpu .venv/.installed-gpu)
+
+$(if $(filter cpu gpu,$(FLAVOUR)),,$(error FLAVOUR is cpu or gpu, not $(FLAVOUR)))
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -44,18 +46,11 @@ clean:
 	@$(PYTHON) -m venv .venv
 
 # Order matters. DeepSpeed comes as source and reads torch while it is built. torch comes with its
-# dependencies, because a CUDA build has some that a CPU build lacks. Then the CPU flavour takes the lock and nothing
-# else; the GPU flavour, which has other versions of a few packages, lets pip complete the pins of pyproject.toml.
+# dependencies, because a CUDA build from elsewhere has some that the CPU lock lacks. Then the lock and nothing else.
 $(STAMP): $(LOCK) pyproject.toml | .venv/bin/pip
-	@case '$(FLAVOUR)' in cpu|gpu) ;; *) echo 'FLAVOUR is cpu or gpu, not $(FLAVOUR)'; exit 2;; esac
 	@test ! -e $(OTHER) || { echo '.venv holds the other flavour ($(OTHER)): run make clean first, or give FLAVOUR'; exit 2; }
 	$(PIP) install -q -c $(LOCK) pip setuptools ninja packaging psutil py-cpuinfo
 	$(PIP) install -q -c $(LOCK) torch
-ifeq ($(FLAVOUR),gpu)
-	$(PIP) install -q wheel
-	DS_BUILD_OPS=0 $(PIP) install --no-build-isolation -e '.[gpu,dev]'
-else
 	DS_BUILD_OPS=0 $(PIP) install -q --no-deps --no-build-isolation -r $(LOCK)
 	$(PIP) install -q --no-deps --no-build-isolation -e .
-endif
 	@touch $@

@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     """
     if not {"--help", "-h"} & set(argv) and (not argv or argv[0].startswith("-")):
         raise ValueError(f"azr plan needs a recipe first, such as azr_coder7b_ppo; {USAGE}")
-    own, overrides = _split(argv)
+    own, overrides = split(argv)
     options = _parser().parse(own)
     config = run.parse(recipe(options.recipe), overrides).config
     preflight.check(config)
@@ -86,8 +86,8 @@ def _config_of(name: str) -> Config | None:
     return config if isinstance(config, Config) else None
 
 
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """This command's options, and those of the config, which have a dot in their name."""
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A command's own options, and those of the config, which have a dot in their name."""
     own: list[str] = []
     overrides: list[str] = []
     words = own

@@ -5,43 +5,78 @@ import json
 import pytest
 
 from azr import cli
-from azr.commands import doctor
+from azr.doctor import executor
+from azr.doctor.findings import Mark, Section, missing, ok, warning
 from azr.executor import walls
+
+CHECKS = ["machine", "gpus", "packages", "limits", "ports", "disk", "executor"]
 
 
 def test_it_agrees_with_the_walls_of_this_machine(capsys):
     assert cli.dispatch(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["ok"] and list(report["checks"]) == list(doctor.CHECKS)
+    assert report["ok"] and list(report["checks"]) == CHECKS
     found = {finding["name"]: finding for finding in report["checks"]["executor"]["findings"]}
     assert list(found) == list(walls.BACKENDS)
-    assert any(finding["works"] for finding in found.values())
-    facts = [finding["name"] for finding in report["checks"]["machine"]["findings"]]
-    assert facts == ["python", "system", "user", "cores", "cgroups", "user namespaces", "seccomp filters"]
+    assert any(finding["mark"] == "ok" for finding in found.values())
+    facts = {finding["name"] for finding in report["checks"]["machine"]["findings"]}
+    assert facts >= {"python", "system", "user", "cores", "cgroups", "user namespaces", "seccomp filters"}
+
+
+def test_a_recipe_that_runs_on_any_machine(capsys):
+    assert cli.dispatch(["doctor", "--json", "--recipe", "azr_14m_mini", "--train.device", "cpu"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert list(report["checks"]) == [*CHECKS, "recipe"]
+    assert report["checks"]["recipe"]["title"] == "Recipe azr_14m_mini"
+
+
+def test_a_recipe_that_misses_something(capsys):
+    assert cli.dispatch(["doctor", "--recipe", "azr_14m_mini", "--model.path", "data/nothing"]) == 1
+    assert "missing there is no folder data/nothing" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["--train.device", "cpu"], "--train.device is an option of a recipe: name one with --recipe."),
+        (["--recipe", "azr_8b"], "There is no recipe 'azr_8b'"),
+        (["--recipe", "azr_14m_mini", "--train.devise", "cpu"], "There is no option --train.devise"),
+    ],
+)
+def test_a_mistake_is_one_sentence(argv, said, capsys):
+    assert cli.dispatch(["doctor", *argv]) == 2
+    written = capsys.readouterr()
+    assert written.err.startswith(f"error: {said}") and not written.out
 
 
 REPORTS = [
-    ([("a", False, "install a"), ("b", True, "offers b"), ("c", True, "offers c")], 0, "runs behind b unless"),
-    ([("a", False, "install a"), ("b", False, "start b")], 1, "No backend works"),
+    ([("a", False, "install a"), ("b", True, "offers b"), ("c", True, "offers c")], True, "runs behind b unless"),
+    ([("a", False, "install a"), ("b", False, "start b")], False, "No backend works"),
 ]
 
 
-@pytest.mark.parametrize("report, code, verdict", REPORTS, ids=["one works", "none works"])
-def test_the_exit_code_says_whether_programs_can_run(report, code, verdict, capsys, monkeypatch):
-    monkeypatch.setattr(walls, "report", lambda config: report)
-    assert cli.dispatch(["doctor"]) == code
-    text = capsys.readouterr().out
-    assert all(name in text and says in text for name, _, says in report)
-    assert verdict in text
-    assert cli.dispatch(["doctor", "--json"]) == code
-    assert json.loads(capsys.readouterr().out)["ok"] is (code == 0)
+@pytest.mark.parametrize("report, works, verdict", REPORTS, ids=["one works", "none works"])
+def test_one_backend_is_enough(report, works, verdict):
+    section = executor.judge(report)
+    assert section.ok is works and verdict in section.verdict
+    assert section.findings[0].mark is (Mark.WARNING if works else Mark.MISSING)
+    assert all(name in section.text(80) and says in section.text(80) for name, _, says in report)
 
 
-def test_long_sentences_are_wrapped_to_the_terminal(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
+def test_a_section_is_ok_until_something_is_missing():
+    assert Section(title="t", findings=[ok("a", "x"), warning("b", "y")]).ok
+    section = Section(title="t", findings=[ok("a", "x"), missing("b", "y")], verdict="v")
+    assert not section.ok
+    assert section.tree() == {
+        "title": "t",
+        "findings": [{"name": "a", "mark": "ok", "says": "x"}, {"name": "b", "mark": "missing", "says": "y"}],
+        "verdict": "v",
+        "ok": False,
+    }
+
+
+def test_long_sentences_are_wrapped_to_the_terminal():
     says = "there is no engine behind /var/run/docker.sock; " * 4 + "end"
-    monkeypatch.setattr(walls, "report", lambda config: [("docker", False, says), ("namespace", True, "offers")])
-    assert cli.dispatch(["doctor"]) == 0
-    report = capsys.readouterr().out.partition("strongest first\n")[2]
-    assert max(map(len, report.splitlines())) <= 60
-    assert says in " ".join(report.split())
+    text = executor.judge([("docker", False, says), ("namespace", True, "offers")]).text(60)
+    assert max(map(len, text.splitlines())) <= 60
+    assert says in " ".join(text.split())

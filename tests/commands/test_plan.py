@@ -104,6 +104,27 @@ def test_the_gpu_recipes_are_the_papers(capsys):
         assert config.algorithm == base.paper.algorithm and config.train.policy_lr == 1e-6
 
 
+CRITIC_FREE = ["--algorithm.estimator", "trrpp", "--algorithm.kl-coef", "0"]
+
+
+@pytest.mark.parametrize("flags", [[], CRITIC_FREE], ids=["as it is", "critic-free"])
+@pytest.mark.parametrize("name", recipes())
+def test_every_recipe_fits_on_the_gpus_it_is_for(name, flags, capsys):
+    gpus = str(SHIPPED.get(name, 1))
+    assert cli.dispatch(["plan", name, "--gpus", gpus, "--gpu-memory", "80", *flags]) == 0
+    text = capsys.readouterr().out
+    assert f"fits on 1 node(s) of {gpus} GPU(s)" in text
+    assert ("critic" in text) == (recipes()[name].algorithm.needs_critic and not flags)
+    if name in SHIPPED:  # of a tiny model the line says nothing and is left out
+        assert ("reference parameters" in text) == (not flags)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_debug_leaves_a_recipe_that_can_run_critic_free_too(name):
+    for flags in ([], CRITIC_FREE):
+        preflight.check(run.parse(base.tiny(recipes()[name]), flags).config)
+
+
 def test_debug_shrinks_the_batch_and_keeps_the_rest():
     config = base.tiny(recipes()["azr_coder14b_ppo"])
     preflight.check(config)

@@ -1,0 +1,74 @@
+"""What a check says: findings with a mark each, in sections, and how they look on a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Mark(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    """A run can start, but slower, weaker or not as tested."""
+    MISSING = "missing"
+    """No run can start before this is mended."""
+    FACT = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the report; what is not ok says what to do about it."""
+
+    name: str
+    mark: Mark
+    says: str
+
+
+def fact(name: str, says: str) -> Finding:
+    return Finding(name=name, mark=Mark.FACT, says=says)
+
+
+def ok(name: str, says: str) -> Finding:
+    return Finding(name=name, mark=Mark.OK, says=says)
+
+
+def warning(name: str, says: str) -> Finding:
+    return Finding(name=name, mark=Mark.WARNING, says=says)
+
+
+def missing(name: str, says: str) -> Finding:
+    return Finding(name=name, mark=Mark.MISSING, says=says)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """What one check found."""
+
+    title: str
+    findings: list[Finding]
+    verdict: str = field(default="")
+    """One sentence on what follows; empty where nothing does."""
+
+    @property
+    def ok(self) -> bool:
+        return all(finding.mark is not Mark.MISSING for finding in self.findings)
+
+    def tree(self) -> dict[str, Any]:
+        """As plain data, for JSON."""
+        lines = [{"name": each.name, "mark": str(each.mark), "says": each.says} for each in self.findings]
+        return {"title": self.title, "findings": lines, "verdict": self.verdict, "ok": self.ok}
+
+    def text(self, columns: int) -> str:
+        """For a terminal, with an empty line at the end."""
+        name_width = max((len(each.name) for each in self.findings), default=0)
+        mark_width = max((len(each.mark) for each in self.findings), default=0)
+        lines = [self.title]
+        for each in self.findings:
+            start = f"  {each.name:<{name_width}}  " + (f"{each.mark:<{mark_width}}  " if mark_width else "")
+            width = max(columns, len(start) + 30)
+            lines += textwrap.wrap(
+                each.says, width, initial_indent=start, subsequent_indent=" " * len(start), break_long_words=False
+            )
+        return "\n".join([*lines, *textwrap.wrap(self.verdict, max(columns, 40)), ""])

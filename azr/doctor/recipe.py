@@ -1,0 +1,106 @@
+"""Whether a recipe finds here what it needs: GPUs, memory, model files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from azr.cluster.plan.assumptions import Assumptions, Machine
+from azr.cluster.plan.memory import Role, element_bytes, roles
+from azr.cluster.plan.shapes import ModelShape, shape_of
+from azr.cluster.plan.verdict import gpus_wanted, plan_run
+from azr.config import Config
+from azr.doctor import model
+from azr.doctor.findings import Finding, Section, missing, ok, warning
+from azr.doctor.gpus import Gpus
+from azr.doctor.model import Hub
+
+GIB = 2**30
+_STATE = 12
+"""Bytes per trained parameter in a checkpoint: a float32 copy and two moments."""
+_CPU_STATE = 20
+"""Bytes per trained parameter of a CPU run: those, float32 gradients and the weights, at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """What this machine has."""
+
+    gpus: Gpus
+    memory: int
+    """Bytes."""
+
+
+def check(config: Config, name: str, hub: Hub, here: Here | None) -> Section:
+    """`here`: where the run's actors will live; None when that is on a cluster, which has a check of its own."""
+    findings = []
+    if here is not None:
+        takes = _on_gpus(config, name, here) if _takes_gpus(config, here.gpus) else _on_cpu(config, here.memory)
+        findings.append(takes)
+    return Section(title=f"Recipe {name}", findings=[*findings, *_models(config, hub)])
+
+
+def checkpoint_bytes(config: Config) -> float:
+    """Of one checkpoint of the run; 0 when the shape of a model is not known."""
+    found = _roles(config)
+    trained = sum(_STATE * role.parameters for role in found if role.trains)
+    return trained + (element_bytes(config.train) * found[0].parameters if found else 0)
+
+
+def _models(config: Config, hub: Hub) -> Iterator[Finding]:
+    paths = {"model.path": config.model.path}
+    if config.algorithm.needs_critic and config.model.critic_path is not None:
+        paths["model.critic_path"] = config.model.critic_path
+    for knob, path in paths.items():
+        shape = _shape(path)
+        expected = element_bytes(config.train) * shape.parameters if shape is not None else None
+        yield model.check(path, knob, expected, hub)
+
+
+def _takes_gpus(config: Config, gpus: Gpus) -> bool:
+    return config.train.device == "cuda" or (config.train.device == "auto" and bool(gpus.found))
+
+
+def _on_gpus(config: Config, name: str, here: Here) -> Finding:
+    wanted, present = gpus_wanted(config), len(here.gpus.found)
+    if not present:
+        return missing(
+            "GPUs", f"it asks for {wanted} and there is none: see the GPUs above, or set train.device to cpu"
+        )
+    # Counts are certain; bytes rest on the plan's assumptions.
+    short = missing if wanted > present else warning
+    machine = Machine(gpus=present, gpu_memory_gib=here.gpus.memory_gib, host_memory_gib=here.memory / GIB)
+    try:
+        plan, advice = plan_run(config, machine, Assumptions())
+    except ValueError as error:
+        return short("GPUs", f"it asks for {wanted} and there are {present}; whether it fits is not known: {error}")
+    if not plan.problems:
+        return ok("GPUs", f"it takes {wanted} of {present}, {plan.peak / GIB:.0f} GiB of the fullest, by the plan")
+    turns = " ".join(turn.option for turn in advice)
+    more = f"azr plan {name} --gpus {present} --gpu-memory {here.gpus.memory_gib:.0f} says more"
+    return short("GPUs", f"{'; '.join(plan.problems)}: {f'try {turns}; {more}' if turns else more}")
+
+
+def _on_cpu(config: Config, memory: int) -> Finding:
+    needed = sum(_CPU_STATE * role.parameters for role in _roles(config) if role.trains)
+    if needed > memory:
+        return missing(
+            "GPUs",
+            f"there is none, and on the CPU its trainers alone take {needed / GIB:.0f} GiB of {memory / GIB:.0f}: run "
+            f"it on a machine with {gpus_wanted(config)} GPUs",
+        )
+    return ok("GPUs", "none; it runs on the CPU")
+
+
+def _roles(config: Config) -> list[Role]:
+    """Those of known shape: all or none."""
+    policy = _shape(config.model.path)
+    critic = policy if config.model.critic_path is None else _shape(config.model.critic_path)
+    return roles(config, policy, critic) if policy is not None and critic is not None else []
+
+
+def _shape(path: str) -> ModelShape | None:
+    try:
+        return shape_of(path)
+    except ValueError:
+        return None

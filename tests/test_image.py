@@ -1,0 +1,98 @@
+"""The training image and its compose file, as far as they can be judged without building: no registry is asked."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+COMPOSE = ROOT / "docker" / "compose.yaml"
+BUILD_TOOLS = {"pip", "setuptools", "ninja", "packaging", "psutil", "py-cpuinfo"}
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Of the Dockerfile: name and arguments, continued lines joined."""
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(name, rest) for name, _, rest in (line.partition(" ") for line in lines)]
+
+
+def lock(flavour: str) -> dict[str, str]:
+    lines = (ROOT / "requirements" / f"{flavour}.lock").read_text().splitlines()
+    pins = [line.split("==") for line in lines if not line.startswith("#")]
+    return {canonicalize_name(name): version for name, version in pins}
+
+
+def test_every_instruction_is_one_that_docker_knows():
+    names = [name for name, _ in instructions()]
+    assert names[0] == "FROM"
+    assert set(names) <= {"FROM", "RUN", "WORKDIR", "ENV", "COPY", "ARG", "CMD"}
+
+
+def test_what_the_image_copies_is_there_and_not_ignored():
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    for name, rest in instructions():
+        if name == "COPY":
+            *sources, _ = rest.split()
+            assert all((ROOT / source).exists() and source not in ignored for source in sources)
+
+
+def test_packages_come_from_the_gpu_lock_before_the_sources_do():
+    text = [f"{name} {rest}" for name, rest in instructions()]
+    install = text.index("RUN make install FLAVOUR=gpu")
+    assert text.index("COPY requirements requirements") < install < text.index("COPY . .")
+    makefile = (ROOT / "Makefile").read_text()
+    assert "LOCK := requirements/$(FLAVOUR).lock" in makefile and re.search(r"^install: ", makefile, re.MULTILINE)
+
+
+def test_the_base_has_the_cuda_that_the_lock_is_for():
+    base = next(rest for name, rest in instructions() if name == "FROM")
+    major, minor = re.fullmatch(r"nvidia/cuda:(\d+)\.(\d+)\.\d+-devel-ubuntu24\.04", base).groups()
+    assert lock("gpu")["nvidia-cuda-runtime"].startswith(f"{major}.{minor}.")
+
+
+@pytest.mark.parametrize("flavour", ["cpu", "gpu"])
+def test_a_lock_holds_what_the_project_pins(flavour):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    found = lock(flavour)
+    assert found.keys() >= BUILD_TOOLS
+    for line in [*project["dependencies"], *extras[flavour], *extras["dev"]]:
+        wanted = Requirement(line)
+        assert found[canonicalize_name(wanted.name)] in wanted.specifier
+
+
+def test_both_flavours_have_the_same_versions_but_for_what_differs_by_nature():
+    cpu, gpu = lock("cpu"), lock("gpu")
+    assert {name for name in cpu.keys() & gpu.keys() if cpu[name] != gpu[name]} <= {"apache-tvm-ffi"}
+
+
+def services() -> dict:
+    return yaml.safe_load(COMPOSE.read_text())["services"]
+
+
+def test_the_compose_file_builds_this_image_and_mounts_what_runs_need():
+    assert set(services()) == {"head", "worker"}
+    for service in services().values():
+        assert (COMPOSE.parent / service["build"] / "Dockerfile").resolve() == ROOT / "Dockerfile"
+        assert service["ipc"] == service["network_mode"] == "host"
+        targets = [volume.rsplit(":", 1)[1] for volume in service["volumes"]]
+        assert targets == ["/azr/orz_ckpt", "/root/.cache/huggingface", "/var/run/docker.sock"]
+        [device] = service["deploy"]["resources"]["reservations"]["devices"]
+        assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+
+
+def test_its_commands_are_ones_that_ray_understands():
+    from ray.scripts.scripts import start
+
+    known = {option for parameter in start.params for option in parameter.opts}
+    for service in services().values():
+        program, verb, *options = shlex.split(service["command"].replace("${HEAD_ADDRESS:-127.0.0.1}", "10.0.0.1"))
+        assert (program, verb) == ("ray", "start")
+        assert {option for option in options if option.startswith("--")} <= known
+        start.make_context("start", options)
