@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from azr.config import RolloutConfig
+from azr.environment import KERNEL_CACHES
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -50,6 +51,7 @@ def _set_environment(model_path: str, threads: int) -> None:
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     os.environ["OMP_WAIT_POLICY"] = "passive"
     os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ.update(KERNEL_CACHES)
     # Without this vLLM refuses to run the model inside the core process, see `_cpu`.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if Path(model_path).is_dir():

@@ -14,6 +14,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from azr.concurrency import awaited
 from azr.config import Config
+from azr.environment import KERNEL_CACHES
 from azr.train.worker import Device, RoleWorker
 
 SHUTDOWN_S = 30.0
@@ -54,7 +55,7 @@ class RoleGroup:
         """
         remote = ray.remote(worker)
         # DeepSpeed picks its device and its build mode when it is imported, so the process must be born with them.
-        env = {"env_vars": {"DS_ACCELERATOR": device, "DS_BUILD_OPS": "0"}}
+        env = {"env_vars": {"DS_ACCELERATOR": device, "DS_BUILD_OPS": "0", **KERNEL_CACHES}}
         actors = [
             remote.options(**share, runtime_env=env).remote(role, rank, len(options), device, config)
             for rank, share in enumerate(options)
