@@ -95,7 +95,15 @@ def estimate_advantages(graded: Graded, config: AlgorithmConfig) -> Advantages:
     if config.estimator not in ESTIMATORS:
         raise ValueError(f"Unknown estimator {config.estimator!r}; choose one of {', '.join(sorted(ESTIMATORS))}.")
     advantages_R, returns_R = ESTIMATORS[config.estimator](graded, config)
+    if config.weighting == "trajectory":
+        advantages_R = advantages_R * _equal_shares(graded.lengths_N)[graded.owner_R]
     return Advantages(advantages_R=advantages_R.float(), returns_R=returns_R.float())
+
+
+def _equal_shares(lengths_N: Tensor) -> Tensor:
+    """What a token weighs when every trajectory weighs as much as one of mean length (N)."""
+    spoken_N = lengths_N[lengths_N > 0].double()
+    return spoken_N.mean() / lengths_N.double().clamp(min=1) if len(spoken_N) else lengths_N.double()
 
 
 def discounted_sum(x_R: Tensor, owner_R: Tensor, decay: float) -> Tensor:

@@ -1,10 +1,11 @@
 """Exact causal attention inside each sample of a packed stream, as plug-ins of transformers' attention interface.
 
 Isolation rests on explicit sample borders, never on a mask or on guessing from position ids: a model's forward is
-given ``segments=Segments.of(cu_seqlens)`` and hands it down to every attention layer.
+given ``segments=Segments.of(cu_seqlens, layout_E)`` and hands it down to every attention layer. Samples that share a
+prompt share its stream tokens; attention alone lays them out in full, all other layers see each token once.
 
-Legend: T stream tokens, S samples, B samples of a bucket, L their padded length, H query heads, K key/value heads,
-D head dimension.
+Legend: T stream tokens, S samples, E tokens of all samples laid out in full, B samples of a bucket, L their padded
+length, H query heads, K key/value heads, D head dimension.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -40,22 +42,34 @@ class Segments:
     """Borders of the samples in a stream, prepared once per forward for all layers."""
 
     cu_seqlens: Tensor
-    """int32, (S + 1)."""
+    """int32, (S + 1), in the full layout."""
+    layout_E: Tensor | None
+    """Stream position of each token of the full layout; None where nothing is shared, so that both are the same."""
+    first_T: Tensor
+    """Where each stream token first stands in the full layout."""
     max_length: int
     """Tokens of the longest sample."""
     buckets: tuple[Bucket, ...]
     restore_T: Tensor
-    """Where each stream token is found in the concatenated real cells of all buckets."""
+    """Where each stream token is first found in the concatenated real cells of all buckets."""
 
     @classmethod
-    def of(cls, cu_seqlens: Tensor) -> Segments:
-        """Read the borders (S + 1). Costs one device synchronisation."""
-        borders = cu_seqlens.tolist()
+    def of(cls, cu_seqlens: Tensor, layout_E: Tensor) -> Segments:
+        """Read borders (S + 1) and layout of ``PackedBatch``. Costs two device synchronisations."""
+        borders, layout = cu_seqlens.tolist(), layout_E.cpu()
         samples = sorted(pairwise(borders), key=lambda s: s[0] - s[1])
+        buckets = [_bucket(group) for group in _like_lengths(samples)]
+        order = torch.cat([gather_BL.flatten()[cells] for gather_BL, cells in buckets])
+        first_T = torch.from_numpy(np.unique(layout.numpy(), return_index=True)[1])
         device = cu_seqlens.device
-        buckets = tuple(_bucket(group, device) for group in _like_lengths(samples))
-        order = torch.cat([b.gather_BL.flatten()[b.cells] for b in buckets])
-        return cls(cu_seqlens, samples[0][1] - samples[0][0], buckets, torch.argsort(order))
+        return cls(
+            cu_seqlens,
+            layout_E if len(first_T) < len(layout) else None,
+            first_T.to(device),
+            samples[0][1] - samples[0][0],
+            tuple(Bucket(layout[gather_BL].to(device), cells.to(device)) for gather_BL, cells in buckets),
+            torch.argsort(order)[first_T].to(device),
+        )
 
 
 SHORT = 256
@@ -76,13 +90,14 @@ def _like_lengths(samples: list[tuple[int, int]]) -> list[list[tuple[int, int]]]
     return groups
 
 
-def _bucket(samples: list[tuple[int, int]], device: torch.device) -> Bucket:
+def _bucket(samples: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    """As the fields of a bucket, in the full layout."""
     borders = torch.tensor(samples)
     start_B, length_B = borders[:, 0], borders[:, 1] - borders[:, 0]
     offset_L = torch.arange(int(length_B[0]))
     gather_BL = start_B[:, None] + torch.minimum(offset_L, length_B[:, None] - 1)
     cells = (offset_L < length_B[:, None]).flatten().nonzero().squeeze(1)
-    return Bucket(gather_BL.to(device), cells.to(device))
+    return gather_BL, cells
 
 
 def choose_attention(choice: Literal["auto", "flash", "sdpa"], device: torch.device | str, dtype: torch.dtype) -> str:
@@ -105,11 +120,16 @@ def varlen_attention(
 ) -> tuple[Tensor, None]:  # fmt: skip
     """transformers attention function: query (1, H, T, D), key and value (1, K, T, D) to (1, T, H, D)."""
     assert attention_mask is None and dropout == 0.0
+    q, k, v = _stream(query), _stream(key), _stream(value)
+    if segments.layout_E is not None:
+        q, k, v = (x.index_select(0, segments.layout_E) for x in (q, k, v))
     out_THD: Tensor = varlen_attn(  # type: ignore[assignment]  # a tuple only when auxiliary outputs are asked for
-        _stream(query), _stream(key), _stream(value), segments.cu_seqlens, segments.cu_seqlens,
+        q, k, v, segments.cu_seqlens, segments.cu_seqlens,
         segments.max_length, segments.max_length, scale=scaling, enable_gqa=True,
         window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
     )  # fmt: skip
+    if segments.layout_E is not None:
+        out_THD = out_THD.index_select(0, segments.first_T)
     return out_THD.unsqueeze(0), None
 
 

@@ -1,6 +1,6 @@
 """The two networks that are trained, over packed streams: a policy and a critic.
 
-Legend: T stream tokens, R response tokens, S samples, H hidden size.
+Legend: T stream tokens, E tokens of all samples laid out in full, R response tokens, S samples, H hidden size.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from azr.algorithms.attention import Segments
 from azr.algorithms.logprobs import LogprobHead
 
 
-def _hidden(backbone: PreTrainedModel, token_ids_T: Tensor, position_ids_T: Tensor, cu_seqlens: Tensor) -> Tensor:
+def _hidden(
+    backbone: PreTrainedModel, token_ids_T: Tensor, position_ids_T: Tensor, cu_seqlens: Tensor, layout_E: Tensor
+) -> Tensor:
     """Last hidden states of a packed stream, (T, H)."""
     output = backbone(
         input_ids=token_ids_T[None],
         position_ids=position_ids_T[None],
         use_cache=False,
-        segments=Segments.of(cu_seqlens),
+        segments=Segments.of(cu_seqlens, layout_E),
     )
     hidden_1TH: Tensor = output.last_hidden_state
     return hidden_1TH.squeeze(0)
@@ -63,12 +65,13 @@ class PolicyModel(nn.Module):
         token_ids_T: Tensor,
         position_ids_T: Tensor,
         cu_seqlens: Tensor,
+        layout_E: Tensor,
         predict_R: Tensor,
         target_R: Tensor,
         temperature: float,
     ) -> tuple[Tensor, Tensor]:
         """Logprobs and entropies of the response tokens, two float32 arrays (R,); arguments as in ``PackedBatch``."""
-        hidden_TH = _hidden(self.hf.base_model, token_ids_T, position_ids_T, cu_seqlens)
+        hidden_TH = _hidden(self.hf.base_model, token_ids_T, position_ids_T, cu_seqlens, layout_E)
         head: LogprobHead = self.hf.get_output_embeddings()
         logprobs_R, entropy_R = head(hidden_TH.index_select(0, predict_R), target_R, temperature)
         return logprobs_R, entropy_R
@@ -107,8 +110,10 @@ class CriticModel(nn.Module):
         backbone = AutoModel.from_pretrained(path, dtype=dtype, attn_implementation=attention)
         return cls(backbone, gradient_checkpointing=gradient_checkpointing)
 
-    def forward(self, token_ids_T: Tensor, position_ids_T: Tensor, cu_seqlens: Tensor, predict_R: Tensor) -> Tensor:
+    def forward(
+        self, token_ids_T: Tensor, position_ids_T: Tensor, cu_seqlens: Tensor, layout_E: Tensor, predict_R: Tensor
+    ) -> Tensor:
         """Values (R,) in float32; arguments as in ``PackedBatch``."""
-        hidden_TH = _hidden(self.backbone, token_ids_T, position_ids_T, cu_seqlens)
+        hidden_TH = _hidden(self.backbone, token_ids_T, position_ids_T, cu_seqlens, layout_E)
         values_R: Tensor = self.head(hidden_TH.index_select(0, predict_R))
         return values_R

@@ -1,6 +1,7 @@
 """From trajectories to packed streams: what goes into which micro-batch, and the tensors of one of them.
 
-Legend: T tokens of a stream, S samples in it, R response tokens in it, N trajectories of a batch.
+Legend: T tokens of a stream, S samples in it, E tokens of these samples laid out one after the other, R response
+tokens in it, N trajectories of a batch. E is larger than T where samples share a prompt, which is in the stream once.
 
 Alignment: every per-token number belongs to a *response token* and lives in an array of length R, samples in
 stream order, without padding. Response token r is ``target_R[r]``, and is predicted from stream position
@@ -32,11 +33,13 @@ class PackedBatch:
     indices: tuple[int, ...]
     """Numbers of the packed trajectories in the batch they came from."""
     token_ids_T: Tensor
-    """int64; prompt then response of each sample, exactly as sampled."""
+    """int64; of each sample its prompt, unless an earlier one had the same, and its response, exactly as sampled."""
     position_ids_T: Tensor
-    """int64; restarts at 0 with each sample."""
+    """int64; place in the sample, from 0."""
+    layout_E: Tensor
+    """int64; stream position of every token of the samples laid out in full."""
     cu_seqlens: Tensor
-    """int32, (S + 1): sample s is the stream's ``[cu_seqlens[s], cu_seqlens[s + 1])``."""
+    """int32, (S + 1): sample s is ``layout_E[cu_seqlens[s] : cu_seqlens[s + 1]]``."""
     predict_R: Tensor
     """int64; stream position whose hidden state predicts the response token."""
     target_R: Tensor
@@ -67,20 +70,30 @@ def pack(
     the slices of the packed ones are taken. Raises ValueError for an unknown column or one of another length.
     """
     chosen = [completions[i] for i in indices]
-    lengths = [len(c.prompt_ids) + len(c.response_ids) for c in chosen]
     assert all(c.prompt_ids for c in chosen), "a completion without a prompt has nothing to predict its first token"
-    starts = list(accumulate(lengths, initial=0))
-    predict = [
-        torch.arange(start + len(c.prompt_ids) - 1, end - 1)
-        for start, end, c in zip(starts, starts[1:], chosen, strict=False)
-    ]
-    filler = not chosen
+    tokens: list[int] = []
+    places: list[int] = []
+    prompts: dict[tuple[int, ...], range] = {}
+    layout: list[int] = []
+    predict: list[int] = []
+    for c in chosen:
+        if c.prompt_ids not in prompts:
+            prompts[c.prompt_ids] = range(len(tokens), len(tokens) + len(c.prompt_ids))
+            tokens += c.prompt_ids
+            places += range(len(c.prompt_ids))
+        prompt, response = prompts[c.prompt_ids], range(len(tokens), len(tokens) + len(c.response_ids))
+        tokens += c.response_ids
+        places += range(len(c.prompt_ids), len(c.prompt_ids) + len(c.response_ids))
+        layout += [*prompt, *response]
+        predict += [prompt[-1], *response][: len(response)]
+    lengths = [len(c.prompt_ids) + len(c.response_ids) for c in chosen]
     return PackedBatch(
         indices=tuple(indices),
-        token_ids_T=_flat([t for c in chosen for t in (*c.prompt_ids, *c.response_ids)] or [0], torch.int64),
-        position_ids_T=torch.cat([torch.arange(n) for n in lengths or [1]]),
-        cu_seqlens=_flat([0, 1] if filler else starts, torch.int32),
-        predict_R=torch.cat([torch.arange(0), *predict]),
+        token_ids_T=_flat(tokens or [0], torch.int64),
+        position_ids_T=_flat(places or [0], torch.int64),
+        layout_E=_flat(layout or [0], torch.int64),
+        cu_seqlens=_flat(list(accumulate(lengths or [1], initial=0)), torch.int32),
+        predict_R=_flat(predict, torch.int64),
         target_R=_flat([t for c in chosen for t in c.response_ids], torch.int64),
         behaviour_logprobs_R=_flat([x for c in chosen for x in c.logprobs], torch.float32),
         **_slices([len(c.response_ids) for c in completions], indices, columns or {}),
@@ -114,6 +127,28 @@ def unpack(indices: Sequence[Sequence[int]], outputs: Sequence[Tensor], response
     for part, output in zip(indices, outputs, strict=True):
         pieces.update(zip(part, output.split([response_lengths[i] for i in part]), strict=True) if part else {})
     return torch.cat([pieces[i] for i in range(len(response_lengths))])
+
+
+def share_prompts(completions: Sequence[Completion], tokens_per_micro_batch: int) -> list[list[int]]:
+    """Numbers of completions that had best travel together: those of one prompt, as many as a micro-batch holds."""
+    bundles: list[list[int]] = []
+    open_bundles: dict[tuple[int, ...], tuple[list[int], int]] = {}
+    for number, c in enumerate(completions):
+        bundle, tokens = open_bundles.get(c.prompt_ids, ([], len(c.prompt_ids)))
+        if bundle and tokens + len(c.response_ids) > tokens_per_micro_batch:
+            bundle, tokens = [], len(c.prompt_ids)
+        if not bundle:
+            bundles.append(bundle)
+        bundle.append(number)
+        open_bundles[c.prompt_ids] = bundle, tokens + len(c.response_ids)
+    return bundles
+
+
+def stream_length(completions: Sequence[Completion]) -> int:
+    """Tokens that these completions take in one stream."""
+    return sum(len(prompt) for prompt in {c.prompt_ids for c in completions}) + sum(
+        len(c.response_ids) for c in completions
+    )
 
 
 def plan_micro_batches(lengths: Sequence[int], ranks: int, tokens_per_micro_batch: int) -> list[list[list[int]]]:

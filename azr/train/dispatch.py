@@ -14,7 +14,7 @@ from ray.actor import ActorHandle
 from torch import Tensor
 
 from azr.algorithms.losses import Sums, add_sums, mismatch_metrics, policy_metrics, value_metrics
-from azr.algorithms.packing import PackedBatch, pack, plan_micro_batches, unpack
+from azr.algorithms.packing import PackedBatch, pack, plan_micro_batches, share_prompts, stream_length, unpack
 from azr.config import TrainConfig
 from azr.records import Completion
 from azr.train.group import RoleGroup
@@ -47,8 +47,8 @@ async def update_policy(
 ) -> dict[str, float]:
     """One optimizer step of the policy; `columns` as in `azr.algorithms.packing.pack`, with `advantages` at least.
 
-    Returns means per token, `grad_norm`, `lr`, `micro_batches` (per rank), `packing` (the share of real tokens in
-    what was computed), and as `mismatch_…` how far the engines'
+    Returns means per token, `grad_norm`, `lr`, `micro_batches` (per rank), `packing` (tokens of all completions per
+    token computed: fillers lower it, shared prompts raise it above 1), and as `mismatch_…` how far the engines'
     logprobs were from the policy's own before its first step.
     """
     sums, step, before_R = await _update(group, completions, columns, train)
@@ -85,11 +85,20 @@ def split(
 ) -> list[list[PackedBatch]]:
     """Micro-batches per rank: every completion is in exactly one, and every rank has as many of them.
 
+    Completions of one prompt share a micro-batch, and that prompt's tokens, unless there are fewer prompts than ranks.
+
     Raises ValueError for fewer completions than ranks or one longer than a micro-batch.
     """
-    lengths = [len(c.prompt_ids) + len(c.response_ids) for c in completions]
+    bundles = share_prompts(completions, tokens_per_micro_batch)
+    if len(bundles) < ranks:
+        bundles = [[number] for number in range(len(completions))]
+    lengths = [stream_length([completions[i] for i in bundle]) for bundle in bundles]
     plan = plan_micro_batches(lengths, ranks, tokens_per_micro_batch)
-    return [[pack(completions, indices, columns) for indices in micro_batches] for micro_batches in plan]
+    return [[pack(completions, _members(bundles, chosen), columns) for chosen in micros] for micros in plan]
+
+
+def _members(bundles: Sequence[Sequence[int]], chosen: Sequence[int]) -> list[int]:
+    return sorted(number for bundle in chosen for number in bundles[bundle])
 
 
 async def _score(group: RoleGroup, method: str, completions: Sequence[Completion], train: TrainConfig) -> Tensor:

@@ -75,6 +75,7 @@ class PolicyScorer(RoleWorker):
             batch.token_ids_T,
             batch.position_ids_T,
             batch.cu_seqlens,
+            batch.layout_E,
             batch.predict_R,
             batch.target_R,
             self.config.rollout.temperature,

@@ -65,6 +65,16 @@ def test_trrpp_by_hand_trajectory_weighted() -> None:
     near(got.advantages_R, [0.5**0.5] * 3 + [-(0.5**0.5)])
 
 
+def test_weighting_by_trajectory_gives_each_the_same_say() -> None:
+    rewards, lengths = [1.0, 0.0, 0.0, 1.0], [6, 1, 0, 2]
+    by_token = run("rloo", rewards, lengths, groups=list("gghh"))
+    equal = run("rloo", rewards, lengths, groups=list("gghh"), weighting="trajectory")
+    shares = [part.sum().item() for part in equal.advantages_R.split(lengths)]
+    assert shares == pytest.approx([3.0, -3.0, 0.0, 3.0])  # 9 tokens over 3 trajectories that have any
+    near(by_token.advantages_R, [1.0] * 6 + [-1.0] + [1.0] * 2)
+    near(equal.returns_R, by_token.returns_R.tolist())
+
+
 def test_trrpp_whitens_each_kind_and_role_apart() -> None:
     strata = [("a", "solver"), ("a", "proposer"), ("a", "solver"), ("a", "proposer")]
     got = run("trrpp", [10.0, 0.25, 0.0, 0.75], [1, 1, 1, 1], strata=strata)

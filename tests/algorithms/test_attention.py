@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
 from azr.algorithms import attention
 from azr.algorithms.attention import PADDED, VARLEN, Segments, choose_attention
-from azr.algorithms.packing import pack
+from azr.algorithms.packing import pack, stream_length
 
-from .tiny import VOCAB, completions, score, tiny_config, tiny_policy
+from .tiny import VOCAB, completions, groups, score, tiny_config, tiny_policy
 
 
 @pytest.fixture(autouse=True, params=[256, 0], ids=["short", "long"])
@@ -50,6 +53,23 @@ def test_a_packed_stream_equals_transformers_one_sample_at_a_time(sliding_window
     order = [3, 0, 6, 2, 5, 1, 4]
     logprobs, _ = score(packed, pack(made, order))
     torch.testing.assert_close(logprobs, torch.cat([expected[i] for i in order]), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("sliding_window", [None, 4])
+def test_samples_that_share_their_prompt_get_the_same_logprobs_and_gradients(sliding_window: int | None) -> None:
+    made = groups(3, 4)
+    order = random.Random(0).sample(range(len(made)), len(made))
+    apart, together = tiny_policy(sliding_window=sliding_window), tiny_policy(sliding_window=sliding_window)
+    batch = pack(made, order)
+    assert len(batch.token_ids_T) == stream_length(made) < len(batch.layout_E)
+    expected = torch.cat([torch.stack(score(apart, pack(made, [number])), -1) for number in order])
+    found = torch.stack(score(together, batch), -1)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    weights = torch.randn(expected.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for result in (expected, found):
+        (weights * result).sum().backward()
+    for one, other in zip(apart.parameters(), together.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-9, atol=1e-12)
 
 
 def test_samples_do_not_see_each_other() -> None:
@@ -99,7 +119,8 @@ def test_gradient_checkpointing_changes_nothing() -> None:
 def test_padding_adds_little_to_the_work() -> None:
     torch.manual_seed(0)
     lengths = torch.randint(1, 2000, (200,))
-    segments = Segments.of(torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).int())
+    borders = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).int()
+    segments = Segments.of(borders, torch.arange(int(borders[-1])))
     for bucket in segments.buckets:
         assert len(bucket.cells) >= 0.8 * bucket.gather_BL.numel()
     assert len(segments.buckets) <= 35 and segments.max_length == int(lengths.max())
@@ -116,17 +137,23 @@ def test_attention_is_chosen_by_device_and_type() -> None:
         choose_attention("flash", "cpu", torch.bfloat16)
 
 
-def test_the_flash_path_traces_with_the_kernel_s_own_shape_rules() -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_flash_path_traces_with_the_kernel_s_own_shape_rules(shared: bool) -> None:
     """No GPU is needed on torch's meta device: shapes, types and arguments of the real operator are checked."""
     model = tiny_policy(attention=VARLEN).bfloat16().to("meta")
-    batch = pack(completions(5), range(5))
-    borders = batch.cu_seqlens
+    batch = pack(groups(2, 3) if shared else completions(5), range(5))
     meta = batch.to("meta")
-    segments = Segments.of(borders)
+    segments = Segments.of(batch.cu_seqlens, batch.layout_E)
+    assert (segments.layout_E is not None) == shared
     hidden = model.hf.model(
         input_ids=meta.token_ids_T[None],
         position_ids=meta.position_ids_T[None],
         use_cache=False,
-        segments=Segments(meta.cu_seqlens, segments.max_length, segments.buckets, segments.restore_T),
+        segments=replace(
+            segments,
+            cu_seqlens=meta.cu_seqlens,
+            layout_E=meta.layout_E if shared else None,
+            first_T=segments.first_T.to("meta"),
+        ),
     ).last_hidden_state
     assert hidden.shape == (1, len(meta.token_ids_T), 32)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from azr.algorithms.packing import pack, plan_micro_batches, split_updates, unpack
+from azr.algorithms.packing import pack, plan_micro_batches, share_prompts, split_updates, stream_length, unpack
 from azr.records import Completion, FinishReason
 
 from .tiny import completions
@@ -33,6 +33,24 @@ def test_a_stream_by_hand() -> None:
     assert batch.behaviour_logprobs_R.tolist() == [-3.0, -1.0, -2.0]
     assert batch.advantages_R is not None and batch.advantages_R.tolist() == [30.0, 10.0, 20.0]
     assert batch.values_R is None
+
+
+def test_a_shared_prompt_is_in_the_stream_once() -> None:
+    made = [completion((7, 8), (1, 2)), completion((9,), (3,)), completion((7, 8), (4,)), completion((7, 8), ())]
+    batch = pack(made, [0, 1, 2, 3])
+    assert batch.token_ids_T.tolist() == [7, 8, 1, 2, 9, 3, 4]
+    assert batch.position_ids_T.tolist() == [0, 1, 2, 3, 0, 1, 2]
+    assert batch.layout_E.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 6, 0, 1]
+    assert batch.cu_seqlens.tolist() == [0, 4, 6, 9, 11]
+    assert batch.predict_R.tolist() == [1, 2, 4, 1] and batch.target_R.tolist() == [1, 2, 3, 4]
+
+
+def test_bundles_hold_one_prompt_and_no_more_than_a_micro_batch() -> None:
+    made = [completion((7, 8), (1, 2)), completion((9,), (3,)), completion((7, 8), (4,)), completion((7, 8), (5, 6))]
+    assert share_prompts(made, 100) == [[0, 2, 3], [1]]
+    assert share_prompts(made, 5) == [[0, 2], [1], [3]]
+    assert share_prompts(made, 1) == [[0], [1], [2], [3]]
+    assert stream_length(made) == 9
 
 
 def test_a_target_is_the_token_after_its_position_in_the_same_sample() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Model
@@ -74,7 +75,22 @@ def completions(count: int, seed: int = 0) -> list[Completion]:
     return made
 
 
+def groups(count: int, size: int) -> list[Completion]:
+    """Several responses to each of several prompts."""
+    return [
+        replace(response, prompt_ids=owner.prompt_ids)
+        for number, owner in enumerate(completions(count, seed=1))
+        for response in completions(size, seed=10 + number)
+    ]
+
+
 def score(model: PolicyModel, batch: PackedBatch, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
     return model(
-        batch.token_ids_T, batch.position_ids_T, batch.cu_seqlens, batch.predict_R, batch.target_R, temperature
+        batch.token_ids_T,
+        batch.position_ids_T,
+        batch.cu_seqlens,
+        batch.layout_E,
+        batch.predict_R,
+        batch.target_R,
+        temperature,
     )
