@@ -245,6 +245,8 @@ class ClusterConfig:
     """Ray cluster to join (`auto` for the one `ray start` made); none starts one on this machine."""
     cpus: int | None = None
     """CPU slots of a cluster started here, 8 when not given; they are bookkeeping, not cores."""
+    colocate: bool = True
+    """Engines share the GPUs of the trainers, and take turns with them; off, they have GPUs of their own."""
     placement_timeout_s: float = 120.0
     """How long to wait for the placement group."""
     bucket_mb: int = 256

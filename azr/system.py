@@ -48,16 +48,15 @@ class System:
     @classmethod
     async def _start_actors(cls, config: Config, placement: Placement, phase: Phase) -> Self:
         async def role(name: str, worker: type[RoleWorker]) -> RoleGroup:
-            options = [placement.options(rank) for rank in range(config.train.data_parallel)]
+            options = [placement.options(bundle) for bundle in placement.trainers]
             with phase(f"start {name}"):
                 return await RoleGroup.start(name, worker, options, config, placement.device)
 
         async def rollout_engines() -> EngineGroup:
-            width = config.rollout.tensor_parallel
+            options = [placement.options(own[0]) for own in placement.engines]
+            gpus = [tuple(b.gpu for b in own if b.gpu is not None) for own in placement.engines]
             with phase("start engines"):
-                return await EngineGroup.start(
-                    config, [placement.options(number * width) for number in range(config.rollout.engines)]
-                )
+                return await EngineGroup.start(config, options, gpus)
 
         async def executor_pool() -> RemoteExecutor:
             with phase("start executor"):

@@ -1,8 +1,10 @@
-"""How weights travel from a trainer to the engines of its node: packed into buckets of shared memory.
+"""How weights travel from a trainer to the engines: packed into buckets of shared memory.
 
 The trainer packs named tensors into one block and hands out a `WeightBucket` each time the block is full. The bucket
-is a small plain record: it says where the block is and what lies in it. Engines map the block, so no weight passes
-through a message queue. A running digest over names, types, shapes and bytes shows that all of it arrived, in order.
+is a small plain record: it says where the block is and what lies in it. Engines of the same node map the block, so no
+weight passes through a message queue; to other nodes Ray's object store carries the bytes, once per node, and a
+`BucketRelay` there puts them into shared memory again. A running digest over names, types, shapes and bytes shows that
+all of it arrived, in order.
 
 The block is anonymous memory (memfd): the kernel frees it when its writer closes it, exits or is killed, and a
 container's small /dev/shm does not bound it.
@@ -13,10 +15,11 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 import torch
 from blake3 import blake3
 
@@ -55,6 +58,11 @@ class WeightBucket:
     @property
     def nbytes(self) -> int:
         return sum(slot.nbytes for slot in self.slots)
+
+    @property
+    def extent(self) -> int:
+        """Bytes of the block up to the end of the last tensor, gaps included."""
+        return max((slot.offset + slot.nbytes for slot in self.slots), default=0)
 
 
 class WeightDigest:
@@ -128,6 +136,10 @@ class SharedMemoryBucketWriter:
             end += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
         yield WeightBucket(version, self._block.channel, tuple(slots), digest.hexdigest(), index, last=True)
 
+    def filled(self, bucket: WeightBucket) -> np.ndarray:
+        """The bytes of the block that hold this bucket, the latest one: a view, for senders to other nodes."""
+        return self._block.bytes[: bucket.extent].numpy()
+
     @property
     def channel(self) -> str:
         """Path of the current block."""
@@ -144,6 +156,29 @@ class SharedMemoryBucketWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class BucketRelay:
+    """Where buckets of another node's writer become readable on this one: in a block of its own, reused by each."""
+
+    def __init__(self) -> None:
+        self._block: _Block | None = None
+
+    def relay(self, bucket: WeightBucket, block: np.ndarray) -> WeightBucket:
+        """The bucket as this node's processes can read it, until the next one comes.
+
+        `block` (N) uint8: what `SharedMemoryBucketWriter.filled` gave.
+        """
+        if self._block is None or self._block.size < len(block):
+            self.close()
+            self._block = _Block(max(1, len(block)))
+        self._block.bytes[: len(block)].numpy()[:] = block
+        return replace(bucket, channel=self._block.channel)
+
+    def close(self) -> None:
+        if self._block is not None:
+            self._block.close()
+            self._block = None
 
 
 class _Block:

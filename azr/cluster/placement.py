@@ -1,4 +1,4 @@
-"""Where the actors of a run live: one Ray cluster, one placement group, every role colocated in its bundles."""
+"""Where the actors of a run live: one Ray cluster, one placement group, on one node or several."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import logging
 import os
 import re
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from azr.concurrency import awaited
 from azr.config import ClusterConfig, Config, TrainConfig
 
 Device = Literal["cpu", "cuda"]
@@ -68,59 +71,120 @@ def resolve_device(train: TrainConfig) -> Device:
 
 
 @dataclass(frozen=True, slots=True)
+class Bundle:
+    """One CPU slot, and on `cuda` one GPU, where a rank of every role and a part of an engine may live."""
+
+    index: int
+    """In the placement group."""
+    node: str
+    """Ray's id of its node."""
+    gpu: int | None
+    """The GPU's number on its node."""
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
-    """Reserved resources: rank i of every role, and engine i, live in bundle i."""
+    """Reserved resources: rank i of every role lives in `trainers[i]`, engine i in the bundles `engines[i]`."""
 
     group: PlacementGroup
     device: Device
-    bundles: int
+    trainers: tuple[Bundle, ...]
+    engines: tuple[tuple[Bundle, ...], ...]
+    """Of each engine one bundle per tensor-parallel GPU, all on one node."""
 
-    def options(self, bundle: int) -> dict[str, object]:
+    def options(self, bundle: Bundle) -> dict[str, object]:
         """Keyword arguments of `.options(...)` for an actor that lives in the given bundle."""
-        assert 0 <= bundle < self.bundles, f"bundle {bundle} of {self.bundles}"
-        return {
-            "num_cpus": SHARE,
-            "num_gpus": SHARE if self.device == "cuda" else 0,
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(
-                placement_group=self.group, placement_group_bundle_index=bundle
-            ),
-        }
+        return _options(self.group, bundle.index, bundle.gpu is not None)
 
     def remove(self) -> None:
         """Give the resources back; Ray ends the actors that still live in them."""
         remove_placement_group(self.group)
 
 
-async def place(config: Config) -> Placement:
-    """Reserve one bundle per data-parallel rank and engine GPU, all on one node: weights travel in its memory.
+def _options(group: PlacementGroup, index: int, with_gpu: bool) -> dict[str, object]:
+    return {
+        "num_cpus": SHARE,
+        "num_gpus": SHARE if with_gpu else 0,
+        "scheduling_strategy": PlacementGroupSchedulingStrategy(
+            placement_group=group, placement_group_bundle_index=index
+        ),
+    }
 
-    Raises ValueError, naming what is missing, when the cluster has too little of a resource, or when it is not free
-    within `cluster.placement_timeout_s` seconds.
+
+async def place(config: Config) -> Placement:
+    """Reserve a bundle per data-parallel rank and per engine GPU; the same ones for both when they are colocated.
+
+    Ray takes as few nodes as it can. Raises ValueError, naming what is missing, when the cluster has too little of a
+    resource, when it is not free within `cluster.placement_timeout_s` seconds, or when no node has room for all GPUs of
+    an engine.
     """
     device = resolve_device(config.train)
-    bundle = {"CPU": 1.0, "GPU": 1.0} if device == "cuda" else {"CPU": 1.0}
-    bundles = max(config.train.data_parallel, config.rollout.engines * config.rollout.tensor_parallel)
-    wanted = {name: amount * bundles for name, amount in bundle.items()}
+    ranks, width = config.train.data_parallel, config.rollout.tensor_parallel
+    engine_bundles = config.rollout.engines * width
+    count = max(ranks, engine_bundles) if config.cluster.colocate else ranks + engine_bundles
+    shape = {"CPU": 1.0, "GPU": 1.0} if device == "cuda" else {"CPU": 1.0}
+    wanted = {name: amount * count for name, amount in shape.items()}
     if lack := _lack(wanted, ray.cluster_resources()):
         raise ValueError(
             f"the run needs {lack} in the whole cluster: lower train.data_parallel or rollout.engines, or {_more(lack)}"
         )
-    group = placement_group([bundle] * bundles, strategy="STRICT_PACK")
-    timeout_s = config.cluster.placement_timeout_s
+    group = placement_group([shape] * count, strategy="PACK")
     try:
-        await asyncio.wait_for(_ready(group), timeout_s)
-    except TimeoutError as error:
-        lack = _lack(wanted, ray.available_resources()) or f"{bundles} bundles of {bundle} on one node"
+        bundles = await _reserved(group, count, device, config.cluster.placement_timeout_s, wanted)
+        engines = assign_engines(bundles if config.cluster.colocate else bundles[ranks:], config.rollout.engines, width)
+    except BaseException:
         remove_placement_group(group)
+        raise
+    return Placement(group, device, tuple(bundles[:ranks]), engines)
+
+
+async def _reserved(
+    group: PlacementGroup, count: int, device: Device, timeout_s: float, wanted: dict[str, float]
+) -> list[Bundle]:
+    """The bundles once they are there, those of a node side by side."""
+    try:
+        return await asyncio.wait_for(_bundles(group, count, device), timeout_s)
+    except TimeoutError as error:
+        lack = _lack(wanted, ray.available_resources()) or f"{count} free places for the bundles of a run"
         raise ValueError(
             f"the driver waited {timeout_s:.0f} s for Ray to reserve what the run needs, {lack} unused: "
             "end the other jobs of this cluster, or raise cluster.placement_timeout_s"
         ) from error
-    return Placement(group, device, bundles)
 
 
-async def _ready(group: PlacementGroup) -> None:
-    await group.ready()
+async def _bundles(group: PlacementGroup, count: int, device: Device) -> list[Bundle]:
+    await awaited(group.ready())
+    found = await asyncio.gather(
+        *(awaited(_where.options(**_options(group, index, device == "cuda")).remote()) for index in range(count))
+    )
+    bundles = [Bundle(index, node, gpu) for index, (node, gpu) in enumerate(found)]
+    home = ray.get_runtime_context().get_node_id()
+    return sorted(bundles, key=lambda bundle: (bundle.node != home, bundle.node, bundle.gpu or 0, bundle.index))
+
+
+@ray.remote(max_retries=3)
+def _where() -> tuple[str, int | None]:
+    gpus = ray.get_gpu_ids()
+    return ray.get_runtime_context().get_node_id(), int(gpus[0]) if gpus else None
+
+
+def assign_engines(bundles: Sequence[Bundle], engines: int, width: int) -> tuple[tuple[Bundle, ...], ...]:
+    """For each engine `width` bundles of one node; `bundles` must have those of a node side by side.
+
+    Raises ValueError when the nodes cannot hold so many engines.
+    """
+    seats = [
+        tuple(own[start : start + width])
+        for _, group in groupby(bundles, key=lambda bundle: bundle.node)
+        for own in [list(group)]
+        for start in range(0, len(own) - width + 1, width)
+    ]
+    if len(seats) < engines:
+        raise ValueError(
+            f"the run needs {engines} times {width} GPUs of one node for its engines, but Ray could reserve only "
+            f"{len(seats)} such sets: lower rollout.tensor_parallel or rollout.engines"
+        )
+    return tuple(seats[:engines])
 
 
 def _lack(wanted: dict[str, float], present: dict[str, float]) -> str:

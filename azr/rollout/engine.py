@@ -7,18 +7,22 @@ sleeps, new calls wait; a completion is always sampled from one version of the w
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+import ray
+
 from azr.config import RolloutConfig
 from azr.records import Completion
 from azr.rollout.death import reports_death
 from azr.rollout.launch import launch
 from azr.rollout.sampling import sample
-from azr.weights import WeightBucket
+from azr.weights import BucketRelay, WeightBucket
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -62,8 +66,11 @@ class RolloutEngine:
         seed: int = 1,
         deterministic: bool = False,
         max_model_len: int | None = None,
+        gpus: Sequence[int] = (),
     ) -> None:
         """`model_path`: Hugging Face folder or hub name.
+
+        `gpus`: numbers of the GPUs of this node to use, when they are more than the one that Ray gave this actor.
 
         `deterministic`: one prompt at a time, so that its samples hang on nothing but weights and seed.
         `max_model_len`: most tokens of a prompt and its response together; the sum of both limits in `rollout` when
@@ -76,6 +83,8 @@ class RolloutEngine:
         self._deterministic = deterministic
         self._room: AbstractAsyncContextManager[None] = asyncio.Lock() if deterministic else nullcontext()
         self._max_model_len = max_model_len or rollout.max_prompt_tokens + rollout.max_response_tokens
+        self._gpus = tuple(gpus)
+        self._arrivals = BucketRelay()
         self._engine: AsyncLLM | None = None
         self._on_gpu = False
         self._requests = 0
@@ -102,6 +111,8 @@ class RolloutEngine:
     async def start(self) -> None:
         """Load the model and start the engine's processes. Takes tens of seconds."""
         assert self._engine is None, "the engine was already started"
+        if len(self._gpus) > 1:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self._gpus))
         self._engine, self._on_gpu = await launch(
             self._model_path,
             self._rollout,
@@ -181,10 +192,11 @@ class RolloutEngine:
         return f"the engine was busy with {self._stats.running} prompts"
 
     @reports_death
-    async def begin_update(self, version: int) -> None:
+    async def begin_update(self, version: int) -> str:
         """Hold back new prompts, wait for those in flight, and make the engine ready for weights.
 
-        May be called anew when an update broke off. Raises ValueError when `version` is not above the current one.
+        Returns Ray's id of the engine's node: buckets of a sender elsewhere must come with their bytes. May be called
+        anew when an update broke off. Raises ValueError when `version` is not above the current one.
         """
         if version <= self._stats.weight_version:
             raise ValueError(f"weight version {version} is not newer than {self._stats.weight_version}")
@@ -199,10 +211,13 @@ class RolloutEngine:
             await self._llm.finish_weight_update()
         await self._llm.start_weight_update()
         self._workers_updating = True
+        return ray.get_runtime_context().get_node_id()
 
     @reports_death
-    async def load_bucket(self, bucket: WeightBucket) -> None:
+    async def load_bucket(self, bucket: WeightBucket, block: np.ndarray | None = None) -> None:
         """Load one bucket; when this returns, the bucket's block may be overwritten.
+
+        `block`: the bytes of that block, when its writer is on another node.
 
         Raises ValueError for a bucket of another version, and RuntimeError when the workers refuse it; the engine
         then serves nothing until a whole update succeeds.
@@ -212,6 +227,8 @@ class RolloutEngine:
         from azr.rollout.transfer import update_info
 
         self._check_version(bucket.version)
+        if block is not None:
+            bucket = self._arrivals.relay(bucket, block)
         try:
             await self._llm.update_weights(WeightTransferUpdateRequest(update_info(bucket)))
         except Exception:

@@ -33,13 +33,17 @@ class EngineGroup:
     """The rollout engines of a run. Make one with `start`, end it with `shutdown`."""
 
     def __init__(
-        self, config: Config, actors: Sequence[ActorHandle], options: Sequence[Mapping[str, object]] | None = None
+        self,
+        config: Config,
+        actors: Sequence[ActorHandle],
+        options: Sequence[Mapping[str, object]] | None = None,
+        gpus: Sequence[tuple[int, ...]] | None = None,
     ) -> None:
-        """`options`: Ray options of each actor, for those that will have to replace it; none when not given."""
+        """`options`, `gpus`: Ray options and GPUs of each actor, for those that will have to replace it."""
         self._config = config
-        shares = options or [{}] * len(actors)
+        shares, own = options or [{}] * len(actors), gpus or [()] * len(actors)
         self._seats = [
-            Seat(number, config, share, actor) for number, (share, actor) in enumerate(zip(shares, actors, strict=True))
+            Seat(number, config, *place) for number, place in enumerate(zip(shares, actors, own, strict=True))
         ]
         self._requests = itertools.count(1)
         self._version = 0
@@ -49,13 +53,20 @@ class EngineGroup:
         """Engines replaced so far because they had died."""
 
     @classmethod
-    async def start(cls, config: Config, options: Sequence[Mapping[str, object]]) -> Self:
-        """One engine per element of `options` (its Ray options).
+    async def start(
+        cls,
+        config: Config,
+        options: Sequence[Mapping[str, object]],
+        gpus: Sequence[tuple[int, ...]] | None = None,
+    ) -> Self:
+        """One engine per element of `options` (its Ray options), with these GPUs of its node.
 
         Raises TimeoutError when one is not ready within `rollout.start_timeout_s`. Nothing is left running after an
         error.
         """
-        group = cls(config, [make(config, number, share) for number, share in enumerate(options)], options)
+        own = gpus or [()] * len(options)
+        actors = [make(config, number, *place) for number, place in enumerate(zip(options, own, strict=True))]
+        group = cls(config, actors, options, own)
         try:
             async with task_group() as starting:
                 for seat in group._seats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,8 @@ class Seat:
     options: Mapping[str, object]
     """Ray options of whoever sits here."""
     actor: ActorHandle
+    gpus: tuple[int, ...] = ()
+    """Numbers of its GPUs on its node; none on a CPU."""
     busy: int = 0
     """Samples in flight."""
     deaths: int = 0
@@ -93,14 +95,14 @@ class Seat:
     async def begin_anew(self) -> None:
         """End whoever sits here, with all its processes, and start another. EngineLost when that one dies as well."""
         await end(self.actor, self.number)
-        self.actor, self.lost = make(self.config, self.number, self.options), None
+        self.actor, self.lost = make(self.config, self.number, self.options, self.gpus), None
         try:
             await self.begin()
         except (RayError, TimeoutError) as error:
             raise EngineLost(f"rollout engine {self.number} did not start anew ({first_line(error)})") from error
 
 
-def make(config: Config, number: int, options: Mapping[str, object]) -> ActorHandle:
+def make(config: Config, number: int, options: Mapping[str, object], gpus: Sequence[int] = ()) -> ActorHandle:
     """An engine that has still to be started."""
     return (
         ray.remote(RolloutEngine)
@@ -111,6 +113,7 @@ def make(config: Config, number: int, options: Mapping[str, object]) -> ActorHan
             dtype=config.train.dtype,
             seed=config.run.seed + number,
             deterministic=config.run.deterministic,
+            gpus=gpus,
         )
     )
 

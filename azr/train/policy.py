@@ -41,12 +41,19 @@ class PushReport:
 
 
 def ask_all(engines: Sequence[ActorHandle], timeout_s: float, method: str, *args: object) -> list[Any]:
-    """What every engine answers.
+    """What every engine answers to the same question; see `ask_each`."""
+    return ask_each(engines, timeout_s, method, [args] * len(engines))
+
+
+def ask_each(
+    engines: Sequence[ActorHandle], timeout_s: float, method: str, args: Sequence[tuple[object, ...]]
+) -> list[Any]:
+    """What every engine answers to its own question.
 
     Raises TimeoutError, naming the late ones, when it takes longer than `timeout_s`, and RuntimeError, naming the dead
     one, when an engine dies meanwhile.
     """
-    refs = [getattr(engine, method).remote(*args) for engine in engines]
+    refs = [getattr(engine, method).remote(*own) for engine, own in zip(engines, args, strict=True)]
     _, late = ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
     if late:
         numbers = sorted(refs.index(ref) for ref in late)
@@ -123,8 +130,9 @@ class PolicyWorker(PolicyScorer):
     def push_weights(self, version: int, engines: Sequence[ActorHandle], timeout_s: float) -> PushReport | None:
         """Send the current weights to every engine; the report on rank 0, None on the others. Collective.
 
-        An engine is an actor with `begin_update(version)`, `load_bucket(bucket)` and `finish_update(version, digest)`,
-        whose last answer echoes `version` and `digest`. Tensors have Hugging Face names; a tied head is sent as well,
+        An engine is an actor with `begin_update(version)`, which answers with Ray's id of its node,
+        `load_bucket(bucket[, block])`, and `finish_update(version, digest)`, which echoes `version` and `digest`. The
+        block's bytes go along to engines of other nodes. Tensors have Hugging Face names; a tied head is sent as well,
         because an engine may hold it apart. Raises TimeoutError when an engine takes longer than `timeout_s` over one
         of these calls, and whatever an engine raises; the policy stays usable then.
         """
@@ -138,9 +146,12 @@ class PolicyWorker(PolicyScorer):
         self._writer = self._writer or SharedMemoryBucketWriter(bucket_mb)
         nbytes, digest = 0, ""
         try:
-            ask("begin_update", version)
+            here = ray.get_runtime_context().get_node_id()
+            near = [node == here for node in ask("begin_update", version)]
             for bucket in self._writer.pack(version, weights):
-                ask("load_bucket", bucket)
+                block = None if all(near) else ray.put(self._writer.filled(bucket))
+                own = [(bucket,) if is_near else (bucket, block) for is_near in near]
+                ask_each(engines, timeout_s, "load_bucket", own)
                 nbytes, digest = nbytes + bucket.nbytes, bucket.digest
         finally:
             take_part(weights)  # when an engine failed half-way, the other ranks still wait for this one

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import ray
 
-from azr.cluster.placement import SHARE, place, resolve_device, start_ray
+from azr.cluster.placement import SHARE, Bundle, assign_engines, place, resolve_device, start_ray
 from azr.config import ClusterConfig, Config, RolloutConfig, TrainConfig
 
 
@@ -32,14 +32,38 @@ class Resident:
 
 async def test_four_roles_share_a_bundle(ray_cluster: None) -> None:
     placement = await place(config(ranks=1, engines=2))
-    assert placement.bundles == 2
+    assert [bundle.index for (bundle,) in placement.engines] == [0, 1]
+    assert placement.trainers == placement.engines[0]
     assert 4 * SHARE <= 1
-    residents = [Resident.options(**placement.options(bundle)).remote() for bundle in (0, 1) for _ in range(4)]
+    residents = [
+        Resident.options(**placement.options(bundle)).remote() for (bundle,) in placement.engines for _ in range(4)
+    ]
     assert {await r.placement.remote() for r in residents} == {placement.group.id.hex()}
     placement.remove()
     with pytest.raises(ray.exceptions.RayActorError):
         for _ in range(1000):
             await residents[0].placement.remote()
+
+
+async def test_engines_apart_from_trainers_have_bundles_of_their_own(ray_cluster: None) -> None:
+    apart = config(ranks=2, engines=2)
+    placement = await place(replace(apart, cluster=replace(apart.cluster, colocate=False)))
+    bundles = [*placement.trainers, *(bundle for own in placement.engines for bundle in own)]
+    assert sorted(bundle.index for bundle in bundles) == [0, 1, 2, 3]
+    placement.remove()
+
+
+def test_an_engine_gets_gpus_of_one_node() -> None:
+    def bundles(*nodes: str) -> list[Bundle]:
+        return [Bundle(index, node, index) for index, node in enumerate(nodes)]
+
+    def indices(engines: tuple[tuple[Bundle, ...], ...]) -> list[list[int]]:
+        return [[bundle.index for bundle in own] for own in engines]
+
+    assert indices(assign_engines(bundles(*"aaaabbbb"), 4, 2)) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert indices(assign_engines(bundles(*"aaabbb"), 2, 2)) == [[0, 1], [3, 4]]
+    with pytest.raises(ValueError, match="3 times 2 GPUs of one node for its engines, but Ray could reserve only 2"):
+        assign_engines(bundles(*"aaabbb"), 3, 2)
 
 
 async def test_more_than_the_cluster_has_is_refused_at_once(ray_cluster: None) -> None:

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import ray
 import torch
@@ -22,7 +23,7 @@ from azr.train import dispatch
 from azr.train.group import RoleGroup
 from azr.train.policy import PolicyWorker
 from azr.train.reference import ReferenceWorker
-from azr.weights import WeightBucket, read_bucket
+from azr.weights import BucketRelay, WeightBucket, read_bucket
 from tests.train.conftest import LR, STEP_S, StartGroup, make_config
 
 
@@ -31,15 +32,20 @@ class ReceivingEngine:
 
     def __init__(self) -> None:
         self.mischief: str | None = None
+        self.relay = BucketRelay()
 
     def misbehave(self, mischief: str | None) -> None:
         self.mischief = mischief
 
-    def begin_update(self, version: int) -> None:
+    def begin_update(self, version: int) -> str:
         self.version, self.weights = version, {}
         self.buckets: list[WeightBucket] = []
+        return "elsewhere" if self.mischief == "far" else ray.get_runtime_context().get_node_id()
 
-    def load_bucket(self, bucket: WeightBucket) -> None:
+    def load_bucket(self, bucket: WeightBucket, block: np.ndarray | None = None) -> None:
+        assert (block is not None) == (self.mischief == "far")
+        if block is not None:
+            bucket = self.relay.relay(bucket, block)
         if self.mischief == "fail":
             raise ValueError("no room")
         if self.mischief == "hang":
@@ -59,9 +65,13 @@ class ReceivingEngine:
         return len(self.buckets)
 
 
+def start_engine() -> ray.actor.ActorHandle:
+    return ray.remote(ReceivingEngine).options(num_cpus=0.1).remote()
+
+
 @pytest.fixture(scope="module")
 def engine(ray_cluster: None) -> ray.actor.ActorHandle:
-    return ray.remote(ReceivingEngine).options(num_cpus=0.1).remote()
+    return start_engine()
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +222,14 @@ async def test_push_reaches_the_engine_in_buckets_with_the_tied_head(
     assert report.nbytes == sum(tensor.nbytes for tensor in received.values())
     assert await engine.bucket_count.remote() > 1
     assert torch.equal(received["lm_head.weight"], received["model.embed_tokens.weight"])
+
+
+async def test_push_carries_the_bytes_to_engines_of_other_nodes(two: RoleGroup, config: Config) -> None:
+    near, far = start_engine(), start_engine()
+    await far.misbehave.remote("far")
+    await dispatch.push_weights(two, 8, [near, far], config.train)
+    one, other = await near.received.remote(), await far.received.remote()
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 async def test_policy_survives_an_engine_that_fails_or_hangs(

@@ -1,0 +1,91 @@
+"""Every shipped recipe on a Ray cluster that declares GPUs, in a process of its own; no CUDA is touched."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+from azr.commands.plan import recipes
+from azr.config import Config
+
+INHABITED = {"azr_coder7b_ppo", "azr_coder14b_ppo"}
+"""Recipes whose every role gets an actor in its bundle; of the others the bundles are enough."""
+PROGRAM = """
+import asyncio, importlib, json, sys
+import ray
+from ray.cluster_utils import Cluster
+from azr.cluster.placement import place
+
+nodes, gpus, recipes, inhabited = json.loads(sys.argv[1])
+cluster = Cluster()
+for _ in range(nodes):
+    cluster.add_node(num_cpus=gpus, num_gpus=gpus)
+ray.init(address=cluster.address, log_to_driver=False)
+
+
+@ray.remote
+class Resident:
+    def where(self):
+        return ray.get_runtime_context().get_node_id(), [int(gpu) for gpu in ray.get_gpu_ids()]
+
+
+async def lives(placement, bundle, count):
+    residents = [Resident.options(**placement.options(bundle)).remote() for _ in range(count)]
+    return [await resident.where.remote() for resident in residents]
+
+
+async def placed(name):
+    config = importlib.import_module(f"playground.{name}").config
+    placement = await place(config)
+    roles = 1 + config.algorithm.needs_critic + config.algorithm.needs_reference if name in inhabited else 0
+    found = {
+        "device": placement.device,
+        "trainers": [[b.node, b.gpu] for b in placement.trainers],
+        "engines": [[[b.node, b.gpu] for b in own] for own in placement.engines],
+        "roles": [await lives(placement, bundle, roles) for bundle in placement.trainers],
+        "samplers": [await lives(placement, own[0], 1 if roles else 0) for own in placement.engines],
+    }
+    placement.remove()
+    return found
+
+
+async def main():
+    return {name: await placed(name) for name in recipes}
+
+
+try:
+    print(json.dumps(asyncio.run(main())))
+finally:
+    ray.shutdown()
+    cluster.shutdown()
+"""
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 4)])
+def test_every_recipe_finds_its_place_on_eight_gpus(nodes: int, gpus: int) -> None:
+    names = [name for name in recipes() if name.endswith("_ppo")]
+    asked = json.dumps([nodes, gpus, names, sorted(INHABITED)])
+    done = subprocess.run([sys.executable, "-c", PROGRAM, asked], capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-3000:]
+    everything = json.loads(done.stdout.splitlines()[-1])
+    assert everything.keys() == set(names) > INHABITED
+    for name, found in everything.items():
+        check(found, importlib.import_module(f"playground.{name}").config, inhabited=name in INHABITED)
+    assert len({node for node, _ in everything["azr_coder7b_ppo"]["trainers"]}) == nodes
+
+
+def check(found: dict, config: Config, *, inhabited: bool) -> None:
+    assert found["device"] == "cuda"
+    trainers = [tuple(place) for place in found["trainers"]]
+    engines = [[tuple(place) for place in own] for own in found["engines"]]
+    assert len(set(trainers)) == len(trainers) == config.train.data_parallel
+    assert len(engines) == config.rollout.engines
+    assert all(len(own) == config.rollout.tensor_parallel and len({node for node, _ in own}) == 1 for own in engines)
+    assert sorted(place for own in engines for place in own) == sorted(trainers), "engines share the trainers' GPUs"
+    if inhabited:
+        assert found["roles"] == [[[node, [gpu]]] * 3 for node, gpu in trainers]
+        assert found["samplers"] == [[[own[0][0], [own[0][1]]]] for own in engines]

@@ -1,0 +1,91 @@
+"""The mini on a Ray cluster of several nodes (one raylet each, on one machine): the same numbers, and a node that dies."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from ray.cluster_utils import Cluster
+
+pytestmark = pytest.mark.timeout(1200)
+ROOT = Path(__file__).parent.parent.parent
+OPTIONS = [
+    *("--run.deterministic", "--run.steps", "2", "--exam.every", "0", "--checkpoint.every", "1"),
+    *("--train.dtype", "float32", "--train.cpu-threads", "1"),
+    *("--selfplay.proposals-per-kind", "4", "--selfplay.solves-per-kind", "2", "--selfplay.estimate-samples", "3"),
+    *("--selfplay.seed-tasks", "3", "--selfplay.seed-rounds", "2", "--rollout.max-response-tokens", "64"),
+]
+SPREAD = ["--train.data-parallel", "2", "--rollout.engines", "2"]
+DEADLINE_S = 500
+
+
+def begin(root: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "playground.azr_14m_mini", *OPTIONS, "--run.root", str(root), *options]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(run: subprocess.Popen[str]) -> str:
+    try:
+        output, _ = run.communicate(timeout=DEADLINE_S)
+    finally:
+        run.kill()
+    assert run.returncode == 0, output[-3000:]
+    return output
+
+
+def metrics(root: Path) -> list[dict]:
+    return [json.loads(line) for line in (root / "azr_14m_mini" / "metrics.jsonl").read_text().splitlines()]
+
+
+def texts(root: Path, step: int) -> list[tuple]:
+    with gzip.open(root / "azr_14m_mini" / "rollouts" / f"step_{step:06d}.jsonl.gz", "rt") as file:
+        return [(row["group"], row["response"], row["reward"]) for row in map(json.loads, file)]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """A head that holds nothing, and three nodes with room for one rank and one engine each."""
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        yield found
+    finally:
+        found.shutdown()
+
+
+def trainers_under(node: object) -> list[psutil.Process]:
+    (raylet,) = node.all_processes["raylet"]
+    family = psutil.Process(raylet.process.pid).children(recursive=True)
+    return [process for process in family if "ray::PolicyWorker" in " ".join(process.cmdline())]
+
+
+def test_two_nodes_play_and_learn_as_one_and_survive_the_loss_of_a_third(cluster: Cluster, tmp_path: Path) -> None:
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(3)]
+    run = begin(tmp_path / "spread", *SPREAD, "--cluster.address", cluster.address)
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        while not any((tmp_path / "spread").glob("azr_14m_mini/checkpoints/step_000001/manifest.json")):
+            assert run.poll() is None and time.monotonic() < deadline, run.communicate(timeout=60)[0][-3000:]
+            time.sleep(0.2)
+        used = [node for node in nodes if trainers_under(node)]
+        assert len(used) == 2, "two ranks of one CPU slot each need two nodes"
+        cluster.remove_node(used[-1], allow_graceful=False)
+        output = finish(run)
+    finally:
+        run.kill()
+    assert "everything is started anew" in output
+
+    finish(begin(tmp_path / "one"))
+    spread, one = metrics(tmp_path / "spread"), metrics(tmp_path / "one")
+    assert [line["step"] for line in spread] == [line["step"] for line in one] == [1, 2]
+    for step in (1, 2):
+        assert texts(tmp_path / "spread", step) == texts(tmp_path / "one", step)
+    for ours, theirs in zip(spread, one, strict=True):
+        for name in ("policy/loss", "policy/grad_norm", "policy/entropy", "policy/kl_reference", "critic/loss"):
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-6), name
