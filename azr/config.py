@@ -220,6 +220,8 @@ class TrainConfig:
     critic_lr: float = 5e-6
     warmup_steps: int = 0
     """Optimizer steps of linear warm-up."""
+    decay_steps: int = 0
+    """Optimizer steps after the warm-up over which the rate falls linearly to 0; 0 keeps it as it is."""
     adam_beta1: float = 0.9
     adam_beta2: float = 0.95
     weight_decay: float = 0.0

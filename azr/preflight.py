@@ -46,6 +46,8 @@ _LOWEST: dict[str, float] = {
     "train.data_parallel": 1,
     "train.policy_lr": 0,
     "train.critic_lr": 0,
+    "train.warmup_steps": 0,
+    "train.decay_steps": 0,
     "train.grad_clip": 0,
     "train.cpu_threads": 1,
     "train.logprob_chunk": 1,

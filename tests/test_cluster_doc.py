@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from azr import cli
-from azr.cluster.placement import place
 from azr.commands import run
 from azr.commands.doctor import parser
 from azr.commands.plan import recipe, split
@@ -95,5 +94,3 @@ def test_numbers_are_those_of_the_code():
     assert abs(size - 180) < 10 and "about 180 GiB" in DOC
     assert f"the driver waited {TrainConfig().init_timeout_s:g} s for policy ranks" in DOC
     assert f"the driver waited {RolloutConfig().start_timeout_s:g} s for rollout engine 0 to start" in DOC
-    # The document says so in several places; they have to change along.
-    assert place.__doc__ is not None and "all on one node" in place.__doc__ and "on **one node**" in DOC

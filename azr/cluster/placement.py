@@ -16,6 +16,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from azr.cluster.plan.verdict import gpus_wanted
 from azr.concurrency import awaited
 from azr.config import ClusterConfig, Config, TrainConfig
 
@@ -119,9 +120,7 @@ async def place(config: Config) -> Placement:
     an engine.
     """
     device = resolve_device(config.train)
-    ranks, width = config.train.data_parallel, config.rollout.tensor_parallel
-    engine_bundles = config.rollout.engines * width
-    count = max(ranks, engine_bundles) if config.cluster.colocate else ranks + engine_bundles
+    ranks, width, count = config.train.data_parallel, config.rollout.tensor_parallel, gpus_wanted(config)
     shape = {"CPU": 1.0, "GPU": 1.0} if device == "cuda" else {"CPU": 1.0}
     wanted = {name: amount * count for name, amount in shape.items()}
     if lack := _lack(wanted, ray.cluster_resources()):

@@ -75,14 +75,13 @@ def _node(node: Node) -> Finding:
 
 
 def _place(cluster: Cluster, nodes: Sequence[Node], bundles: int, needs_gpus: bool) -> Finding:
-    """A run lives on one node, because weights travel in its memory."""
     what = f"{bundles} GPUs and as many CPU slots" if needs_gpus else f"{bundles} CPU slots"
-    large = [node for node in nodes if node.cpus >= bundles and (node.gpus >= bundles or not needs_gpus)]
-    if not large:
+    room = sum(int(min(node.cpus, node.gpus) if needs_gpus else node.cpus) for node in nodes)
+    if room < bundles:
         return missing(
             "the recipe",
-            f"no node has the {what} that it asks for, and a run lives on one node: lower train.data_parallel and "
-            "rollout.engines, or give a node more slots with ray start --num-cpus",
+            f"the nodes together have room for {room} of the {what} that it asks for: lower train.data_parallel and "
+            "rollout.engines, join more nodes, or give a node more slots with ray start --num-cpus",
         )
     if cluster.free_cpus < bundles or (needs_gpus and cluster.free_gpus < bundles):
         return warning(
@@ -90,4 +89,4 @@ def _place(cluster: Cluster, nodes: Sequence[Node], bundles: int, needs_gpus: bo
             f"other jobs have taken so much that fewer than {what} are free: ray status tells how much; the run waits "
             "for cluster.placement_timeout_s",
         )
-    return ok("the recipe", f"{what} are on {', '.join(node.address for node in large)}")
+    return ok("the recipe", f"{what} are there")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -50,6 +49,3 @@ async def grade(config: Config, paper: Sequence[ExamTask], samples: int) -> list
             return await sit(config, language, engine.generate, executor, paper, samples)
     finally:
         await engine.shutdown()
-        # vLLM's finaliser fails, loudly, when it only runs as the interpreter ends.
-        del engine
-        gc.collect()

@@ -309,6 +309,8 @@ class RolloutEngine:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.shutdown()
+            # vLLM's finaliser calls it again, and fails loudly when it only runs as the interpreter ends.
+            vars(engine)["shutdown"] = lambda timeout=None: None
 
 
 def _problem(digest: str, reports: list[dict]) -> str | None:

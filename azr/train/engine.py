@@ -8,6 +8,7 @@ number that is the same on all ranks, so gradients must be added over ranks, whi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -59,7 +60,7 @@ def engine_config(train: TrainConfig, device: torch.device) -> dict[str, Any]:
 
 
 def make_engine(model: nn.Module, train: TrainConfig, device: torch.device, lr: float | None) -> Any:
-    """The model's DeepSpeed engine; with AdamW and linear warm-up to `lr`, or for inference when `lr` is None."""
+    """The model's DeepSpeed engine: with AdamW and the schedule of `rate_share`, or for inference when `lr` is None."""
     deepspeed = _import_deepspeed()
     if lr is None:
         return deepspeed.initialize(model=model, config=engine_config(train, device))[0]
@@ -70,13 +71,21 @@ def make_engine(model: nn.Module, train: TrainConfig, device: torch.device, lr: 
         weight_decay=train.weight_decay,
         fused=True,
     )
-    warmup = max(1, train.warmup_steps)
     return deepspeed.initialize(
         model=model,
         optimizer=optimizer,
-        lr_scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup)),
+        lr_scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate_share, train=train)),
         config=engine_config(train, device),
     )[0]
+
+
+def rate_share(step: int, train: TrainConfig) -> float:
+    """What part of the learning rate the optimizer step of this number takes, from 0 on."""
+    if step < train.warmup_steps:
+        return (step + 1) / train.warmup_steps
+    if not train.decay_steps:
+        return 1.0
+    return max(0.0, 1.0 - (step - train.warmup_steps) / train.decay_steps)
 
 
 def backward(engine: Any, loss: torch.Tensor, *, last: bool) -> None:

@@ -26,7 +26,9 @@ def verdict(*nodes: Node, device: str = "auto", **free: float) -> Finding:
     "nodes, device, mark",
     [
         ([node("a")], "auto", Mark.OK),
-        ([node("a", gpus=4), node("b", gpus=4)], "auto", Mark.MISSING),
+        ([node("a", gpus=4), node("b", gpus=4)], "auto", Mark.OK),
+        ([node("a", gpus=4), node("b", gpus=3)], "auto", Mark.MISSING),
+        ([node("a", gpus=8, cpus=7), node("b", gpus=0)], "cuda", Mark.MISSING),
         ([node("a", gpus=0, cpus=4), node("b")], "cuda", Mark.OK),
         ([node("a", cpus=4)], "auto", Mark.MISSING),
         ([node("a", alive=False), node("b", gpus=1)], "cuda", Mark.MISSING),
@@ -35,7 +37,7 @@ def verdict(*nodes: Node, device: str = "auto", **free: float) -> Finding:
         ([node("a", gpus=1)], "cpu", Mark.OK),
     ],
 )
-def test_one_node_must_have_it_all(nodes, device, mark):
+def test_the_nodes_together_must_have_room(nodes, device, mark):
     assert verdict(*nodes, device=device).mark is mark
 
 

@@ -1,4 +1,4 @@
-"""The mini on a Ray cluster of several nodes (one raylet each, on one machine): the same numbers, and a node that dies."""
+"""The mini on a Ray cluster of several nodes, each a raylet of this machine: the same numbers, and a node that dies."""
 
 from __future__ import annotations
 

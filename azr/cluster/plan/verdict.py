@@ -19,8 +19,9 @@ _MOST_GPUS = 64
 
 
 def gpus_wanted(config: Config) -> int:
-    """GPUs the config asks for: trainers and engines share them."""
-    return max(config.train.data_parallel, config.rollout.engines * config.rollout.tensor_parallel)
+    """GPUs the config asks for, or CPU slots where there are none: trainers and engines share them if colocated."""
+    ranks, engine_gpus = config.train.data_parallel, config.rollout.engines * config.rollout.tensor_parallel
+    return max(ranks, engine_gpus) if config.cluster.colocate else ranks + engine_gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

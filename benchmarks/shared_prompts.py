@@ -1,0 +1,94 @@
+"""What an update of the 14M policy costs when the samples of a group share their prompt's tokens, and when not.
+
+python -m benchmarks.shared_prompts [--groups 36] [--samples 6 12]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from transformers import AutoTokenizer
+
+from azr.algorithms.attention import PADDED
+from azr.algorithms.model import PolicyModel
+from azr.algorithms.packing import pack
+from azr.pretrain.corpus import make_task, solver_prompt
+from azr.records import Completion, FinishReason
+from azr.tasks.prompts import CompactStyle
+from azr.tasks.registry import KINDS
+
+MODEL, REPEATS = "data/azr_14m_base", 3
+
+
+def groups(count: int, samples: int) -> list[Completion]:
+    """Right answers, each several times, to tasks of the three kinds in turn."""
+    tokenizer, rng = AutoTokenizer.from_pretrained(MODEL), random.Random(1)
+    made = []
+    for number in range(count):
+        kind = KINDS[("deduction", "abduction", "induction")[number % 3]]
+        task = make_task(rng, kind.name, 6)
+        prompt, answer = (
+            tuple(tokenizer.encode(text, add_special_tokens=False))
+            for text in (solver_prompt(kind, task), CompactStyle().response(kind.solution(task)))
+        )
+        made += [
+            Completion(
+                prompt_ids=prompt,
+                response_ids=answer,
+                logprobs=(0.0,) * len(answer),
+                finish_reason=FinishReason.STOP,
+                weight_version=0,
+            )
+        ] * samples
+    return made
+
+
+def apart(completions: Sequence[Completion]) -> list[Completion]:
+    """The same lengths, and no two prompts alike: each begins with the digits of its number as tokens."""
+    return [
+        replace(c, prompt_ids=(number % 600, number // 600, *c.prompt_ids[2:])) for number, c in enumerate(completions)
+    ]
+
+
+def seconds(model: PolicyModel, completions: Sequence[Completion]) -> tuple[float, int]:
+    """Median CPU time of a forward and a backward, and the tokens of the stream."""
+    batch, times = pack(completions, range(len(completions))), []
+    for _ in range(REPEATS):
+        started = time.process_time()
+        logprobs_R, _ = model(
+            batch.token_ids_T,
+            batch.position_ids_T,
+            batch.cu_seqlens,
+            batch.layout_E,
+            batch.predict_R,
+            batch.target_R,
+            1.0,
+        )
+        logprobs_R.mean().backward()
+        times.append(time.process_time() - started)
+    return statistics.median(times), len(batch.token_ids_T)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--groups", type=int, default=36)
+    parser.add_argument("--samples", type=int, nargs="+", default=[6, 12])
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    model = PolicyModel.from_pretrained(MODEL, dtype=torch.bfloat16, attention=PADDED, logprob_chunk=2048)
+    print(f"{asked.groups} groups, bfloat16, one thread: CPU seconds of a forward and a backward")
+    print(f"{'samples':>8}{'apart':>8}{'tokens':>8}{'shared':>8}{'tokens':>8}{'ratio':>8}")
+    for samples in asked.samples:
+        made = groups(asked.groups, samples)
+        (alone, many), (together, few) = seconds(model, apart(made)), seconds(model, made)
+        print(f"{samples:>8}{alone:>8.2f}{many:>8}{together:>8.2f}{few:>8}{alone / together:>8.2f}")
+
+
+if __name__ == "__main__":
+    main()
