@@ -74,11 +74,6 @@ class SelfPlayConfig:
     """Solver samples per valid proposal that estimate its solve rate, at the rollout temperature."""
     train_on_estimates: bool = False
     """Also train the solver on the estimate samples, as groups."""
-    demonstrations: bool = False
-    """Each group of estimate samples also holds the answer that the task came with, as an off-policy member (after
-    LUFFY, arXiv 2504.14945): what the executor saw the program return, or the input or program that the proposer
-    wrote. Needs `train_on_estimates`, a group-relative estimator, and the `compact` prompt style, because such an
-    answer comes without reasoning."""
     train_proposer: bool = True
     """Off: proposals are made and stored, but only the solver is trained."""
     new_tasks: bool = True

@@ -136,26 +136,10 @@ def _check_batch(config: Config) -> None:
             "algorithm.skip_zero_advantages would take trajectories from the entropy bonus or the KL loss: switch it "
             "off, or set algorithm.entropy_coef and algorithm.kl_coef to 0."
         )
-    _check_demonstrations(config)
     if longest_trajectory(config) > config.train.tokens_per_micro_batch:
         raise ValueError(
             f"train.tokens_per_micro_batch={config.train.tokens_per_micro_batch} cannot hold one trajectory of up to "
             f"{longest_trajectory(config)} tokens (rollout.max_prompt_tokens + rollout.max_response_tokens); raise it."
-        )
-
-
-def _check_demonstrations(config: Config) -> None:
-    if not config.selfplay.demonstrations:
-        return
-    if config.model.prompt_style != "compact":
-        raise ValueError(
-            "selfplay.demonstrations would teach a chat model to answer without reasoning: switch it off, or set "
-            "model.prompt_style to compact."
-        )
-    if not config.selfplay.train_on_estimates or config.algorithm.estimator not in ("rloo", "grpo", "dr_grpo"):
-        raise ValueError(
-            "selfplay.demonstrations join the groups of estimate samples: switch selfplay.train_on_estimates on and "
-            "set algorithm.estimator to rloo, grpo or dr_grpo."
         )
 
 

@@ -10,12 +10,10 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """Who wrote a trajectory."""
+    """Which half of self-play wrote a trajectory."""
 
     PROPOSER = "proposer"
     SOLVER = "solver"
-    DEMONSTRATION = "demonstration"
-    """Nobody's sample: the answer a task came with, put among the solver's."""
 
 
 class CallStatus(StrEnum):
@@ -119,8 +117,7 @@ class Completion:
     response_ids: tuple[int, ...]
     """Includes the end token when ``finish_reason`` is ``stop``."""
     logprobs: tuple[float, ...]
-    """Behaviour log-probabilities at the sampling temperature, natural log, one per response token; NaN for tokens
-    that no engine sampled."""
+    """Behaviour log-probabilities at the sampling temperature, natural log, one per response token."""
     finish_reason: FinishReason
     weight_version: int
     """Version of the policy weights the engine held while sampling."""

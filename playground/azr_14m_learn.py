@@ -10,10 +10,10 @@ config = replace(
     mini,
     run=replace(mini.run, name="azr_14m_learn", steps=1000, max_minutes=29),
     # Groups of answers to this step's own tasks are all that the solver learns from.
-    selfplay=replace(mini.selfplay, solves_per_kind=0, seed_tasks=64),
-    exam=ExamConfig(every=20),
+    selfplay=replace(mini.selfplay, estimate_samples=8, solves_per_kind=0, seed_tasks=64),
+    exam=ExamConfig(every=25),
     checkpoint=CheckpointConfig(every=50),
-    algorithm=AlgorithmConfig(estimator="rloo", skip_zero_advantages=True),
+    algorithm=AlgorithmConfig(estimator="rloo", weighting="trajectory", skip_zero_advantages=True),
 )
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from azr.config import ExecutorConfig
 from azr.executor.pool import SandboxPool
 from azr.pretrain.corpus import CorpusConfig
 from azr.pretrain.evaluate import evaluate
-from azr.pretrain.loop import OptimConfig
 from azr.pretrain.recipe import PretrainConfig, run
 
 
@@ -21,7 +20,6 @@ def config() -> PretrainConfig:
             solve={"deduction": 0.40, "abduction": 0.21, "induction": 0.21, "error": 0.02},
             propose={"deduction": 0.05, "abduction": 0.05, "induction": 0.05, "error": 0.01},
         ),
-        optim=OptimConfig(minutes=65),
     )
 
 

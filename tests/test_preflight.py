@@ -39,7 +39,6 @@ def test_a_sound_config_passes(sound):
         ("train", {"data_parallel": 5}, "train.data_parallel=5 does not divide"),
         ("rollout", {"max_response_tokens": 900}, "reads at most 1024 tokens"),
         ("selfplay", {"solves_per_kind": 0, "new_tasks": False, "train_on_estimates": False}, "train on anything"),
-        ("selfplay", {"demonstrations": True}, "set algorithm.estimator to rloo, grpo or dr_grpo"),
         ("algorithm", {"skip_zero_advantages": True, "entropy_coef": 0.1}, "skip_zero_advantages would take"),
         ("run", {"steps": 0}, "run.steps is 0; it must be at least 1"),
         ("run", {"max_minutes": 0}, r"run.max_minutes is 0; it must be at least 0\.01"),
@@ -58,17 +57,6 @@ def test_mistakes_are_named_with_their_knob(sound, section, values, said):
         preflight.check(config)
         preflight.check_surroundings(config)
     assert "\n" not in str(raised.value)
-
-
-def test_a_chat_model_is_shown_no_answers_without_reasoning(sound):
-    chat = replace(
-        sound,
-        model=replace(sound.model, prompt_style="chat"),
-        selfplay=replace(sound.selfplay, demonstrations=True),
-        algorithm=replace(sound.algorithm, estimator="rloo"),
-    )
-    with pytest.raises(ValueError, match=r"answer without reasoning: switch it off, or set model\.prompt_style"):
-        preflight.check(chat)
 
 
 def test_a_taken_run_directory_is_named_with_what_to_do(sound, tmp_path):

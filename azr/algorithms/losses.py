@@ -64,13 +64,11 @@ def kl_loss(logprobs_R: Tensor, reference_R: Tensor, estimator: KlEstimator) -> 
 def importance_weights(trainer_R: Tensor, engine_R: Tensor, cap: float | None) -> Tensor:
     """Truncated weights min(exp(logp_trainer - logp_engine), cap), detached; ones when ``cap`` is None.
 
-    Corrects for the engine having sampled from slightly other probabilities than the trainer's (TIS). Tokens that no
-    engine sampled (NaN) weigh 1: they are imitated.
+    Corrects for the engine having sampled from slightly other probabilities than the trainer's (TIS).
     """
     if cap is None:
         return torch.ones_like(trainer_R)
-    weights_R = log_ratio(trainer_R, engine_R).exp().clamp(max=cap)
-    return torch.where(engine_R.isnan(), 1.0, weights_R).detach()
+    return log_ratio(trainer_R, engine_R).exp().clamp(max=cap).detach()
 
 
 def clipped_objective(ratio_R: Tensor, advantages_R: Tensor, config: AlgorithmConfig) -> Tensor:
@@ -174,12 +172,11 @@ def value_metrics(sums: Sums) -> dict[str, float]:
 
 
 def mismatch_metrics(trainer_R: Tensor, engine_R: Tensor) -> dict[str, float]:
-    """Disagreement of trainer and engine on the sampled tokens of a step, at least one, from gathered logprobs.
+    """Disagreement of trainer and engine on all R > 0 sampled tokens of a step, from gathered logprobs.
 
     ``mean`` and ``p99`` of |Δ logp| in nats, and ``outside``: the share of tokens with a ratio outside [0.9, 1.1].
     """
-    sampled_R = ~engine_R.isnan()
-    difference_R = (trainer_R - engine_R)[sampled_R].double()
+    difference_R = (trainer_R - engine_R).double()
     rank = max(1, -(-99 * len(difference_R) // 100))
     return {
         "mean": difference_R.abs().mean().item(),

@@ -1,4 +1,4 @@
-"""Training documents: prompts and answers exactly as self-play writes them, with a loss weight per token."""
+"""Training documents: prompts and answers exactly as self-play writes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEED_SHARE = 0.04
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusConfig:
-    """What the documents are about, and how much each token counts."""
+    """What the documents are about."""
 
     solve: dict[str, float]
     """Share of solver documents by kind, relative."""
@@ -33,22 +33,14 @@ class CorpusConfig:
     """Most past tasks in a proposal prompt; half of the documents show fewer."""
     induction_inputs: int = 6
     """Inputs of an induction task; the first half is shown to the solver."""
-    prompt_weight: float = 0.05
-    """Loss weight of solver prompt tokens."""
-    reference_weight: float = 0.03
-    """Loss weight of proposal prompt tokens."""
-    proposal_weight: float = 0.2
-    """Loss weight of proposal tokens; solver answers weigh 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A prompt, its answer, and the loss weights of their tokens."""
+    """A prompt and its answer."""
 
     prompt: str
     answer: str
-    prompt_weight: float
-    answer_weight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +49,8 @@ class Batch:
 
     ids_BT: torch.Tensor
     """Token ids, int64; 0 is padding."""
-    weights_BT: torch.Tensor
-    """Loss weight of each token as a target, float32; 0 on padding."""
+    real_BT: torch.Tensor
+    """Whether a token is no padding, bool."""
     answers_BT: torch.Tensor
     """Whether a token belongs to the answer, bool."""
 
@@ -101,7 +93,7 @@ def make_document(rng: random.Random, config: CorpusConfig) -> Document:
     task = make_task(rng, name, config.induction_inputs)
     if role == "solve":
         answer = style.response(kind.solution(task))
-        return Document(solver_prompt(kind, task), answer, config.prompt_weight, 1.0)
+        return Document(solver_prompt(kind, task), answer)
     shown = [task]
     if name != "induction":
         count = config.references if rng.random() < 0.5 else rng.randint(1, config.references)
@@ -110,27 +102,26 @@ def make_document(rng: random.Random, config: CorpusConfig) -> Document:
         task = as_task(name, identity_sample(rng, config.induction_inputs))
         shown = [task]
     answer = style.response(kind.proposal(task))
-    return Document(proposal_prompt(kind, shown), answer, config.reference_weight, config.proposal_weight)
+    return Document(proposal_prompt(kind, shown), answer)
 
 
 def _reference(rng: random.Random, kind: TaskKind, config: CorpusConfig) -> Task:
     return kind.seed() if rng.random() < SEED_SHARE else make_task(rng, kind.name, config.induction_inputs)
 
 
-def collate(documents: list[Document], encoded: list[tuple[list[int], list[int]]], multiple: int) -> Batch:
-    """Documents whose ids are given, padded to a common length that is a ``multiple``."""
+def collate(encoded: list[tuple[list[int], list[int]]], multiple: int) -> Batch:
+    """Ids of prompts and answers, padded to a common length that is a ``multiple``."""
     length = max(len(prompt) + len(answer) for prompt, answer in encoded)
     length = -(-length // multiple) * multiple
     ids_BT = torch.zeros(len(encoded), length, dtype=torch.long)
-    weights_BT = torch.zeros(len(encoded), length)
+    real_BT = torch.zeros(len(encoded), length, dtype=torch.bool)
     answers_BT = torch.zeros(len(encoded), length, dtype=torch.bool)
-    for row, (document, (prompt, answer)) in enumerate(zip(documents, encoded, strict=True)):
+    for row, (prompt, answer) in enumerate(encoded):
         start, stop = len(prompt), len(prompt) + len(answer)
         ids_BT[row, :stop] = torch.tensor(prompt + answer)
-        weights_BT[row, :start] = document.prompt_weight
-        weights_BT[row, start:stop] = document.answer_weight
+        real_BT[row, :stop] = True
         answers_BT[row, start:stop] = True
-    return Batch(ids_BT, weights_BT, answers_BT)
+    return Batch(ids_BT, real_BT, answers_BT)
 
 
 def batches(
@@ -159,18 +150,18 @@ def batches(
                 documents.append(document)
         prompts = tokenizer([d.prompt for d in documents]).input_ids
         answers = tokenizer([d.answer for d in documents]).input_ids
-        rows = sorted(zip(documents, prompts, answers, strict=True), key=lambda row: len(row[1]) + len(row[2]))
+        rows = sorted(zip(prompts, answers, strict=True), key=lambda row: len(row[0]) + len(row[1]))
         chunks = _chunks(rows, tokens_per_batch)
         rng.shuffle(chunks)
         for chunk in chunks:
-            yield collate([row[0] for row in chunk], [row[1:] for row in chunk], multiple)
+            yield collate(chunk, multiple)
 
 
-def _chunks(rows: list, tokens_per_batch: int) -> list[list]:
+def _chunks(rows: list[tuple[list[int], list[int]]], tokens_per_batch: int) -> list[list[tuple[list[int], list[int]]]]:
     """Consecutive rows, sorted by length, cut so that rows times the longest stays within the budget."""
-    chunks: list[list] = [[]]
+    chunks: list[list[tuple[list[int], list[int]]]] = [[]]
     for row in rows:
-        length = len(row[1]) + len(row[2])
+        length = len(row[0]) + len(row[1])
         if chunks[-1] and (len(chunks[-1]) + 1) * length > tokens_per_batch:
             chunks.append([])
         chunks[-1].append(row)

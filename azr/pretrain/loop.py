@@ -43,7 +43,7 @@ class OptimConfig:
     The rate warms up linearly, stays, and falls linearly to zero over the last part of the time.
     """
 
-    minutes: float = 65.0
+    minutes: float = 32.0
     """Wall-clock budget; the schedule follows the elapsed time."""
     peak_lr: float = 1e-3
     warmup_steps: int = 100
@@ -68,7 +68,7 @@ class Progress:
     def count(self, batches: list[Batch], seconds: float) -> None:
         """Add one update."""
         self.step += 1
-        self.tokens += sum(int((batch.weights_BT > 0).sum()) for batch in batches)
+        self.tokens += sum(int(batch.real_BT.sum()) for batch in batches)
         self.documents += sum(len(batch.ids_BT) for batch in batches)
         self.seconds = seconds
 
@@ -96,13 +96,12 @@ def new_model(shape: ShapeConfig, tokenizer: PreTrainedTokenizerFast, seed: int)
     return Qwen2ForCausalLM(config)
 
 
-def weighted_loss(logits_BTV: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weighted mean of the next-token cross-entropy, and the plain mean over answer tokens (detached), in nats."""
+def token_loss(logits_BTV: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean next-token cross-entropy over all real tokens, and over those of answers (detached), in nats."""
     targets = batch.ids_BT[:, 1:].flatten()
     losses = cross_entropy(logits_BTV[:, :-1].float().flatten(0, 1), targets, reduction="none")
-    weights = batch.weights_BT[:, 1:].flatten()
-    answers = batch.answers_BT[:, 1:].flatten()
-    return (losses * weights).sum() / weights.sum(), losses.detach()[answers].mean()
+    real, answers = batch.real_BT[:, 1:].flatten(), batch.answers_BT[:, 1:].flatten()
+    return losses[real].mean(), losses.detach()[answers].mean()
 
 
 def learning_rate(optim: OptimConfig, step: int, elapsed_share: float) -> float:
@@ -138,13 +137,13 @@ class Trainer:
         ]
 
     def gradient(self, batch: Batch) -> tuple[tuple[torch.Tensor, ...], float, float]:
-        """Gradient of the weighted loss, that loss, and the mean loss of answer tokens."""
+        """Gradient of the loss, that loss, and the mean loss of answer tokens."""
         logits_BTV = self.model(input_ids=batch.ids_BT, use_cache=False).logits
-        loss, answer_loss = weighted_loss(logits_BTV, batch)
+        loss, answer_loss = token_loss(logits_BTV, batch)
         return torch.autograd.grad(loss, self.weights), loss.item(), answer_loss.item()
 
     def step(self, batches: list[Batch], rate: float, pool: ThreadPoolExecutor) -> tuple[float, float]:
-        """One update; returns the weighted loss and the mean loss of answer tokens, averaged over the batches."""
+        """One update; returns the loss and the mean loss of answer tokens, averaged over the batches."""
         gradients, losses, answer_losses = zip(*pool.map(self.gradient, batches), strict=True)
         for master, *parts in zip(self.masters, *gradients, strict=True):
             master.grad = torch.stack(parts).float().mean(0)

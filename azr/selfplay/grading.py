@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from azr.config import RewardConfig
-from azr.records import Completion, Role, Task, Trajectory
+from azr.records import Role, Trajectory
 from azr.selfplay import rewards
 from azr.selfplay.players import Proposed, Solved
 from azr.tasks.base import Refusal, Verdict
@@ -55,20 +55,6 @@ def solver_trajectory(attempt: Solved, group: str, config: RewardConfig) -> Traj
         reward=reward,
         reward_parts={str(attempt.verdict): reward},
         accuracy=float(attempt.verdict is Verdict.RIGHT),
-    )
-
-
-def demonstration_trajectory(task: Task, completion: Completion, group: str, config: RewardConfig) -> Trajectory:
-    """The answer that a task came with, paid as a right one in the group of attempts at it."""
-    reward = rewards.solver_reward(Verdict.RIGHT, config)
-    return Trajectory(
-        completion=completion,
-        role=Role.DEMONSTRATION,
-        kind=task.kind,
-        task_id=task.id,
-        group=group,
-        reward=reward,
-        reward_parts={str(Verdict.RIGHT): reward},
     )
 
 

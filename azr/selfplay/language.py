@@ -56,10 +56,6 @@ class Language:
     def solver_prompt(self, kind: TaskKind, task: Task) -> list[int]:
         return self.encode(self._style.solve(kind.name, kind.wording, kind.given(task)))
 
-    def solution(self, kind: TaskKind, task: Task) -> list[int]:
-        """Ids of the answer that the task came with, end included."""
-        return self.encode(self._style.response(kind.solution(task)))
-
     def proposal_ids(self, kind: TaskKind, shown: Sequence[Task]) -> list[int]:
         """Ids of the proposal prompt that shows these tasks, however long."""
         return self.encode(self._style.propose(kind.name, kind.wording, [kind.reference(task) for task in shown]))

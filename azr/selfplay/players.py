@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from azr.config import Config
-from azr.records import Completion, ExecutionRequest, ExecutionResult, FinishReason, Task
+from azr.records import Completion, ExecutionRequest, ExecutionResult, Task
 from azr.selfplay.language import Language
 from azr.tasks.base import Refusal, Rules, Verdict
 from azr.tasks.registry import KINDS
@@ -115,20 +114,6 @@ class Solver:
         """Responses of the current policy to one task."""
         prompt = self._language.solver_prompt(KINDS[task.kind], task)
         return await self._sampler.generate(prompt, n=attempts, max_tokens=self._max_response, seed=seed)
-
-    def demonstration(self, task: Task) -> Completion | None:
-        """The answer that the task came with, as if it were a response; None when a response may not be so long."""
-        kind = KINDS[task.kind]
-        response = self._language.solution(kind, task)
-        if len(response) > self._max_response:
-            return None
-        return Completion(
-            prompt_ids=tuple(self._language.solver_prompt(kind, task)),
-            response_ids=tuple(response),
-            logprobs=(math.nan,) * len(response),
-            finish_reason=FinishReason.STOP,
-            weight_version=0,
-        )
 
     async def verify(self, task: Task, completions: Sequence[Completion]) -> list[Solved]:
         """Grades in the order of the completions."""

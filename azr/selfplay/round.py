@@ -17,14 +17,7 @@ from azr.concurrency import Phase, task_group
 from azr.config import Config
 from azr.records import Completion, Task, Trajectory
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.grading import (
-    Funnel,
-    demonstration_trajectory,
-    graded,
-    passes,
-    proposer_trajectory,
-    solver_trajectory,
-)
+from azr.selfplay.grading import Funnel, graded, passes, proposer_trajectory, solver_trajectory
 from azr.selfplay.intrinsic import bonuses
 from azr.selfplay.order import Turns, in_order, seed_of
 from azr.selfplay.players import Proposed, Proposer, Solver, solve_rate
@@ -212,9 +205,6 @@ class Round:
         if self._play.train_on_estimates:
             group = f"estimate:{task.id}"
             self._result.trajectories += [solver_trajectory(a, group, self._config.reward) for a in judged]
-            shown = self._solver.demonstration(task) if self._play.demonstrations and judged else None
-            if shown is not None:
-                self._result.trajectories.append(demonstration_trajectory(task, shown, group, self._config.reward))
         return solve_rate(attempts)
 
     def _keep(self, number: int, task: Task, solving: asyncio.TaskGroup) -> None:

@@ -14,7 +14,7 @@ from azr.algorithms.losses import kl_estimate
 from azr.algorithms.packing import split_updates
 from azr.concurrency import Phase
 from azr.config import Config, TrainConfig
-from azr.records import Completion, Role, Trajectory
+from azr.records import Completion, Trajectory
 from azr.train import dispatch
 from azr.train.group import RoleGroup
 
@@ -83,9 +83,8 @@ class Learner:
         if algorithm.needs_reference and algorithm.kl_in == "reward":
             kl_R = kl_estimate(columns["old_logprobs"], columns["reference_logprobs"], algorithm.kl_estimator)
         rewards, strata = [t.reward for t in trajectories], [(t.kind, t.role) for t in trajectories]
-        players = [(t.kind, t.role is Role.PROPOSER) for t in trajectories]
         graded = Graded(
-            rewards=shuffled(rewards, players, seed) if self._config.reward.shuffle else rewards,
+            rewards=shuffled(rewards, strata, seed) if self._config.reward.shuffle else rewards,
             response_lengths=[len(t.completion.response_ids) for t in trajectories],
             strata=strata,
             groups=[t.group for t in trajectories],

@@ -114,14 +114,6 @@ def test_importance_weights_are_capped_and_detached() -> None:
     assert not weights.requires_grad
 
 
-def test_tokens_that_nobody_sampled_weigh_one_and_are_no_mismatch() -> None:
-    trainer, engine = tensor(-1.0, -2.0, -0.5), tensor(math.nan, -2.0 - math.log(1.5), math.nan)
-    for cap in (2.0, None):
-        weights = importance_weights(trainer, engine, cap)
-        close(weights, 1.0, 1.5 if cap else 1.0, 1.0)
-    assert mismatch_metrics(trainer, engine) == mismatch_metrics(trainer[1:2], engine[1:2])
-
-
 def test_importance_weights_do_nothing_when_engine_and_trainer_agree() -> None:
     logprobs = tensor(-1.0, -2.0)
     on, _ = loss_of(AlgorithmConfig(importance_cap=2.0), logprobs)

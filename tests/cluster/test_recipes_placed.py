@@ -21,9 +21,9 @@ from ray.cluster_utils import Cluster
 from azr.cluster.placement import place
 
 nodes, gpus, recipes, inhabited = json.loads(sys.argv[1])
-cluster = Cluster()
+cluster = Cluster(head_node_args={"include_dashboard": False})
 for _ in range(nodes):
-    cluster.add_node(num_cpus=gpus, num_gpus=gpus)
+    cluster.add_node(num_cpus=gpus, num_gpus=gpus, include_dashboard=False)
 ray.init(address=cluster.address, log_to_driver=False)
 
 

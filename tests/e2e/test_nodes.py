@@ -52,7 +52,7 @@ def texts(root: Path, step: int) -> list[tuple]:
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """A head that holds nothing, and three nodes with room for one rank and one engine each."""
-    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
         yield found
     finally:
@@ -66,7 +66,7 @@ def trainers_under(node: object) -> list[psutil.Process]:
 
 
 def test_two_nodes_play_and_learn_as_one_and_survive_the_loss_of_a_third(cluster: Cluster, tmp_path: Path) -> None:
-    nodes = [cluster.add_node(num_cpus=1) for _ in range(3)]
+    nodes = [cluster.add_node(num_cpus=1, include_dashboard=False) for _ in range(3)]
     run = begin(tmp_path / "spread", *SPREAD, "--cluster.address", cluster.address)
     try:
         deadline = time.monotonic() + DEADLINE_S

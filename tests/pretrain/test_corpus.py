@@ -60,14 +60,14 @@ def test_a_solver_prompt_does_not_show_what_is_hidden():
     assert prompt.count("<|input|>") == 3
 
 
-def test_batches_pad_right_within_the_budget_and_weigh_answers(compact_tokenizer, corpus_config):
+def test_batches_pad_right_within_the_budget_and_mark_answers(compact_tokenizer, corpus_config):
     stream = batches(compact_tokenizer, corpus_config, seed=1, tokens_per_batch=1024, pool=256)
     for batch in islice(stream, 12):
-        assert batch.ids_BT.shape == batch.weights_BT.shape == batch.answers_BT.shape
+        assert batch.ids_BT.shape == batch.real_BT.shape == batch.answers_BT.shape
         assert batch.ids_BT.shape[1] % 8 == 0
         assert batch.ids_BT.shape[0] * (batch.ids_BT.shape[1] - 7) <= 1024
         padding = batch.ids_BT == compact_tokenizer.pad_token_id
-        assert torch.equal(padding, batch.weights_BT == 0)
+        assert torch.equal(padding, ~batch.real_BT)
         assert not padding[:, 0].any()
         assert (padding[:, 1:] >= padding[:, :-1]).all(), "padding is on the right only"
         assert batch.answers_BT.any(1).all()

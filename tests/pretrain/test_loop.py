@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from azr.pretrain.corpus import Batch, batches
-from azr.pretrain.loop import OptimConfig, ShapeConfig, Trainer, learning_rate, new_model, pretrain, weighted_loss
+from azr.pretrain.loop import OptimConfig, ShapeConfig, Trainer, learning_rate, new_model, pretrain, token_loss
 
 TINY = ShapeConfig(hidden_size=64, layers=2, heads=2, kv_heads=1, intermediate_size=128)
 
@@ -29,14 +29,14 @@ def test_learning_rate_warms_up_holds_and_falls_to_zero():
     assert learning_rate(optim, step=100, elapsed_share=1.0) == 0.0
 
 
-def test_weighted_loss_by_hand():
+def test_the_loss_by_hand():
     logits_BTV = torch.randn(1, 4, 5, generator=torch.Generator().manual_seed(0))
-    ids_BT = torch.tensor([[1, 2, 3, 0]])
-    batch = Batch(ids_BT, torch.tensor([[9.0, 0.5, 1.0, 0.0]]), torch.tensor([[False, False, True, False]]))
+    real_BT, answers_BT = torch.tensor([[True, True, True, False]]), torch.tensor([[False, False, True, False]])
+    batch = Batch(torch.tensor([[1, 2, 3, 0]]), real_BT, answers_BT)
     first = cross_entropy(logits_BTV[0, 0], torch.tensor(2))
     second = cross_entropy(logits_BTV[0, 1], torch.tensor(3))
-    loss, answer_loss = weighted_loss(logits_BTV, batch)
-    assert loss.item() == pytest.approx(((0.5 * first + second) / 1.5).item())
+    loss, answer_loss = token_loss(logits_BTV, batch)
+    assert loss.item() == pytest.approx(((first + second) / 2).item())
     assert answer_loss.item() == pytest.approx(second.item())
 
 
@@ -46,10 +46,10 @@ def test_a_short_run_learns_counts_and_saves(compact_tokenizer, corpus_config, t
     stream = batches(compact_tokenizer, corpus_config, seed=1, tokens_per_batch=256, pool=128)
     held = [next(stream)]
     with torch.no_grad():
-        before, _ = weighted_loss(trainer.model(input_ids=held[0].ids_BT).logits, held[0])
+        before, _ = token_loss(trainer.model(input_ids=held[0].ids_BT).logits, held[0])
     progress = pretrain(trainer, stream, compact_tokenizer, tmp_path, threads=2, log_every=10, max_steps=15)
     with torch.no_grad():
-        after, _ = weighted_loss(trainer.model(input_ids=held[0].ids_BT).logits, held[0])
+        after, _ = token_loss(trainer.model(input_ids=held[0].ids_BT).logits, held[0])
     assert before.item() == pytest.approx(math.log(640), rel=0.1)
     assert after < 0.85 * before
     assert progress.step == 15

@@ -124,31 +124,6 @@ def test_shuffled_rewards_stay_in_their_stratum_and_leave_their_group() -> None:
     assert found == shuffled(rewards, strata, seed=5) != shuffled(rewards, strata, seed=6)
 
 
-async def test_demonstrations_are_shuffled_among_the_solver_s_rewards(
-    roles: tuple[Config, list[RoleGroup]], trajectories: list[Trajectory]
-) -> None:
-    config, (policy, *_) = roles
-    count = len(trajectories)
-    shown = [
-        replace(
-            t,
-            kind="deduction",
-            group="one",
-            role=Role.DEMONSTRATION if number == 0 else Role.SOLVER,
-            reward=1.0 if number == 0 else 0.0,
-        )
-        for number, t in enumerate(trajectories)
-    ]
-    asked = replace(config, algorithm=AlgorithmConfig(estimator="rloo"), reward=RewardConfig(shuffle=True))
-    learner = Learner(asked, policy, None, None, phases(Counter()))
-    lengths = [len(t.completion.response_ids) for t in shown]
-    winners = set()
-    for seed in range(20):
-        parts = learner._advantages(shown, {}, seed)["advantages"].split(lengths)
-        winners |= {number for number in range(count) if len(parts[number]) and parts[number][0] > 0}
-    assert len(winners) > 1
-
-
 async def test_training_sees_shuffled_rewards_only_where_asked(
     roles: tuple[Config, list[RoleGroup]], trajectories: list[Trajectory]
 ) -> None:
