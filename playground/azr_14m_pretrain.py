@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from pathlib import Path
-
-from azr.config import ExecutorConfig
-from azr.executor.pool import SandboxPool
 from azr.pretrain.corpus import CorpusConfig
-from azr.pretrain.evaluate import evaluate
 from azr.pretrain.recipe import PretrainConfig, run
 
 
@@ -23,14 +16,9 @@ def config() -> PretrainConfig:
     )
 
 
-async def main(config: PretrainConfig) -> None:
-    if config.train:
-        run(config)
-    async with SandboxPool(ExecutorConfig(workers=2)) as pool:
-        print(json.dumps(await evaluate(Path(config.out), config.evaluation, pool.execute_many), indent=2))
-
-
 if __name__ == "__main__":
     import tyro
 
-    asyncio.run(main(tyro.cli(PretrainConfig, default=config())))
+    asked = tyro.cli(PretrainConfig, default=config())
+    run(asked)
+    print(f"How good it is: azr exam --model {asked.out}")

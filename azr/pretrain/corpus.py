@@ -68,11 +68,11 @@ def as_task(kind: str, made: Sample) -> Task:
     )
 
 
-def make_task(rng: random.Random, kind: str, induction_inputs: int, held_out: bool = False) -> Task:
+def make_task(rng: random.Random, kind: str, induction_inputs: int) -> Task:
     """A fresh task of a kind."""
     if kind == "error":
-        return as_task(kind, error_sample(rng, held_out))
-    return as_task(kind, sample(rng, induction_inputs if kind == "induction" else 1, held_out))
+        return as_task(kind, error_sample(rng))
+    return as_task(kind, sample(rng, induction_inputs if kind == "induction" else 1))
 
 
 def proposal_prompt(kind: TaskKind, references: list[Task]) -> str:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from azr.pretrain.compositions import FORMS
-from azr.pretrain.evaluate import Execute
 from azr.pretrain.generator import Sample, Sketch, is_held_out, sketch, with_inputs
-from azr.records import Task
+from azr.records import ExecutionRequest, ExecutionResult, Task
 from azr.tasks.base import Proposal, Rules
 from azr.tasks.hygiene import fingerprint
 from azr.tasks.paper import ExamTask
 from azr.tasks.registry import KINDS
 
+Execute = Callable[[Sequence[ExecutionRequest]], Awaitable[list[ExecutionResult]]]
+"""Runs programs behind walls, e.g. ``SandboxPool.execute_many``."""
 SEED = 20
 DRAWS = 600_000
 """Programs drawn from the generator, of which the held-out ones are the pool of the first two bands."""

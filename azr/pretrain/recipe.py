@@ -11,7 +11,6 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from azr.pretrain.corpus import CorpusConfig, batches, make_document
-from azr.pretrain.evaluate import EvaluationConfig
 from azr.pretrain.loop import OptimConfig, Progress, ShapeConfig, Trainer, new_model, pretrain
 from azr.pretrain.tokenizer import train_tokenizer
 from azr.tasks.registry import KINDS
@@ -39,9 +38,6 @@ class PretrainConfig:
     """Padded tokens per thread and update."""
     save_every_s: float = 300.0
     """Seconds between snapshots."""
-    train: bool = True
-    """Off: only evaluate the model that `out` holds."""
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
 
 def run(config: PretrainConfig) -> Progress:
