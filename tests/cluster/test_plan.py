@@ -108,7 +108,7 @@ def test_activations_of_the_mini_are_what_autograd_keeps():
 
     ids_T, at_T = torch.randint(5, 600, (tokens,)), torch.arange(tokens)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        network(ids_T, at_T, torch.tensor([0, tokens], dtype=torch.int32), at_T[:-1], ids_T[1:], 1.0)
+        network(ids_T, at_T, torch.tensor([0, tokens], dtype=torch.int32), at_T, at_T[:-1], ids_T[1:], 1.0)
     role = Role(name="policy", shape=shape, parameters=shape.parameters, trains=True, has_head=True)
     expected = shape.layers * memory.layer_activations(shape, 2) * tokens + 12 * shape.hidden * tokens
     assert sum(kept.values()) == pytest.approx(expected, rel=0.15)
