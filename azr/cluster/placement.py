@@ -38,10 +38,15 @@ def start_ray(cluster: ClusterConfig) -> None:
     """
     if ray.is_initialized():
         return
-    # Every worker of a run is an actor with a process of its own; idle ones would only slow the start down.
-    os.environ.update({"RAY_USAGE_STATS_ENABLED": "0", "RAY_prestart_worker_first_driver": "0"})
-    # Its record of every call, which nobody reads here, would grow with the run.
-    os.environ["RAY_task_events_report_interval_ms"] = "0"
+    # Every worker of a run is an actor with a process of its own; idle ones would only slow the start down. A record of
+    # every call, which nobody reads here, would grow with the run.
+    os.environ.update(
+        {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_prestart_worker_first_driver": "0",
+            "RAY_task_events_report_interval_ms": "0",
+        }
+    )
     # Says at every start that the cluster wants a token, which Ray makes and uses by itself.
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
     quiet = {"logging_level": logging.WARNING, "log_to_driver": False}
