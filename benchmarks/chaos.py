@@ -9,6 +9,7 @@ weight versions in order and their digests confirmed by the engines, nothing hal
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -60,6 +61,23 @@ def check(run: RunDirectory) -> None:
     assert not damaged, damaged
 
 
+def live_for(process: subprocess.Popen[str], seconds: float) -> None:
+    """Returns earlier when the run ends by itself."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+
+
+def live_for_steps(process: subprocess.Popen[str], run: RunDirectory, more: int) -> None:
+    """Until so many steps are done in this life; or the run ends by itself."""
+    last, done = None, 0
+    while done < more and process.poll() is None:
+        now = max(steps_of(run), default=0) if run.metrics.exists() else 0
+        if last is not None and now > last:
+            done += 1
+        last = now
+        time.sleep(0.1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Kills a run at random instants and resumes it.")
     parser.add_argument("--kills", type=int, default=20)
@@ -72,11 +90,13 @@ def main() -> None:
         for number in range(options.kills):
             began = time.monotonic()
             process = start(Path(folder), options.steps, run.config.exists())
-            # Half of the kills strike while the run starts, saves or resumes, the others amid its steps.
-            wait = rng.uniform(0, 25) if number % 2 else rng.uniform(25, 45)
-            try:
-                process.wait(wait)
-            except subprocess.TimeoutExpired:
+            # Half of the kills strike while the run starts or resumes, the others amid its steps and saves.
+            if number % 2:
+                live_for(process, rng.uniform(0, 25))
+            else:
+                live_for_steps(process, run, rng.randint(1, 4))
+                live_for(process, rng.uniform(0, 4))
+            if process.poll() is None:
                 os.kill(process.pid, signal.SIGKILL)
             output = process.communicate()[0]
             assert process.returncode in (0, -signal.SIGKILL), output
