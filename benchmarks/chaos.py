@@ -39,7 +39,9 @@ def start(root: Path, steps: int, resume: bool, output: int = subprocess.PIPE) -
 
 
 def steps_of(run: RunDirectory) -> list[int]:
-    return [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()]
+    """Of the lines that are whole: the run may be writing the next one."""
+    whole, _, _ = run.metrics.read_text().rpartition("\n")
+    return [json.loads(line)["step"] for line in whole.splitlines()]
 
 
 def check(run: RunDirectory) -> None:
