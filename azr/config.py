@@ -74,9 +74,6 @@ class SelfPlayConfig:
     """Solver samples per valid proposal that estimate its solve rate, at the rollout temperature."""
     train_on_estimates: bool = False
     """Also train the solver on the estimate samples, as groups."""
-    crossings: int = 0
-    """Pairs of input and output of each new task that the solver also plays as deductions and abductions, in groups of
-    `estimate_samples`. They cost no proposal, are not stored and pay no proposer. Needs `train_on_estimates`."""
     train_proposer: bool = True
     """Off: proposals are made and stored, but only the solver is trained."""
     new_tasks: bool = True

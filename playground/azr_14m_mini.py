@@ -33,7 +33,12 @@ config = Config(
     exam=ExamConfig(every=12),
     algorithm=AlgorithmConfig(estimator="gae", kl_coef=0.001),
     train=TrainConfig(
-        policy_lr=1e-4, critic_lr=1e-4, tokens_per_micro_batch=8192, gradient_checkpointing=False, cpu_threads=2
+        policy_lr=5e-5,
+        critic_lr=1e-4,
+        warmup_steps=5,
+        tokens_per_micro_batch=8192,
+        gradient_checkpointing=False,
+        cpu_threads=2,
     ),
 )
 
