@@ -61,15 +61,7 @@ def seconds(model: PolicyModel, completions: Sequence[Completion]) -> tuple[floa
     batch, times = pack(completions, range(len(completions))), []
     for _ in range(REPEATS):
         started = time.process_time()
-        logprobs_R, _ = model(
-            batch.token_ids_T,
-            batch.position_ids_T,
-            batch.cu_seqlens,
-            batch.layout_E,
-            batch.predict_R,
-            batch.target_R,
-            1.0,
-        )
+        logprobs_R, _ = model(*batch.stream, batch.target_R, 1.0)
         logprobs_R.mean().backward()
         times.append(time.process_time() - started)
     return statistics.median(times), len(batch.token_ids_T)

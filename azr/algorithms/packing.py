@@ -54,6 +54,11 @@ class PackedBatch:
     advantages_R: Tensor | None = None
     returns_R: Tensor | None = None
 
+    @property
+    def stream(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """What a network needs to go over the stream, in the order of its arguments."""
+        return self.token_ids_T, self.position_ids_T, self.cu_seqlens, self.layout_E, self.predict_R
+
     def to(self, device: torch.device | str) -> PackedBatch:
         """The same batch with all tensors on ``device``."""
         moved: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -51,4 +51,4 @@ class CriticWorker(RoleWorker):
         return loss, sums, values_R
 
     def _forward(self, batch: PackedBatch) -> Tensor:
-        return self.engine(batch.token_ids_T, batch.position_ids_T, batch.cu_seqlens, batch.layout_E, batch.predict_R)
+        return self.engine(*batch.stream)

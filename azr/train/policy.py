@@ -78,15 +78,7 @@ class PolicyScorer(RoleWorker):
         return self._score(batches, lambda batch: torch.stack(self._forward(batch), dim=-1))
 
     def _forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-        return self.engine(
-            batch.token_ids_T,
-            batch.position_ids_T,
-            batch.cu_seqlens,
-            batch.layout_E,
-            batch.predict_R,
-            batch.target_R,
-            self.config.rollout.temperature,
-        )
+        return self.engine(*batch.stream, batch.target_R, self.config.rollout.temperature)
 
     def _load(self, lr: float | None) -> None:
         train = self.config.train

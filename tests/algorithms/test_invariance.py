@@ -49,7 +49,7 @@ def micro_losses(batch: PackedBatch, policy: torch.nn.Module, critic: torch.nn.M
         normalizer=TOKENS,
         config=CONFIG,
     )
-    values = critic(batch.token_ids_T, batch.position_ids_T, batch.cu_seqlens, batch.layout_E, batch.predict_R)
+    values = critic(*batch.stream)
     second, more = value_loss(
         values, old_values_R=batch.values_R, returns_R=batch.returns_R, normalizer=TOKENS, config=CONFIG
     )

@@ -41,7 +41,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     )
     assert critic.backbone.dtype == torch.bfloat16
     batch = pack(completions(3), range(3))
-    values = critic(batch.token_ids_T, batch.position_ids_T, batch.cu_seqlens, batch.layout_E, batch.predict_R)
+    values = critic(*batch.stream)
     assert values.dtype == torch.float32 and values.shape == batch.target_R.shape
 
 
@@ -61,9 +61,9 @@ def test_the_value_head_computes_in_float32() -> None:
 def test_values_depend_only_on_what_came_before() -> None:
     made = completions(4)
     critic, batch = tiny_critic(), pack(made, range(4))
-    before = critic(batch.token_ids_T, batch.position_ids_T, batch.cu_seqlens, batch.layout_E, batch.predict_R)
+    before = critic(*batch.stream)
     batch.token_ids_T[-1] = (batch.token_ids_T[-1] + 1) % 53  # the very last response token
-    after = critic(batch.token_ids_T, batch.position_ids_T, batch.cu_seqlens, batch.layout_E, batch.predict_R)
+    after = critic(*batch.stream)
     assert torch.equal(before, after)
 
 

@@ -85,12 +85,4 @@ def groups(count: int, size: int) -> list[Completion]:
 
 
 def score(model: PolicyModel, batch: PackedBatch, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-    return model(
-        batch.token_ids_T,
-        batch.position_ids_T,
-        batch.cu_seqlens,
-        batch.layout_E,
-        batch.predict_R,
-        batch.target_R,
-        temperature,
-    )
+    return model(*batch.stream, batch.target_R, temperature)
