@@ -1,7 +1,4 @@
-"""Absolute Zero self-play with a 14M model: minutes on two CPU cores or one GPU.
-
-python -m playground.azr_14m_mini
-"""
+"""Absolute Zero self-play with a 14M model, minutes on two cores or a GPU: ``python -m playground.azr_14m_mini``."""
 
 from azr.commands.run import launch
 from azr.config import (
