@@ -88,8 +88,14 @@ async def parts(ray_cluster: None) -> AsyncIterator[Parts]:
 async def processes(actor: ActorHandle) -> dict[str, psutil.Process]:
     """The actor's own and that of its core."""
     own = psutil.Process(await actor.__ray_call__.remote(lambda _: os.getpid()))
-    (core,) = [child for child in own.children() if "EngineCore" in child.name()]
-    return {"actor": own, "core": core}
+    children: list[str] = []
+    for _ in range(100):
+        children = [" ".join(child.cmdline()) for child in own.children()]
+        cores = [child for child in own.children() if "EngineCore" in child.name()]
+        if len(cores) == 1:
+            return {"actor": own, "core": cores[0]}
+        await asyncio.sleep(0.3)
+    raise AssertionError(f"an engine has one core among its children, not {children}")
 
 
 async def answered(requests: Sequence[asyncio.Task[list[Completion]]], version: int) -> float:
