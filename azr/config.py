@@ -74,6 +74,10 @@ class SelfPlayConfig:
     """Solver samples per valid proposal that estimate its solve rate, at the rollout temperature."""
     train_on_estimates: bool = False
     """Also train the solver on the estimate samples, as groups."""
+    crossings: int = 0
+    """Most tasks of each kind that the runs of an accepted task make besides it, for the solver to play in groups of
+    `estimate_samples`: the pairs of an induction are deductions and abductions. They cost no proposal, are not stored
+    and pay no proposer. Needs `train_on_estimates`."""
     train_proposer: bool = True
     """Off: proposals are made and stored, but only the solver is trained."""
     new_tasks: bool = True

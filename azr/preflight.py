@@ -21,6 +21,7 @@ _LOWEST: dict[str, float] = {
     "selfplay.references": 0,
     "selfplay.induction_inputs": 2,
     "selfplay.estimate_samples": 1,
+    "selfplay.crossings": 0,
     "selfplay.buffer_capacity": 1,
     "selfplay.seed_rounds": 0,
     "rollout.engines": 1,
@@ -129,6 +130,10 @@ def _check_batch(config: Config) -> None:
                 f"A step has {total} trajectories, which {knob}={parts} does not divide; "
                 "change it, selfplay.proposals_per_kind or selfplay.solves_per_kind."
             )
+    if config.selfplay.crossings and not config.selfplay.train_on_estimates:
+        raise ValueError(
+            "selfplay.crossings are played only to be trained on: switch selfplay.train_on_estimates on, or take 0."
+        )
     algorithm = config.algorithm
     kl_loss = algorithm.needs_reference and algorithm.kl_in == "loss"
     if algorithm.skip_zero_advantages and (algorithm.entropy_coef or kl_loss):

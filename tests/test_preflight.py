@@ -39,6 +39,7 @@ def test_a_sound_config_passes(sound):
         ("train", {"data_parallel": 5}, "train.data_parallel=5 does not divide"),
         ("rollout", {"max_response_tokens": 900}, "reads at most 1024 tokens"),
         ("selfplay", {"solves_per_kind": 0, "new_tasks": False, "train_on_estimates": False}, "train on anything"),
+        ("selfplay", {"crossings": 1, "train_on_estimates": False}, "switch selfplay.train_on_estimates on"),
         ("algorithm", {"skip_zero_advantages": True, "entropy_coef": 0.1}, "skip_zero_advantages would take"),
         ("run", {"steps": 0}, "run.steps is 0; it must be at least 1"),
         ("run", {"max_minutes": 0}, r"run.max_minutes is 0; it must be at least 0\.01"),

@@ -108,7 +108,12 @@ class Solver:
         self._language = language
         self._sampler = sampler
         self._executor = executor
+        self._max_prompt = config.rollout.max_prompt_tokens
         self._max_response = config.rollout.max_response_tokens
+
+    def can_be_asked(self, task: Task) -> bool:
+        """Whether the task fits into a prompt."""
+        return len(self._language.solver_prompt(KINDS[task.kind], task)) <= self._max_prompt
 
     async def solve(self, task: Task, attempts: int, seed: int) -> list[Completion]:
         """Responses of the current policy to one task."""

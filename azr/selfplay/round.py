@@ -17,6 +17,7 @@ from azr.concurrency import Phase, task_group
 from azr.config import Config
 from azr.records import Completion, Task, Trajectory
 from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.crossing import crossings
 from azr.selfplay.grading import Funnel, graded, passes, proposer_trajectory, solver_trajectory
 from azr.selfplay.intrinsic import bonuses
 from azr.selfplay.order import Turns, in_order, seed_of
@@ -140,7 +141,7 @@ class Round:
         """One coroutine per task that is estimated: proposed, or stored where nothing new is proposed."""
         if not self._play.new_tasks:
             known = self._buffer.problems(kind, self._play.proposals_per_kind, (), rng)
-            return [self._sample(task, number) for number, task in enumerate(known)]
+            return [self._play_stored(task, number, solving) for number, task in enumerate(known)]
         return [
             self._play_proposal(kind, number, references, solving)
             for number, references in enumerate(self._references(kind))
@@ -162,7 +163,12 @@ class Round:
                 self._config.reward.intrinsic,
             )
             self._keep(number, proposed.outcome, solving)
+            self._cross(number, proposed.outcome, solving)
         self._pay(kind, number, proposed, rate, extra)
+
+    async def _play_stored(self, task: Task, number: int, solving: asyncio.TaskGroup) -> None:
+        await self._sample(task, number)
+        self._cross(number, task, solving)
 
     async def _propose(self, kind: str, number: int, references: Sequence[Task]) -> Proposed:
         funnel = self._result.funnels[kind]
@@ -195,7 +201,7 @@ class Round:
     async def _sample(self, task: Task, number: int) -> float | None:
         """Solve rate of a task, from samples of the current policy at the rollout temperature."""
         with self._phase("estimate"):
-            seed = self._seed("estimate", task.kind, number)
+            seed = self._seed("estimate", task.id, number)
             completions = await self._solver.solve(task, self._play.estimate_samples, seed)
         self._count("estimate", completions)
         with self._phase("verify"):
@@ -215,6 +221,12 @@ class Round:
         self._accepted[task.kind].kept[number] = task
         if self._is_early(number):
             solving.create_task(self._solve(task, "new"))
+
+    def _cross(self, number: int, task: Task, solving: asyncio.TaskGroup) -> None:
+        rng = random.Random(self._seed("cross", task.kind, number))
+        for crossing in crossings(task, self._play.kinds, self._play.crossings, rng):
+            if self._solver.can_be_asked(crossing):
+                solving.create_task(self._sample(crossing, number))
 
     def _pay(self, kind: str, number: int, proposed: Proposed, rate: float | None, extra: dict[str, float]) -> None:
         if proposed.outcome is Refusal.LOST:

@@ -92,6 +92,14 @@ class TaskKind(Protocol):
         """A right answer."""
         ...
 
+    def runs(self, task: Task) -> tuple[tuple[str, str], ...]:
+        """Inputs of the task's program, each with the value that it returned."""
+        ...
+
+    def pose(self, task: Task, runs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
+        """Tasks of this kind, other than the task itself, that these runs of its program make."""
+        ...
+
     def references_per_prompt(self, wanted: int) -> int:
         """How many past tasks a proposal prompt of this kind shows when ``wanted`` are configured."""
         ...

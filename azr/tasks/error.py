@@ -32,6 +32,13 @@ class Error(SingleCallKind):
         task = super().seed()
         return self._task(Proposal(program=task.program, inputs=task.inputs), NO_ERROR, id=task.id, step=0, parents=())
 
+    def runs(self, task: Task) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    def pose(self, task: Task, runs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
+        """None: every run that returned a value would have the same answer."""
+        return ()
+
     def admit(
         self, proposal: Proposal, result: ExecutionResult, *, id: str, step: int, parents: tuple[str, ...]
     ) -> Task | Refusal:

@@ -100,6 +100,23 @@ class SingleCallKind:
     def solution(self, task: Task) -> tuple[Section, ...]:
         return (Section("output", task.outputs[0]),)
 
+    def runs(self, task: Task) -> tuple[tuple[str, str], ...]:
+        return ((task.inputs[0], task.outputs[0]),)
+
+    def pose(self, task: Task, runs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
+        if task.kind == self.name:
+            return ()
+        return tuple(
+            self._task(
+                Proposal(program=task.program, inputs=(given,)),
+                returned,
+                id=f"{task.id}-{self.name}-{number}",
+                step=task.step,
+                parents=(task.id,),
+            )
+            for number, (given, returned) in enumerate(runs)
+        )
+
     def references_per_prompt(self, wanted: int) -> int:
         return wanted
 

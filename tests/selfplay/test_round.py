@@ -136,6 +136,22 @@ async def test_estimates_are_groups_that_are_trained_on():
     assert [t.role for t in result.trajectories] == [Role.PROPOSER]
 
 
+async def test_crossings_are_played_in_groups_but_neither_stored_nor_paid_for():
+    config = replace_play(
+        CONFIG, kinds=("deduction", "abduction"), proposals_per_kind=1, solves_per_kind=0, crossings=1
+    )
+
+    def solve(prompt: str, attempt: int) -> str:
+        return half_right(prompt, attempt) if "<|deduction|>" in prompt else "<|input|>2<|end|>"
+
+    result, buffer = await play(config, Script([proposal("a + 1"), proposal("a + 1")], solve))
+    groups = Counter((t.kind, t.group) for t in result.trajectories if t.role is Role.SOLVER)
+    assert sorted(kind for kind, _ in groups) == ["abduction", "abduction", "deduction", "deduction"]
+    assert set(groups.values()) == {4} and len(groups) == 4
+    assert buffer.sizes() == {"deduction": 2, "abduction": 2}
+    assert [funnel.solve_rates for funnel in result.funnels.values()] == [[0.5], [1.0]]
+
+
 async def test_solvers_play_this_steps_tasks_first_and_the_buffer_after():
     bodies = [proposal(f"a + {n}") for n in range(4)]
     config = replace_play(CONFIG, train_on_estimates=False)
