@@ -10,11 +10,11 @@ from azr.algorithms.model import CriticModel, PolicyModel
 from azr.cluster.plan import memory, seconds, table
 from azr.cluster.plan.assumptions import GIB, Assumptions, Machine
 from azr.cluster.plan.batch import Batch
-from azr.cluster.plan.memory import EngineMemory, Role, host_states, roles, scoring, states, training
+from azr.cluster.plan.memory import APART, EngineMemory, Role, host_states, roles, scoring, states, training
 from azr.cluster.plan.shapes import KNOWN, ModelShape, shape_of
 from azr.cluster.plan.verdict import Plan, advise, make, plan_run
 from azr.commands.plan import recipes
-from azr.config import AlgorithmConfig, Config, RolloutConfig, SelfPlayConfig, TrainConfig
+from azr.config import AlgorithmConfig, ClusterConfig, Config, RolloutConfig, SelfPlayConfig, TrainConfig
 from azr.preflight import trajectories_per_step
 from azr.train.engine import REDUCE_BUCKET
 
@@ -159,6 +159,21 @@ def test_phases_add_up_and_follow_the_code():
     assert len(asleep) == 1
 
 
+def test_engines_apart_have_gpus_of_their_own():
+    together = seven(data_parallel=4)
+    config = replace(together, rollout=replace(together.rollout, engines=4), cluster=ClusterConfig(colocate=False))
+    plan = planned(config)
+    assert plan.gpus == 8 and not plan.problems
+    trainers = [parts for phase, parts in plan.memory.items() if phase != APART]
+    engines = {"engine weights", "KV cache", "engine work", "engine asleep"}
+    assert all(not engines & parts.keys() for parts in trainers)
+    budget = config.rollout.gpu_memory_utilization * NODE.gpu_memory_gib * GIB
+    assert sum(plan.memory[APART].values()) - plan.memory[APART]["weight bucket"] == pytest.approx(budget)
+    assert plan.peak < planned(together).peak
+    first, *_ = advise(planned(config, machine=replace(NODE, gpus=4)), SEVEN, GIVEN)
+    assert first.option.startswith("--train.data-parallel 2 --rollout.engines 2 "), "half of the GPUs train"
+
+
 def test_without_critic_and_reference_there_is_nothing_of_them():
     plan = planned(replace(seven(), algorithm=AlgorithmConfig(estimator="trrpp")))
     assert [role.name for role in plan.roles] == ["policy"]
@@ -195,6 +210,8 @@ def test_batch_in_prompts_trajectories_and_tokens():
     assert batch.longest == 14240 and batch.most_tokens == 384 * 14240
     play = SelfPlayConfig(train_on_estimates=True)
     assert Batch.of(replace(seven(), selfplay=play), GIVEN).trained == 384 + 192 * 8
+    crossed = Batch.of(replace(seven(), selfplay=replace(play, crossings=2)), GIVEN)
+    assert crossed.estimate_prompts == 192 * (1 + 2 * 3) and crossed.trained == 384 + crossed.estimates
     stored = replace(seven(), selfplay=SelfPlayConfig(new_tasks=False))
     assert Batch.of(stored, GIVEN).proposals == 0
     for config in recipes().values():

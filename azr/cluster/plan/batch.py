@@ -15,7 +15,7 @@ class Batch:
     proposals: int
     estimate_prompts: int
     estimates: int
-    """Solver samples that only estimate solve rates; one prompt each `selfplay.estimate_samples`."""
+    """Solver samples that estimate solve rates, and those of crossings; one prompt each `selfplay.estimate_samples`."""
     solves: int
     trained: int
     """Trajectories the optimizers see."""
@@ -53,11 +53,12 @@ class Batch:
         tasks = len(play.kinds) * play.proposals_per_kind
         proposals = tasks * play.new_tasks
         solves = len(play.kinds) * play.solves_per_kind
-        estimates = tasks * play.estimate_samples
+        played = tasks * (1 + play.crossings * len(play.kinds))
+        estimates = played * play.estimate_samples
         sure = proposals * play.train_proposer + solves
         return cls(
             proposals=proposals,
-            estimate_prompts=tasks,
+            estimate_prompts=played,
             estimates=estimates,
             solves=solves,
             trained=sure + estimates * play.train_on_estimates,

@@ -25,6 +25,8 @@ LOGIT_COPIES = 3
 """float32 arrays (chunk, V) alive at once in the backward of `azr.algorithms.logprobs`."""
 
 KEPT = "kept by allocators"
+APART = "engine's GPU"
+"""The column of the GPUs that engines have to themselves; it is the same in every phase."""
 
 Bytes = Mapping[str, float]
 """What takes how much."""
@@ -160,7 +162,10 @@ class EngineMemory:
 def phases(
     config: Config, found: list[Role], engine: EngineMemory, batch: Batch, assumed: Assumptions
 ) -> dict[str, dict[str, float]]:
-    """By phase: what takes how many bytes on a GPU that holds a rank of every role and a part of an engine."""
+    """By phase: what takes how many bytes on a GPU that holds a rank of every role and a part of an engine.
+
+    Where engines are apart from the trainers, the phases are those of a trainers' GPU, and `APART` is an engine's.
+    """
     train, tokens = config.train, min(config.train.tokens_per_micro_batch, batch.most_tokens)
     policy = found[0]
     resident: dict[str, float] = {}
@@ -169,8 +174,9 @@ def phases(
     talks = assumed.nccl_gib if train.data_parallel > 1 else 0.0
     resident["CUDA and NCCL"] = len(found) * (assumed.context_gib + talks) * GIB
     most = {role.name: _most(role, train, tokens) for role in found}
-    awake = {"engine weights": engine.weights, "KV cache": max(0.0, engine.kv), "engine work": engine.work}
-    asleep = {"engine asleep": assumed.engine_asleep_gib * GIB}
+    own = {"engine weights": engine.weights, "KV cache": max(0.0, engine.kv), "engine work": engine.work}
+    awake = own if config.cluster.colocate else {}
+    asleep = {"engine asleep": assumed.engine_asleep_gib * GIB} if config.cluster.colocate else {}
     # A bucket holds at least one parameter, and none is larger than the embedding.
     bucket = max(config.cluster.bucket_mb * 2.0**20, element_bytes(train) * policy.shape.embedding)
 
@@ -186,7 +192,7 @@ def phases(
         if role.trains:
             by_phase[f"train {role.name}"] = phase(asleep, training(role, train, tokens), role.name)
     by_phase["push"] = phase(awake, {"weight bucket": bucket}, "policy")
-    return by_phase
+    return by_phase if config.cluster.colocate else by_phase | {APART: own | {"weight bucket": bucket}}
 
 
 def _most(role: Role, train: TrainConfig, tokens: int) -> float:

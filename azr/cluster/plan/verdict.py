@@ -159,7 +159,7 @@ def _gpus_there_are(plan: Plan) -> Turn:
     """As many as divide the batch."""
     present = plan.machine.gpus * plan.machine.nodes
     if plan.gpus > present:
-        ranks = max(number for number in range(1, present + 1) if plan.batch.sure % number == 0)
+        ranks = max(number for number in range(1, _trainers(plan, present) + 1) if plan.batch.sure % number == 0)
         yield _spread(plan, ranks, math.gcd(plan.config.rollout.tensor_parallel, plan.machine.gpus), plan.machine)
 
 
@@ -191,18 +191,23 @@ def _engine_share(plan: Plan) -> Turn:
 def _more_gpus(plan: Plan) -> Turn:
     """Twice as many, again and again; nodes stay as large as they are."""
     gpus = max(plan.gpus, plan.machine.gpus * plan.machine.nodes)
-    while (gpus := 2 * gpus) <= _MOST_GPUS and plan.batch.sure % gpus == 0:
+    while (gpus := 2 * gpus) <= _MOST_GPUS and plan.batch.sure % _trainers(plan, gpus) == 0:
         machine = replace(plan.machine, nodes=-(-gpus // plan.machine.gpus))
-        yield _spread(plan, gpus, plan.config.rollout.tensor_parallel, machine)
+        yield _spread(plan, _trainers(plan, gpus), plan.config.rollout.tensor_parallel, machine)
 
 
-def _spread(plan: Plan, gpus: int, width: int, machine: Machine) -> tuple[str, Config, Machine]:
-    """The same run on `gpus` GPUs."""
-    engines = max(1, gpus // width)
-    config = _with_train(plan.config, data_parallel=gpus)
+def _trainers(plan: Plan, gpus: int) -> int:
+    """How many of these GPUs train: engines that are apart from the trainers get as many."""
+    return gpus if plan.config.cluster.colocate else max(1, gpus // 2)
+
+
+def _spread(plan: Plan, ranks: int, width: int, machine: Machine) -> tuple[str, Config, Machine]:
+    """The same run with so many ranks, and engines on as many GPUs."""
+    engines = max(1, ranks // width)
+    config = _with_train(plan.config, data_parallel=ranks)
     config = replace(config, rollout=replace(config.rollout, engines=engines, tensor_parallel=width))
     where = f" on {machine.nodes} nodes" if machine.nodes > plan.machine.nodes else ""
-    option = f"--train.data-parallel {gpus} --rollout.engines {engines} --rollout.tensor-parallel {width}{where}"
+    option = f"--train.data-parallel {ranks} --rollout.engines {engines} --rollout.tensor-parallel {width}{where}"
     return option, config, machine
 
 
