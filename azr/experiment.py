@@ -130,7 +130,12 @@ class SelfPlayExperiment:
             | {"step": lap.wall_s, "executor alone": lap.alone_s, "checkpoint": self.saver.seconds},
             "tokens_per_s": throughput(tokens, lap.seconds),
             "driver": {"cpu_share": lap.cpu_share},
-            "weights": {"version": pushed.version, "push_s": pushed.seconds, "push_bytes": pushed.nbytes},
+            "weights": {
+                "version": pushed.version,
+                "push_s": pushed.seconds,
+                "push_bytes": pushed.nbytes,
+                "push_gb_s": pushed.nbytes / pushed.seconds / 1e9,
+            },
             "executor": await self.system.executor.new_counts(),
             "engines": {"restarts": self.system.engines.restarts},
             "buffer": self.buffer.sizes(),

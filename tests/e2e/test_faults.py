@@ -25,7 +25,7 @@ OPTIONS = [
     *("--selfplay.proposals-per-kind", "3", "--selfplay.solves-per-kind", "1", "--selfplay.estimate-samples", "3"),
     *("--selfplay.seed-tasks", "3", "--selfplay.seed-rounds", "2", "--rollout.max-response-tokens", "64"),
 ]
-MEASURED = ("seconds/", "tokens_per_s/", "driver/", "executor/", "engines/", "weights/push_s")
+MEASURED = ("seconds/", "tokens_per_s/", "driver/", "executor/", "engines/", "weights/push_s", "weights/push_gb_s")
 """What a metrics line says about time and about processes, not about what was played and learned."""
 DEADLINE_S = 500
 
