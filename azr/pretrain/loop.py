@@ -49,6 +49,8 @@ class OptimConfig:
     warmup_steps: int = 100
     decay_share: float = 0.8
     """Share of the time in which the rate falls to zero."""
+    stop_at: float = 1.0
+    """Share of the time after which the run ends, with the rate it then has."""
     weight_decay: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.98
@@ -175,7 +177,7 @@ def pretrain(
     with ThreadPoolExecutor(threads) as pool:
         for group in batched(stream, threads):
             share = (time.monotonic() - started) / (60 * trainer.optim.minutes)
-            if share >= 1 or progress.step == max_steps:
+            if share >= trainer.optim.stop_at or progress.step == max_steps:
                 break
             losses = trainer.step(group, learning_rate(trainer.optim, progress.step, share), pool)
             assert math.isfinite(losses[0]), f"the loss is {losses[0]} at step {progress.step}"

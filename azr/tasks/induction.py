@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import combinations
 
 from azr import values
@@ -59,18 +58,8 @@ class Induction:
         return tuple(zip(task.inputs, task.outputs, strict=True))
 
     def pose(self, task: Task, runs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
-        """The task with its pairs moved round, so that the solver sees others of them."""
-        return tuple(
-            replace(
-                task,
-                id=f"{task.id}-{self.name}-{moved}",
-                inputs=task.inputs[moved:] + task.inputs[:moved],
-                outputs=task.outputs[moved:] + task.outputs[:moved],
-                parents=(task.id,),
-                solve_rate=None,
-            )
-            for moved in range(1, len(runs))
-        )
+        """None: an induction needs more runs than other tasks hold, and a message."""
+        return ()
 
     def references_per_prompt(self, wanted: int) -> int:
         return 1

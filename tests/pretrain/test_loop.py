@@ -61,6 +61,14 @@ def test_a_short_run_learns_counts_and_saves(compact_tokenizer, corpus_config, t
     assert AutoTokenizer.from_pretrained(tmp_path).eos_token_id == model.generation_config.eos_token_id
 
 
+def test_a_run_can_end_before_its_rate_has_fallen(compact_tokenizer, corpus_config, tmp_path):
+    trainer = Trainer(new_model(TINY, compact_tokenizer, seed=0), OptimConfig(minutes=0.5, warmup_steps=1, stop_at=0.1))
+    stream = batches(compact_tokenizer, corpus_config, seed=1, tokens_per_batch=256, pool=128)
+    progress = pretrain(trainer, stream, compact_tokenizer, tmp_path, threads=1)
+    assert progress.step > 0 and progress.seconds < 15
+    assert trainer.optimizers[0].param_groups[0]["lr"] == trainer.optim.peak_lr
+
+
 def test_two_threads_give_the_mean_gradient(compact_tokenizer, corpus_config):
     stream = batches(compact_tokenizer, corpus_config, seed=1, tokens_per_batch=512, pool=64)
     pair = [next(stream), next(stream)]

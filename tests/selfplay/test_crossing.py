@@ -30,23 +30,20 @@ def crossed(task: Task, most: int = 9, kinds: tuple[str, ...] = KINDS) -> list[T
     return crossings(task, kinds, most, random.Random(1))
 
 
-def test_the_pairs_of_an_induction_are_deductions_and_abductions_and_can_be_shown_in_another_order() -> None:
+def test_the_pairs_of_an_induction_are_deductions_and_abductions() -> None:
     found = crossed(INDUCTION)
-    assert Counter(task.kind for task in found) == {"deduction": 4, "abduction": 4, "induction": 3}
+    assert Counter(task.kind for task in found) == {"deduction": 4, "abduction": 4}
     for kind in ("deduction", "abduction"):
         posed = {(*task.inputs, *task.outputs) for task in found if task.kind == kind}
         assert posed == set(PAIRS)
     for task in found:
         assert task.program == INDUCTION.program and task.parents == ("t",) and task.solve_rate is None
-        assert set(zip(task.inputs, task.outputs, strict=True)) <= set(PAIRS)
-    turned = [task for task in found if task.kind == "induction"]
-    assert {task.inputs[0] for task in turned} == {"2", "3", "4"}
-    assert all(task.message == "adds" for task in turned)
+        assert task.message == ""
     assert len({task.id for task in (*found, INDUCTION)}) == len(found) + 1
 
 
 def test_no_more_of_a_kind_than_asked_for() -> None:
-    assert Counter(task.kind for task in crossed(INDUCTION, 2)) == {"deduction": 2, "abduction": 2, "induction": 2}
+    assert Counter(task.kind for task in crossed(INDUCTION, 2)) == {"deduction": 2, "abduction": 2}
     assert not crossed(INDUCTION, 0)
 
 
