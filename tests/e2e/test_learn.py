@@ -6,6 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,10 @@ def test_a_learning_rate_of_zero_exports_the_base_bit_by_bit(run: Path) -> None:
 def test_without_new_tasks_only_seed_tasks_are_solved_and_nothing_is_proposed(run: Path) -> None:
     with gzip.open(run / "rollouts" / "step_000001.jsonl.gz", "rt") as file:
         rows = [json.loads(line) for line in file]
-    assert {row["role"] for row in rows} == {"solver"} and len(rows) == 3 * 6 * 6
+    assert {row["role"] for row in rows} == {"solver"}
+    sizes = Counter(row["group"] for row in rows).values()
+    asked, crossed = 3 * 6, 6 + 6 + 6 * (3 + 3)
+    assert all(size % 6 == 0 for size in sizes) and 6 * asked < len(rows) <= 6 * (asked + crossed)
     assert all(row["task_id"].startswith("seed") for row in rows)
     (step,) = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()[1:])
     assert step["deduction/proposer/funnel/proposed"] == 0 and "deduction/proposer/valid_rate" not in step
