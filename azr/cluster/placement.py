@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Literal
 
 import ray
+from ray.exceptions import AuthenticationError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -34,7 +35,7 @@ CONNECT_S = 10.0
 def start_ray(cluster: ClusterConfig) -> None:
     """Join the cluster at `cluster.address`, or start one on this machine. Does nothing when Ray already runs.
 
-    Raises ValueError when no cluster answers at the address.
+    Raises ValueError when no cluster answers at the address, or the one that is there does not take this process in.
     """
     if ray.is_initialized():
         return
@@ -54,21 +55,28 @@ def start_ray(cluster: ClusterConfig) -> None:
         slots = cluster.cpus or CPU_SLOTS
         ray.init(address="local", num_cpus=slots, include_dashboard=False, **quiet)
         return
+    said = (
+        f"no Ray cluster answers at {cluster.address!r}: run `ray start --head` there first, "
+        "or leave cluster.address out to start one on this machine"
+    )
     try:
-        _check_listening(cluster.address)
+        if _listens(cluster.address):
+            said = (
+                f"what listens at {cluster.address!r} does not take this process in: RAY_AUTH_MODE, the token "
+                "(RAY_AUTH_TOKEN or ~/.ray/auth_token) and the version of Ray must be those of the cluster's head"
+            )
         ray.init(address=cluster.address, **quiet)
-    except (ConnectionError, TimeoutError) as error:
-        raise ValueError(
-            f"no Ray cluster answers at {cluster.address!r}: run `ray start --head` there first, "
-            "or leave cluster.address out to start one on this machine"
-        ) from error
+    except (OSError, AuthenticationError) as error:
+        raise ValueError(said) from error
 
 
-def _check_listening(address: str) -> None:
-    """Ray itself would try for minutes."""
-    if re.fullmatch(r"[^/]+:\d+", address):
-        host, port = address.rsplit(":", 1)
-        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+def _listens(address: str) -> bool:
+    """Whether this is a host and a port; raises OSError when nobody answers there. Ray itself would try for minutes."""
+    if not re.fullmatch(r"[^/]+:\d+", address):
+        return False
+    host, port = address.rsplit(":", 1)
+    socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    return True
 
 
 def resolve_device(train: TrainConfig) -> Device:

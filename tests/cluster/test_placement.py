@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -87,14 +88,47 @@ def test_auto_is_cpu_without_gpus(ray_cluster: None) -> None:
     assert resolve_device(TrainConfig(device="cuda")) == "cuda"
 
 
-def test_an_address_without_a_cluster_is_one_sentence() -> None:
-    program = """
+JOIN = """
+import sys
 from azr.cluster.placement import start_ray
 from azr.config import ClusterConfig
-start_ray(ClusterConfig(address="127.0.0.1:1"))
+start_ray(ClusterConfig(address=sys.argv[1]))
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert "ValueError: no Ray cluster answers at '127.0.0.1:1': run `ray start --head` there first" in run.stderr
+HEAD = """
+import sys
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+def join(address: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", JOIN, address]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere.invalid:6379"])
+def test_an_address_without_a_cluster_is_one_sentence(address: str) -> None:
+    assert (
+        f"ValueError: no Ray cluster answers at {address!r}: run `ray start --head` there first" in join(address).stderr
+    )
+
+
+def test_a_cluster_that_asks_for_another_token_is_one_sentence() -> None:
+    def token(letter: str) -> dict[str, str]:
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": 32 * letter}
+
+    command, pipe = [sys.executable, "-c", HEAD], subprocess.PIPE
+    with subprocess.Popen(command, env=os.environ | token("a"), stdin=pipe, stdout=pipe, text=True) as head:
+        assert head.stdout is not None
+        address = head.stdout.readline().strip()
+        assert (
+            f"ValueError: what listens at {address!r} does not take this process in: RAY_AUTH_MODE"
+            in join(address, **token("b")).stderr
+        )
+        assert join(address, **token("a")).returncode == 0
 
 
 def test_start_ray_starts_a_cluster_with_slots_to_spare() -> None:
