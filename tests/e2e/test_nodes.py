@@ -89,3 +89,4 @@ def test_two_nodes_play_and_learn_as_one_and_survive_the_loss_of_a_third(cluster
     for ours, theirs in zip(spread, one, strict=True):
         for name in ("policy/loss", "policy/grad_norm", "policy/entropy", "policy/kl_reference", "critic/loss"):
             assert ours[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-6), name
+        assert 0 < ours["policy/mismatch_mean"] < 1e-4, "engines and trainer agree in float32"
