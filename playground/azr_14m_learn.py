@@ -14,7 +14,7 @@ config = replace(
     exam=ExamConfig(every=25, tasks_per_kind=96, samples=4),
     checkpoint=CheckpointConfig(every=50),
     algorithm=AlgorithmConfig(estimator="rloo", weighting="trajectory", skip_zero_advantages=True),
-    train=replace(mini.train, policy_lr=1e-4, warmup_steps=10, decay_steps=90, adam_beta2=0.99),
+    train=replace(mini.train, warmup_steps=10, decay_steps=90, adam_beta2=0.99),
 )
 
 if __name__ == "__main__":
