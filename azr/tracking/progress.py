@@ -93,8 +93,12 @@ class ProgressState:
         now = self._clock()
         # A copy, because another thread draws this while phases begin.
         going = [phase.text(now) for phase in list(self.phases.values()) if not phase.finished]
-        heading = "starting" if self._preparing else self._heading(self.step)
-        return " · ".join([heading, *going, duration(self.elapsed_s()), *self._left()])
+        return " · ".join([self._stage(), *going, duration(self.elapsed_s()), *self._left()])
+
+    def _stage(self) -> str:
+        if self._preparing:
+            return "starting"
+        return "ending" if self.step > self.total_steps else self._heading(self.step)
 
     def counts(self) -> tuple[object, ...]:
         """Changes exactly when something has begun or moved on."""

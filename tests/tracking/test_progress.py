@@ -57,6 +57,15 @@ def test_a_line_says_what_goes_on_how_far_it_is_and_what_is_left() -> None:
     assert state.line() == "step 2/24 · solve 2/5 · 10 s · about 8 min left"
 
 
+def test_after_the_last_step_a_run_is_ending() -> None:
+    clock = Clock()
+    state = ProgressState(1, clock=clock)
+    state.step_begun()
+    state.step_done()
+    clock.now = 3.0
+    assert state.line() == "ending · 3 s"
+
+
 def test_time_left_is_at_most_what_the_run_may_take() -> None:
     clock = Clock()
     state = ProgressState(1000, max_minutes=2, clock=clock)
