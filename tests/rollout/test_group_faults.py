@@ -88,10 +88,10 @@ async def parts(ray_cluster: None) -> AsyncIterator[Parts]:
 async def processes(actor: ActorHandle) -> dict[str, psutil.Process]:
     """The actor's own and that of its core."""
     own = psutil.Process(await actor.__ray_call__.remote(lambda _: os.getpid()))
-    children: list[str] = []
+    children: list[psutil.Process] = []
     for _ in range(100):
-        children = [" ".join(child.cmdline()) for child in own.children()]
-        cores = [child for child in own.children() if "EngineCore" in child.name()]
+        children = own.children()
+        cores = [child for child in children if "EngineCore" in child.name()]
         if len(cores) == 1:
             return {"actor": own, "core": cores[0]}
         await asyncio.sleep(0.3)

@@ -175,8 +175,8 @@ def phases(
     resident["CUDA and NCCL"] = len(found) * (assumed.context_gib + talks) * GIB
     most = {role.name: _most(role, train, tokens) for role in found}
     own = {"engine weights": engine.weights, "KV cache": max(0.0, engine.kv), "engine work": engine.work}
-    awake = own if config.cluster.colocate else {}
-    asleep = {"engine asleep": assumed.engine_asleep_gib * GIB} if config.cluster.colocate else {}
+    together = config.cluster.colocate
+    awake, asleep = (own, {"engine asleep": assumed.engine_asleep_gib * GIB}) if together else ({}, {})
     # A bucket holds at least one parameter, and none is larger than the embedding.
     bucket = max(config.cluster.bucket_mb * 2.0**20, element_bytes(train) * policy.shape.embedding)
 
@@ -192,7 +192,7 @@ def phases(
         if role.trains:
             by_phase[f"train {role.name}"] = phase(asleep, training(role, train, tokens), role.name)
     by_phase["push"] = phase(awake, {"weight bucket": bucket}, "policy")
-    return by_phase if config.cluster.colocate else by_phase | {APART: own | {"weight bucket": bucket}}
+    return by_phase if together else by_phase | {APART: own | {"weight bucket": bucket}}
 
 
 def _most(role: Role, train: TrainConfig, tokens: int) -> float:
