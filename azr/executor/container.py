@@ -23,6 +23,8 @@ _HEADROOM_MB = 128
 _PIDS = 64
 _MAX_CORES = 2
 _REMOVAL_S = 60
+_ASK_AGAIN_S = 2
+"""An engine that is asked about a removal in the moment in which it happens may never answer."""
 _PROBE_S = 60
 _THREADS = 256
 _ENGINE_ERRORS = (docker.errors.DockerException, requests.RequestException)
@@ -159,12 +161,18 @@ class ContainerLauncher:
         return end
 
     def _await_removal(self, identity: str) -> None:
-        try:
-            self._client.wait(identity, timeout=_REMOVAL_S, condition="removed")
-        except docker.errors.NotFound:
-            return
-        except _ENGINE_ERRORS:
+        if not any(self._goes(identity) for _ in range(_REMOVAL_S // _ASK_AGAIN_S)):
             _remove(self._client, identity)
+
+    def _goes(self, identity: str) -> bool:
+        """Whether a container is known to be gone before it is time to ask again."""
+        try:
+            self._client.wait(identity, timeout=_ASK_AGAIN_S, condition="removed")
+        except docker.errors.NotFound:
+            return True
+        except _ENGINE_ERRORS:
+            return False
+        return True
 
     def _remove(self, identity: str) -> None:
         _remove(self._client, identity)

@@ -176,6 +176,24 @@ async def test_a_launcher_leaves_no_container(client):
         sandbox.socket.close()
 
 
+@on_one_loop
+async def test_a_removal_that_the_engine_never_reports_holds_nobody_up(client, launched, monkeypatch):
+    """An engine asked in the moment of the removal may stay silent: as silent as about a container that stays."""
+    launcher, _ = await asyncio.to_thread(container.prepare, DOCKER)
+    sandbox = await launcher.launch(hash_seed=1)
+    asked, wait = [], launcher._client.wait
+
+    def silent_at_first(identity, **arguments):
+        asked.append(identity)
+        return wait(launched.identity if len(asked) == 1 else identity, **arguments)
+
+    monkeypatch.setattr(launcher._client, "wait", silent_at_first)
+    sandbox.socket.close()
+    await asyncio.wait_for(sandbox.wait(), 30)
+    assert asked == [sandbox.identity] * 2
+    await launcher.close()
+
+
 def test_the_image_is_named_after_what_is_in_it(client, monkeypatch):
     tag = image.ensure(client)
     assert image.ensure(client) == tag
