@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import ray
@@ -13,6 +14,7 @@ from azr.concurrency import Phase, task_group
 from azr.config import Config
 from azr.executor.remote import RemoteExecutor
 from azr.rollout.group import EngineGroup
+from azr.rollout.seat import Berth
 from azr.train.critic import CriticWorker
 from azr.train.group import RoleGroup
 from azr.train.policy import PolicyWorker
@@ -53,10 +55,9 @@ class System:
                 return await RoleGroup.start(name, worker, options, config, placement.device)
 
         async def rollout_engines() -> EngineGroup:
-            options = [placement.options(own[0]) for own in placement.engines]
-            gpus = [tuple(b.gpu for b in own if b.gpu is not None) for own in placement.engines]
+            berths = [Berth(placement.options(own[0]), partial(placement.gpus, own)) for own in placement.engines]
             with phase("start engines"):
-                return await EngineGroup.start(config, options, gpus)
+                return await EngineGroup.start(config, berths)
 
         async def executor_pool() -> RemoteExecutor:
             with phase("start executor"):

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -112,6 +112,22 @@ class Placement:
         """Keyword arguments of `.options(...)` for an actor that lives in the given bundle."""
         return _options(self.group, bundle.index, bundle.gpu is not None)
 
+    async def gpus(self, bundles: Sequence[Bundle]) -> tuple[int, ...]:
+        """Numbers of several bundles' GPUs as they are now, for Ray moves bundles whose node has died.
+
+        None for a single bundle, whose GPU Ray gives its actor, and on `cpu`. Raises ValueError when the bundles are no
+        longer on one node.
+        """
+        if self.device == "cpu" or len(bundles) == 1:
+            return ()
+        found = await _whereabouts(self.group, [bundle.index for bundle in bundles], with_gpu=True)
+        if len({node for node, _ in found}) > 1:
+            raise ValueError(
+                f"Ray has moved the {len(bundles)} GPUs of a rollout engine to different nodes: resume the run once "
+                "there is a node with room for all of them"
+            )
+        return tuple(gpu for _, gpu in found if gpu is not None)
+
     def remove(self) -> None:
         """Give the resources back; Ray ends the actors that still live in them."""
         remove_placement_group(self.group)
@@ -168,12 +184,16 @@ async def _reserved(
 
 async def _bundles(group: PlacementGroup, count: int, device: Device) -> list[Bundle]:
     await awaited(group.ready())
-    found = await asyncio.gather(
-        *(awaited(_where.options(**_options(group, index, device == "cuda")).remote()) for index in range(count))
-    )
+    found = await _whereabouts(group, range(count), with_gpu=device == "cuda")
     bundles = [Bundle(index, node, gpu) for index, (node, gpu) in enumerate(found)]
     home = ray.get_runtime_context().get_node_id()
     return sorted(bundles, key=lambda bundle: (bundle.node != home, bundle.node, bundle.gpu or 0, bundle.index))
+
+
+async def _whereabouts(group: PlacementGroup, indices: Iterable[int], with_gpu: bool) -> list[tuple[str, int | None]]:
+    """Node and GPU of each bundle."""
+    asked = (_where.options(**_options(group, index, with_gpu)).remote() for index in indices)
+    return await asyncio.gather(*map(awaited, asked))
 
 
 @ray.remote(max_retries=3)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Self, TypeVar
 
 import ray
@@ -18,7 +18,7 @@ from ray.actor import ActorHandle
 from azr.concurrency import awaited, task_group
 from azr.config import Config
 from azr.records import Completion
-from azr.rollout.seat import EngineLost, Seat, answers, first_line, make, served_version
+from azr.rollout.seat import Berth, EngineLost, Seat, answers, first_line, make, served_version
 
 MOST_ISSUES = 3
 """Times that one request, or one push, is tried: it may lose two engines."""
@@ -32,19 +32,11 @@ Report = TypeVar("Report")
 class EngineGroup:
     """The rollout engines of a run. Make one with `start`, end it with `shutdown`."""
 
-    def __init__(
-        self,
-        config: Config,
-        actors: Sequence[ActorHandle],
-        options: Sequence[Mapping[str, object]] | None = None,
-        gpus: Sequence[tuple[int, ...]] | None = None,
-    ) -> None:
-        """`options`, `gpus`: Ray options and GPUs of each actor, for those that will have to replace it."""
+    def __init__(self, config: Config, actors: Sequence[ActorHandle], berths: Sequence[Berth] | None = None) -> None:
+        """`berths`: where each actor lives, for those that will have to replace it."""
         self._config = config
-        shares, own = options or [{}] * len(actors), gpus or [()] * len(actors)
-        self._seats = [
-            Seat(number, config, *place) for number, place in enumerate(zip(shares, actors, own, strict=True))
-        ]
+        places = zip(berths or [Berth()] * len(actors), actors, strict=True)
+        self._seats = [Seat(number, config, *place) for number, place in enumerate(places)]
         self._requests = itertools.count(1)
         self._version = 0
         self._reload: Callable[[ActorHandle], Awaitable[object]] | None = None
@@ -53,20 +45,14 @@ class EngineGroup:
         """Engines replaced so far because they had died."""
 
     @classmethod
-    async def start(
-        cls,
-        config: Config,
-        options: Sequence[Mapping[str, object]],
-        gpus: Sequence[tuple[int, ...]] | None = None,
-    ) -> Self:
-        """One engine per element of `options` (its Ray options), with these GPUs of its node.
+    async def start(cls, config: Config, berths: Sequence[Berth]) -> Self:
+        """One engine per berth.
 
         Raises TimeoutError when one is not ready within `rollout.start_timeout_s`. Nothing is left running after an
         error.
         """
-        own = gpus or [()] * len(options)
-        actors = [make(config, number, *place) for number, place in enumerate(zip(options, own, strict=True))]
-        group = cls(config, actors, options, own)
+        actors = await asyncio.gather(*(make(config, number, berth) for number, berth in enumerate(berths)))
+        group = cls(config, actors, berths)
         try:
             async with task_group() as starting:
                 for seat in group._seats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,17 +29,28 @@ class EngineLost(RuntimeError):
     """An engine is dead or silent; the message says which, and what came to light."""
 
 
+async def what_ray_gives() -> tuple[int, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Berth:
+    """Where an engine, and whoever replaces it, lives in the cluster."""
+
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Ray options of its actor."""
+    find_gpus: Callable[[], Awaitable[tuple[int, ...]]] = what_ray_gives
+    """Numbers of its GPUs on its node when it starts; none when what Ray gives its actor is all it has."""
+
+
 @dataclass(slots=True, eq=False)
 class Seat:
     """A place for one engine, which is replaced when it is lost."""
 
     number: int
     config: Config
-    options: Mapping[str, object]
-    """Ray options of whoever sits here."""
+    berth: Berth
     actor: ActorHandle
-    gpus: tuple[int, ...] = ()
-    """Numbers of its GPUs on its node; none on a CPU."""
     busy: int = 0
     """Samples in flight."""
     deaths: int = 0
@@ -95,18 +106,23 @@ class Seat:
     async def begin_anew(self) -> None:
         """End whoever sits here, with all its processes, and start another. EngineLost when that one dies as well."""
         await end(self.actor, self.number)
-        self.actor, self.lost = make(self.config, self.number, self.options, self.gpus), None
         try:
+            self.actor, self.lost = await make(self.config, self.number, self.berth), None
             await self.begin()
         except (RayError, TimeoutError) as error:
             raise EngineLost(f"rollout engine {self.number} did not start anew ({first_line(error)})") from error
 
 
-def make(config: Config, number: int, options: Mapping[str, object], gpus: Sequence[int] = ()) -> ActorHandle:
-    """An engine that has still to be started."""
+async def make(config: Config, number: int, berth: Berth) -> ActorHandle:
+    """An engine that has still to be started. Raises TimeoutError when the cluster has no GPUs for it in time."""
+    limit = config.rollout.start_timeout_s
+    try:
+        gpus = await asyncio.wait_for(berth.find_gpus(), limit)
+    except TimeoutError as error:
+        raise TimeoutError(f"the driver waited {limit:g} s for the GPUs of rollout engine {number}") from error
     return (
         ray.remote(RolloutEngine)
-        .options(**options, max_concurrency=MOST_CALLS)
+        .options(**berth.options, max_concurrency=MOST_CALLS)
         .remote(
             config.model.path,
             config.rollout,

@@ -23,6 +23,7 @@ from azr.config import Config, ModelConfig, RolloutConfig, TrainConfig
 from azr.records import Completion
 from azr.rollout import seat
 from azr.rollout.group import EngineGroup
+from azr.rollout.seat import Berth
 from azr.train import dispatch
 from azr.train.group import RoleGroup
 from azr.train.policy import PolicyWorker, PushReport
@@ -78,7 +79,7 @@ class Parts:
 async def parts(ray_cluster: None) -> AsyncIterator[Parts]:
     options = {"num_cpus": 0.2}
     engines, policy = await asyncio.gather(
-        EngineGroup.start(CONFIG, [options] * 2),
+        EngineGroup.start(CONFIG, [Berth(options)] * 2),
         RoleGroup.start("policy", PolicyWorker, [options], CONFIG, "cpu"),
     )
     yield Parts(engines, policy)
@@ -224,7 +225,7 @@ async def test_deaths_without_end_are_an_error_and_hundreds_of_requests_one_deat
     monkeypatch.setattr(seat, "RolloutEngine", Mortal)
     dies_of = tmp_path / "dies_of"
     dies_of.write_text("")
-    group = await EngineGroup.start(Config(model=ModelConfig(path=str(dies_of))), [{"num_cpus": 0.1}])
+    group = await EngineGroup.start(Config(model=ModelConfig(path=str(dies_of))), [Berth({"num_cpus": 0.1})])
     ask = partial(group.generate, n=1, max_tokens=1)
     assert await ask([1]) == [1]
     with pytest.raises(ValueError, match="no prompt"):
