@@ -174,8 +174,9 @@ class AlgorithmConfig:
     """Advantage estimator."""
     whitening: Literal["token", "trajectory"] = "token"
     """trrpp, gae and reinforce++: whether long responses weigh more in mean and deviation."""
-    weighting: Literal["token", "trajectory"] = "token"
-    """What weighs the same in the policy's loss. By trajectory, short answers are heard beside long programs."""
+    weighting: Literal["token", "trajectory", "stratum"] = "token"
+    """What weighs the same in the policy's loss. By trajectory, short answers are heard beside long programs; by
+    stratum, each kind and role as a whole, and so few proposals beside many solutions."""
     gamma: float = 1.0
     gae_lambda: float = 1.0
     clip_low: float = 0.2

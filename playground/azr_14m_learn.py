@@ -13,7 +13,7 @@ config = replace(
     selfplay=replace(mini.selfplay, estimate_samples=8, crossings=3, solves_per_kind=0, seed_tasks=64),
     exam=ExamConfig(every=25, tasks_per_kind=96, samples=4),
     checkpoint=CheckpointConfig(every=50),
-    algorithm=AlgorithmConfig(estimator="rloo", weighting="trajectory", skip_zero_advantages=True),
+    algorithm=AlgorithmConfig(estimator="rloo", weighting="stratum", skip_zero_advantages=True),
     train=replace(mini.train, warmup_steps=10, decay_steps=90, adam_beta2=0.99),
 )
 

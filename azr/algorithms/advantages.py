@@ -95,15 +95,18 @@ def estimate_advantages(graded: Graded, config: AlgorithmConfig) -> Advantages:
     if config.estimator not in ESTIMATORS:
         raise ValueError(f"Unknown estimator {config.estimator!r}; choose one of {', '.join(sorted(ESTIMATORS))}.")
     advantages_R, returns_R = ESTIMATORS[config.estimator](graded, config)
-    if config.weighting == "trajectory":
-        advantages_R = advantages_R * _equal_shares(graded.lengths_N)[graded.owner_R]
+    if config.weighting != "token":
+        together_N = graded.stratum_N if config.weighting == "stratum" else torch.zeros_like(graded.stratum_N)
+        advantages_R = advantages_R * _equal_shares(graded.lengths_N, together_N)[graded.owner_R]
     return Advantages(advantages_R=advantages_R.float(), returns_R=returns_R.float())
 
 
-def _equal_shares(lengths_N: Tensor) -> Tensor:
-    """What a token weighs when every trajectory weighs as much as one of mean length (N)."""
-    spoken_N = lengths_N[lengths_N > 0].double()
-    return spoken_N.mean() / lengths_N.double().clamp(min=1) if len(spoken_N) else lengths_N.double()
+def _equal_shares(lengths_N: Tensor, label_N: Tensor) -> Tensor:
+    """What a token weighs (N) when labels weigh the same, and so do the trajectories of a label; 1 on average."""
+    spoken_N = lengths_N > 0
+    peers_N = torch.bincount(label_N[spoken_N], minlength=len(label_N))[label_N]
+    share_N = spoken_N.double() / peers_N.clamp(min=1)
+    return share_N / share_N.sum().clamp(min=1) * lengths_N.sum() / lengths_N.clamp(min=1)
 
 
 def discounted_sum(x_R: Tensor, owner_R: Tensor, decay: float) -> Tensor:

@@ -75,6 +75,17 @@ def test_weighting_by_trajectory_gives_each_the_same_say() -> None:
     near(equal.returns_R, by_token.returns_R.tolist())
 
 
+def test_weighting_by_stratum_gives_each_kind_and_role_the_same_say() -> None:
+    strata = [("a", "solver")] * 4 + [("a", "proposer")] * 2
+    lengths = [6, 1, 0, 3, 4, 4]
+    got = run(
+        "rloo", [1.0, 0.0, 0.0, 1.0, 1.0, 0.0], lengths, strata=strata, groups=list("gghhpq"), weighting="stratum"
+    )
+    shares = [part.sum().item() for part in got.advantages_R.split(lengths)]
+    # 18 tokens: 9 for three solutions that have any, 9 for two proposals
+    assert shares == pytest.approx([3.0, -3.0, 0.0, 3.0, 4.5, -4.5])
+
+
 def test_trrpp_whitens_each_kind_and_role_apart() -> None:
     strata = [("a", "solver"), ("a", "proposer"), ("a", "solver"), ("a", "proposer")]
     got = run("trrpp", [10.0, 0.25, 0.0, 0.75], [1, 1, 1, 1], strata=strata)
