@@ -103,9 +103,8 @@ def estimate_advantages(graded: Graded, config: AlgorithmConfig) -> Advantages:
 
 def _equal_shares(lengths_N: Tensor, label_N: Tensor) -> Tensor:
     """What a token weighs (N) when labels weigh the same, and so do the trajectories of a label; 1 on average."""
-    spoken_N = lengths_N > 0
-    peers_N = torch.bincount(label_N[spoken_N], minlength=len(label_N))[label_N]
-    share_N = spoken_N.double() / peers_N.clamp(min=1)
+    spoken_N = (lengths_N > 0).double()
+    share_N = spoken_N / _sums(label_N, spoken_N)[label_N].clamp(min=1)
     return share_N / share_N.sum().clamp(min=1) * lengths_N.sum() / lengths_N.clamp(min=1)
 
 
