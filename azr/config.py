@@ -212,8 +212,9 @@ class AlgorithmConfig:
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    """Compute type of trainers and engines; optimiser state is always float32."""
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """Compute type of trainers and engines; optimiser state is always float32. `auto`: bfloat16, or float32 on a CPU
+    that has no instructions for bfloat16."""
     data_parallel: int = 1
     """Ranks per role."""
     policy_lr: float = 1e-6

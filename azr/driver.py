@@ -100,6 +100,7 @@ class Driver:
                 await self._restore(system, point.step)
             with self._records(progress, resumption) as tracker:
                 experiment = self._experiment(system, tracker, point.step, lambda: time.monotonic() - began)
+                progress.note(f"networks compute in {system.placement.dtype}")
                 progress.note(f"model-written code runs behind {system.executor.walls}")
                 await self._play(experiment)
         finally:

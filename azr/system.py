@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
@@ -42,7 +42,8 @@ class System:
         try:
             with phase("reserve resources"):
                 placement = await place(config)
-            return await cls._start_actors(config, placement, phase)
+            decided = replace(config, train=replace(config.train, dtype=placement.dtype))
+            return await cls._start_actors(decided, placement, phase)
         except BaseException:
             ray.shutdown()
             raise

@@ -10,7 +10,6 @@ import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
 
 import ray
 from ray.exceptions import AuthenticationError
@@ -20,8 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from azr.cluster.plan.verdict import gpus_wanted
 from azr.concurrency import awaited
 from azr.config import ClusterConfig, Config, TrainConfig
-
-Device = Literal["cpu", "cuda"]
+from azr.hardware import ComputeType, Device, compute_type
 
 SHARE = 0.2
 """What one actor takes of its bundle's CPU slot and GPU. Policy, critic, reference and engine fit in one bundle.
@@ -104,6 +102,8 @@ class Placement:
 
     group: PlacementGroup
     device: Device
+    dtype: ComputeType
+    """Decided here, once, for trainers and engines must agree wherever they live."""
     trainers: tuple[Bundle, ...]
     engines: tuple[tuple[Bundle, ...], ...]
     """Of each engine one bundle per tensor-parallel GPU, all on one node."""
@@ -165,7 +165,7 @@ async def place(config: Config) -> Placement:
     except BaseException:
         remove_placement_group(group)
         raise
-    return Placement(group, device, tuple(bundles[:ranks]), engines)
+    return Placement(group, device, compute_type(config.train.dtype, device), tuple(bundles[:ranks]), engines)
 
 
 async def _reserved(

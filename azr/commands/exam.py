@@ -21,30 +21,30 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--exam", type=Path, default=Path("data/exam"), help="folder of the exam")
     parser.add_argument("--style", choices=("compact", "chat"), help="how it is asked; by its tokenizer when not given")
     parser.add_argument("--max-response-tokens", type=whole(1, 1_000_000), help="longest answer")
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="compute type")
+    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
     parser.add_argument("--seed", type=whole(0, 2**31), default=1, help="seed of the engine")
     options = parser.parse(argv)
     paper = read(options.exam)
 
     # Only now, because these take seconds to load.
+    import torch
+
     from azr.exam import checkpoint, result
+    from azr.hardware import compute_type
 
     config = checkpoint.settings(options.model, options.style, options.max_response_tokens)
-    config = replace(
-        config,
-        run=replace(config.run, seed=options.seed),
-        train=replace(config.train, dtype=options.dtype),
-    )
+    config = replace(config, run=replace(config.run, seed=options.seed))
+    dtype = compute_type(options.dtype, "cuda" if torch.cuda.is_available() else "cpu")
     out = options.out or _beside(options.model)
     begun = time.monotonic()
-    marks = asyncio.run(checkpoint.grade(config, paper, options.samples))
+    marks = asyncio.run(checkpoint.grade(config, paper, options.samples, dtype))
     rows = result.rows(marks)
     about = {
         "model": options.model,
         "exam": str(options.exam),
         "samples": options.samples,
         "seed": options.seed,
-        "dtype": options.dtype,
+        "dtype": dtype,
         "style": config.model.prompt_style,
         "max_response_tokens": config.rollout.max_response_tokens,
         "seconds": round(time.monotonic() - begun, 1),

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 from azr.config import Config, ModelConfig, RolloutConfig
 from azr.exam.grading import Marks, longest_prompt, sit
 from azr.executor.pool import SandboxPool
+from azr.hardware import ComputeType
 from azr.rollout.engine import RolloutEngine
 from azr.selfplay.language import Language
 from azr.tasks.paper import ExamTask
@@ -38,11 +39,11 @@ def settings(model: str, style: str | None, max_response_tokens: int | None) -> 
     )
 
 
-async def grade(config: Config, paper: Sequence[ExamTask], samples: int) -> list[Marks]:
+async def grade(config: Config, paper: Sequence[ExamTask], samples: int, dtype: ComputeType) -> list[Marks]:
     """Starts what is needed, lets the model sit the exam, and ends what was started."""
     language = Language.load(config.model)
     rollout = replace(config.rollout, max_prompt_tokens=longest_prompt(language, paper))
-    engine = RolloutEngine(config.model.path, rollout, dtype=config.train.dtype, seed=config.run.seed)
+    engine = RolloutEngine(config.model.path, rollout, dtype=dtype, seed=config.run.seed)
     try:
         await engine.start()
         async with SandboxPool(config.executor) as executor:

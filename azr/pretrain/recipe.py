@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
+from azr.hardware import compute_type
 from azr.pretrain.corpus import CorpusConfig, batches, make_document
 from azr.pretrain.loop import OptimConfig, Progress, ShapeConfig, Trainer, new_model, pretrain
 from azr.pretrain.tokenizer import train_tokenizer
@@ -43,6 +44,11 @@ class PretrainConfig:
 def run(config: PretrainConfig) -> Progress:
     """Train the model that ``config`` describes and save it."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    if compute_type("auto", "cpu") != "bfloat16":
+        logging.warning(
+            "this CPU has no instructions for bfloat16, in which the model and Muon compute: an update takes a minute "
+            "instead of a second, so make the model on a CPU with AVX-512 BF16 or AMX"
+        )
     model, tokenizer = _resumed(config.start) if config.start else _fresh(config)
     logging.info("%.1fM parameters, %d tokens in the vocabulary", model.num_parameters() / 1e6, len(tokenizer))
     stream = batches(tokenizer, config.corpus, seed=config.seed, tokens_per_batch=config.tokens_per_batch)

@@ -15,7 +15,8 @@ from ray.exceptions import RayActorError, RayTaskError
 from azr.concurrency import awaited
 from azr.config import Config
 from azr.environment import KERNEL_CACHES
-from azr.train.worker import Device, RoleWorker
+from azr.hardware import Device
+from azr.train.worker import RoleWorker
 
 SHUTDOWN_S = 30.0
 DEATH_NOTICE_S = 10.0

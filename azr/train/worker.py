@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import ray
 import torch
@@ -18,10 +18,9 @@ from azr.algorithms.attention import choose_attention
 from azr.algorithms.losses import Sums, add_sums
 from azr.algorithms.packing import PackedBatch
 from azr.config import Config
+from azr.hardware import Device
 from azr.train.engine import backward, held_elements, load_partitioned, make_engine
 from azr.train.state import load_state, save_state
-
-Device = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True)

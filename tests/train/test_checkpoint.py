@@ -141,6 +141,20 @@ async def test_continues_on_as_many_ranks_and_on_others(
                 torch.testing.assert_close(ended[name], value, atol=LR / 100, rtol=0)
 
 
+@pytest.mark.parametrize("before, after", [("bfloat16", "float32"), ("float32", "bfloat16")])
+async def test_a_run_may_go_on_where_another_type_is_faster(
+    before: str, after: str, pairs: Pairs, tmp_path: Path
+) -> None:
+    (there, _), (here, _) = await pairs("policy", before), await pairs("policy", after)
+    await there.update(1)
+    left = await there.save(tmp_path / "left")
+    await here.load(left)
+    taken = whole(await here.save(tmp_path / "taken") / "policy")
+    assert all(torch.equal(taken[name], tensor) for name, tensor in whole(left / "policy").items())
+    [expected], [found] = await there.update(1), await here.update(1)
+    assert found == pytest.approx(expected, rel=0.05, abs=0.01)
+
+
 @pytest.fixture(scope="module")
 def two(pairs: Pairs) -> Trained:
     """A policy of two ranks."""

@@ -55,8 +55,8 @@ def roles(config: Config, shape: ModelShape, critic: ModelShape) -> list[Role]:
 
 
 def element_bytes(train: TrainConfig) -> int:
-    """b: 2 or 4."""
-    return 2 if train.dtype == "bfloat16" else 4
+    """b: 2 or 4, on a GPU."""
+    return 4 if train.dtype == "float32" else 2
 
 
 def states(role: Role, train: TrainConfig) -> dict[str, float]:

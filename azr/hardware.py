@@ -1,0 +1,25 @@
+"""What a run computes on, and in which type."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+Device = Literal["cpu", "cuda"]
+ComputeType = Literal["bfloat16", "float32"]
+
+
+def compute_type(asked: Literal["auto", "bfloat16", "float32"], device: Device) -> ComputeType:
+    """`auto` is bfloat16 wherever the hardware multiplies it: on GPUs, and on CPUs that have instructions for it.
+
+    Where it must be emulated, as on most laptops, a product takes thirty times as long as in float32; see docs/log.md.
+    """
+    if asked != "auto":
+        return asked
+    return "bfloat16" if device == "cuda" or _cpu_multiplies_bfloat16() else "float32"
+
+
+def _cpu_multiplies_bfloat16() -> bool:
+    has = torch.cpu.get_capabilities()
+    return any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))

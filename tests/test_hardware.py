@@ -1,0 +1,49 @@
+import time
+
+import pytest
+import torch
+
+from azr.hardware import compute_type
+
+
+@pytest.mark.parametrize("asked", ["bfloat16", "float32"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_is_asked_for_is_done(asked, device):
+    assert compute_type(asked, device) == asked
+
+
+def test_gpus_compute_in_bfloat16():
+    assert compute_type("auto", "cuda") == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    "has, chosen",
+    [
+        ({"architecture": "x86_64", "avx2": True, "avx512_bf16": False, "amx_bf16": False}, "float32"),
+        ({"architecture": "x86_64", "avx512_f": True, "avx512_bf16": True}, "bfloat16"),
+        ({"architecture": "x86_64", "amx_bf16": True}, "bfloat16"),
+        ({"architecture": "arm64", "neon": True, "bf16": True}, "bfloat16"),
+        ({"architecture": "arm64", "neon": True}, "float32"),
+    ],
+)
+def test_a_cpu_computes_in_what_it_has_instructions_for(has, chosen, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    assert compute_type("auto", "cpu") == chosen
+
+
+def test_the_choice_is_the_faster_one_here():
+    """By more than a factor of two in the wrong direction it would be the wrong choice."""
+    took = {name: seconds(getattr(torch, name)) for name in ("bfloat16", "float32")}
+    assert took[compute_type("auto", "cpu")] < 2 * min(took.values())
+
+
+def seconds(dtype: torch.dtype) -> float:
+    """CPU seconds of a matrix product, the least of three."""
+    a, b = torch.ones(512, 384, dtype=dtype), torch.ones(384, 1152, dtype=dtype)
+    took = []
+    for _ in range(4):
+        began = time.process_time()
+        for _ in range(3):
+            a @ b
+        took.append(time.process_time() - began)
+    return min(took[1:])
