@@ -14,6 +14,7 @@ from azr.doctor import model
 from azr.doctor.findings import Finding, Section, missing, ok, warning
 from azr.doctor.gpus import Gpus
 from azr.doctor.model import Hub
+from azr.hardware import compute_type
 
 GIB = 2**30
 _STATE = 12
@@ -89,7 +90,7 @@ def _on_cpu(config: Config, memory: int) -> Finding:
             f"there is none, and on the CPU its trainers alone take {needed / GIB:.0f} GiB of {memory / GIB:.0f}: run "
             f"it on a machine with {gpus_wanted(config)} GPUs",
         )
-    return ok("GPUs", "none; it runs on the CPU")
+    return ok("GPUs", f"none; it runs on the CPU, in {compute_type(config.train.dtype, 'cpu')}")
 
 
 def _roles(config: Config) -> list[Role]:
