@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
-
 Device = Literal["cpu", "cuda"]
 ComputeType = Literal["bfloat16", "float32"]
 
@@ -21,5 +19,7 @@ def compute_type(asked: Literal["auto", "bfloat16", "float32"], device: Device) 
 
 
 def _cpu_multiplies_bfloat16() -> bool:
+    import torch  # only now: it takes seconds to load, and light commands come here
+
     has = torch.cpu.get_capabilities()
     return any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))

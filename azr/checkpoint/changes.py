@@ -8,7 +8,7 @@ from typing import Any
 
 from azr.config import Config
 
-FIXED = ("model.", "selfplay.kinds", "train.dtype")
+FIXED = ("model.", "selfplay.kinds")
 """Knobs, or beginnings of their names, that the saved weights and tasks are made for."""
 _PLACE = ("run.name", "run.root")
 

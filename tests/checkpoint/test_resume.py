@@ -94,8 +94,10 @@ def test_changes_are_told_and_those_that_cannot_be_followed_refused():
     assert differences(saved, wanted) == [
         "run.steps: 500 -> 9", "train.data_parallel: 1 -> 2", "train.policy_lr: 1e-06 -> 0.001",
     ]  # fmt: skip
-    with pytest.raises(ValueError, match=r"train.dtype was bfloat16 when the run was saved and cannot become float32"):
-        differences(saved, replace(saved, train=TrainConfig(dtype="float32")))
+    with pytest.raises(
+        ValueError, match=r"model.prompt_style was chat when the run was saved and cannot become compact"
+    ):
+        differences(saved, replace(saved, model=replace(saved.model, prompt_style="compact")))
     with pytest.raises(ValueError, match="there is no critic for gae"):
         differences(saved, replace(saved, algorithm=AlgorithmConfig(estimator="gae")))
     assert differences(replace(saved, algorithm=AlgorithmConfig(estimator="gae")), saved)
