@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from azr.commands.run import load
+from azr.hardware import compute_type
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 2
@@ -147,6 +148,13 @@ def test_the_trained_policy_can_be_loaded(run):
     trained, base = (AutoModelForCausalLM.from_pretrained(path) for path in (folder, ROOT / "data" / "azr_14m_base"))
     moved = [not a.equal(b) for a, b in zip(trained.state_dict().values(), base.state_dict().values(), strict=True)]
     assert any(moved)
+
+
+def test_it_computes_in_the_type_that_suits_this_cpu(run, shown):
+    dtype = compute_type("auto", "cpu")
+    assert f"networks compute in {dtype}" in shown
+    policy = run / "checkpoints" / f"step_{STEPS:06d}" / "policy"
+    assert json.loads((policy / "config.json").read_text())["dtype"] == dtype
 
 
 def test_a_person_sees_progress_and_a_table(run, shown):
