@@ -12,12 +12,13 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import ray
 
 from azr.config import RolloutConfig
+from azr.hardware import ComputeType
 from azr.records import Completion
 from azr.rollout.death import reports_death
 from azr.rollout.launch import launch
@@ -62,7 +63,7 @@ class RolloutEngine:
         model_path: str,
         rollout: RolloutConfig,
         *,
-        dtype: Literal["bfloat16", "float32"] = "bfloat16",
+        dtype: ComputeType = "bfloat16",
         seed: int = 1,
         deterministic: bool = False,
         max_model_len: int | None = None,
