@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from azr.pretrain.generator import Sample, error_sample, identity_sample, sample
-from azr.pretrain.working import work
 from azr.records import Task
 from azr.tasks.base import TaskKind
 from azr.tasks.prompts import CompactStyle
@@ -19,8 +17,6 @@ from azr.tasks.registry import KINDS
 
 SEED_SHARE = 0.04
 """How often a reference, or the program of an induction proposal, is the identity that self-play grows from."""
-LONGEST_WORKING = 200
-"""Characters; a deduction that would take more is answered at once."""
 
 # Shapes: B = documents, T = tokens of the longest one.
 
@@ -37,8 +33,6 @@ class CorpusConfig:
     """Most past tasks in a proposal prompt; half of the documents show fewer."""
     induction_inputs: int = 6
     """Inputs of an induction task; the first half is shown to the solver."""
-    worked: float = 0.0
-    """Share of the deductions that are worked out before they are answered, of those with anything to work out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +83,6 @@ def solver_prompt(kind: TaskKind, task: Task) -> str:
     return CompactStyle().solve(kind.name, kind.wording, kind.given(task))
 
 
-def deduce(task: Task) -> str:
-    """The way from a task's input to its output; empty when there is nothing to jot down, or too much."""
-    text = "\n".join(work(task.program, ast.literal_eval(f"({task.inputs[0]},)")).lines)
-    return text if len(text) <= LONGEST_WORKING else ""
-
-
 def make_document(rng: random.Random, config: CorpusConfig) -> Document:
     """One document of a random role and kind."""
     choices = [("solve", k, w) for k, w in config.solve.items()] + [
@@ -104,8 +92,8 @@ def make_document(rng: random.Random, config: CorpusConfig) -> Document:
     kind, style = KINDS[name], CompactStyle()
     task = make_task(rng, name, config.induction_inputs)
     if role == "solve":
-        thinking = deduce(task) if name == "deduction" and rng.random() < config.worked else ""
-        return Document(solver_prompt(kind, task), style.response(kind.solution(task), thinking))
+        answer = style.response(kind.solution(task))
+        return Document(solver_prompt(kind, task), answer)
     shown = [task]
     if name != "induction":
         count = config.references if rng.random() < 0.5 else rng.randint(1, config.references)

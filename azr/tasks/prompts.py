@@ -76,14 +76,12 @@ class CompactStyle:
     def solve(self, kind: str, wording: Wording, given: Sequence[Section]) -> str:
         return f"<|solve|><|{kind}|>{self._render(given)}{self.answer}"
 
-    def response(self, sections: Sequence[Section], thinking: str = "") -> str:
-        """A well-formed response, with what was thought before it."""
-        return thinking + self._render(sections) + self.end
+    def response(self, sections: Sequence[Section]) -> str:
+        return self._render(sections) + self.end
 
     def parse(self, response: str) -> tuple[Section, ...] | None:
-        """What stands before the first tag is thinking."""
-        _, *pieces = self._tag.split(response.removesuffix(self.end))
-        if any(label not in self._labels for label in pieces[::2]):
+        pieces = self._tag.split(response.removesuffix(self.end))
+        if pieces[0] or any(label not in self._labels for label in pieces[1::2]):
             return None
-        pairs = zip(pieces[::2], pieces[1::2], strict=True)
+        pairs = zip(pieces[1::2], pieces[2::2], strict=True)
         return tuple(Section(self._labels[label], text) for label, text in pairs) or None

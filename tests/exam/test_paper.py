@@ -34,11 +34,11 @@ def paper() -> tuple[ExamTask, ...]:
 def trained_on() -> list[tuple[str, str]]:
     """Programs with inputs, of a pretraining corpus that gives every kind and role its share."""
     shares = dict.fromkeys(KINDS, 1.0)
-    config, rng = CorpusConfig(solve=shares, propose=shares, worked=0.4), random.Random(1)
+    config, rng = CorpusConfig(solve=shares, propose=shares), random.Random(1)
     pairs: list[tuple[str, str]] = []
     for _ in range(DOCUMENTS):
         document = make_document(rng, config)
-        pairs += shown(document.prompt + document.answer)
+        pairs += shown(document.prompt.removesuffix(CompactStyle.answer) + document.answer)
     return pairs
 
 
@@ -47,9 +47,7 @@ def shown(text: str) -> list[tuple[str, str]]:
     bare = text.removeprefix("<|solve|>").removeprefix("<|propose|>")
     for kind in KINDS:
         bare = bare.removeprefix(f"<|{kind}|>")
-    prompt, _, answer = bare.partition(CompactStyle.answer)
-    sections = [section for part in (prompt, answer) for section in CompactStyle().parse(part) or ()]
-    assert sections, text
+    sections = CompactStyle().parse(bare) or ()
     programs = [s.text for s in sections if s.label == "program"]
     inputs = [s.text for s in sections if s.label == "input"]
     return [(program, given) for program in programs for given in inputs or [""]]

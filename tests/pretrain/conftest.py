@@ -12,7 +12,7 @@ from azr.tasks.registry import KINDS
 @pytest.fixture(scope="session")
 def corpus_config():
     shares = dict.fromkeys(KINDS, 1.0)
-    return CorpusConfig(solve=shares, propose=shares, worked=0.4)
+    return CorpusConfig(solve=shares, propose=shares)
 
 
 @pytest.fixture(scope="session")

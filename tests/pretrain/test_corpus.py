@@ -26,16 +26,7 @@ def test_prompts_ask_and_answers_parse_back(documents):
         assert document.prompt.endswith(CompactStyle.answer)
         sections = style.parse(document.answer)
         assert sections is not None
-        assert document.answer.endswith(style.response(sections))
-        thinking = document.answer.removesuffix(style.response(sections))
-        assert style.response(sections, thinking) == document.answer
-
-
-def test_some_deductions_are_worked_out_and_nothing_else(documents):
-    deductions = {d.prompt for d in documents if d.prompt.startswith("<|solve|><|deduction|>")}
-    worked = {d.prompt for d in documents if not d.answer.startswith("<|")}
-    assert worked <= deductions
-    assert 0.15 < len(worked) / len(deductions) < 0.4
+        assert style.response(sections) == document.answer
 
 
 def test_every_kind_reads_its_own_proposals():

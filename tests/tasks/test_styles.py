@@ -5,15 +5,9 @@ from azr.tasks.prompts import CompactStyle, Section
 from azr.tasks.registry import KINDS
 
 
-@pytest.mark.parametrize("text", ["", "x", "<|program|>a<|answer|>b", "x<|other|>1", "x<|end|><|output|>1"])
+@pytest.mark.parametrize("text", ["", "x", "<|program|>a<|answer|>b", "x<|output|>1", "<|other|>1"])
 def test_compact_refuses_other_forms(text):
     assert CompactStyle().parse(text) is None
-
-
-def test_compact_thinking_ends_where_the_answer_begins():
-    style, answer = CompactStyle(), (Section("output", "3"),)
-    assert style.parse(style.response(answer, "1 + 2 = 3")) == answer
-    assert style.response(answer, "") == style.response(answer) == "<|output|>3<|end|>"
 
 
 def test_every_compact_tag_is_a_special_token():
