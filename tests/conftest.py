@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from azr.tasks.prompts import CompactStyle
 
 KINDS = ("deduction", "abduction", "induction", "error")
+
+# A shell starts what runs in its background deaf to Ctrl-C, and the programs that tests interrupt would inherit it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:

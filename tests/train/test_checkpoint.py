@@ -152,7 +152,7 @@ async def test_a_run_may_go_on_where_another_type_is_faster(
     taken = whole(await here.save(tmp_path / "taken") / "policy")
     assert all(torch.equal(taken[name], tensor) for name, tensor in whole(left / "policy").items())
     [expected], [found] = await there.update(1), await here.update(1)
-    assert found == pytest.approx(expected, rel=0.05, abs=0.01)
+    assert found == pytest.approx(expected, rel=0.1, abs=0.01)
 
 
 @pytest.fixture(scope="module")
