@@ -92,8 +92,7 @@ def make_document(rng: random.Random, config: CorpusConfig) -> Document:
     kind, style = KINDS[name], CompactStyle()
     task = make_task(rng, name, config.induction_inputs)
     if role == "solve":
-        answer = style.response(kind.solution(task))
-        return Document(solver_prompt(kind, task), answer)
+        return Document(solver_prompt(kind, task), style.response(kind.solution(task)))
     shown = [task]
     if name != "induction":
         count = config.references if rng.random() < 0.5 else rng.randint(1, config.references)

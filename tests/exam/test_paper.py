@@ -47,7 +47,8 @@ def shown(text: str) -> list[tuple[str, str]]:
     bare = text.removeprefix("<|solve|>").removeprefix("<|propose|>")
     for kind in KINDS:
         bare = bare.removeprefix(f"<|{kind}|>")
-    sections = CompactStyle().parse(bare) or ()
+    sections = CompactStyle().parse(bare)
+    assert sections, text
     programs = [s.text for s in sections if s.label == "program"]
     inputs = [s.text for s in sections if s.label == "input"]
     return [(program, given) for program in programs for given in inputs or [""]]

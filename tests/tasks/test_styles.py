@@ -5,7 +5,9 @@ from azr.tasks.prompts import CompactStyle, Section
 from azr.tasks.registry import KINDS
 
 
-@pytest.mark.parametrize("text", ["", "x", "<|program|>a<|answer|>b", "x<|output|>1", "<|other|>1"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "<|program|>a<|answer|>b", "x<|output|>1", "<|other|>1", "x<|other|>1", "x<|end|><|output|>1"]
+)
 def test_compact_refuses_other_forms(text):
     assert CompactStyle().parse(text) is None
 
