@@ -1,5 +1,5 @@
 """``python -m azr`` is ``azr``."""
 
-from azr.cli import main
+from azr.cli.main import main
 
 main()

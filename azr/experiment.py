@@ -7,29 +7,31 @@ from dataclasses import dataclass
 
 from ray.actor import ActorHandle
 
-from azr.checkpoint.saver import Saver
+from azr.actor_system import System
 from azr.config import Config
-from azr.exam.in_run import InRunExam
-from azr.interrupt import Interrupt
+from azr.evaluation.periodic import InRunExam
+from azr.runs.checkpointer import Saver
+from azr.runs.metrics import throughput
+from azr.runs.run_logger import Tracker
+from azr.runs.stop_signal import Interrupt
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.language import Language
 from azr.selfplay.players import Proposer, Solver
+from azr.selfplay.prompt_codec import Language
 from azr.selfplay.round import Round, RoundResult
-from azr.system import System
 from azr.tasks.registry import KINDS
-from azr.tracking.metrics import throughput
-from azr.tracking.tracker import Tracker
 from azr.train.dispatch import push_weights
 from azr.train.learner import Learner
 from azr.train.policy import PushReport
 
+MAX_SEED_ROUNDS = 20
+"""Rounds of proposals spent on seeding before going on with what there is."""
 LEARNING_PHASES = {"critic values", "reference logprobs", "policy logprobs", "train critic", "train policy"}
 """Phases that go over every token of the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfPlayExperiment:
-    """One language model proposes tasks, solves them and learns from both. `azr.driver` starts what it needs."""
+    """One language model proposes tasks, solves them and learns from both. `azr.runtime` starts what it needs."""
 
     config: Config
     language: Language
@@ -77,7 +79,7 @@ class SelfPlayExperiment:
             self.buffer.reserve(KINDS[kind].seed())
             self.buffer.add(KINDS[kind].seed())
             self.tracker.stored([KINDS[kind].seed()])
-        for number in range(play.seed_rounds):
+        for number in range(MAX_SEED_ROUNDS):
             if min(self.buffer.sizes().values()) >= play.seed_tasks:
                 break
             found = await self._round(0, f"seed{number}").seed()
@@ -91,9 +93,9 @@ class SelfPlayExperiment:
         self.tracker.begin_step()
         play = self.config.selfplay
         self.tracker.progress.phase(
-            "propose" if play.new_tasks else "estimate", len(play.kinds) * play.proposals_per_kind
+            "propose" if self.config.ablation.new_tasks else "estimate", len(play.kinds) * play.proposer_prompts
         )
-        self.tracker.progress.phase("solve", len(play.kinds) * play.solves_per_kind)
+        self.tracker.progress.phase("solve", len(play.kinds) * play.solver_prompts)
         return await self._round(step, f"{step:06d}").play()
 
     def _round(self, step: int, name: str) -> Round:
@@ -104,7 +106,7 @@ class SelfPlayExperiment:
         """Sends the policy's weights to every engine; versions and digests are compared on the way."""
 
         async def send(number: int, engines: Sequence[ActorHandle]) -> PushReport:
-            return await push_weights(self.system.policy, number, engines, self.config.train)
+            return await push_weights(self.system.policy, number, engines, self.config)
 
         with self.tracker.phase("push"):
             return await self.system.engines.push(version, send)

@@ -1,4 +1,4 @@
-"""What a run computes on, and in which type."""
+"""What a run computes on, in which type, and in which environment its processes are born."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from typing import Literal
 
 Device = Literal["cpu", "cuda"]
 ComputeType = Literal["bfloat16", "float32"]
+
+
+KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
+"""On a CPU, oneDNN and torch's layer above it keep a compiled kernel for each shape they have met, 1,024 by default. No
+two batches have the same shapes here, so a process of the 14M model would grow by more than half a gigabyte."""
 
 
 def compute_type(asked: Literal["auto", "bfloat16", "float32"], device: Device) -> ComputeType:

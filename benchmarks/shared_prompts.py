@@ -16,12 +16,12 @@ import torch
 from transformers import AutoTokenizer
 
 from azr.algorithms.attention import PADDED
-from azr.algorithms.model import PolicyModel
+from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import pack
-from azr.pretrain.corpus import make_task, solver_prompt
 from azr.records import Completion, FinishReason
 from azr.tasks.prompts import CompactStyle
 from azr.tasks.registry import KINDS
+from tools.pretrain.corpus import make_task, solver_prompt
 
 MODEL, REPEATS = "data/azr_14m_base", 3
 

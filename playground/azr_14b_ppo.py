@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from azr.commands.run import launch
+from azr.cli.run import launch
 from playground.base import base
 
 config = replace(

@@ -1,10 +1,11 @@
 """Absolute Zero self-play with a 14M model, minutes on two cores or a GPU: ``python -m playground.azr_14m_mini``."""
 
-from azr.commands.run import launch
+from azr.cli.run import launch
 from azr.config import (
+    GAE,
     AlgorithmConfig,
     Config,
-    ExamConfig,
+    EvalConfig,
     ExecutorConfig,
     ModelConfig,
     RolloutConfig,
@@ -15,27 +16,26 @@ from azr.config import (
 
 config = Config(
     run=RunConfig(name="azr_14m_mini", steps=24),
-    model=ModelConfig(path="data/azr_14m_base", prompt_style="compact"),
+    model=ModelConfig(path="data/azr_14m_base", prompt_format="compact"),
     selfplay=SelfPlayConfig(
-        proposals_per_kind=16,
-        solves_per_kind=16,
+        proposer_prompts=16,
+        solver_prompts=16,
         references=2,
         induction_inputs=6,
-        estimate_samples=6,
+        group_size=6,
         train_on_estimates=True,
         seed_tasks=32,
     ),
     rollout=RolloutConfig(max_prompt_tokens=384, max_response_tokens=192, max_concurrent=192),
     executor=ExecutorConfig(workers=2),
-    exam=ExamConfig(every=12),
-    algorithm=AlgorithmConfig(estimator="gae", kl_coef=0.001),
+    eval=EvalConfig(every=12),
+    algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.001),
     train=TrainConfig(
         policy_lr=5e-5,
         critic_lr=1e-4,
         warmup_steps=5,
         tokens_per_micro_batch=8192,
         gradient_checkpointing=False,
-        cpu_threads=2,
     ),
 )
 

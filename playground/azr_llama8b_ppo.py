@@ -5,7 +5,7 @@ On four: ``--train.data-parallel 4 --rollout.engines 4 --train.tokens-per-micro-
 
 from dataclasses import replace
 
-from azr.commands.run import launch
+from azr.cli.run import launch
 from playground.base import base
 
 config = replace(

@@ -7,25 +7,34 @@
 import os
 from dataclasses import replace
 
-from azr.config import AlgorithmConfig, Config, ExecutorConfig, RolloutConfig, RunConfig, SelfPlayConfig, TrainConfig
+from azr.config import (
+    GAE,
+    AlgorithmConfig,
+    Config,
+    ExecutorConfig,
+    RolloutConfig,
+    RunConfig,
+    SelfPlayConfig,
+    TrainConfig,
+)
 
 paper = Config(
     run=RunConfig(steps=500),
-    selfplay=SelfPlayConfig(proposals_per_kind=64, solves_per_kind=64, references=6, estimate_samples=8),
+    selfplay=SelfPlayConfig(proposer_prompts=64, solver_prompts=64, references=6, group_size=8),
     rollout=RolloutConfig(temperature=1.0, max_prompt_tokens=6144, max_response_tokens=8096),
     executor=ExecutorConfig(workers=16),
-    algorithm=AlgorithmConfig(estimator="gae", kl_coef=0.001, entropy_coef=0.001),
+    algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.001, entropy_coef=0.001),
     train=TrainConfig(policy_lr=1e-6, critic_lr=5e-6, weight_decay=0.01, offload_optimizer=True),
 )
 
 
 def tiny(config: Config) -> Config:
     """The same run with so little of everything that a mistake shows within minutes."""
-    play = replace(config.selfplay, proposals_per_kind=8, solves_per_kind=8, references=2, estimate_samples=2)
+    play = replace(config.selfplay, proposer_prompts=8, solver_prompts=8, references=2, group_size=2)
     return replace(
         config,
         run=replace(config.run, steps=4),
-        selfplay=replace(play, seed_tasks=8, seed_rounds=2),
+        selfplay=replace(play, seed_tasks=8),
         rollout=replace(config.rollout, max_prompt_tokens=3072, max_response_tokens=512, max_concurrent=64),
     )
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from azr import cli
-from azr.commands import run
-from azr.commands.doctor import parser
-from azr.commands.plan import recipe, split
+from azr.cli import run
+from azr.cli.doctor import parser
+from azr.cli.plan import recipe, split
 from azr.config import RolloutConfig, TrainConfig
 from azr.doctor import gpus, limits
 from azr.doctor.recipe import checkpoint_bytes

@@ -1,4 +1,3 @@
-import dataclasses
 import importlib
 import pkgutil
 import re
@@ -9,8 +8,9 @@ import yaml
 
 import playground
 from azr import preflight
-from azr.commands.run import describe, load
-from azr.config import AlgorithmConfig, Config
+from azr.cli.run import describe
+from azr.config import GAE, TRRPP, AlgorithmConfig, Config
+from azr.config_tree import from_yaml, to_tree
 
 RECIPES = {
     name: module.config
@@ -32,7 +32,7 @@ def test_a_recipe_holds_only_its_differences(name):
 
 @pytest.mark.parametrize("config", [Config(), *RECIPES.values()], ids=["default", *RECIPES])
 def test_a_saved_config_is_read_back(config):
-    assert load(yaml.safe_dump(dataclasses.asdict(config))) == config
+    assert from_yaml(yaml.safe_dump(to_tree(config))) == config
 
 
 @pytest.mark.parametrize(
@@ -49,10 +49,10 @@ def test_a_saved_config_is_read_back(config):
 )
 def test_other_texts_are_refused_in_one_line(text, said):
     with pytest.raises(ValueError, match=re.escape(said)) as raised:
-        load(text)
+        from_yaml(text)
     assert "\n" not in str(raised.value)
 
 
 def test_roles_follow_from_overrides():
-    assert AlgorithmConfig(estimator="gae").needs_critic and not AlgorithmConfig(estimator="trrpp").needs_critic
+    assert AlgorithmConfig(estimator=GAE()).needs_critic and not AlgorithmConfig(estimator=TRRPP()).needs_critic
     assert AlgorithmConfig(kl_coef=0.1).needs_reference and not AlgorithmConfig().needs_reference

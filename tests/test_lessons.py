@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from azr.config import Config, RolloutConfig
-from azr.rollout.group import EngineGroup
+from azr.rollout.engine_group import EngineGroup
 from azr.selfplay.players import Sampler
 from azr.tasks.registry import KINDS
 

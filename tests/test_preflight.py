@@ -7,7 +7,7 @@ import pytest
 
 from azr import preflight
 from azr.config import Config
-from azr.selfplay.language import Language
+from azr.selfplay.prompt_codec import Language
 from playground.azr_14m_mini import config as mini
 from tests.conftest import byte_tokenizer
 
@@ -35,12 +35,12 @@ def test_a_sound_config_passes(sound):
         ("model", {"critic_path": "./nowhere"}, "model.critic_path './nowhere' holds no model"),
         ("selfplay", {"kinds": ()}, "at least one kind"),
         ("selfplay", {"kinds": ("deduction", "deduction")}, "none twice"),
-        ("selfplay", {"proposals_per_kind": 7, "solves_per_kind": 0}, "algorithm.policy_updates=5 does not divide"),
+        ("selfplay", {"proposer_prompts": 7, "solver_prompts": 0}, "algorithm.policy_mini_batches=5 does not divide"),
         ("train", {"data_parallel": 5}, "train.data_parallel=5 does not divide"),
         ("rollout", {"max_response_tokens": 900}, "reads at most 1024 tokens"),
-        ("selfplay", {"solves_per_kind": 0, "new_tasks": False, "train_on_estimates": False}, "train on anything"),
+        ("selfplay", {"solver_prompts": 0, "new_tasks": False, "train_on_estimates": False}, "train on anything"),
         ("selfplay", {"crossings": 1, "train_on_estimates": False}, "switch selfplay.train_on_estimates on"),
-        ("algorithm", {"skip_zero_advantages": True, "entropy_coef": 0.1}, "skip_zero_advantages would take"),
+        ("algorithm", {"drop_zero_advantage": True, "entropy_coef": 0.1}, "drop_zero_advantage would take"),
         ("run", {"steps": 0}, "run.steps is 0; it must be at least 1"),
         ("run", {"max_minutes": 0}, r"run.max_minutes is 0; it must be at least 0\.01"),
         ("rollout", {"temperature": 0.0}, "rollout.temperature is 0.0; it must be at least 0.01"),
@@ -52,8 +52,8 @@ def test_a_sound_config_passes(sound):
 )
 def test_mistakes_are_named_with_their_knob(sound, section, values, said):
     config = changed(sound, section, **values)
-    if "policy_updates=5" in said:
-        config = changed(config, "algorithm", policy_updates=5)
+    if "policy_mini_batches=5" in said:
+        config = changed(config, "algorithm", policy_mini_batches=5)
     with pytest.raises(ValueError, match=said) as raised:
         preflight.check(config)
         preflight.check_surroundings(config)

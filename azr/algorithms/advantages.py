@@ -15,7 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from azr.config import AlgorithmConfig
+from azr.config import GAE, GRPO, RLOO, TRRPP, AlgorithmConfig, DrGRPO, ReinforcePP
 
 VARIANCE_FLOOR = 1e-8
 """Added to the variance before its root is taken, as in verl's masked whitening."""
@@ -35,8 +35,6 @@ class Graded:
     """(N), ``(kind, role)`` of each trajectory."""
     groups: Sequence[str]
     """(N); trajectories with the same group answered the same prompt."""
-    kl_R: Tensor | None = None
-    """Per-token KL estimate to the reference, subtracted from the reward as ``kl_coef`` times it; None without."""
     values_R: Tensor | None = None
     """The critic's value before each token; only for estimators with a critic."""
 
@@ -76,10 +74,10 @@ class Advantages:
 Estimator = Callable[[Graded, AlgorithmConfig], tuple[Tensor, Tensor]]
 """Advantages and returns per token, both float64 (R)."""
 
-ESTIMATORS: dict[str, Estimator] = {}
+ESTIMATORS: dict[type, Estimator] = {}
 
 
-def register(name: str) -> Callable[[Estimator], Estimator]:
+def register(name: type) -> Callable[[Estimator], Estimator]:
     """Decorator that makes an estimator selectable as ``algorithm.estimator``."""
 
     def add(estimator: Estimator) -> Estimator:
@@ -92,11 +90,9 @@ def register(name: str) -> Callable[[Estimator], Estimator]:
 
 def estimate_advantages(graded: Graded, config: AlgorithmConfig) -> Advantages:
     """Run the configured estimator. Raises ValueError for a name that is not registered."""
-    if config.estimator not in ESTIMATORS:
-        raise ValueError(f"Unknown estimator {config.estimator!r}; choose one of {', '.join(sorted(ESTIMATORS))}.")
-    advantages_R, returns_R = ESTIMATORS[config.estimator](graded, config)
-    if config.weighting != "token":
-        together_N = graded.stratum_N if config.weighting == "stratum" else torch.zeros_like(graded.stratum_N)
+    advantages_R, returns_R = ESTIMATORS[type(config.estimator)](graded, config)
+    if config.loss_weighting != "token":
+        together_N = graded.stratum_N if config.loss_weighting == "kind_role" else torch.zeros_like(graded.stratum_N)
         advantages_R = advantages_R * _equal_shares(graded.lengths_N, together_N)[graded.owner_R]
     return Advantages(advantages_R=advantages_R.float(), returns_R=returns_R.float())
 
@@ -122,12 +118,12 @@ def discounted_sum(x_R: Tensor, owner_R: Tensor, decay: float) -> Tensor:
     return y_R
 
 
-def token_rewards(graded: Graded, scores_N: Tensor, config: AlgorithmConfig) -> Tensor:
-    """The score on each response's last token, less ``kl_coef`` x KL on every token (R)."""
+def token_rewards(graded: Graded, scores_N: Tensor) -> Tensor:
+    """The score on each response's last token, 0 on the others (R)."""
     rewards_R = torch.zeros(len(graded.owner_R), dtype=torch.float64)
     spoken = graded.lengths_N > 0
     rewards_R[graded.lengths_N.cumsum(0)[spoken] - 1] = scores_N[spoken]
-    return rewards_R if graded.kl_R is None else rewards_R - config.kl_coef * graded.kl_R.double()
+    return rewards_R
 
 
 def whiten(x_R: Tensor, label_R: Tensor, weight_R: Tensor) -> Tensor:
@@ -142,10 +138,9 @@ def whiten(x_R: Tensor, label_R: Tensor, weight_R: Tensor) -> Tensor:
     return _zero_where_constant(centred_R * (variance_G + VARIANCE_FLOOR).rsqrt()[label_R], x_R, label_R)
 
 
-def _whiten_tokens(x_R: Tensor, graded: Graded, label_N: Tensor, config: AlgorithmConfig) -> Tensor:
-    """Whitening in which each token, or each trajectory, counts as one unit."""
-    weight_R = torch.ones_like(x_R) if config.whitening == "token" else 1.0 / graded.lengths_N[graded.owner_R].double()
-    return whiten(x_R, label_N[graded.owner_R], weight_R)
+def _whiten_tokens(x_R: Tensor, graded: Graded, label_N: Tensor) -> Tensor:
+    """Whitening in which each token counts as one unit."""
+    return whiten(x_R, label_N[graded.owner_R], torch.ones_like(x_R))
 
 
 def _sums(label: Tensor, x: Tensor) -> Tensor:
@@ -166,34 +161,35 @@ def _numbered(labels: Sequence[Hashable]) -> Tensor:
     return torch.tensor([numbers.setdefault(label, len(numbers)) for label in labels], dtype=torch.int64)
 
 
-@register("trrpp")
+@register(TRRPP)
 def trrpp(graded: Graded, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
     """Task-Relative REINFORCE++: returns whitened per (kind, role) (arXiv 2505.03335, eq. 8)."""
-    returns_R = discounted_sum(token_rewards(graded, graded.rewards_N, config), graded.owner_R, config.gamma)
-    return _whiten_tokens(returns_R, graded, graded.stratum_N, config), returns_R
+    returns_R = discounted_sum(token_rewards(graded, graded.rewards_N), graded.owner_R, 1.0)
+    return _whiten_tokens(returns_R, graded, graded.stratum_N), returns_R
 
 
-@register("reinforce++")
+@register(ReinforcePP)
 def reinforce_plus_plus(graded: Graded, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
     """REINFORCE++: returns whitened over the whole batch (arXiv 2501.03262)."""
-    returns_R = discounted_sum(token_rewards(graded, graded.rewards_N, config), graded.owner_R, config.gamma)
-    return _whiten_tokens(returns_R, graded, torch.zeros_like(graded.stratum_N), config), returns_R
+    returns_R = discounted_sum(token_rewards(graded, graded.rewards_N), graded.owner_R, 1.0)
+    return _whiten_tokens(returns_R, graded, torch.zeros_like(graded.stratum_N)), returns_R
 
 
-@register("gae")
+@register(GAE)
 def gae(graded: Graded, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
     """Generalised advantages (arXiv 1506.02438, eq. 16), then whitened per (kind, role); returns before whitening.
 
     With V = 0 after the last token: delta_t = r_t + gamma V_{t+1} - V_t, A_t = Σ_j (gamma lambda)^j delta_{t+j} and
     return_t = A_t + V_t.
     """
+    assert isinstance(config.estimator, GAE)
     assert graded.values_R is not None, "gae needs the critic's values"
     values_R, owner_R = graded.values_R.double(), graded.owner_R
     next_R = torch.zeros_like(values_R)
     next_R[:-1] = torch.where(owner_R[1:] == owner_R[:-1], values_R[1:], 0.0)
-    deltas_R = token_rewards(graded, graded.rewards_N, config) + config.gamma * next_R - values_R
-    raw_R = discounted_sum(deltas_R, owner_R, config.gamma * config.gae_lambda)
-    return _whiten_tokens(raw_R, graded, graded.stratum_N, config), raw_R + values_R
+    deltas_R = token_rewards(graded, graded.rewards_N) + next_R - values_R
+    raw_R = discounted_sum(deltas_R, owner_R, config.estimator.lambda_)
+    return _whiten_tokens(raw_R, graded, graded.stratum_N), raw_R + values_R
 
 
 def _group_relative(
@@ -205,23 +201,23 @@ def _group_relative(
     centred_N = rewards_N - (_sums(group_N, rewards_N) / size_G)[group_N]
     variance_G = _sums(group_N, centred_N**2) / (size_G - 1).clamp(min=1)
     scores_N = _zero_where_constant(centred_N * scale(variance_G, size_G)[group_N], rewards_N, group_N)
-    advantages_R = discounted_sum(token_rewards(graded, scores_N, config), graded.owner_R, config.gamma)
-    return advantages_R, discounted_sum(token_rewards(graded, rewards_N, config), graded.owner_R, config.gamma)
+    advantages_R = discounted_sum(token_rewards(graded, scores_N), graded.owner_R, 1.0)
+    return advantages_R, discounted_sum(token_rewards(graded, rewards_N), graded.owner_R, 1.0)
 
 
-@register("rloo")
+@register(RLOO)
 def rloo(graded: Graded, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
     """Reward minus the mean of the *other* members of its group (arXiv 2402.14740): n / (n - 1) times centred."""
     return _group_relative(graded, config, lambda _, size_G: size_G / (size_G - 1).clamp(min=1))
 
 
-@register("grpo")
+@register(GRPO)
 def grpo(graded: Graded, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
     """(reward - mean) / (unbiased deviation + 1e-6) in its group (arXiv 2402.03300)."""
     return _group_relative(graded, config, lambda variance_G, _: 1 / (variance_G.sqrt() + DEVIATION_FLOOR))
 
 
-@register("dr_grpo")
+@register(DrGRPO)
 def dr_grpo(graded: Graded, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
     """Reward minus its group's mean (arXiv 2503.20783)."""
     return _group_relative(graded, config, lambda variance_G, _: torch.ones_like(variance_G))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 import torch
@@ -100,12 +99,10 @@ def _bucket(samples: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
     return gather_BL, cells
 
 
-def choose_attention(choice: Literal["auto", "flash", "sdpa"], device: torch.device | str, dtype: torch.dtype) -> str:
-    """Name to give transformers as ``attn_implementation``. Raises ValueError when flash cannot run here."""
+def choose_attention(device: torch.device | str, dtype: torch.dtype) -> str:
+    """Name to give transformers as ``attn_implementation``."""
     flash_runs = torch.device(device).type == "cuda" and dtype in (torch.bfloat16, torch.float16)
-    if choice == "flash" and not flash_runs:
-        raise ValueError("train.attention=flash needs a CUDA device and a 16-bit train.dtype; use auto or sdpa.")
-    return VARLEN if flash_runs and choice != "sdpa" else PADDED
+    return VARLEN if flash_runs else PADDED
 
 
 def _stream(heads: Tensor) -> Tensor:

@@ -12,8 +12,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from azr.config import AlgorithmConfig, KlEstimator
+from azr.config import AlgorithmConfig
 
+VALUE_CLIP = 0.2
+"""Bound on the critic's move from its old value, as in PPO's reference code."""
 LOG_RATIO_LIMIT = 20.0
 """exp of more overflows usefulness long before it overflows float32; such a token gets no gradient."""
 
@@ -36,29 +38,13 @@ def log_ratio(numerator_R: Tensor, denominator_R: Tensor) -> Tensor:
     return (numerator_R - denominator_R).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
-def kl_estimate(logprobs_R: Tensor, reference_R: Tensor, estimator: KlEstimator) -> Tensor:
-    """Per-token estimate of KL(policy ‖ reference) from tokens the policy sampled, with d = logp - logp_ref.
+def kl_estimate(logprobs_R: Tensor, reference_R: Tensor) -> Tensor:
+    """Per-token estimate exp(-d) - 1 + d of KL(policy ‖ reference), with d = logp - logp_ref, of sampled tokens.
 
-    k1 = d, k2 = d²/2, k3 = exp(-d) - 1 + d (J. Schulman, "Approximating KL divergence", 2020). Used detached as a
-    penalty in the reward; as a loss see ``kl_loss``.
+    Never negative; its gradient is (1 - exp(-d)) ∇logp, as in GRPO (k3 in J. Schulman, "Approximating KL divergence").
     """
     d_R = log_ratio(logprobs_R, reference_R)
-    if estimator == "k1":
-        return d_R
-    return d_R.square() / 2 if estimator == "k2" else torch.exp(-d_R) - 1 + d_R
-
-
-def kl_loss(logprobs_R: Tensor, reference_R: Tensor, estimator: KlEstimator) -> Tensor:
-    """As ``kl_estimate``, with a gradient that pulls the policy to the reference.
-
-    k1's own gradient is that of logp and vanishes in expectation, so k1 takes k2's, d ∇logp, which is the unbiased
-    gradient of KL(policy ‖ reference). k3 keeps its own, (1 - exp(-d)) ∇logp, as in GRPO.
-    """
-    value_R = kl_estimate(logprobs_R, reference_R, estimator)
-    if estimator != "k1":
-        return value_R
-    surrogate_R = kl_estimate(logprobs_R, reference_R, "k2")
-    return value_R.detach() + surrogate_R - surrogate_R.detach()
+    return torch.exp(-d_R) - 1 + d_R
 
 
 def importance_weights(trainer_R: Tensor, engine_R: Tensor, cap: float | None) -> Tensor:
@@ -72,13 +58,9 @@ def importance_weights(trainer_R: Tensor, engine_R: Tensor, cap: float | None) -
 
 
 def clipped_objective(ratio_R: Tensor, advantages_R: Tensor, config: AlgorithmConfig) -> Tensor:
-    """PPO's per-token loss -min(r A, clip(r) A), for A < 0 bounded by ``dual_clip`` · |A| (arXiv 1912.09729)."""
+    """PPO's per-token loss -min(r A, clip(r) A)."""
     clipped_R = ratio_R.clamp(1 - config.clip_low, 1 + config.clip_high)
-    loss_R = torch.maximum(-advantages_R * ratio_R, -advantages_R * clipped_R)
-    if config.dual_clip is None:
-        return loss_R
-    bounded_R = torch.minimum(loss_R, -config.dual_clip * advantages_R)
-    return torch.where(advantages_R < 0, bounded_R, loss_R)
+    return torch.maximum(-advantages_R * ratio_R, -advantages_R * clipped_R)
 
 
 def policy_loss(
@@ -105,8 +87,8 @@ def policy_loss(
     loss_R = objective_R - config.entropy_coef * entropy_R
     kl_R = torch.zeros_like(objective_R)
     if reference_logprobs_R is not None:
-        kl_R = kl_loss(logprobs_R, reference_logprobs_R, config.kl_estimator)
-    if config.needs_reference and config.kl_in == "loss":
+        kl_R = kl_estimate(logprobs_R, reference_logprobs_R)
+    if config.needs_reference:
         assert reference_logprobs_R is not None, "a KL loss needs the reference policy's logprobs"
         loss_R = loss_R + config.kl_coef * kl_R
     sums = _sums(
@@ -123,22 +105,18 @@ def policy_loss(
     return loss_R.sum() / normalizer, sums
 
 
-def value_loss(
-    values_R: Tensor, *, old_values_R: Tensor, returns_R: Tensor, normalizer: float, config: AlgorithmConfig
-) -> tuple[Tensor, Sums]:
-    """½ max((V - R)², (V_clip - R)²), V_clip = V_old + clip(V - V_old, ±value_clip); value_clip 0 is plain ½ (V - R)².
+def value_loss(values_R: Tensor, *, old_values_R: Tensor, returns_R: Tensor, normalizer: float) -> tuple[Tensor, Sums]:
+    """½ max((V - R)², (V_clip - R)²), V_clip = V_old + clip(V - V_old, ±VALUE_CLIP).
 
     Returns (scalar loss, sums for ``value_metrics``).
     """
     error_R = returns_R - values_R
     loss_R = error_R.square() / 2
     moved_R = values_R - old_values_R
-    clipped_R = torch.zeros_like(moved_R)
-    if config.value_clip > 0:
-        bounded_R = old_values_R + moved_R.clamp(-config.value_clip, config.value_clip)
-        bounded_loss_R = (returns_R - bounded_R).square() / 2
-        clipped_R = bounded_loss_R > loss_R
-        loss_R = torch.maximum(loss_R, bounded_loss_R)
+    bounded_R = old_values_R + moved_R.clamp(-VALUE_CLIP, VALUE_CLIP)
+    bounded_loss_R = (returns_R - bounded_R).square() / 2
+    clipped_R = bounded_loss_R > loss_R
+    loss_R = torch.maximum(loss_R, bounded_loss_R)
     # Explained variance speaks of the critic that made the advantages, so it is measured on the old values.
     old_error_R = (returns_R - old_values_R).double()
     sums = _sums(

@@ -16,7 +16,6 @@ from ray.exceptions import AuthenticationError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from azr.cluster.plan.verdict import gpus_wanted
 from azr.concurrency import awaited
 from azr.config import ClusterConfig, Config, TrainConfig
 from azr.hardware import ComputeType, Device, compute_type
@@ -30,7 +29,7 @@ CPU_SLOTS = 8
 CONNECT_S = 10.0
 
 
-def start_ray(cluster: ClusterConfig) -> None:
+def start_ray(cluster: ClusterConfig, places: int = 1) -> None:
     """Join the cluster at `cluster.address`, or start one on this machine. Does nothing when Ray already runs.
 
     Raises ValueError when no cluster answers at the address, or the one that is there does not take this process in.
@@ -50,7 +49,7 @@ def start_ray(cluster: ClusterConfig) -> None:
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
     quiet = {"logging_level": logging.WARNING, "log_to_driver": False}
     if cluster.address is None:
-        slots = cluster.cpus or CPU_SLOTS
+        slots = max(CPU_SLOTS, places)
         ray.init(address="local", num_cpus=slots, include_dashboard=False, **quiet)
         return
     said = (
@@ -147,11 +146,11 @@ async def place(config: Config) -> Placement:
     """Reserve a bundle per data-parallel rank and per engine GPU; the same ones for both when they are colocated.
 
     Ray takes as few nodes as it can. Raises ValueError, naming what is missing, when the cluster has too little of a
-    resource, when it is not free within `cluster.placement_timeout_s` seconds, or when no node has room for all GPUs of
+    resource, when it is not free within `timeout.start_s` seconds, or when no node has room for all GPUs of
     an engine.
     """
     device = resolve_device(config.train)
-    ranks, width, count = config.train.data_parallel, config.rollout.tensor_parallel, gpus_wanted(config)
+    ranks, width, count = config.train.data_parallel, config.rollout.tensor_parallel, config.num_gpus
     shape = {"CPU": 1.0, "GPU": 1.0} if device == "cuda" else {"CPU": 1.0}
     wanted = {name: amount * count for name, amount in shape.items()}
     if lack := _lack(wanted, ray.cluster_resources()):
@@ -160,7 +159,7 @@ async def place(config: Config) -> Placement:
         )
     group = placement_group([shape] * count, strategy="PACK")
     try:
-        bundles = await _reserved(group, count, device, config.cluster.placement_timeout_s, wanted)
+        bundles = await _reserved(group, count, device, config.timeout.start_s, wanted)
         engines = assign_engines(bundles if config.cluster.colocate else bundles[ranks:], config.rollout.engines, width)
     except BaseException:
         remove_placement_group(group)
@@ -178,7 +177,7 @@ async def _reserved(
         lack = _lack(wanted, ray.available_resources()) or f"{count} free places for the bundles of a run"
         raise ValueError(
             f"the driver waited {timeout_s:.0f} s for Ray to reserve what the run needs, {lack} unused: "
-            "end the other jobs of this cluster, or raise cluster.placement_timeout_s"
+            "end the other jobs of this cluster, or raise timeout.start_s"
         ) from error
 
 
@@ -228,4 +227,8 @@ def _lack(wanted: dict[str, float], present: dict[str, float]) -> str:
 
 
 def _more(lack: str) -> str:
-    return "set train.device to cpu" if "GPU" in lack else "raise cluster.cpus (CPU slots are only bookkeeping)"
+    return (
+        "set train.device to cpu"
+        if "GPU" in lack
+        else "start Ray with more --num-cpus (CPU slots are only bookkeeping)"
+    )

@@ -87,6 +87,6 @@ def _place(cluster: Cluster, nodes: Sequence[Node], bundles: int, needs_gpus: bo
         return warning(
             "the recipe",
             f"other jobs have taken so much that fewer than {what} are free: ray status tells how much; the run waits "
-            "for cluster.placement_timeout_s",
+            "for timeout.start_s",
         )
     return ok("the recipe", f"{what} are there")

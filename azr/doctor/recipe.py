@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from azr.cluster.plan.assumptions import Assumptions, Machine
-from azr.cluster.plan.memory import Role, element_bytes, roles
-from azr.cluster.plan.shapes import ModelShape, shape_of
-from azr.cluster.plan.verdict import gpus_wanted, plan_run
 from azr.config import Config
 from azr.doctor import model
 from azr.doctor.findings import Finding, Section, missing, ok, warning
 from azr.doctor.gpus import Gpus
 from azr.doctor.model import Hub
 from azr.hardware import compute_type
+from azr.plan.assumptions import Assumptions, Machine
+from azr.plan.memory import Role, element_bytes, roles
+from azr.plan.planner import plan_run
+from azr.plan.shapes import ModelShape, shape_of
 
 GIB = 2**30
 _STATE = 12
@@ -50,8 +50,6 @@ def checkpoint_bytes(config: Config) -> float:
 
 def _models(config: Config, hub: Hub) -> Iterator[Finding]:
     paths = {"model.path": config.model.path}
-    if config.algorithm.needs_critic and config.model.critic_path is not None:
-        paths["model.critic_path"] = config.model.critic_path
     for knob, path in paths.items():
         shape = _shape(path)
         expected = element_bytes(config.train) * shape.parameters if shape is not None else None
@@ -63,7 +61,7 @@ def _takes_gpus(config: Config, gpus: Gpus) -> bool:
 
 
 def _on_gpus(config: Config, name: str, here: Here) -> Finding:
-    wanted, present = gpus_wanted(config), len(here.gpus.found)
+    wanted, present = config.num_gpus, len(here.gpus.found)
     if not present:
         return missing(
             "GPUs", f"it asks for {wanted} and there is none: see the GPUs above, or set train.device to cpu"
@@ -88,7 +86,7 @@ def _on_cpu(config: Config, memory: int) -> Finding:
         return missing(
             "GPUs",
             f"there is none, and on the CPU its trainers alone take {needed / GIB:.0f} GiB of {memory / GIB:.0f}: run "
-            f"it on a machine with {gpus_wanted(config)} GPUs",
+            f"it on a machine with {config.num_gpus} GPUs",
         )
     return ok("GPUs", f"none; it runs on the CPU, in {compute_type(config.train.dtype, 'cpu')}")
 
@@ -96,7 +94,7 @@ def _on_cpu(config: Config, memory: int) -> Finding:
 def _roles(config: Config) -> list[Role]:
     """Those of known shape: all or none."""
     policy = _shape(config.model.path)
-    critic = policy if config.model.critic_path is None else _shape(config.model.critic_path)
+    critic = policy
     return roles(config, policy, critic) if policy is not None and critic is not None else []
 
 

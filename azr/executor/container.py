@@ -15,7 +15,7 @@ import docker
 import requests
 
 from azr.config import ExecutorConfig
-from azr.executor import engine, image, owner
+from azr.executor import docker_engine, image, owner
 from azr.executor.sandbox import LaunchError, UnusableError
 
 _MARK, _OWNER = "azr.executor", "azr.owner"
@@ -37,7 +37,7 @@ def prepare(config: ExecutorConfig) -> tuple[ContainerLauncher, str]:
 
     Raises UnusableError for each reason why there can be none.
     """
-    client = engine.connect(config.docker_runtime)
+    client = docker_engine.connect(config.docker_runtime)
     try:
         _remove_leftovers(client)
         launcher = ContainerLauncher(client, image.ensure(client), config)

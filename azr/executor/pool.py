@@ -18,7 +18,7 @@ from azr.executor.cache import CallCache, CallKey, Outcome
 from azr.executor.dispatch import Dispatcher, Job
 from azr.executor.sandbox import Launcher, LaunchError
 from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult
-from azr.tasks.hygiene import order_suspect, parse
+from azr.tasks.normalize import order_suspect, parse
 
 _REQUEST_WALLS = 8
 _CACHE_BYTES = 64 * 2**20

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import ray
 
+from azr.cluster.weight_buckets import BucketRelay, WeightBucket
 from azr.config import RolloutConfig
 from azr.hardware import ComputeType
 from azr.records import Completion
-from azr.rollout.death import reports_death
+from azr.rollout.engine_core import reports_death
 from azr.rollout.launch import launch
 from azr.rollout.sampling import sample
-from azr.weights import BucketRelay, WeightBucket
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -63,6 +63,7 @@ class RolloutEngine:
         model_path: str,
         rollout: RolloutConfig,
         *,
+        generate_timeout_s: float,
         dtype: ComputeType = "bfloat16",
         seed: int = 1,
         deterministic: bool = False,
@@ -79,6 +80,7 @@ class RolloutEngine:
         """
         self._model_path = str(model_path)
         self._rollout = rollout
+        self._generate_timeout_s = generate_timeout_s
         self._dtype = dtype
         self._seed = seed
         self._deterministic = deterministic
@@ -141,7 +143,7 @@ class RolloutEngine:
                 "shorten it or raise max_prompt_tokens"
             )
         assert seed is not None or not self._deterministic, "a deterministic engine needs to be told which samples"
-        limit = self._rollout.generate_timeout_s
+        limit = self._generate_timeout_s
         try:
             async with asyncio.timeout(limit), self._turn(), self._room:
                 self._requests += 1
@@ -225,7 +227,7 @@ class RolloutEngine:
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        from azr.rollout.transfer import update_info
+        from azr.rollout.weight_receiver import update_info
 
         self._check_version(bucket.version)
         if block is not None:

@@ -7,17 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from azr.config import RolloutConfig
-from azr.environment import KERNEL_CACHES
+from azr.hardware import KERNEL_CACHES
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
+
+
+CPU_KV_CACHE_BYTES = 1 << 30
+CPU_THREADS = 1
+"""Compute threads of a CPU engine; with a tiny model, more of them wait for each other."""
 
 
 async def launch(
     model_path: str, rollout: RolloutConfig, *, dtype: str, seed: int, deterministic: bool, max_model_len: int
 ) -> tuple[AsyncLLM, bool]:
     """A running engine that serves weight version 0, and whether it runs on a GPU."""
-    _set_environment(model_path, rollout.cpu_threads)
+    _set_environment(model_path, CPU_THREADS)
     from vllm import AsyncEngineArgs
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -59,7 +64,7 @@ def _set_environment(model_path: str, threads: int) -> None:
 
 
 def _weight_transfer() -> dict[str, Any]:
-    from azr.rollout.transfer import SHARED_MEMORY, WeightReportExtension
+    from azr.rollout.weight_receiver import SHARED_MEMORY, WeightReportExtension
 
     extension = f"{WeightReportExtension.__module__}.{WeightReportExtension.__qualname__}"
     return {"weight_transfer_config": {"backend": SHARED_MEMORY}, "worker_extension_cls": extension}
@@ -77,7 +82,7 @@ def _gpu(rollout: RolloutConfig, deterministic: bool) -> dict[str, Any]:
 def _cpu(rollout: RolloutConfig, max_model_len: int) -> dict[str, Any]:
     """Choices measured with a 14M model on two shared cores; see docs/log.md."""
     return {
-        "kv_cache_memory_bytes": int(rollout.cpu_kv_cache_gib * 2**30),
+        "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES,
         # Prefixes are shared in whole blocks; vLLM's 128 tokens on a CPU are longer than many prompts.
         "block_size": 32,
         # Compiling gains 3 % of speed, costs a minute at the start, and its graphs keep the weights they were traced

@@ -8,8 +8,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 from azr.records import Task
 from azr.tasks.base import Refusal
-from azr.tasks.hygiene import fingerprint
+from azr.tasks.normalize import fingerprint
 from azr.tasks.registry import KINDS
+
+CAPACITY = 16384
+"""Tasks kept per kind."""
 
 
 class TaskBuffer:
@@ -19,7 +22,7 @@ class TaskBuffer:
     estimated holds its fingerprint by ``reserve``, so that of two equal proposals in flight one is a duplicate.
     """
 
-    def __init__(self, kinds: Sequence[str], capacity: int, exam: Collection[str] = ()) -> None:
+    def __init__(self, kinds: Sequence[str], capacity: int = CAPACITY, exam: Collection[str] = ()) -> None:
         """``exam``: fingerprints of the programs alone that may never be stored, with whatever inputs."""
         self._capacity = capacity
         self._exam = frozenset(exam)

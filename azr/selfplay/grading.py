@@ -58,15 +58,6 @@ def solver_trajectory(attempt: Solved, group: str, config: RewardConfig) -> Traj
     )
 
 
-def passes(task_filter: str, solve_rate: float) -> bool:
-    """Whether a task with this solve rate may enter the buffer."""
-    return {
-        "all": True,
-        "non_one": solve_rate < 1.0,
-        "non_extremes": 0.0 < solve_rate < 1.0,
-    }[task_filter]
-
-
 def graded(attempts: list[Solved]) -> list[Solved]:
     """Attempts that the executor could judge; the others teach nothing."""
     return [attempt for attempt in attempts if attempt.verdict is not Verdict.UNGRADED]

@@ -12,6 +12,8 @@ from radon.metrics import h_visit
 from azr.config import IntrinsicRewardConfig
 from azr.records import Task
 
+MAX_BONUS = 0.5
+
 
 def complexity(task: Task) -> float:
     """Cyclomatic complexity of the program over 15."""
@@ -44,13 +46,11 @@ def answer_diversity(task: Task, known: Sequence[Task]) -> float:
 def bonuses(
     task: Task, references: Sequence[Task], known: Callable[[], Sequence[Task]], config: IntrinsicRewardConfig
 ) -> dict[str, float]:
-    """Enabled bonuses by name, each coefficient times raw value and at most ``config.maximum``."""
+    """Enabled bonuses by name, each coefficient times raw value and at most ``MAX_BONUS``."""
     raw: dict[str, tuple[float, Callable[[], float]]] = {
         "complexity": (config.complexity, lambda: complexity(task)),
         "edit_distance": (config.edit_distance, lambda: edit_distance(task, references)),
         "halstead": (config.halstead, lambda: halstead(task)),
         "answer_diversity": (config.answer_diversity, lambda: answer_diversity(task, known())),
     }
-    return {
-        name: min(coefficient * value(), config.maximum) for name, (coefficient, value) in raw.items() if coefficient
-    }
+    return {name: min(coefficient * value(), MAX_BONUS) for name, (coefficient, value) in raw.items() if coefficient}

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from azr.config import Config
 from azr.records import Completion, ExecutionRequest, ExecutionResult, Task
-from azr.selfplay.language import Language
+from azr.selfplay.prompt_codec import Language
 from azr.tasks.base import Refusal, Rules, Verdict
 from azr.tasks.registry import KINDS
 

@@ -17,10 +17,10 @@ from azr.concurrency import Phase, task_group
 from azr.config import Config
 from azr.records import Completion, Task, Trajectory
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.crossing import crossings
-from azr.selfplay.grading import Funnel, graded, passes, proposer_trajectory, solver_trajectory
+from azr.selfplay.derived_tasks import crossings
+from azr.selfplay.grading import Funnel, graded, proposer_trajectory, solver_trajectory
 from azr.selfplay.intrinsic import bonuses
-from azr.selfplay.order import Turns, in_order, seed_of
+from azr.selfplay.ordering import Turns, in_order, seed_of
 from azr.selfplay.players import Proposed, Proposer, Solver, solve_rate
 from azr.tasks.base import Refusal
 
@@ -102,8 +102,7 @@ class Round:
     def _references(self, kind: str) -> list[list[Task]]:
         """References of every proposal of a kind, drawn before any of them can change the buffer."""
         return [
-            self._buffer.references(kind, self._play.references, self._rng)
-            for _ in range(self._play.proposals_per_kind)
+            self._buffer.references(kind, self._play.references, self._rng) for _ in range(self._play.proposer_prompts)
         ]
 
     async def _play_kind(self, kind: str) -> None:
@@ -113,7 +112,7 @@ class Round:
                 for work in self._tasks_of_step(kind, solving, rng):
                     proposing.create_task(work)
             self._store(kind)
-            wanted, accepted = self._play.solves_per_kind, self._accepted[kind]
+            wanted, accepted = self._play.solver_prompts, self._accepted[kind]
             fresh = accepted.first(wanted)
             for number, task in fresh.items():
                 if not self._is_early(number):
@@ -124,7 +123,7 @@ class Round:
 
     def _is_early(self, number: int) -> bool:
         """Whether a proposal of this number is among the first to be solved, whatever becomes of the others."""
-        return number < self._play.solves_per_kind
+        return number < self._play.solver_prompts
 
     def _store(self, kind: str) -> None:
         """All proposals of this kind are through: the buffer takes what is kept."""
@@ -139,8 +138,8 @@ class Round:
         self, kind: str, solving: asyncio.TaskGroup, rng: random.Random
     ) -> list[Coroutine[None, None, object]]:
         """One coroutine per task that is estimated: proposed, or stored where nothing new is proposed."""
-        if not self._play.new_tasks:
-            known = self._buffer.problems(kind, self._play.proposals_per_kind, (), rng)
+        if not self._config.ablation.new_tasks:
+            known = self._buffer.problems(kind, self._play.proposer_prompts, (), rng)
             return [self._play_stored(task, number, solving) for number, task in enumerate(known)]
         return [
             self._play_proposal(kind, number, references, solving)
@@ -202,7 +201,7 @@ class Round:
         """Solve rate of a task, from samples of the current policy at the rollout temperature."""
         with self._phase("estimate"):
             seed = self._seed("estimate", task.id, number)
-            completions = await self._solver.solve(task, self._play.estimate_samples, seed)
+            completions = await self._solver.solve(task, self._play.group_size, seed)
         self._count("estimate", completions)
         with self._phase("verify"):
             attempts = await self._solver.verify(task, completions)
@@ -215,23 +214,20 @@ class Round:
 
     def _keep(self, number: int, task: Task, solving: asyncio.TaskGroup) -> None:
         assert task.solve_rate is not None
-        if not passes(self._play.task_filter, task.solve_rate):
-            self._accepted[task.kind].dropped.append(task)
-            return
         self._accepted[task.kind].kept[number] = task
         if self._is_early(number):
             solving.create_task(self._solve(task, "new"))
 
     def _cross(self, number: int, task: Task, solving: asyncio.TaskGroup) -> None:
         rng = random.Random(self._seed("cross", task.kind, number))
-        for crossing in crossings(task, self._play.kinds, self._play.crossings, rng):
+        for crossing in crossings(task, self._play.kinds, self._play.derived_tasks, rng):
             if self._solver.can_be_asked(crossing):
                 solving.create_task(self._sample(crossing, number))
 
     def _pay(self, kind: str, number: int, proposed: Proposed, rate: float | None, extra: dict[str, float]) -> None:
         if proposed.outcome is Refusal.LOST:
             self._result.ungraded += 1
-        elif self._play.train_proposer and proposed.outcome is not Refusal.IN_EXAM:
+        elif self._config.ablation.train_proposer and proposed.outcome is not Refusal.IN_EXAM:
             self._result.trajectories.append(
                 proposer_trajectory(kind, self._id(kind, number), proposed, rate, extra, self._config.reward)
             )

@@ -9,7 +9,7 @@ from azr import values
 from azr.records import ExecutionRequest, ExecutionResult, Task
 from azr.tasks.base import Proposal, Refusal, Rules, Verdict
 from azr.tasks.grading import all_equal
-from azr.tasks.hygiene import fingerprint, parse_program
+from azr.tasks.normalize import fingerprint, parse_program
 from azr.tasks.prompts import Section, Wording
 from azr.tasks.single_call import IDENTITY, PROGRAM_RULES, canonical_input, refusal_of, texts, validation
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from azr import values
 from azr.records import CallStatus, ExecutionRequest, ExecutionResult, Task
 from azr.tasks.base import Proposal, Refusal, Rules
-from azr.tasks.hygiene import fingerprint, parse_program
+from azr.tasks.normalize import fingerprint, parse_program
 from azr.tasks.prompts import Label, Section
 
 IDENTITY = "def f(a):\n    return a"

@@ -11,7 +11,7 @@ from functools import partial
 from torch import Tensor
 
 from azr.algorithms.losses import Sums, value_loss
-from azr.algorithms.model import CriticModel
+from azr.algorithms.models import CriticModel
 from azr.algorithms.packing import PackedBatch
 from azr.train.worker import RoleWorker, StepReport
 
@@ -22,7 +22,7 @@ class CriticWorker(RoleWorker):
     def build(self) -> None:
         train, model = self.config.train, self.config.model
         load = partial(CriticModel.from_pretrained, gradient_checkpointing=train.gradient_checkpointing)
-        self.engine = self._make_engine(load, model.critic_path or model.path, train.critic_lr)
+        self.engine = self._make_engine(load, model.path, train.critic_lr)
 
     def values(self, batches: Sequence[PackedBatch]) -> list[Tensor]:
         """Per micro-batch (R,) in float32: expected return before each response token.
@@ -46,7 +46,6 @@ class CriticWorker(RoleWorker):
             old_values_R=batch.values_R,
             returns_R=batch.returns_R,
             normalizer=normalizer,
-            config=self.config.algorithm,
         )
         return loss, sums, values_R
 

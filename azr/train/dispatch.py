@@ -15,10 +15,10 @@ from torch import Tensor
 
 from azr.algorithms.losses import Sums, add_sums, mismatch_metrics, policy_metrics, value_metrics
 from azr.algorithms.packing import PackedBatch, pack, plan_micro_batches, share_prompts, stream_length, unpack
-from azr.config import TrainConfig
+from azr.config import Config
 from azr.records import Completion
-from azr.train.group import RoleGroup
 from azr.train.policy import PushReport
+from azr.train.worker_group import RoleGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +31,19 @@ class Scores:
     """Nats."""
 
 
-async def logprobs(group: RoleGroup, completions: Sequence[Completion], train: TrainConfig) -> Scores:
+async def logprobs(group: RoleGroup, completions: Sequence[Completion], config: Config) -> Scores:
     """Score all responses with the policy or the reference."""
-    flat = await _score(group, "logprobs", completions, train)
+    flat = await _score(group, "logprobs", completions, config)
     return Scores(flat[:, 0], flat[:, 1])
 
 
-async def values(group: RoleGroup, completions: Sequence[Completion], train: TrainConfig) -> Tensor:
+async def values(group: RoleGroup, completions: Sequence[Completion], config: Config) -> Tensor:
     """The critic's value before each response token."""
-    return await _score(group, "values", completions, train)
+    return await _score(group, "values", completions, config)
 
 
 async def update_policy(
-    group: RoleGroup, completions: Sequence[Completion], columns: Mapping[str, Tensor], train: TrainConfig
+    group: RoleGroup, completions: Sequence[Completion], columns: Mapping[str, Tensor], config: Config
 ) -> dict[str, float]:
     """One optimizer step of the policy; `columns` as in `azr.algorithms.packing.pack`, with `advantages` at least.
 
@@ -51,25 +51,23 @@ async def update_policy(
     token computed: fillers lower it, shared prompts raise it above 1), and as `mismatch_…` how far the engines'
     logprobs were from the policy's own before its first step.
     """
-    sums, step, before_R = await _update(group, completions, columns, train)
+    sums, step, before_R = await _update(group, completions, columns, config)
     sampled_R = torch.tensor([x for c in completions for x in c.logprobs])
     mismatch = mismatch_metrics(columns.get("old_logprobs", before_R), sampled_R)
     return policy_metrics(sums) | step | {f"mismatch_{name}": value for name, value in mismatch.items()}
 
 
 async def update_critic(
-    group: RoleGroup, completions: Sequence[Completion], columns: Mapping[str, Tensor], train: TrainConfig
+    group: RoleGroup, completions: Sequence[Completion], columns: Mapping[str, Tensor], config: Config
 ) -> dict[str, float]:
     """One optimizer step of the critic; `columns` must hold `values` and `returns`. Returns as `update_policy`."""
-    sums, step, _ = await _update(group, completions, columns, train)
+    sums, step, _ = await _update(group, completions, columns, config)
     return value_metrics(sums) | step
 
 
-async def push_weights(
-    group: RoleGroup, version: int, engines: Sequence[ActorHandle], train: TrainConfig
-) -> PushReport:
+async def push_weights(group: RoleGroup, version: int, engines: Sequence[ActorHandle], config: Config) -> PushReport:
     """Send the policy's weights to every engine; see `PolicyWorker.push_weights`."""
-    timeout_s = train.step_timeout_s
+    timeout_s = config.timeout.train_s
     # The policy's own deadline comes first, because it knows which engine is late.
     reports = await group.call(
         "push_weights", version, list(engines), timeout_s, timeout_s=timeout_s + 10, to="push their weights"
@@ -101,10 +99,10 @@ def _members(bundles: Sequence[Sequence[int]], chosen: Sequence[int]) -> list[in
     return sorted(number for bundle in chosen for number in bundles[bundle])
 
 
-async def _score(group: RoleGroup, method: str, completions: Sequence[Completion], train: TrainConfig) -> Tensor:
-    batches = split(completions, group.size, train.tokens_per_micro_batch)
+async def _score(group: RoleGroup, method: str, completions: Sequence[Completion], config: Config) -> Tensor:
+    batches = split(completions, group.size, config.train.tokens_per_micro_batch)
     outputs = await group.scatter(
-        method, [(own,) for own in batches], timeout_s=train.step_timeout_s, to=f"compute {method}"
+        method, [(own,) for own in batches], timeout_s=config.timeout.train_s, to=f"compute {method}"
     )
     return _in_order(completions, batches, outputs)
 
@@ -120,12 +118,12 @@ def _in_order(
 
 
 async def _update(
-    group: RoleGroup, completions: Sequence[Completion], columns: Mapping[str, Tensor], train: TrainConfig
+    group: RoleGroup, completions: Sequence[Completion], columns: Mapping[str, Tensor], config: Config
 ) -> tuple[Sums, dict[str, float], Tensor]:
-    batches = split(completions, group.size, train.tokens_per_micro_batch, columns)
+    batches = split(completions, group.size, config.train.tokens_per_micro_batch, columns)
     tokens = float(sum(len(c.response_ids) for c in completions))
     reports = await group.scatter(
-        "update", [(own, tokens) for own in batches], timeout_s=train.step_timeout_s, to="take an optimizer step"
+        "update", [(own, tokens) for own in batches], timeout_s=config.timeout.train_s, to="take an optimizer step"
     )
     sums: Sums = {}
     for report in reports:

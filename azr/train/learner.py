@@ -10,16 +10,15 @@ import torch
 from torch import Tensor
 
 from azr.algorithms.advantages import Graded, estimate_advantages
-from azr.algorithms.losses import kl_estimate
 from azr.algorithms.packing import split_updates
 from azr.concurrency import Phase
-from azr.config import Config, TrainConfig
+from azr.config import Config
 from azr.records import Completion, Trajectory
 from azr.train import dispatch
-from azr.train.group import RoleGroup
+from azr.train.worker_group import RoleGroup
 
 Step = Callable[
-    [RoleGroup, Sequence[Completion], Mapping[str, Tensor], TrainConfig], Coroutine[None, None, dict[str, float]]
+    [RoleGroup, Sequence[Completion], Mapping[str, Tensor], Config], Coroutine[None, None, dict[str, float]]
 ]
 """One optimizer step of a role on some completions."""
 
@@ -43,13 +42,13 @@ class Learner:
         metrics: dict[str, dict[str, float]] = {}
         if self._critic is not None:
             with self._phase("train critic"):
-                critic_parts = self._parts(trajectories, self._config.algorithm.critic_updates, seed)
+                critic_parts = self._parts(trajectories, self._config.algorithm.critic_mini_batches, seed)
                 metrics["critic"] = await self._update(
                     dispatch.update_critic, self._critic, trajectories, columns, critic_parts
                 )
         with self._phase("train policy"):
-            parts: Sequence[Sequence[int]] = self._parts(trajectories, self._config.algorithm.policy_updates, seed)
-            if self._config.algorithm.skip_zero_advantages:
+            parts: Sequence[Sequence[int]] = self._parts(trajectories, self._config.algorithm.policy_mini_batches, seed)
+            if self._config.algorithm.drop_zero_advantage:
                 lengths = [len(t.completion.response_ids) for t in trajectories]
                 parts = with_advantages(parts, columns["advantages"].split(lengths), self._policy.size)
             metrics["policy"] = await self._update(dispatch.update_policy, self._policy, trajectories, columns, parts)
@@ -58,40 +57,35 @@ class Learner:
     async def _score(self, trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
         """What the three networks think of every response token before anything is updated."""
         completions = [t.completion for t in trajectories]
-        train, columns = self._config.train, {}
+        config, columns = self._config, {}
         if self._critic is not None:
             with self._phase("critic values"):
-                columns["values"] = await dispatch.values(self._critic, completions, train)
+                columns["values"] = await dispatch.values(self._critic, completions, config)
         if self._reference is not None:
             with self._phase("reference logprobs"):
-                columns["reference_logprobs"] = (await dispatch.logprobs(self._reference, completions, train)).logprobs
+                columns["reference_logprobs"] = (await dispatch.logprobs(self._reference, completions, config)).logprobs
         if self._needs_old_logprobs:
             with self._phase("policy logprobs"):
-                columns["old_logprobs"] = (await dispatch.logprobs(self._policy, completions, train)).logprobs
+                columns["old_logprobs"] = (await dispatch.logprobs(self._policy, completions, config)).logprobs
         return columns
 
     @property
     def _needs_old_logprobs(self) -> bool:
         """A single update starts from the policy that sampled, so its own logprobs are the old ones."""
-        algorithm = self._config.algorithm
-        return algorithm.policy_updates > 1 or (algorithm.needs_reference and algorithm.kl_in == "reward")
+        return self._config.algorithm.policy_mini_batches > 1
 
     def _advantages(
         self, trajectories: Sequence[Trajectory], columns: Mapping[str, Tensor], seed: int
     ) -> dict[str, Tensor]:
-        algorithm, kl_R = self._config.algorithm, None
-        if algorithm.needs_reference and algorithm.kl_in == "reward":
-            kl_R = kl_estimate(columns["old_logprobs"], columns["reference_logprobs"], algorithm.kl_estimator)
         rewards, strata = [t.reward for t in trajectories], [(t.kind, t.role) for t in trajectories]
         graded = Graded(
-            rewards=shuffled(rewards, strata, seed) if self._config.reward.shuffle else rewards,
+            rewards=shuffled(rewards, strata, seed) if self._config.ablation.shuffle_rewards else rewards,
             response_lengths=[len(t.completion.response_ids) for t in trajectories],
             strata=strata,
             groups=[t.group for t in trajectories],
-            kl_R=kl_R,
             values_R=columns.get("values"),
         )
-        found = estimate_advantages(graded, algorithm)
+        found = estimate_advantages(graded, self._config.algorithm)
         return {"advantages": found.advantages_R, "returns": found.returns_R}
 
     def _parts(self, trajectories: Sequence[Trajectory], parts: int, seed: int) -> list[list[int]]:
@@ -113,7 +107,7 @@ class Learner:
         reports = []
         for part in parts:
             own = {column: torch.cat([values[i] for i in part]) for column, values in split.items()}
-            reports.append(await step(group, [trajectories[i].completion for i in part], own, self._config.train))
+            reports.append(await step(group, [trajectories[i].completion for i in part], own, self._config))
         return {key: fmean(report[key] for report in reports) for key in reports[0]}
 
 

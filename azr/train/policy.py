@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from azr.algorithms.losses import Sums, policy_loss
-from azr.algorithms.model import PolicyModel
+from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import PackedBatch
-from azr.train.engine import gathered, take_part
+from azr.cluster.weight_buckets import SharedMemoryBucketWriter
+from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.train.worker import RoleWorker, StepReport
-from azr.weights import SharedMemoryBucketWriter
+from azr.train.zero3 import gathered, take_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class PolicyScorer(RoleWorker):
         train = self.config.train
         load = partial(
             PolicyModel.from_pretrained,
-            logprob_chunk=train.logprob_chunk,
+            logprob_chunk=LOGPROB_CHUNK,
             gradient_checkpointing=train.gradient_checkpointing and lr is not None,
         )
         self.engine = self._make_engine(load, self.config.model.path, lr)
@@ -129,13 +130,12 @@ class PolicyWorker(PolicyScorer):
         of these calls, and whatever an engine raises; the policy stays usable then.
         """
         started = time.perf_counter()
-        bucket_mb = self.config.cluster.bucket_mb
-        weights = gathered(list(self._named()), bucket_mb << 20, self.dtype)
+        weights = gathered(list(self._named()), WEIGHT_BUCKET_BYTES, self.dtype)
         if self.rank != 0:
             take_part(weights)
             return None
         ask = partial(ask_all, engines, timeout_s)
-        self._writer = self._writer or SharedMemoryBucketWriter(bucket_mb)
+        self._writer = self._writer or SharedMemoryBucketWriter(WEIGHT_BUCKET_BYTES >> 20)
         nbytes, digest = 0, ""
         try:
             here = ray.get_runtime_context().get_node_id()
@@ -154,7 +154,7 @@ class PolicyWorker(PolicyScorer):
 
     def save_hf(self, folder: str) -> None:
         """Write a Hugging Face folder: safetensors in the compute type, config and tokenizer. Collective."""
-        weights = gathered(list(self._named(tied=False)), self.config.cluster.bucket_mb << 20, self.dtype)
+        weights = gathered(list(self._named(tied=False)), WEIGHT_BUCKET_BYTES, self.dtype)
         if self.rank != 0:
             take_part(weights)
         else:

@@ -19,8 +19,8 @@ from azr.algorithms.losses import Sums, add_sums
 from azr.algorithms.packing import PackedBatch
 from azr.config import Config
 from azr.hardware import Device
-from azr.train.engine import backward, held_elements, load_partitioned, make_engine
 from azr.train.state import load_state, save_state
+from azr.train.zero3 import backward, held_elements, load_partitioned, make_engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +74,18 @@ class RoleWorker:
         self._store: dist.TCPStore | None = None
         # Roles of a colocated run take turns, so each may use all cores of its node; its sister ranks may be there.
         cores = len(os.sched_getaffinity(0)) // world_size
-        torch.set_num_threads(max(1, config.train.cpu_threads or cores))
+        torch.set_num_threads(max(1, cores))
 
     def host_store(self) -> Address:
         """Open the store at a port that the system picks while binding it, so nobody can take it in between."""
         host = ray.util.get_node_ip_address()
         self._store = dist.TCPStore(
-            host, 0, is_master=True, wait_for_workers=False, timeout=self._deadline(self.config.train.init_timeout_s)
+            host, 0, is_master=True, wait_for_workers=False, timeout=self._deadline(self.config.timeout.start_s)
         )
         return Address(host, self._store.port)
 
     def join(self, address: Address) -> None:
-        """Form the role's world; a collective that outlasts `train.step_timeout_s` fails."""
+        """Form the role's world; a collective that outlasts `timeout.train_s` fails."""
         # DeepSpeed looks for these, and would look for MPI without them.
         os.environ |= {
             "MASTER_ADDR": address.host,
@@ -95,14 +95,14 @@ class RoleWorker:
             "LOCAL_RANK": "0",
         }
         if self._store is None:
-            wait = self._deadline(self.config.train.init_timeout_s)
+            wait = self._deadline(self.config.timeout.start_s)
             self._store = dist.TCPStore(address.host, address.port, is_master=False, timeout=wait)
         dist.init_process_group(
             "nccl" if self.device.type == "cuda" else "gloo",
             store=self._store,
             rank=self.rank,
             world_size=self.world_size,
-            timeout=self._deadline(self.config.train.step_timeout_s),
+            timeout=self._deadline(self.config.timeout.train_s),
             device_id=self.device if self.device.type == "cuda" else None,
         )
 
@@ -146,7 +146,7 @@ class RoleWorker:
     def _make_engine(self, load: Callable[..., nn.Module], path: str, lr: float | None) -> Any:
         """Engine around `load(path, dtype=..., attention=..., ...)`; without an optimizer when `lr` is None."""
         train = self.config.train
-        attention = choose_attention(train.attention, self.device, self.dtype)
+        attention = choose_attention(self.device, self.dtype)
         torch.manual_seed(self.config.run.seed)  # for what the folder does not hold, such as a new critic's head
         try:
             model = load_partitioned(lambda: load(path, dtype=self.dtype, attention=attention), train, self.device)

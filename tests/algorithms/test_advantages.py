@@ -68,7 +68,7 @@ def test_trrpp_by_hand_trajectory_weighted() -> None:
 def test_weighting_by_trajectory_gives_each_the_same_say() -> None:
     rewards, lengths = [1.0, 0.0, 0.0, 1.0], [6, 1, 0, 2]
     by_token = run("rloo", rewards, lengths, groups=list("gghh"))
-    equal = run("rloo", rewards, lengths, groups=list("gghh"), weighting="trajectory")
+    equal = run("rloo", rewards, lengths, groups=list("gghh"), loss_weighting="trajectory")
     shares = [part.sum().item() for part in equal.advantages_R.split(lengths)]
     assert shares == pytest.approx([3.0, -3.0, 0.0, 3.0])  # 9 tokens over 3 trajectories that have any
     near(by_token.advantages_R, [1.0] * 6 + [-1.0] + [1.0] * 2)
@@ -79,7 +79,12 @@ def test_weighting_by_stratum_gives_each_kind_and_role_the_same_say() -> None:
     strata = [("a", "solver")] * 4 + [("a", "proposer")] * 2
     lengths = [6, 1, 0, 3, 4, 4]
     got = run(
-        "rloo", [1.0, 0.0, 0.0, 1.0, 1.0, 0.0], lengths, strata=strata, groups=list("gghhpq"), weighting="stratum"
+        "rloo",
+        [1.0, 0.0, 0.0, 1.0, 1.0, 0.0],
+        lengths,
+        strata=strata,
+        groups=list("gghhpq"),
+        loss_weighting="kind_role",
     )
     shares = [part.sum().item() for part in got.advantages_R.split(lengths)]
     # 18 tokens: 9 for three solutions that have any, 9 for two proposals

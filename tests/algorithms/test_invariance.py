@@ -12,13 +12,13 @@ import torch.multiprocessing as mp
 
 from azr.algorithms.losses import Sums, add_sums, policy_loss, value_loss
 from azr.algorithms.packing import PackedBatch, pack, plan_micro_batches
-from azr.config import AlgorithmConfig
+from azr.config import GAE, AlgorithmConfig
 
 from .tiny import completions, score, tiny_critic, tiny_policy
 
 COUNT = 13
 CONFIG = AlgorithmConfig(
-    estimator="gae", clip_low=0.1, clip_high=0.15, dual_clip=2.0, kl_coef=0.1, entropy_coef=0.01, value_clip=0.1
+    estimator=GAE(), clip_low=0.1, clip_high=0.15, dual_clip=2.0, kl_coef=0.1, entropy_coef=0.01, value_clip=0.1
 )
 MADE = completions(COUNT, seed=3)
 LENGTHS = [len(c.prompt_ids) + len(c.response_ids) for c in MADE]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from azr.algorithms.attention import PADDED
-from azr.algorithms.model import CriticModel, PolicyModel, ValueHead
+from azr.algorithms.models import CriticModel, PolicyModel, ValueHead
 from azr.algorithms.packing import pack
 
 from .tiny import completions, score, tiny_critic, tiny_policy

@@ -9,7 +9,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Model
 
 from azr.algorithms.attention import PADDED
-from azr.algorithms.model import CriticModel, PolicyModel
+from azr.algorithms.models import CriticModel, PolicyModel
 from azr.algorithms.packing import PackedBatch
 from azr.records import Completion, FinishReason
 

@@ -6,17 +6,16 @@ import pytest
 import torch
 
 from azr.algorithms.attention import choose_attention
-from azr.algorithms.model import CriticModel, PolicyModel
-from azr.cluster.plan import memory, seconds, table
-from azr.cluster.plan.assumptions import GIB, Assumptions, Machine
-from azr.cluster.plan.batch import Batch
-from azr.cluster.plan.memory import APART, EngineMemory, Role, host_states, roles, scoring, states, training
-from azr.cluster.plan.shapes import KNOWN, ModelShape, shape_of
-from azr.cluster.plan.verdict import Plan, advise, make, plan_run
-from azr.commands.plan import recipes
-from azr.config import AlgorithmConfig, ClusterConfig, Config, RolloutConfig, SelfPlayConfig, TrainConfig
-from azr.preflight import trajectories_per_step
-from azr.train.engine import REDUCE_BUCKET
+from azr.algorithms.models import CriticModel, PolicyModel
+from azr.cli.plan import recipes
+from azr.config import GAE, TRRPP, AlgorithmConfig, ClusterConfig, Config, RolloutConfig, SelfPlayConfig, TrainConfig
+from azr.plan import memory, seconds, table
+from azr.plan.assumptions import GIB, Assumptions, Machine
+from azr.plan.batch import Batch
+from azr.plan.memory import APART, EngineMemory, Role, host_states, roles, scoring, states, training
+from azr.plan.planner import Plan, advise, make, plan_run
+from azr.plan.shapes import KNOWN, ModelShape, shape_of
+from azr.train.zero3 import REDUCE_BUCKET
 
 BASE_14M = "data/azr_14m_base"
 GIVEN = Assumptions()
@@ -30,7 +29,7 @@ TINY = ModelShape(
 def seven(**train) -> Config:
     given = {"data_parallel": 8, "offload_optimizer": True} | train
     return Config(
-        algorithm=AlgorithmConfig(estimator="gae", kl_coef=0.001),
+        algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.001),
         rollout=RolloutConfig(engines=8),
         train=TrainConfig(**given),
     )
@@ -77,7 +76,7 @@ def loaded(network, dtype, **options):
 
 
 def test_states_of_the_mini_are_what_torch_allocates(policy):
-    shape, config = shape_of(BASE_14M), Config(algorithm=AlgorithmConfig(estimator="gae"))
+    shape, config = shape_of(BASE_14M), Config(algorithm=AlgorithmConfig(estimator=GAE()))
     train = replace(config.train, dtype="float32")
     critic = loaded(CriticModel, torch.float32)
     for role, network in zip(roles(config, shape, shape), (policy, critic), strict=True):
@@ -175,7 +174,7 @@ def test_engines_apart_have_gpus_of_their_own():
 
 
 def test_without_critic_and_reference_there_is_nothing_of_them():
-    plan = planned(replace(seven(), algorithm=AlgorithmConfig(estimator="trrpp")))
+    plan = planned(replace(seven(), algorithm=AlgorithmConfig(estimator=TRRPP())))
     assert [role.name for role in plan.roles] == ["policy"]
     assert "train critic" not in plan.memory and plan.seconds["score"] == 0
     assert plan.peak < planned(seven()).peak
@@ -210,12 +209,12 @@ def test_batch_in_prompts_trajectories_and_tokens():
     assert batch.longest == 14240 and batch.most_tokens == 384 * 14240
     play = SelfPlayConfig(train_on_estimates=True)
     assert Batch.of(replace(seven(), selfplay=play), GIVEN).trained == 384 + 192 * 8
-    crossed = Batch.of(replace(seven(), selfplay=replace(play, crossings=2)), GIVEN)
+    crossed = Batch.of(replace(seven(), selfplay=replace(play, derived_tasks=2)), GIVEN)
     assert crossed.estimate_prompts == 192 * (1 + 2 * 3) and crossed.trained == 384 + crossed.estimates
     stored = replace(seven(), selfplay=SelfPlayConfig(new_tasks=False))
     assert Batch.of(stored, GIVEN).proposals == 0
     for config in recipes().values():
-        assert Batch.of(config, GIVEN).sure == trajectories_per_step(config)
+        assert Batch.of(config, GIVEN).sure == config.min_trajectories
 
 
 def test_seconds_by_hand():
@@ -267,7 +266,7 @@ def test_advice_for_an_engine_without_room_for_a_trajectory():
 
 
 def test_advice_ends_with_more_gpus():
-    config = replace(seven(), algorithm=AlgorithmConfig(estimator="trrpp"), rollout=RolloutConfig(
+    config = replace(seven(), algorithm=AlgorithmConfig(estimator=TRRPP()), rollout=RolloutConfig(
         engines=4, tensor_parallel=2, gpu_memory_utilization=0.25))  # fmt: skip
     machine = replace(NODE, gpu_memory_gib=40)
     plan = planned(config, KNOWN["Qwen/Qwen2.5-14B"], machine)

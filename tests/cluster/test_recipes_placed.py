@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from azr.commands.plan import recipes
+from azr.cli.plan import recipes
 from azr.config import Config
 
 INHABITED = {"azr_coder7b_ppo", "azr_coder14b_ppo"}

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.timeout(1800)
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 5
 OPTIONS = [
-    *("--run.deterministic", "--run.steps", str(STEPS), "--exam.every", "0", "--checkpoint.every", "1"),
-    *("--selfplay.proposals-per-kind", "3", "--selfplay.solves-per-kind", "1", "--selfplay.estimate-samples", "3"),
+    *("--run.deterministic", "--run.steps", str(STEPS), "--eval.every", "0", "--checkpoint.every", "1"),
+    *("--selfplay.proposer-prompts", "3", "--selfplay.solver-prompts", "1", "--selfplay.group-size", "3"),
     *("--selfplay.seed-tasks", "3", "--selfplay.seed-rounds", "2", "--rollout.max-response-tokens", "64"),
 ]
 MEASURED = ("seconds/", "tokens_per_s/", "driver/", "executor/", "engines/", "weights/push_s", "weights/push_gb_s")

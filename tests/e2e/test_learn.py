@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 
 ROOT = Path(__file__).parent.parent.parent
 CONTROLS = [
-    *("--train.policy-lr", "0", "--reward.shuffle", "--selfplay.no-new-tasks", "--run.max-minutes", "0.01"),
-    *("--selfplay.proposals-per-kind", "6", "--selfplay.estimate-samples", "6", "--selfplay.seed-tasks", "4"),
-    *("--exam.tasks-per-kind", "4"),
+    *("--train.policy-lr", "0", "--ablation.shuffle_rewards", "--ablation.no-new-tasks", "--run.max-minutes", "0.01"),
+    *("--selfplay.proposer-prompts", "6", "--selfplay.group-size", "6", "--selfplay.seed-tasks", "4"),
+    *("--eval.tasks-per-kind", "4"),
 ]
 
 

@@ -11,15 +11,15 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from azr.commands.run import load
+from azr.config_tree import from_yaml
 from azr.hardware import compute_type
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 2
 SMALL = [
-    *("--run.steps", str(STEPS), "--selfplay.proposals-per-kind", "6", "--selfplay.solves-per-kind", "6"),
-    *("--selfplay.estimate-samples", "4", "--selfplay.seed-tasks", "4"),
-    *("--exam.tasks-per-kind", "4", "--exam.samples", "1"),
+    *("--run.steps", str(STEPS), "--selfplay.proposer-prompts", "6", "--selfplay.solver-prompts", "6"),
+    *("--selfplay.group-size", "4", "--selfplay.seed-tasks", "4"),
+    *("--eval.tasks-per-kind", "4", "--eval.samples", "1"),
 ]
 REFUSALS = ("malformed", "not_allowed", "failed", "non_deterministic", "too_large", "duplicate", "in_exam", "lost")
 PHASES = ("propose", "validate", "estimate", "solve", "verify", "train critic", "train policy", "push")
@@ -102,7 +102,7 @@ def test_the_policy_leaves_its_reference(metrics):
 
 
 def test_proposals_are_valid_and_the_buffer_grows(run, metrics):
-    kinds = load((run / "config.yaml").read_text()).selfplay.kinds
+    kinds = from_yaml((run / "config.yaml").read_text()).selfplay.kinds
     assert any(metrics[-1][f"{kind}/proposer/funnel/valid"] for kind in kinds)
     for kind in kinds:
         assert sum(metrics[0][f"{kind}/proposer/funnel/{name}"] for name in ("valid", *REFUSALS)) == 6

@@ -17,9 +17,9 @@ from ray.cluster_utils import Cluster
 pytestmark = pytest.mark.timeout(1200)
 ROOT = Path(__file__).parent.parent.parent
 OPTIONS = [
-    *("--run.deterministic", "--run.steps", "2", "--exam.every", "0", "--checkpoint.every", "1"),
+    *("--run.deterministic", "--run.steps", "2", "--eval.every", "0", "--checkpoint.every", "1"),
     *("--train.dtype", "float32", "--train.cpu-threads", "1"),
-    *("--selfplay.proposals-per-kind", "4", "--selfplay.solves-per-kind", "2", "--selfplay.estimate-samples", "3"),
+    *("--selfplay.proposer-prompts", "4", "--selfplay.solver-prompts", "2", "--selfplay.group-size", "3"),
     *("--selfplay.seed-tasks", "3", "--selfplay.seed-rounds", "2", "--rollout.max-response-tokens", "64"),
 ]
 SPREAD = ["--train.data-parallel", "2", "--rollout.engines", "2"]

@@ -12,10 +12,10 @@ import ray
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from azr.cluster.weight_buckets import SharedMemoryBucketWriter
 from azr.config import RolloutConfig
 from azr.records import Completion
 from azr.rollout.engine import RolloutEngine, WeightUpdate
-from azr.weights import SharedMemoryBucketWriter
 
 NamedTensors = dict[str, torch.Tensor]
 

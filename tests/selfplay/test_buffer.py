@@ -6,7 +6,7 @@ import pytest
 from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.tasks.base import Refusal
-from azr.tasks.hygiene import fingerprint
+from azr.tasks.normalize import fingerprint
 
 
 def task(number: int, kind: str = "deduction") -> Task:

@@ -10,24 +10,24 @@ import pytest
 from azr.config import Config, ExecutorConfig, RolloutConfig, SelfPlayConfig
 from azr.executor.pool import SandboxPool
 from azr.records import CallResult, CallStatus, Completion, ExecutionResult, FinishReason, Role
+from azr.runs.metrics import step_metrics
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.language import Language
 from azr.selfplay.players import Proposer, Solver
+from azr.selfplay.prompt_codec import Language
 from azr.selfplay.round import Round, RoundResult
 from azr.tasks.base import Refusal
-from azr.tasks.hygiene import fingerprint
+from azr.tasks.normalize import fingerprint
 from azr.tasks.prompts import CompactStyle
 from azr.tasks.registry import KINDS
-from azr.tracking.metrics import step_metrics
 from tests.conftest import byte_tokenizer
 
 CONFIG = Config(
     selfplay=SelfPlayConfig(
         kinds=("deduction",),
-        proposals_per_kind=4,
-        solves_per_kind=3,
+        proposer_prompts=4,
+        solver_prompts=3,
         references=1,
-        estimate_samples=4,
+        group_size=4,
         train_on_estimates=True,
     ),
     rollout=RolloutConfig(max_prompt_tokens=400, max_response_tokens=200),
@@ -108,14 +108,14 @@ async def test_the_funnel_counts_every_proposal_and_pays_it():
 async def test_of_two_equal_proposals_in_flight_one_is_a_duplicate():
     again = "<|program|>def f(number):\n    # again\n    return number + 1<|input|>2<|end|>"
     result, buffer = await play(
-        replace_play(CONFIG, proposals_per_kind=2), Script([proposal("a + 1"), again], half_right)
+        replace_play(CONFIG, proposer_prompts=2), Script([proposal("a + 1"), again], half_right)
     )
     assert result.funnels["deduction"].refused == {Refusal.DUPLICATE: 1}
     assert buffer.sizes() == {"deduction": 2}
 
 
 async def test_a_program_of_the_exam_is_counted_but_neither_stored_nor_estimated_nor_trained_on():
-    config = replace_play(CONFIG, proposals_per_kind=2, solves_per_kind=0)
+    config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
     buffer = TaskBuffer(("deduction",), 10, {fingerprint("def f(other):\n    return other + 1")})
     script = Script([proposal("a + 1"), proposal("a + 2")], half_right)
     result, buffer = await play(config, script, buffer=buffer)
@@ -126,7 +126,7 @@ async def test_a_program_of_the_exam_is_counted_but_neither_stored_nor_estimated
 
 
 async def test_estimates_are_groups_that_are_trained_on():
-    config = replace_play(CONFIG, proposals_per_kind=1, solves_per_kind=0)
+    config = replace_play(CONFIG, proposer_prompts=1, solver_prompts=0)
     result, _ = await play(config, Script([proposal("a + 1")], half_right))
     estimates = [t for t in result.trajectories if t.role is Role.SOLVER]
     assert len(estimates) == 4 and len({t.group for t in estimates}) == 1
@@ -138,7 +138,7 @@ async def test_estimates_are_groups_that_are_trained_on():
 
 async def test_crossings_are_played_in_groups_but_neither_stored_nor_paid_for():
     config = replace_play(
-        CONFIG, kinds=("deduction", "abduction"), proposals_per_kind=1, solves_per_kind=0, crossings=1
+        CONFIG, kinds=("deduction", "abduction"), proposer_prompts=1, solver_prompts=0, derived_tasks=1
     )
 
     def solve(prompt: str, attempt: int) -> str:
@@ -165,7 +165,7 @@ async def test_solvers_play_this_steps_tasks_first_and_the_buffer_after():
 
 @pytest.mark.parametrize("name, stored", [("all", 2), ("non_one", 2), ("non_extremes", 1)])
 async def test_the_filter_keeps_unsolvable_tasks_out(name, stored):
-    config = replace_play(CONFIG, proposals_per_kind=1, task_filter=name)
+    config = replace_play(CONFIG, proposer_prompts=1, task_filter=name)
     script = Script([proposal("a + 1")], lambda prompt, attempt: "<|output|>0<|end|>")
     result, buffer = await play(config, script)
     assert buffer.sizes() == {"deduction": stored}
@@ -185,7 +185,7 @@ class Lost:
 
 
 async def test_a_lost_proposal_is_neither_paid_nor_stored():
-    config = replace_play(CONFIG, proposals_per_kind=2, solves_per_kind=0)
+    config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
     result, buffer = await play(config, Script([proposal("a + 1"), proposal("a + 2")], half_right), Lost((2,)))
     assert result.ungraded == 1
     assert result.funnels["deduction"].refused == {Refusal.LOST: 1}
@@ -194,7 +194,7 @@ async def test_a_lost_proposal_is_neither_paid_nor_stored():
 
 
 async def test_solver_only_training_still_proposes():
-    config = replace_play(CONFIG, train_proposer=False, proposals_per_kind=1)
+    config = replace_play(CONFIG, train_proposer=False, proposer_prompts=1)
     result, buffer = await play(config, Script([proposal("a + 1")], half_right))
     assert {t.role for t in result.trajectories} == {Role.SOLVER}
     assert buffer.sizes() == {"deduction": 2}
@@ -211,17 +211,17 @@ def replace_play(config: Config, **values) -> Config:
 
 
 async def test_metrics_of_solver_only_training_keep_their_names():
-    config = replace_play(CONFIG, train_proposer=False, proposals_per_kind=1)
+    config = replace_play(CONFIG, train_proposer=False, proposer_prompts=1)
     result, _ = await play(config, Script([proposal("a + 1")], half_right))
-    metrics = step_metrics(result.trajectories, result.funnels, config.selfplay.estimate_samples, {})
+    metrics = step_metrics(result.trajectories, result.funnels, config.selfplay.group_size, {})
     assert "deduction/solver/reward" in metrics and "deduction/proposer/reward" not in metrics
     assert metrics["deduction/proposer/funnel/proposed"] == 1
 
 
 async def test_without_new_tasks_stored_ones_are_sampled_as_groups_and_nothing_is_proposed():
-    config = replace_play(CONFIG, new_tasks=False, proposals_per_kind=2, solves_per_kind=0)
+    config = replace_play(CONFIG, new_tasks=False, proposer_prompts=2, solver_prompts=0)
     buffer = seeded(config)
-    first, _ = await play(replace_play(CONFIG, proposals_per_kind=1, solves_per_kind=0),
+    first, _ = await play(replace_play(CONFIG, proposer_prompts=1, solver_prompts=0),
                           Script([proposal("a + 1")], half_right), buffer=buffer)  # fmt: skip
     result, _ = await play(config, Script([], half_right), buffer=buffer)
     assert len(first.stored) == 1 and not result.stored and buffer.sizes() == {"deduction": 2}
@@ -229,6 +229,6 @@ async def test_without_new_tasks_stored_ones_are_sampled_as_groups_and_nothing_i
     assert Counter(t.group for t in result.trajectories) == {
         "estimate:seed-deduction": 4, "estimate:000001-deduction-0000": 4,
     }  # fmt: skip
-    metrics = step_metrics(result.trajectories, result.funnels, config.selfplay.estimate_samples, {})
+    metrics = step_metrics(result.trajectories, result.funnels, config.selfplay.group_size, {})
     assert metrics["deduction/proposer/funnel/proposed"] == 0 and "deduction/proposer/valid_rate" not in metrics
     assert "deduction/solver/accuracy" in metrics

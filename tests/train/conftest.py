@@ -12,8 +12,8 @@ import torch
 
 from azr.config import AlgorithmConfig, ClusterConfig, Config, ModelConfig, RolloutConfig, TrainConfig
 from azr.records import Completion, FinishReason
-from azr.train.group import RoleGroup
 from azr.train.worker import RoleWorker
+from azr.train.worker_group import RoleGroup
 
 LR = 1e-3
 STEP_S = 120.0

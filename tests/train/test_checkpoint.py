@@ -21,9 +21,9 @@ from azr.config import Config
 from azr.records import Completion, FinishReason
 from azr.train import dispatch
 from azr.train.critic import CriticWorker
-from azr.train.group import RankDied, RoleGroup
 from azr.train.policy import PolicyWorker
 from azr.train.shards import ShardReader, shard_path
+from azr.train.worker_group import RankDied, RoleGroup
 from tests.train.conftest import LR, STEP_S, StartGroup, make_config
 
 TOKENS = 24
@@ -230,7 +230,7 @@ async def test_a_group_that_lost_a_rank_is_built_anew_and_continues(
     await two.group.shutdown()  # rank 0 may still wait for rank 1
     while psutil.pid_exists(pids[0]) and time.monotonic() - killed < 20:
         await asyncio.sleep(0.05)
-    assert not psutil.pid_exists(pids[0]), "seconds instead of train.step_timeout_s"
+    assert not psutil.pid_exists(pids[0]), "seconds instead of timeout.train_s"
 
     again = replace(two, group=await start_group("policy", PolicyWorker, two.config, 2))
     await again.load(saved)

@@ -13,7 +13,7 @@ from azr.config import Config
 from azr.records import Completion
 from azr.train import dispatch
 from azr.train.critic import CriticWorker
-from azr.train.group import RoleGroup
+from azr.train.worker_group import RoleGroup
 from tests.train.conftest import STEP_S, StartGroup, make_config
 
 

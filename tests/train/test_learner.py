@@ -11,18 +11,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from azr.config import AlgorithmConfig, Config, RewardConfig
+from azr.config import GAE, RLOO, TRRPP, AlgorithmConfig, Config, RewardConfig
 from azr.records import Completion, Role, Trajectory
 from azr.train.critic import CriticWorker
-from azr.train.group import RoleGroup
 from azr.train.learner import Learner, shuffled, with_advantages
 from azr.train.policy import PolicyWorker
 from azr.train.reference import ReferenceWorker
+from azr.train.worker_group import RoleGroup
 from tests.train.conftest import StartGroup, make_config
 
-PAPER = AlgorithmConfig(estimator="trrpp")
+PAPER = AlgorithmConfig(estimator=TRRPP())
 PPO = AlgorithmConfig(
-    estimator="gae", gae_lambda=0.95, policy_updates=2, critic_updates=3, kl_coef=0.1, kl_in="reward", entropy_coef=0.01
+    estimator=GAE(),
+    gae_lambda=0.95,
+    policy_mini_batches=2,
+    critic_mini_batches=3,
+    kl_coef=0.1,
+    kl_in="reward",
+    entropy_coef=0.01,
 )
 
 
@@ -93,7 +99,7 @@ async def test_trajectories_without_advantage_may_be_left_out(
     # Every second group has equal rewards: no advantage, no gradient.
     told = {}
     for skip in (False, True):
-        algorithm = AlgorithmConfig(estimator="rloo", skip_zero_advantages=skip)
+        algorithm = AlgorithmConfig(estimator=RLOO(), drop_zero_advantage=skip)
         learner = Learner(replace(config, algorithm=algorithm), policy, None, None, phases(Counter()))
         told[skip] = (await learner.learn(trajectories, seed=1))["policy"]
     assert told[True]["grad_norm"] > 0 and told[True]["entropy"] != told[False]["entropy"]
@@ -109,7 +115,7 @@ async def test_more_updates_than_trajectories_are_refused(
     roles: tuple[Config, list[RoleGroup]], trajectories: list[Trajectory]
 ) -> None:
     config, (policy, *_) = roles
-    many = replace(config, algorithm=replace(PAPER, policy_updates=50))
+    many = replace(config, algorithm=replace(PAPER, policy_mini_batches=50))
     with pytest.raises(ValueError, match="cannot be split into 50 updates"):
         await Learner(many, policy, None, None, phases(Counter())).learn(trajectories, seed=1)
 

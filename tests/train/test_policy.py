@@ -16,14 +16,14 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from azr.algorithms.losses import policy_loss
+from azr.cluster.weight_buckets import BucketRelay, WeightBucket, read_bucket
 from azr.config import Config
 from azr.records import Completion
 from azr.rollout.engine import WeightUpdate
 from azr.train import dispatch
-from azr.train.group import RoleGroup
 from azr.train.policy import PolicyWorker
 from azr.train.reference import ReferenceWorker
-from azr.weights import BucketRelay, WeightBucket, read_bucket
+from azr.train.worker_group import RoleGroup
 from tests.train.conftest import LR, STEP_S, StartGroup, make_config
 
 

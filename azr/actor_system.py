@@ -1,0 +1,92 @@
+"""The actors of a run, started together and ended together."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Self
+
+import ray
+
+from azr.cluster.placement import Placement, place
+from azr.concurrency import Phase, task_group
+from azr.config import Config
+from azr.executor.remote import RemoteExecutor
+from azr.rollout.engine_group import EngineGroup
+from azr.rollout.engine_slot import Berth
+from azr.train.critic import CriticWorker
+from azr.train.policy import PolicyWorker
+from azr.train.reference import ReferenceWorker
+from azr.train.worker import RoleWorker
+from azr.train.worker_group import RoleGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """Everything that runs beside the driver."""
+
+    placement: Placement
+    engines: EngineGroup
+    executor: RemoteExecutor
+    policy: RoleGroup
+    critic: RoleGroup | None
+    reference: RoleGroup | None
+
+    @classmethod
+    async def start(cls, config: Config, phase: Phase) -> Self:
+        """Reserves resources of the Ray that runs and starts every actor the config calls for; ends Ray after an error.
+
+        Raises ValueError for what a user can mend, TimeoutError with the name of whoever did not come up in time.
+        """
+        try:
+            with phase("reserve resources"):
+                placement = await place(config)
+            decided = replace(config, train=replace(config.train, dtype=placement.dtype))
+            return await cls._start_actors(decided, placement, phase)
+        except BaseException:
+            ray.shutdown()
+            raise
+
+    @classmethod
+    async def _start_actors(cls, config: Config, placement: Placement, phase: Phase) -> Self:
+        async def role(name: str, worker: type[RoleWorker]) -> RoleGroup:
+            options = [placement.options(bundle) for bundle in placement.trainers]
+            with phase(f"start {name}"):
+                return await RoleGroup.start(name, worker, options, config, placement.device)
+
+        async def rollout_engines() -> EngineGroup:
+            berths = [Berth(placement.options(own[0]), partial(placement.gpus, own)) for own in placement.engines]
+            with phase("start engines"):
+                return await EngineGroup.start(config, berths)
+
+        async def executor_pool() -> RemoteExecutor:
+            with phase("start executor"):
+                return await RemoteExecutor.start(config.executor, config.timeout.generate_s, config.run.deterministic)
+
+        async with task_group() as starting:
+            engines = starting.create_task(rollout_engines())
+            executor = starting.create_task(executor_pool())
+            policy = starting.create_task(role("policy", PolicyWorker))
+            critic = starting.create_task(role("critic", CriticWorker)) if config.algorithm.needs_critic else None
+            reference = None
+            if config.algorithm.needs_reference:
+                reference = starting.create_task(role("reference", ReferenceWorker))
+        return cls(
+            placement=placement,
+            engines=engines.result(),
+            executor=executor.result(),
+            policy=policy.result(),
+            critic=critic.result() if critic else None,
+            reference=reference.result() if reference else None,
+        )
+
+    async def stop(self) -> None:
+        """Ends every actor, gives the resources back and leaves Ray."""
+        roles = [role for role in (self.policy, self.critic, self.reference) if role is not None]
+        try:
+            self.executor.kill()
+            await asyncio.gather(self.engines.shutdown(), *(role.shutdown() for role in roles), return_exceptions=True)
+        finally:
+            self.placement.remove()
+            ray.shutdown()

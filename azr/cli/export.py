@@ -1,0 +1,29 @@
+"""``azr export RUN OUT``: takes a trained model out of a run as a plain Hugging Face folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from azr.cli.options import Parser, whole
+from azr.runs.export import source, write
+
+
+def main(argv: Sequence[str]) -> int:
+    """Writes the folder, says so in one line and returns 0. Raises ValueError for a user's mistake."""
+    parser = Parser("export", "Write a run's policy as a Hugging Face folder that transformers and vLLM load.")
+    parser.add_argument("run", metavar="RUN", type=Path, help="run directory, or the folder of a model")
+    parser.add_argument("out", metavar="OUT", type=Path, help="folder to write; it must be new or empty")
+    parser.add_argument("--step", type=whole(0, 10**9), help="which policy of the run; the last one when not given")
+    parser.add_argument(
+        "--think-tokens",
+        choices=("keep", "remove"),
+        default="keep",
+        help="remove: the tags <think> and </think> become plain text for the tokenizer, which Qwen3 base models need",
+    )
+    options = parser.parse(argv)
+    found = source.find(options.run, options.step)
+    size = write.export(found, options.out, remove_think_tokens=options.think_tokens == "remove")
+    whose = f"{options.run}" if found.step is None else f"step {found.step} of {options.run}"
+    print(f"{whose} is now in {options.out}, {size / 1e6:.1f} MB")
+    return 0

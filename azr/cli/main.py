@@ -1,0 +1,54 @@
+"""The ``azr`` command: finds the subcommand and loads that one only, so that light ones start at once."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "run": "repeat a training run from the config saved in its directory",
+    "execute": "run programs from a JSON-lines file in the sandbox",
+    "plan": "say whether a recipe fits on some GPUs, and how long a step takes",
+    "exam": "grade a model on the held-out exam",
+    "export": "write a run's policy as a Hugging Face folder",
+    "doctor": "say what works on this machine and what to do about the rest",
+}
+"""Each is a module of ``azr.cli``."""
+
+_USER_ERROR = 2
+_INTERRUPTED = 130
+
+
+def main() -> None:
+    sys.exit(dispatch(sys.argv[1:]))
+
+
+def dispatch(argv: Sequence[str]) -> int:
+    """The exit code of a command line: 0, 2 after a user's mistake, 130 after Ctrl-C, else the command's own."""
+    if argv and argv[0] in ("--help", "-h", "help"):
+        print(_overview())
+        return 0
+    try:
+        return importlib.import_module(f"azr.cli.{_name(argv)}").main(argv[1:])
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _USER_ERROR
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _name(argv: Sequence[str]) -> str:
+    if not argv:
+        raise ValueError(f"azr needs a command: {', '.join(COMMANDS)}; azr --help says what they do.")
+    if argv[0] not in COMMANDS:
+        nearest = difflib.get_close_matches(argv[0], COMMANDS, n=1, cutoff=0.0)[0]
+        raise ValueError(f"There is no command {argv[0]!r}; did you mean {nearest}? azr --help lists all.")
+    return argv[0]
+
+
+def _overview() -> str:
+    lines = [f"  azr {name:<10}{purpose}" for name, purpose in COMMANDS.items()]
+    return "\n".join(["usage: azr COMMAND ...", "", *lines, "", "azr COMMAND --help says more."])

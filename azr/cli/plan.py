@@ -1,0 +1,129 @@
+"""``azr plan``: whether a recipe fits on some GPUs, how long a step takes, and which knob to turn."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import importlib
+import math
+import pkgutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from azr import preflight
+from azr.cli import run
+from azr.cli.options import Parser, whole
+from azr.config import Config
+from azr.config_tree import from_yaml
+from azr.plan import table
+from azr.plan.assumptions import Assumptions, Machine
+from azr.plan.planner import plan_run
+
+USAGE = "usage: azr plan RECIPE [--gpus N] [--gpu-memory GIB] [--section.key value ...]"
+_ABOUT = (
+    "Say what a recipe takes of each GPU and how long a step lasts, before anything is started. After RECIPE, the name "
+    "of a file in playground/ or a config.yaml, come these options and any --section.key of the config. The exit code "
+    "is 0 when the run fits and 1 when it does not."
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code 0 when the recipe fits, 1 when it does not.
+
+    Raises ValueError for a mistake in the options or the config, or a model of unknown shape.
+    """
+    if not {"--help", "-h"} & set(argv) and (not argv or argv[0].startswith("-")):
+        raise ValueError(f"azr plan needs a recipe first, such as azr_coder7b_ppo; {USAGE}")
+    own, overrides = split(argv)
+    options = _parser().parse(own)
+    config = run.parse(recipe(options.recipe), overrides).config
+    preflight.check(config)
+    machine = Machine(
+        gpus=options.gpus,
+        gpu_memory_gib=options.gpu_memory,
+        nodes=options.nodes,
+        host_memory_gib=options.host_memory,
+    )
+    assumed = Assumptions(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Assumptions)})
+    plan, advice = plan_run(config, machine, assumed, options.model_config)
+    print(table.text(plan, advice))
+    return 1 if plan.problems else 0
+
+
+def recipe(name: str) -> Config:
+    """The config of a file in ``playground/``, or of a YAML file such as a run's ``config.yaml``.
+
+    Raises ValueError when there is none.
+    """
+    if name.endswith((".yaml", ".yml")):
+        try:
+            return from_yaml(Path(name).read_text())
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{name} is no config of a run: {error}") from error
+    known = _names()
+    word = name.removeprefix("playground.")
+    if word not in known:
+        nearest = difflib.get_close_matches(word, known, n=1, cutoff=0.0)[0]
+        raise ValueError(f"There is no recipe {name!r}; did you mean {nearest}?")
+    config = _config_of(word)
+    if config is None:
+        raise ValueError(f"playground/{word}.py holds no config of a run; azr plan takes one that does.")
+    return config
+
+
+def recipes() -> dict[str, Config]:
+    """Every shipped recipe of a run, by name."""
+    found = {name: _config_of(name) for name in _names()}
+    return {name: config for name, config in found.items() if config is not None}
+
+
+def _names() -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(importlib.import_module("playground").__path__)]
+
+
+def _config_of(name: str) -> Config | None:
+    config = vars(importlib.import_module(f"playground.{name}")).get("config")
+    return config if isinstance(config, Config) else None
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A command's own options, and those of the config, which have a dot in their name."""
+    own: list[str] = []
+    overrides: list[str] = []
+    words = own
+    for word in argv:
+        if word.startswith("--"):
+            words = overrides if "." in word.partition("=")[0] else own
+        words.append(word)
+    return own, overrides
+
+
+def _parser() -> Parser:
+    parser = Parser("plan", _ABOUT)
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
+    parser.add_argument("--gpus", type=whole(1, 10_000), default=8, help="GPUs per node")
+    parser.add_argument("--gpu-memory", type=_number(1), default=80.0, metavar="GIB", help="memory of one GPU")
+    parser.add_argument("--nodes", type=whole(1, 1_000), default=1, help="nodes, all alike")
+    parser.add_argument("--host-memory", type=_number(1), metavar="GIB", help="memory per node; unchecked if not given")
+    parser.add_argument("--model-config", metavar="FILE", help="config.json of a model that is neither local nor known")
+    rates = parser.add_argument_group("assumptions", "defaults are one H100 SXM's; measure yours and say so")
+    for field in dataclasses.fields(Assumptions):
+        flag = f"--{field.name.replace('_', '-')}"
+        rates.add_argument(flag, type=_number(0), default=field.default, metavar="X", help=field.metadata["meaning"])
+    return parser
+
+
+def _number(above: float) -> Callable[[str], float]:
+    """Reads a number above a bound."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not above < value < math.inf:
+            raise argparse.ArgumentTypeError(f"must be a number above {above:g}, not {text!r}")
+        return value
+
+    return read

@@ -1,0 +1,155 @@
+"""The lines of ``azr execute``: what one asks for, and the line that answers it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from azr.cli.streams import MAX_LINE_BYTES
+from azr.executor import protocol
+from azr.records import CallStatus, ExecutionRequest, ExecutionResult
+
+_KEYS = ("id", "program", "inputs")
+_DECIMALS = 6
+
+NONDETERMINISTIC = "nondeterministic"
+"""What a request is when its calls gave different outcomes in different interpreters."""
+
+
+class LineError(Exception):
+    """A line that is no request; the message says why, without a full stop."""
+
+    def __init__(self, why: str, id_json: str = "null") -> None:
+        super().__init__(why)
+        self.id_json = id_json
+        """The line's id as far as it could be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLine:
+    """What a well-formed line asks for."""
+
+    id_json: str
+    """The id as JSON text: it is only ever echoed."""
+    program: str
+    inputs: tuple[str, ...]
+
+    def request(self, *, repeats: int, screen: bool) -> ExecutionRequest:
+        return ExecutionRequest(program=self.program, inputs=self.inputs, repeats=repeats, screen=screen)
+
+
+def read(line: bytes | None) -> RequestLine:
+    """The request in a line; None stands for one that was too long to keep. Raises LineError."""
+    message = _object(line)
+    if "id" not in message:
+        raise LineError("the key 'id' is missing")
+    id_json = json.dumps(message["id"])
+    try:
+        return RequestLine(id_json=id_json, program=_program(message), inputs=_inputs(message))
+    except LineError as error:
+        raise LineError(str(error), id_json) from error
+
+
+def _object(line: bytes | None) -> dict[str, Any]:
+    if line is None:
+        raise LineError(f"the line is longer than {MAX_LINE_BYTES} bytes")
+    if not line.strip():
+        raise LineError("the line is empty")
+    try:
+        message = json.loads(
+            line.decode("utf-8"),
+            object_pairs_hook=_without_doubles,
+            parse_float=_finite,
+            parse_constant=_no_number,
+        )
+    except UnicodeDecodeError as error:
+        raise LineError("the line is not UTF-8") from error
+    except RecursionError as error:
+        raise LineError("the JSON is nested too deep") from error
+    except json.JSONDecodeError as error:
+        raise LineError(f"the line is not JSON: {error.msg} (column {error.colno})") from error
+    except ValueError as error:
+        raise LineError(f"the line is not JSON: {error}") from error
+    if type(message) is not dict:
+        raise LineError(f"the line is not a JSON object with the keys {', '.join(_KEYS)}")
+    return message
+
+
+def _program(message: dict[str, Any]) -> str:
+    for key in message:
+        if key not in _KEYS:
+            nearest = difflib.get_close_matches(key, _KEYS, n=1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"a line has {', '.join(_KEYS)} and nothing else"
+            raise LineError(f"there is no key {key[:60]!r}; {hint}")
+    if type(message.get("program")) is not str:
+        raise LineError("the key 'program' must hold the program's text")
+    return message["program"]
+
+
+def _inputs(message: dict[str, Any]) -> tuple[str, ...]:
+    inputs = message.get("inputs")
+    if type(inputs) is not list or not all(type(text) is str for text in inputs):
+        raise LineError("the key 'inputs' must hold a list of argument texts")
+    if not 1 <= len(inputs) <= protocol.MAX_INPUTS:
+        raise LineError(f"a program is called with 1 to {protocol.MAX_INPUTS} inputs, not {len(inputs)}")
+    return tuple(inputs)
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    message = dict(pairs)
+    if len(message) < len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return message
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError("a number is too large")
+    return value
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def status(result: ExecutionResult) -> str:
+    """One word for a request: the first of these that holds.
+
+    ``rejected`` when the screen refused the program; ``nondeterministic`` when repeats disagreed; the status of
+    the first call that is not ``ok``; ``ok``.
+    """
+    if result.screen:
+        return CallStatus.REJECTED.value
+    if result.deterministic is False:
+        return NONDETERMINISTIC
+    return next((output.status for output in result.outputs if output.status is not CallStatus.OK), CallStatus.OK).value
+
+
+def answer(line: RequestLine, result: ExecutionResult) -> str:
+    """The result line of a request."""
+    outputs = [
+        {
+            "status": output.status.value,
+            "value": output.value,
+            "error": output.error,
+            "wall_s": round(output.wall_s, _DECIMALS),
+        }
+        for output in result.outputs
+    ]
+    return _line(line.id_json, status(result), outputs, result.deterministic, list(result.screen))
+
+
+def refusal(number: int, error: LineError) -> str:
+    """The result line of line ``number``, which is no request: the same keys, and which line and why."""
+    return _line(error.id_json, CallStatus.REJECTED.value, [], None, [], line=number, error=str(error))
+
+
+def _line(
+    id_json: str, status: str, outputs: list[dict[str, Any]], deterministic: bool | None, screen: list[str], **more: Any
+) -> str:
+    rest = {"status": status, "outputs": outputs, "deterministic": deterministic, "screen": screen, **more}
+    # The id is put in as text: it may be nested as deep as a parser allows, which is deeper than a writer does.
+    return f'{{"id": {id_json}, {json.dumps(rest)[1:]}\n'

@@ -1,0 +1,159 @@
+"""From what happened in a step to one flat dict of numbers. A quantity that was not measured has no key.
+
+Names are paths: ``<kind>/<role>/<quantity>``, or ``<part>/<quantity>`` for what concerns the whole step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from azr.records import FinishReason, Trajectory
+from azr.tasks.base import Refusal
+
+Value = float | int | list[int]
+Metrics = dict[str, Value]
+EXAM = "exam/"
+"""Begins the names of exam results; see `azr.evaluation.result.metrics`."""
+
+
+class FunnelCounts(Protocol):
+    """How far the proposals of one kind got in one step."""
+
+    @property
+    def proposed(self) -> int: ...
+
+    @property
+    def refused(self) -> Mapping[Refusal, int]: ...
+
+    @property
+    def solve_rates(self) -> Sequence[float]:
+        """One per proposal that became a task."""
+        ...
+
+
+def step_metrics(
+    trajectories: Sequence[Trajectory],
+    funnels: Mapping[str, FunnelCounts],
+    group_size: int,
+    parts: Mapping[str, Mapping[str, float | None]],
+) -> Metrics:
+    """Everything known about a step.
+
+    ``parts`` holds what others measured, e.g. ``{"policy": {"loss": 0.1}, "seconds": {"solve": 3.2}}``; a value of
+    None was not measured and is left out.
+    """
+    metrics = trajectory_metrics(trajectories)
+    for kind, funnel in funnels.items():
+        metrics |= funnel_metrics(kind, funnel, group_size)
+    for part, values in parts.items():
+        metrics |= {f"{part}/{name}": value for name, value in values.items() if value is not None}
+    return metrics
+
+
+def trajectory_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
+    """Means per kind and role; lengths in tokens, ``truncated`` and ``accuracy`` as shares.
+
+    ``weight_version`` is the newest that sampled any of them.
+    """
+    players: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    for trajectory in trajectories:
+        players[f"{trajectory.kind}/{trajectory.role}"].append(trajectory)
+    metrics: Metrics = {}
+    for player, own in sorted(players.items()):
+        completions = [trajectory.completion for trajectory in own]
+        graded = [trajectory.accuracy for trajectory in own if trajectory.accuracy is not None]
+        metrics[f"{player}/trajectories"] = len(own)
+        metrics[f"{player}/reward"] = _mean([trajectory.reward for trajectory in own])
+        metrics[f"{player}/response_length"] = _mean([len(c.response_ids) for c in completions])
+        metrics[f"{player}/truncated"] = _mean([c.finish_reason is FinishReason.LENGTH for c in completions])
+        if graded:
+            metrics[f"{player}/accuracy"] = _mean(graded)
+    if trajectories:
+        metrics["weight_version"] = max(trajectory.completion.weight_version for trajectory in trajectories)
+    return metrics
+
+
+def funnel_metrics(kind: str, funnel: FunnelCounts, group_size: int) -> Metrics:
+    """Counts of every step of the proposal funnel and what the solve rates of the survivors look like.
+
+    Bin b of ``solve_rate_hist`` counts tasks of which b of ``group_size`` attempts were right. Proposals that
+    the executor lost are in no rate.
+    """
+    player = f"{kind}/proposer"
+    refused = {reason: funnel.refused.get(reason, 0) for reason in Refusal}
+    valid = funnel.proposed - sum(refused.values())
+    judged = funnel.proposed - refused[Refusal.LOST]
+    metrics: Metrics = {f"{player}/funnel/proposed": funnel.proposed, f"{player}/funnel/valid": valid}
+    metrics |= {f"{player}/funnel/{reason}": count for reason, count in refused.items()}
+    if judged:
+        metrics[f"{player}/valid_rate"] = valid / judged
+    if funnel.solve_rates:
+        histogram = [0] * (group_size + 1)
+        for rate in funnel.solve_rates:
+            histogram[round(rate * group_size)] += 1
+        metrics[f"{player}/solve_rate_hist"] = histogram
+        metrics[f"{player}/solve_rate"] = _mean(funnel.solve_rates)
+        metrics[f"{player}/learnable_rate"] = _mean([0.0 < rate < 1.0 for rate in funnel.solve_rates])
+    return metrics
+
+
+def throughput(tokens: Mapping[str, int], seconds: Mapping[str, float]) -> dict[str, float]:
+    """Tokens per second of the phases that took time."""
+    return {phase: count / seconds[phase] for phase, count in tokens.items() if seconds.get(phase, 0.0) > 0.0}
+
+
+def valid_rate(metrics: Metrics) -> float | None:
+    """Share of valid proposals over all kinds; None when nothing was judged."""
+    valid = _total(metrics, "/proposer/funnel/valid")
+    judged = _total(metrics, "/proposer/funnel/proposed") - _total(metrics, f"/proposer/funnel/{Refusal.LOST}")
+    return valid / judged if judged else None
+
+
+def solve_rates(metrics: Metrics) -> dict[str, float]:
+    """Solver accuracy of every kind that was played."""
+    suffix = "/solver/accuracy"
+    return {name.removesuffix(suffix): number(metrics, name) for name in metrics if name.endswith(suffix)}
+
+
+def has_exam(metrics: Metrics) -> bool:
+    """Whether there was an exam after the step."""
+    return any(name.startswith(EXAM) for name in metrics)
+
+
+def exam_accuracies(metrics: Metrics) -> dict[str, float]:
+    """Exam accuracy at temperature 1 of every kind, and of all kinds under ``mean``."""
+    own = [name.removeprefix(EXAM).split("/") for name in metrics if name.startswith(EXAM)]
+    kinds = [path[0] for path in own if path[1:] == ["accuracy"]]
+    return {kind: number(metrics, f"{EXAM}{kind}/accuracy") for kind in kinds}
+
+
+def number(metrics: Metrics, name: str) -> float:
+    """A metric that is a single number."""
+    value = metrics[name]
+    assert not isinstance(value, list)
+    return float(value)
+
+
+def check_finite(step: int, metrics: Metrics) -> None:
+    """Stops a run that has diverged before its numbers are written.
+
+    Raises:
+        ValueError: a metric is NaN or infinite.
+    """
+    for name, value in metrics.items():
+        if not isinstance(value, list) and not math.isfinite(value):
+            raise ValueError(
+                f"{name} is {value} in step {step}, so training has diverged: lower the learning rate or "
+                "train.grad_clip, or set train.dtype to float32."
+            )
+
+
+def _total(metrics: Metrics, suffix: str) -> float:
+    return sum(number(metrics, name) for name in metrics if name.endswith(suffix))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,151 @@
+"""The run directory: what it holds, and how it comes to be whole or not at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from azr.config import Config, RunConfig
+from azr.config_tree import to_tree
+from azr.runs.log_offsets import Mark, Position
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Paths inside one run's folder."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, config: Config) -> RunDirectory:
+        """Makes ``<run.root>/<run.name>`` with its ``config.yaml``, by one rename of a finished folder.
+
+        Raises:
+            ValueError: the folder holds a run already, cannot be made, or its name is not a folder name.
+        """
+        path = folder(config.run)
+        check_free(config.run)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        except OSError as error:
+            raise ValueError(
+                f"Nothing can be written into {path.parent} ({error}): choose another --run.root."
+            ) from error
+        try:
+            draft.chmod(0o755)
+            for name in ("rollouts", "checkpoints"):
+                (draft / name).mkdir()
+            write_config(config, draft / "config.yaml")
+            # Renaming onto a folder that is not empty fails, so two runs can never get the same one.
+            os.rename(draft, path)
+        except OSError:
+            shutil.rmtree(draft)
+            check_free(config.run)
+            raise
+        return cls(path)
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def tasks(self) -> Path:
+        return self.path / "tasks.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+    def rollouts(self, step: int) -> Path:
+        return self.path / "rollouts" / f"step_{step:06d}.jsonl.gz"
+
+    def position(self) -> Position:
+        """How far the logs have come."""
+        return Position(metrics=Mark.of(self.metrics), tasks=Mark.of(self.tasks))
+
+    def check(self, position: Position) -> None:
+        """Raises ValueError when the logs are not what they were at that position, apart from what came later."""
+        position.metrics.check(self.metrics)
+        position.tasks.check(self.tasks)
+
+    def cut_back(self, step: int, position: Position) -> None:
+        """Takes away what later steps wrote. TensorBoard's files go too: they are made again from the metrics."""
+        position.metrics.cut(self.metrics)
+        position.tasks.cut(self.tasks)
+        for path in self.rollouts(0).parent.glob("*.gz"):
+            # Drafts included: their names begin with a dot.
+            if path.name.lstrip(".") > self.rollouts(step).name:
+                path.unlink()
+        if self.tensorboard.exists():
+            shutil.rmtree(self.tensorboard)
+
+    def rewrite_config(self, config: Config) -> None:
+        """Replaces ``config.yaml`` at once: the run goes on with other knobs."""
+        draft = self.config.with_name(".config.yaml")
+        write_config(config, draft)
+        os.replace(draft, self.config)
+
+
+def folder(run: RunConfig) -> Path:
+    """Where a run goes.
+
+    Raises:
+        ValueError: the name is empty or names more than one folder.
+    """
+    if run.name in ("", ".", "..") or Path(run.name).name != run.name:
+        raise ValueError(f"--run.name must be the name of one folder, not {run.name!r}; the place goes in --run.root.")
+    return Path(run.root) / run.name
+
+
+def check_free(run: RunConfig) -> None:
+    """Finds a taken folder before anything is started.
+
+    Raises:
+        ValueError: it holds something already.
+    """
+    path = folder(run)
+    if path.is_dir():
+        if any(path.iterdir()):
+            raise ValueError(f"{path} already holds a run: go on with it by --resume, or choose another --run.name.")
+    elif path.exists():
+        raise ValueError(f"{path} is a file: choose another --run.name, or remove or rename that file.")
+
+
+def write_config(config: Config, path: Path) -> None:
+    """As `azr run` reads it."""
+    path.write_text(yaml.safe_dump(to_tree(config), sort_keys=False))
+
+
+def log_to(path: Path) -> logging.Handler:
+    """Sends everything logged below ``azr`` to a file, one flushed line each. Detach with `stop_logging`."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("azr")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    return handler
+
+
+def stop_logging(handler: logging.Handler) -> None:
+    """Undoes `log_to`."""
+    logging.getLogger("azr").removeHandler(handler)
+    handler.close()

@@ -1,0 +1,159 @@
+"""Where numbers and texts of a run go. Every line is whole on disk as soon as its call returns."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from torch.utils.tensorboard import SummaryWriter
+
+from azr.records import Task, Trajectory
+from azr.runs.metrics import Metrics, check_finite
+
+_TUPLES = ("inputs", "outputs", "parents")
+"""Fields of a task that JSON holds as lists."""
+Decode = Callable[[Sequence[int]], str]
+"""Token ids to text, special tokens included. Called from a thread."""
+
+
+class JsonLines:
+    """An append-only file of JSON objects."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, records: Iterable[Mapping[str, object]]) -> None:
+        """One write per line, so that a killed process leaves no half of one behind.
+
+        Raises:
+            ValueError: a number is NaN or infinite; nothing of that record is written.
+        """
+        for record in records:
+            self._file.write(_line(record))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class MetricsLog:
+    """``metrics.jsonl``: one object per step, with its number under ``step``."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = JsonLines(path)
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        """Raises ValueError when a number is NaN or infinite."""
+        check_finite(step, metrics)
+        self._lines.write([{"step": step, **metrics}])
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+class TaskLog:
+    """``tasks.jsonl``: every task that entered the buffer, in order."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = JsonLines(path)
+
+    def write(self, tasks: Sequence[Task]) -> None:
+        self._lines.write(asdict(task) for task in tasks)
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+def read_metrics(path: Path) -> list[tuple[int, Metrics]]:
+    """What `MetricsLog` wrote: steps with their numbers."""
+    records = map(json.loads, _lines(path))
+    return [(record.pop("step"), record) for record in records]
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """What `TaskLog` wrote: every task that entered the buffer, in order."""
+    records = map(json.loads, _lines(path))
+    return [Task(**record | {name: tuple(record[name]) for name in _TUPLES}) for record in records]
+
+
+class TensorBoardMirror:
+    """The same numbers for TensorBoard: lists of counts as histograms, the rest as scalars."""
+
+    def __init__(self, folder: Path) -> None:
+        self._writer = SummaryWriter(str(folder))
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        for name, value in metrics.items():
+            if isinstance(value, list):
+                self._histogram(name, value, step)
+            else:
+                self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _histogram(self, name: str, counts: list[int], step: int) -> None:
+        """Bin b of n + 1 stands for the rate b / n, as in `azr.runs.metrics.funnel_metrics`."""
+        last = len(counts) - 1
+        rates = [b / last for b in range(last + 1)]
+        weighted = list(zip(rates, counts, strict=True))
+        self._writer.add_histogram_raw(
+            name,
+            min=min(rate for rate, count in weighted if count),
+            max=max(rate for rate, count in weighted if count),
+            num=sum(counts),
+            sum=sum(rate * count for rate, count in weighted),
+            sum_squares=sum(rate**2 * count for rate, count in weighted),
+            # A limit half a bin to the right keeps every rate in the middle of its bar.
+            bucket_limits=[rate + 0.5 / last for rate in rates],
+            bucket_counts=counts,
+            global_step=step,
+        )
+
+
+async def write_rollouts(path: Path, step: int, trajectories: Sequence[Trajectory], decode: Decode) -> None:
+    """Texts and grades of a step as gzipped JSON lines, decoded and written in a thread.
+
+    The file appears under its name when it is complete.
+    """
+    await asyncio.to_thread(_write_rollouts, path, step, trajectories, decode)
+
+
+def _write_rollouts(path: Path, step: int, trajectories: Sequence[Trajectory], decode: Decode) -> None:
+    draft = path.with_name(f".{path.name}")
+    with gzip.open(draft, "wb", compresslevel=5) as file:
+        for trajectory in trajectories:
+            file.write(_line(_rollout(step, trajectory, decode)))
+    os.replace(draft, path)
+
+
+def _rollout(step: int, trajectory: Trajectory, decode: Decode) -> dict[str, object]:
+    completion = trajectory.completion
+    return {
+        "step": step,
+        "role": trajectory.role,
+        "kind": trajectory.kind,
+        "task_id": trajectory.task_id,
+        "group": trajectory.group,
+        "prompt": decode(completion.prompt_ids),
+        "response": decode(completion.response_ids),
+        "reward": trajectory.reward,
+        "reward_parts": trajectory.reward_parts,
+        "accuracy": trajectory.accuracy,
+        "finish_reason": completion.finish_reason,
+        "weight_version": completion.weight_version,
+    }
+
+
+def _lines(path: Path) -> list[bytes]:
+    return path.read_bytes().split(b"\n")[:-1]
+
+
+def _line(record: Mapping[str, object]) -> bytes:
+    # A lone surrogate, which a program's text may hold, becomes the JSON escape that reads back as itself.
+    return (json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")

@@ -1,0 +1,149 @@
+"""DeepSpeed ZeRO-3 behind few words: make an engine, step it, gather its parameters.
+
+Parameters, gradients and optimiser state are partitioned over the ranks. The loss is a sum over tokens divided by one
+number that is the same on all ranks, so gradients must be added over ranks, while DeepSpeed takes their mean:
+`backward` undoes that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from azr.config import REDUCE_BUCKET, TrainConfig
+
+ADAM_BETA1 = 0.9
+
+
+def load_partitioned(load: Callable[[], nn.Module], train: TrainConfig, device: torch.device) -> nn.Module:
+    """Run `load`, which makes a Hugging Face model; each parameter is partitioned as soon as it exists."""
+    from transformers.integrations import HfDeepSpeedConfig
+
+    _import_deepspeed()
+    zero = HfDeepSpeedConfig(engine_config(train, device))  # transformers looks for a living one while it loads
+    model = load()
+    del zero
+    return model
+
+
+def engine_config(train: TrainConfig, device: torch.device) -> dict[str, Any]:
+    """The DeepSpeed configuration of every role."""
+    zero: dict[str, Any] = {
+        "stage": 3,
+        # Nothing is exempt from partitioning, however small.
+        "stage3_param_persistence_threshold": 0,
+        "reduce_bucket_size": REDUCE_BUCKET,
+        "stage3_prefetch_bucket_size": REDUCE_BUCKET,
+        "overlap_comm": device.type == "cuda",
+    }
+    if train.offload_optimizer and device.type == "cuda":
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": train.grad_clip,
+        "bf16": {"enabled": train.dtype == "bfloat16"},
+        "communication_data_type": "fp32",
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": 2**31,
+    }
+
+
+def make_engine(model: nn.Module, train: TrainConfig, device: torch.device, lr: float | None) -> Any:
+    """The model's DeepSpeed engine: with AdamW and the schedule of `rate_share`, or for inference when `lr` is None."""
+    deepspeed = _import_deepspeed()
+    if lr is None:
+        return deepspeed.initialize(model=model, config=engine_config(train, device))[0]
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=lr,
+        betas=(ADAM_BETA1, train.adam_beta2),
+        weight_decay=train.weight_decay,
+        fused=True,
+    )
+    return deepspeed.initialize(
+        model=model,
+        optimizer=optimizer,
+        lr_scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate_share, train=train)),
+        config=engine_config(train, device),
+    )[0]
+
+
+def rate_share(step: int, train: TrainConfig) -> float:
+    """What part of the learning rate the optimizer step of this number takes, from 0 on."""
+    if step < train.warmup_steps:
+        return (step + 1) / train.warmup_steps
+    if not train.decay_steps:
+        return 1.0
+    return max(0.0, 1.0 - (step - train.warmup_steps) / train.decay_steps)
+
+
+def backward(engine: Any, loss: torch.Tensor, *, last: bool) -> None:
+    """Add the loss's gradient, summed over ranks, to what `engine.step()` will use after the `last` one. Collective."""
+    engine.set_gradient_accumulation_boundary(last)
+    engine.backward(loss * dist.get_world_size(), scale_wrt_gas=False)
+
+
+def gathered(
+    named: Sequence[tuple[str, nn.Parameter]], bucket_bytes: int, dtype: torch.dtype
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Whole parameters one by one, in order, with about `bucket_bytes` of them gathered at a time.
+
+    Collective: every rank must consume the iterator to its end. A tensor is valid until the next is asked for.
+    """
+    deepspeed = _import_deepspeed()
+    for bucket in _buckets(named, bucket_bytes):
+        # A tied parameter has two names and is gathered once.
+        with deepspeed.zero.GatheredParameters(list(dict.fromkeys(parameter for _, parameter in bucket))):
+            for name, parameter in bucket:
+                yield name, parameter.detach().to(dtype)
+
+
+def take_part(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    """Consume what `gathered` yields on a rank that has no use for it but must take part in the gathering."""
+    for _ in weights:
+        pass
+
+
+def held_elements(model: nn.Module) -> tuple[int, int]:
+    """Parameter elements in this rank's memory now, padding included, and elements of the whole model."""
+    parameters: list[Any] = list(model.parameters())
+    here = sum(p.ds_tensor.numel() + p.numel() for p in parameters)
+    return here, sum(_whole_numel(p) for p in parameters)
+
+
+def _import_deepspeed() -> ModuleType:
+    """DeepSpeed binds itself to a device when it is imported, so only a worker, whose device is known, may do that."""
+    import deepspeed
+
+    # An empty table of extras that it may compile: it would otherwise build its shared-memory collective on first use.
+    deepspeed.ops.__compatible_ops__ = {}
+    return deepspeed
+
+
+def _whole_numel(parameter: Any) -> int:
+    """Elements of a parameter of which this rank may hold only a part."""
+    return parameter.ds_numel
+
+
+def _buckets(named: Sequence[tuple[str, nn.Parameter]], bucket_bytes: int) -> Iterator[list[tuple[str, nn.Parameter]]]:
+    bucket: list[tuple[str, nn.Parameter]] = []
+    size = 0
+    for name, parameter in named:
+        nbytes = _whole_numel(parameter) * parameter.element_size()
+        if bucket and size + nbytes > bucket_bytes:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append((name, parameter))
+        size += nbytes
+    if bucket:
+        yield bucket

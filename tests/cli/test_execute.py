@@ -1,0 +1,212 @@
+"""``azr execute`` from outside: real processes, files and pipes."""
+
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from azr import cli
+from azr.cli.execute import answer_all
+from tests.executor.conftest import alive, sandboxes
+
+ROOT = Path(__file__).parents[2]
+AZR = [sys.executable, "-m", "azr", "execute"]
+# Endless loops aside, no verdict of these tests may depend on how busy the machine is.
+CALM = ["--wall", "30", "--memory-mb", "128", "--workers", "2", "--backend", "namespace"]
+LOOP = "def f(x):\n    while True: pass"
+
+
+def request(name: object, program: str, *inputs: str) -> str:
+    return json.dumps({"id": name, "program": program, "inputs": inputs})
+
+
+def run(text: str, *options: str) -> list[dict]:
+    """The answers to lines on standard input."""
+    done = subprocess.run([*AZR, "-", *CALM, *options], input=text, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_line_has_its_answer_in_its_place():
+    lines = [
+        request("double", "def f(x): return x * 2", "2", "'ab'", "[1]"),
+        "{broken",
+        request({"any": [1]}, "def f(a, b): return a / b", "1, 0", "1, 2"),
+        "",
+        request("screened", "x = 1\nimport random\ndef f(x): return x", "1"),
+        request("seeded", "def f(x): return hash(x)", "'a'"),
+        request("no syntax", "def f(:", "1"),
+        request("double", "def f(x): return x * 2", "2"),
+    ]
+    double, broken, divided, empty, screened, seeded, unparsed, again = run("\n".join(lines))
+
+    assert list(double) == ["id", "status", "outputs", "deterministic", "screen"]
+    assert [output["value"] for output in double["outputs"]] == ["4", "'abab'", "[1, 1]"]
+    assert all(set(output) == {"status", "value", "error", "wall_s"} for output in double["outputs"])
+    assert (double["id"], double["status"], double["deterministic"], double["screen"]) == ("double", "ok", True, [])
+
+    assert (broken["id"], broken["status"], broken["outputs"], broken["line"]) == (None, "rejected", [], 2)
+    assert divided["id"] == {"any": [1]} and divided["status"] == "raised"
+    assert [output["error"] for output in divided["outputs"]] == ["ZeroDivisionError", None]
+    assert (empty["line"], empty["error"]) == (4, "the line is empty")
+    assert screened["status"] == "rejected" and screened["screen"] == ["line 2: imports random"]
+    assert seeded["status"] == "nondeterministic" and seeded["deterministic"] is False
+    assert unparsed["status"] == "rejected" and unparsed["screen"][0].startswith("line 1: ")
+    assert again["outputs"][0]["value"] == "4"
+
+
+def test_options_reach_the_sandbox():
+    clock = request(1, "import time\ndef f(): return time.time() > 0", "")
+    (answer,) = run(clock, "--no-screen", "--repeats", "1")
+    assert (answer["status"], answer["deterministic"], answer["outputs"][0]["value"]) == ("ok", None, "True")
+    (answer,) = run(request(1, LOOP, "1"), "--wall", "0.2")
+    assert answer["status"] == "timeout" and 0.2 <= answer["outputs"][0]["wall_s"] < 2
+    (answer,) = run(request(1, "def f(n): return len(bytearray(n))", f"{100 * 2**20}"), "--memory-mb", "64")
+    assert answer["status"] == "memory"
+
+
+def test_a_file_is_read_too(tmp_path):
+    path = tmp_path / "requests.jsonl"
+    path.write_text(request(1, "def f(): return 1", "") + "\n")
+    done = subprocess.run([*AZR, str(path), *CALM], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["outputs"][0]["value"] == "1"
+    assert done.stderr.startswith("programs run behind namespace") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        ([], "the following arguments are required: FILE.jsonl; azr execute --help lists every option."),
+        (["missing.jsonl"], "missing.jsonl cannot be read: No such file or directory."),
+        (["."], ". cannot be read: Is a directory."),
+        (["-", "--backend", "chroot"], "argument --backend: invalid choice: 'chroot' (choose from 'auto', "),
+        (["-", "--wall", "soon"], "argument --wall: must be a number of seconds from 0.01 to 3600, not 'soon'"),
+        (["-", "--wall", "nan"], "argument --wall: must be a number of seconds from 0.01 to 3600, not 'nan'"),
+        (["-", "--workers", "0"], "argument --workers: must be a whole number from 1 to 256, not '0'"),
+        (["-", "--memory-mb", "1.5"], "argument --memory-mb: must be a whole number from 32 to 1048576, not '1.5'"),
+        (["-", "--repeats", "9" * 5000], "argument --repeats: must be a whole number from 1 to 64, not '999"),
+        (["-", "--time", "3"], "There is no option --time; did you mean --"),
+        (["a", "b"], "unrecognized arguments: b"),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(argv, said, capsys):
+    assert cli.dispatch(["execute", *argv]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {said}") and error.count("\n") == 1
+
+
+def test_the_example_of_the_readme_gives_the_printed_result():
+    text = (ROOT / "README.md").read_text()
+    (command,) = re.findall(r"^echo .*azr execute -$", text, re.MULTILINE)
+    (printed,) = re.findall(r"```json\n(.*)\n```", text)
+    command = command.replace(".venv/bin/azr", f"{sys.executable} -m azr")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    answer, promised = json.loads(done.stdout), json.loads(printed)
+    for output in answer["outputs"] + promised["outputs"]:
+        assert 0 <= output.pop("wall_s") < 1
+    assert answer == promised
+
+
+def start(*options: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*AZR, "-", *CALM, *options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        bufsize=0,
+    )
+
+
+def gone(processes: set[int]) -> bool:
+    deadline = time.monotonic() + 10
+    while (left := alive(processes)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not left
+
+
+def test_an_answer_comes_while_the_input_is_still_open():
+    with start() as process:
+        for number in range(3):
+            process.stdin.write(request(number, "def f(x): return x", str(number)).encode() + b"\n")
+            assert json.loads(process.stdout.readline())["outputs"][0]["value"] == str(number)
+        process.stdin.close()
+        assert process.wait(20) == 0
+
+
+def test_ctrl_c_ends_it_at_once_and_leaves_no_sandbox():
+    with start() as process:
+        process.stdin.write(request(0, "def f(): return 0", "").encode() + b"\n")
+        assert process.stdout.readline()
+        below = sandboxes({process.pid})
+        assert below
+        process.stdin.write(request(1, LOOP, "1").encode() + b"\n")
+        process.send_signal(signal.SIGINT)
+        started = time.monotonic()
+        assert process.wait(20) == 130
+        assert time.monotonic() - started < 10
+        assert process.stderr.read().splitlines()[1:] == [b"interrupted"]
+        assert gone(below)
+
+
+def test_a_closed_pipe_ends_it_quietly():
+    with start() as process:
+        process.stdin.write(request(0, "def f(): return 0", "").encode() + b"\n")
+        assert process.stdout.readline()
+        below = sandboxes({process.pid})
+        process.stdout.close()
+        process.stdin.write(request(1, "def f(): return 1", "").encode() + b"\n")
+        assert process.wait(20) == 141
+        assert process.stderr.read().count(b"\n") == 1
+        assert gone(below)
+
+
+def test_a_full_disk_is_one_sentence():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*AZR, "-", *CALM], input=b"x\n", stdout=full, stderr=subprocess.PIPE, cwd=ROOT, check=False
+        )
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith(b"error: reading or writing failed:") and b"No space left" in said
+
+
+async def test_a_long_input_is_answered_in_order_with_a_bounded_number_in_flight():
+    running = most = 0
+    jitter = random.Random(1)
+
+    async def lines():
+        for number in range(1, 20_001):
+            yield number, b""
+
+    async def answer(number: int, line: bytes | None) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(jitter.randrange(4)):
+            await asyncio.sleep(0)
+        running -= 1
+        return f"{number}\n"
+
+    reader, writer = os.pipe()
+
+    def read() -> list[int]:
+        with open(reader) as file:
+            return [int(line) for line in file]
+
+    reading = asyncio.create_task(asyncio.to_thread(read))
+    await answer_all(lines(), answer, 16, writer)
+    os.close(writer)
+    assert await reading == list(range(1, 20_001))
+    assert 8 < most <= 18

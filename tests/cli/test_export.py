@@ -1,0 +1,322 @@
+"""``azr export``: what comes out of a run loads in transformers and in vLLM, and computes what the trainer computed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+from huggingface_hub import save_torch_state_dict
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from azr import cli
+from azr.config import Config, ModelConfig, RolloutConfig, RunConfig
+from azr.records import Completion, FinishReason
+from azr.rollout.engine import RolloutEngine
+from azr.runs.run_dir import RunDirectory
+from azr.train import dispatch
+from azr.train.policy import PolicyWorker
+from azr.train.worker_group import RoleGroup
+from tests.test_cli import HEAVY
+from tests.train.conftest import STEP_S, make_config
+
+ROOT = Path(__file__).parents[2]
+BASE = ROOT / "data" / "azr_14m_base"
+IDS = torch.arange(200).reshape(2, 100)
+
+
+def export(*argv: object) -> int:
+    return cli.dispatch(["export", *map(str, argv)])
+
+
+def new_run(root: Path, base: Path) -> RunDirectory:
+    return RunDirectory.create(Config(run=RunConfig(name="run", root=str(root)), model=ModelConfig(path=str(base))))
+
+
+def save(base: Path, folder: Path, shift: float, shard_size: str = "5GB") -> None:
+    """What a trainer whose weights have moved by ``shift`` leaves behind."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+    weights = {name: (weight + shift).detach() for name, weight in model.named_parameters()}
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+    save_torch_state_dict(weights, folder, max_shard_size=shard_size)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> Path:
+    """A run directory with the policies of steps 3 and 10; that of step 10 is in three files."""
+    run = new_run(tmp_path_factory.mktemp("saved"), tiny_model_path)
+    save(tiny_model_path, policy(run.path, 3), 0.01)
+    save(tiny_model_path, policy(run.path, 10), 0.02, "400KB")
+    (run.checkpoints / ".step_000012.draft").mkdir()
+    return run.path
+
+
+@pytest.fixture
+def run(tmp_path: Path, saved: Path) -> Path:
+    """A copy to do things to."""
+    return shutil.copytree(saved, tmp_path / "run")
+
+
+def policy(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step_{step:06d}" / "policy"
+
+
+@torch.no_grad()
+def logits(folder: Path) -> torch.Tensor:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()(IDS).logits
+
+
+@pytest.mark.parametrize("options, step", [([], 10), (["--step", "3"], 3)])
+def test_an_exported_policy_computes_the_same(run: Path, options: list[str], step: int, capsys):
+    out = run / "exported" / "here"
+    assert export(run, *options, out) == 0
+    assert capsys.readouterr().out.startswith(f"step {step} of {run} is now in {out}, ")
+    assert torch.equal(logits(out), logits(policy(run, step)))
+    assert not torch.equal(logits(policy(run, 3)), logits(policy(run, 10)))
+    assert {path.name for path in out.iterdir()} == {path.name for path in policy(run, step).iterdir()}
+    tokenizers = [AutoTokenizer.from_pretrained(folder) for folder in (out, policy(run, step))]
+    assert tokenizers[0]("x = 1").input_ids == tokenizers[1]("x = 1").input_ids
+    assert [path.name for path in out.parent.iterdir()] == ["here"]
+
+
+def test_a_chat_template_and_its_kin_come_along_and_other_weights_do_not(run: Path, tmp_path: Path):
+    source = policy(run, 3)
+    for name in ("chat_template.jinja", "additional_chat_templates/tools.jinja"):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text("{{ messages }}")
+    for name in ("pytorch_model.bin", "optimizer.pt", ".cache/x.json", "__pycache__/x.pyc"):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text("not wanted")
+    (source / "generation_config.json").unlink()
+    (tmp_path / "out").mkdir()
+    assert export(run, "--step", 3, tmp_path / "out") == 0
+    found = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert found == {
+        "additional_chat_templates/tools.jinja",
+        "chat_template.jinja",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template["default"] == "{{ messages }}"
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert model.generation_config.eos_token_id == model.config.eos_token_id is not None
+
+
+def test_a_tokenizer_gets_its_code_back_from_the_model_the_run_began_with(tmp_path: Path):
+    base = tmp_path / "base"
+    shutil.copytree(BASE, base)
+    run = new_run(tmp_path, base)
+    save(base, policy(run.path, 1), 0.0)
+    assert not (policy(run.path, 1) / "compact_tokenizer.py").exists()
+    assert export(run.path, tmp_path / "out") == 0
+    text = "<|solve|>def f(x):\n    return 'reverse' + str(12345)"
+    expected = AutoTokenizer.from_pretrained(BASE)(text).input_ids
+    for trust in (False, True):
+        assert AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=trust)(text).input_ids == expected
+
+
+def test_a_missing_code_file_is_named(tmp_path: Path, capsys):
+    base = tmp_path / "base"
+    shutil.copytree(BASE, base)
+    run = new_run(tmp_path, base)
+    save(base, policy(run.path, 1), 0.0)
+    (base / "compact_tokenizer.py").unlink()
+    assert export(run.path, tmp_path / "out") == 2
+    assert f"compact_tokenizer.py, which a config names, is not in {policy(run.path, 1)}" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "run"]
+
+
+def test_a_model_of_no_run_can_be_prepared_too(tmp_path: Path, capsys):
+    assert export(BASE, tmp_path / "out") == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {path.name for path in BASE.iterdir()}
+    assert export(BASE, tmp_path / "again", "--think-tokens", "remove") == 2
+    assert "has no tokens <think> and </think>" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()
+
+
+def test_nothing_heavy_is_loaded(tmp_path: Path):
+    script = (
+        "import sys\n"
+        "from azr import cli\n"
+        f"assert cli.dispatch(['export', {str(BASE)!r}, {str(tmp_path / 'out')!r}]) == 0\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_think_tokens_are_removed_on_request(run: Path, tmp_path: Path):
+    tokenizer = AutoTokenizer.from_pretrained(policy(run, 3))
+    tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer.save_pretrained(policy(run, 3))
+    for choice, spelled in (("keep", 1), ("remove", 7)):
+        assert export(run, "--step", 3, tmp_path / choice, "--think-tokens", choice) == 0
+        exported = AutoTokenizer.from_pretrained(tmp_path / choice)
+        ids = exported.encode("<think>", add_special_tokens=False)
+        assert len(ids) == spelled and exported.decode(ids) == "<think>"
+    assert torch.equal(logits(tmp_path / "remove"), logits(policy(run, 3)))
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["nowhere", "out"], "nowhere is neither a run nor a model"),
+        (["run", "out", "--step", "7"], "run has no policy of step 7: there are steps 3 and 10."),
+        (["run/checkpoints/step_000003/policy", "out", "--step", "3"], "is one model and has no steps"),
+        (["run"], "the following arguments are required: OUT"),
+        (["run", "out", "--steps", "3"], "There is no option --steps; did you mean --step?"),
+        (["run", "out", "--think-tokens", "drop"], "argument --think-tokens: invalid choice: 'drop'"),
+        (["run", "run"], "run is not empty: choose another folder"),
+        (["run", "run/config.yaml"], "run/config.yaml is a file"),
+        (["run", "run/config.yaml/out"], "run/config.yaml/out was not written: "),
+        (["run", "run/checkpoints/step_000010/policy/out"], "lies inside run/checkpoints/step_000010/policy"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_one_sentence(run: Path, argv: list[str], said: str, capsys, monkeypatch):
+    monkeypatch.chdir(run.parent)
+    assert export(*argv) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and said in error and error.count("\n") == 1
+    assert sorted(os.listdir()) == ["run"]
+
+
+def test_a_run_without_a_policy_says_so(tmp_path: Path, tiny_model_path: Path, capsys):
+    run = new_run(tmp_path, tiny_model_path)
+    assert export(run.path, tmp_path / "out") == 2
+    assert "checkpoints holds no policy yet" in capsys.readouterr().err
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def overstate(path: Path) -> None:
+    """Gives one tensor a row more than there are bytes for."""
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    name = next(name for name in header if name != "__metadata__")
+    header[name]["shape"][0] += 1
+    packed = json.dumps(header).encode()
+    path.write_bytes(len(packed).to_bytes(8, "little") + packed + content[8 + length :])
+
+
+SHARD = "model-00002-of-00003.safetensors"
+
+
+@pytest.mark.parametrize(
+    "step, name, harm, said",
+    [
+        (3, "model.safetensors", cut, "model.safetensors is damaged"),
+        (3, "model.safetensors", overstate, "model.safetensors is damaged"),
+        (3, "model.safetensors", lambda path: path.write_bytes(b""), "model.safetensors is damaged"),
+        (3, "model.safetensors", Path.unlink, "has no weights"),
+        (10, SHARD, cut, f"{SHARD} is damaged"),
+        (10, SHARD, Path.unlink, f"{SHARD} is damaged"),
+        (10, SHARD, lambda path: shutil.copy(path.with_name(SHARD.replace("2", "1", 1)), path), f"{SHARD} lacks "),
+        (10, "model.safetensors.index.json", lambda path: path.write_text("{}"), "names no tensors"),
+        (10, "config.json", Path.unlink, "config.json cannot be read"),
+        (10, "config.json", lambda path: path.write_text("{}"), "config.json has no model_type"),
+        (10, "tokenizer.json", Path.unlink, "has no vocabulary"),
+        (10, "tokenizer.json", cut, "tokenizer.json is no tokenizer"),
+        (10, "tokenizer_config.json", Path.unlink, "tokenizer_config.json cannot be read"),
+        (10, "tokenizer_config.json", lambda path: path.write_text("[]"), "holds no JSON object"),
+        (10, "tokenizer_config.json", lambda path: path.write_bytes(b"\xff"), "tokenizer_config.json is not JSON"),
+    ],
+)
+def test_a_damaged_policy_is_refused(run: Path, step: int, name: str, harm, said: str, capsys):
+    harm(policy(run, step) / name)
+    assert export(run, "--step", step, run.parent / "out") == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+    assert sorted(path.name for path in run.parent.iterdir()) == ["run"]
+
+
+def test_a_write_that_fails_leaves_nothing(run: Path, capsys):
+    """A limit on the size of files stands in for a full disk: both end a write midway with an OSError."""
+    free = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, free[1]))
+    try:
+        assert export(run, "--step", 3, run.parent / "out") == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, free)
+    assert "out was not written: " in capsys.readouterr().err
+    assert sorted(path.name for path in run.parent.iterdir()) == ["run"]
+
+
+@pytest.fixture
+async def trained(ray_cluster: None, tiny_model_path: Path) -> AsyncIterator[RoleGroup]:
+    """A policy in float32 that has taken a step."""
+    config = make_config(tiny_model_path)
+    group = await RoleGroup.start("policy", PolicyWorker, [{"num_cpus": 0.2}], config, "cpu")
+    dice = random.Random(1)
+    ids = [tuple(dice.randrange(256) for _ in range(20)) for _ in range(8)]
+    samples = [
+        Completion(
+            prompt_ids=some,
+            response_ids=some,
+            logprobs=(-5.0,) * 20,
+            finish_reason=FinishReason.STOP,
+            weight_version=0,
+        )
+        for some in ids
+    ]
+    generator = torch.Generator().manual_seed(1)
+    names = ("advantages", "old_logprobs", "reference_logprobs")
+    columns = {name: torch.randn(160, generator=generator) for name in names}
+    await dispatch.update_policy(group, samples, columns, config.train)
+    yield group
+    await group.shutdown()
+
+
+async def test_trainer_transformers_and_vllm_agree(trained: RoleGroup, tmp_path: Path, tiny_model_path: Path):
+    config = make_config(tiny_model_path)
+    run = new_run(tmp_path, tiny_model_path)
+    await trained.call("save_hf", str(policy(run.path, 1)), timeout_s=STEP_S)
+    assert export(run.path, tmp_path / "out") == 0
+
+    rollout = RolloutConfig(max_prompt_tokens=32, max_response_tokens=48, max_concurrent=16, cpu_kv_cache_gib=0.25)
+    engine = ray.remote(RolloutEngine).remote(str(tmp_path / "out"), rollout, dtype="float32", seed=0)
+    try:
+        await engine.start.remote()
+        temperature = config.rollout.temperature
+        prompts = [[1, 2, 3], list(b"def f(x):")]
+        asked = [engine.generate.remote(p, n=4, max_tokens=48, temperature=temperature, seed=1) for p in prompts]
+        samples = [sample for drawn in asked for sample in await drawn]
+    finally:
+        await engine.shutdown.remote()
+        ray.kill(engine)
+    sampled = torch.tensor([x for sample in samples for x in sample.logprobs])
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
+    plain = torch.cat([response_logprobs(model, sample, temperature) for sample in samples])
+    by_trainer = (await dispatch.logprobs(trained, samples, config.train)).logprobs
+    before = AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32).eval()
+    assert len(plain) > 100
+    torch.testing.assert_close(plain, by_trainer, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(sampled, plain, atol=1e-3, rtol=0.0)
+    # The untrained model is told apart by the same measure.
+    untrained = torch.cat([response_logprobs(before, sample, temperature) for sample in samples])
+    assert (untrained - plain).abs().max() > 1e-2
+
+
+@torch.no_grad()
+def response_logprobs(model: torch.nn.Module, sample: Completion, temperature: float) -> torch.Tensor:
+    ids = torch.tensor([sample.prompt_ids + sample.response_ids])
+    scores = (model(ids).logits[0, len(sample.prompt_ids) - 1 : -1] / temperature).log_softmax(-1)
+    return scores.gather(1, torch.tensor(sample.response_ids)[:, None])[:, 0]

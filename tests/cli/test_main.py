@@ -1,0 +1,69 @@
+"""The ``azr`` command finds its subcommands, and loads only the one that was asked for."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from azr import cli
+
+ROOT = Path(__file__).parent.parent
+HEAVY = ("ray", "torch", "transformers", "vllm", "deepspeed")
+
+
+def azr(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "azr", *argv], capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        ([], "azr needs a command: run, execute, "),
+        (["exceute"], "There is no command 'exceute'; did you mean execute? azr --help lists all."),
+        (["--backend"], "There is no command '--backend'"),
+        (["run"], "azr run needs the config of a run first"),
+        (["run", "--run.steps", "3"], "azr run needs the config of a run first"),
+        (["doctor", "--jsom"], "There is no option --jsom; did you mean --json?"),
+        (["doctor", "all"], "unrecognized arguments: all"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(argv, said, capsys):
+    assert cli.dispatch(argv) == 2
+    written = capsys.readouterr()
+    assert written.err.startswith(f"error: {said}") and written.err.count("\n") == 1
+    assert not written.out
+
+
+@pytest.mark.parametrize("word", ["--help", "-h", "help"])
+def test_help_lists_every_command(word, capsys):
+    assert cli.dispatch([word]) == 0
+    written = capsys.readouterr()
+    assert all(f"azr {name}" in written.out for name in cli.COMMANDS)
+    assert not written.err
+
+
+def test_every_command_is_a_module_with_help():
+    for name in cli.COMMANDS:
+        assert callable(importlib.import_module(f"azr.cli.{name}").main)
+    done = azr("execute", "--help")
+    assert done.returncode == 0
+    options = ("--backend", "--wall", "--memory-mb", "--repeats", "--screen", "--no-screen", "--workers")
+    assert all(option in done.stdout for option in options)
+
+
+LIGHT = [["--help"], ["execute", "/dev/null", "--backend", "namespace"], ["doctor"], ["plan", "azr_7b_ppo"]]
+
+
+@pytest.mark.parametrize("argv", LIGHT, ids=" ".join)
+def test_light_commands_load_nothing_heavy(argv):
+    script = (
+        "import sys\n"
+        "from azr import cli\n"
+        f"assert cli.dispatch({argv}) in (0, 1)\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,121 @@
+"""Lines of ``azr execute``: what is read as a request, what is refused, and what an answer looks like."""
+
+import json
+
+import pytest
+
+from azr.cli import request_lines
+from azr.cli.request_lines import LineError
+from azr.executor import protocol
+from azr.records import CallResult, CallStatus, ExecutionResult
+
+GOOD = {"id": 1, "program": "def f(x): return x", "inputs": ["1", "'a'"]}
+
+
+def line(**changes) -> bytes:
+    return json.dumps({**GOOD, **changes}).encode()
+
+
+def without(key: str) -> bytes:
+    return json.dumps({name: value for name, value in GOOD.items() if name != key}).encode()
+
+
+def test_a_request_is_read_as_it_stands():
+    asked = request_lines.read(line(program="é\ud800")).request(repeats=3, screen=False)
+    assert (asked.program, asked.inputs) == ("é\ud800", ("1", "'a'"))
+    assert (asked.repeats, asked.screen) == (3, False)
+
+
+@pytest.mark.parametrize("name", [None, True, 7, -0.5, "é\ud800", [1, [2]], {"a": {"b": None}}, 10**400])
+def test_ids_of_every_type_are_echoed(name):
+    asked = request_lines.read(line(id=name))
+    result = ExecutionResult(outputs=(CallResult(status=CallStatus.OK, value="1"),))
+    answer = request_lines.answer(asked, result)
+    assert json.loads(answer)["id"] == name
+    assert answer.isascii() and answer.endswith("}\n") and answer.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        (None, "the line is longer than"),
+        (b"", "the line is empty"),
+        (b" \r", "the line is empty"),
+        (b"{", "the line is not JSON: Expecting property name enclosed in double quotes (column 2)"),
+        (b"\xff", "the line is not UTF-8"),
+        (b"[1]", "the line is not a JSON object"),
+        (b"[" * 100_000, "the JSON is nested too deep"),
+        (b'{"id": NaN}', "the line is not JSON: NaN is no JSON number"),
+        (b'{"id": 1e999}', "the line is not JSON: a number is too large"),
+        (b'{"id": 1, "id": 2}', "the line is not JSON: a key stands twice"),
+        (b'{"id": ' + b"9" * 5000 + b"}", "the line is not JSON: Exceeds the limit"),
+        (without("id"), "the key 'id' is missing"),
+        (without("program"), "the key 'program' must hold the program's text"),
+        (line(program=["x"]), "the key 'program' must hold the program's text"),
+        (without("inputs"), "the key 'inputs' must hold a list of argument texts"),
+        (line(inputs="1"), "the key 'inputs' must hold a list of argument texts"),
+        (line(inputs=["1", 2]), "the key 'inputs' must hold a list of argument texts"),
+        (line(inputs=[]), "a program is called with 1 to"),
+        (line(inputs=["1"] * (protocol.MAX_INPUTS + 1)), "a program is called with 1 to"),
+        (line(input=["1"]), "there is no key 'input'; did you mean 'inputs'?"),
+        (line(expected="1"), "there is no key 'expected'; a line has id, program, inputs and nothing else"),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_what_is_no_request_is_refused_with_its_line_number(text, why):
+    with pytest.raises(LineError) as refused:
+        request_lines.read(text)
+    answer = json.loads(request_lines.refusal(17, refused.value))
+    assert answer.pop("error").startswith(why)
+    assert answer.pop("id") in (None, 1)
+    assert answer == {"status": "rejected", "outputs": [], "deterministic": None, "screen": [], "line": 17}
+
+
+def test_a_refused_line_keeps_an_id_that_could_be_read():
+    with pytest.raises(LineError) as refused:
+        request_lines.read(line(id=["x"], inputs=None))
+    assert json.loads(request_lines.refusal(1, refused.value))["id"] == ["x"]
+
+
+def outcome(*statuses: CallStatus, deterministic: bool | None = None, screen: tuple[str, ...] = ()) -> ExecutionResult:
+    return ExecutionResult(
+        outputs=tuple(CallResult(status=status) for status in statuses), deterministic=deterministic, screen=screen
+    )
+
+
+@pytest.mark.parametrize(
+    "result, word",
+    [
+        (outcome(CallStatus.OK, CallStatus.OK), "ok"),
+        (outcome(CallStatus.OK, deterministic=True), "ok"),
+        (outcome(CallStatus.OK, deterministic=False), "nondeterministic"),
+        (outcome(CallStatus.OK, CallStatus.RAISED, deterministic=False), "nondeterministic"),
+        (outcome(CallStatus.OK, CallStatus.RAISED, CallStatus.TIMEOUT, deterministic=True), "raised"),
+        (outcome(CallStatus.TIMEOUT, CallStatus.RAISED), "timeout"),
+        (outcome(CallStatus.LOST, CallStatus.LOST), "lost"),
+        (outcome(CallStatus.REJECTED, screen=("line 1: imports os",)), "rejected"),
+        (outcome(CallStatus.REJECTED), "rejected"),
+    ],
+)
+def test_the_status_of_a_request(result, word):
+    assert request_lines.status(result) == word
+
+
+def test_an_answer_has_the_documented_keys():
+    result = ExecutionResult(
+        outputs=(
+            CallResult(status=CallStatus.OK, value="'\\ud800'", wall_s=0.12345678),
+            CallResult(status=CallStatus.RAISED, error="KeyError"),
+        ),
+        deterministic=True,
+    )
+    assert json.loads(request_lines.answer(request_lines.read(line()), result)) == {
+        "id": 1,
+        "status": "raised",
+        "outputs": [
+            {"status": "ok", "value": "'\\ud800'", "error": None, "wall_s": 0.123457},
+            {"status": "raised", "value": None, "error": "KeyError", "wall_s": 0.0},
+        ],
+        "deterministic": True,
+        "screen": [],
+    }

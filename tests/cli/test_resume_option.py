@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from azr.cli import run
+from azr.config import Config
+
+
+@pytest.mark.parametrize(
+    "argv, wanted",
+    [
+        ([], None),
+        (["--resume"], "latest"),
+        (["--resume", "--run.steps", "3"], "latest"),
+        (["--run.steps", "3", "--resume", "some/run"], "some/run"),
+        (["--resume=some/run"], "some/run"),
+    ],
+)
+def test_resume_takes_a_place_or_none(argv, wanted):
+    assert run.parse(Config(), argv).resume == wanted
+
+
+def test_a_new_run_has_nothing_to_go_on_from():
+    assert run.resumed(Config(), None) == (Config(), None)
+
+
+def test_help_speaks_of_it(capsys):
+    with pytest.raises(SystemExit):
+        run.parse(Config(), ["--help"])
+    assert "--resume" in capsys.readouterr().out

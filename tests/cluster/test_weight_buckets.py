@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import gc
+import multiprocessing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from azr.cluster.weight_buckets import SharedMemoryBucketWriter, WeightBucket, WeightDigest, read_bucket
+
+MIB_OF_FLOATS = (1 << 20) // 4
+
+
+def odd_tensors() -> list[tuple[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    wide = torch.randn(7, 13, generator=generator)
+    return [
+        ("bfloat16", wide.bfloat16()),
+        ("scalar", torch.tensor(3.5, dtype=torch.float64)),
+        ("empty", torch.empty(0, 4)),
+        ("strided", wide.t()),
+        ("bool", wide > 0),
+        ("int8", torch.arange(-3, 4, dtype=torch.int8)),
+        ("half", wide[:, ::3].half()),
+        ("one", torch.ones(1, 1, 1, dtype=torch.int64)),
+        ("fp8", wide.to(torch.float8_e4m3fn)),
+    ]
+
+
+def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    def raw(t: torch.Tensor) -> torch.Tensor:
+        return t.contiguous().reshape(-1).view(torch.uint8)
+
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(raw(a), raw(b))
+
+
+def test_round_trip_of_odd_shapes_and_types():
+    with SharedMemoryBucketWriter(bucket_mb=1) as writer:
+        (bucket,) = writer.pack(7, odd_tensors())
+        received = read_bucket(bucket)
+    assert bucket.last and bucket.index == 0 and bucket.version == 7
+    assert bucket.nbytes == sum(t.nbytes for _, t in odd_tensors())
+    assert [name for name, _ in received] == [name for name, _ in odd_tensors()]
+    assert all(same_bytes(a, b) for (_, a), (_, b) in zip(received, odd_tensors(), strict=True))
+
+
+def test_many_buckets_carry_a_running_digest():
+    sent = [(f"w{i}", torch.randn(MIB_OF_FLOATS // 4)) for i in range(9)]
+    received, running, buckets = [], WeightDigest(), []
+    with SharedMemoryBucketWriter(bucket_mb=1) as writer:
+        for bucket in writer.pack(1, sent):
+            for name, view in read_bucket(bucket):
+                running.add(name, view)
+                received.append((name, view.clone()))
+            assert running.hexdigest() == bucket.digest
+            buckets.append(bucket)
+    assert [b.index for b in buckets] == [0, 1, 2]
+    assert [b.last for b in buckets] == [False, False, True]
+    assert all(same_bytes(a, b) for (_, a), (_, b) in zip(received, sent, strict=True))
+
+
+def test_a_tensor_larger_than_the_block_makes_it_grow():
+    big = torch.randn(3 * MIB_OF_FLOATS)
+    sent = [("small", torch.ones(5)), ("big", big), ("after", torch.zeros(2))]
+    with SharedMemoryBucketWriter(bucket_mb=1) as writer:
+        received = [(n, t.clone()) for bucket in writer.pack(1, sent) for n, t in read_bucket(bucket)]
+    assert all(same_bytes(a, b) for (_, a), (_, b) in zip(received, sent, strict=True))
+
+
+def digest_of(tensors: list[tuple[str, torch.Tensor]]) -> str:
+    with SharedMemoryBucketWriter(bucket_mb=1) as writer:
+        *_, last = writer.pack(1, tensors)
+    return last.digest
+
+
+def test_digest_sees_order_names_shapes_types_and_bytes():
+    a, b = torch.arange(6.0), torch.ones(6)
+    digests = {
+        digest_of([("a", a), ("b", b)]),
+        digest_of([("b", b), ("a", a)]),
+        digest_of([("b", a), ("a", b)]),
+        digest_of([("a", a.view(2, 3)), ("b", b)]),
+        digest_of([("a", a.view(torch.int32)), ("b", b)]),
+        digest_of([("a", a + 1), ("b", b)]),
+        digest_of([("a", a)]),
+    }
+    assert len(digests) == 7
+    assert digest_of([("a", a), ("b", b)]) in digests
+
+
+def test_digest_does_not_depend_on_the_bucket_size():
+    sent = [(f"w{i}", torch.full((MIB_OF_FLOATS // 3,), float(i))) for i in range(5)]
+    with SharedMemoryBucketWriter(bucket_mb=4) as writer:
+        (bucket,) = writer.pack(1, sent)
+    assert bucket.digest == digest_of(sent)
+
+
+def _sum_in_another_process(bucket: WeightBucket, answers) -> None:
+    ((_, view),) = read_bucket(bucket)
+    answers.put(float(view.sum()))
+    view.zero_()
+
+
+def test_another_process_reads_but_cannot_write():
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    with SharedMemoryBucketWriter(bucket_mb=1) as writer:
+        (bucket,) = writer.pack(1, [("w", torch.arange(10.0))])
+        child = context.Process(target=_sum_in_another_process, args=(bucket, answers))
+        child.start()
+        assert answers.get(timeout=60) == 45.0
+        child.join()
+        ((_, view),) = read_bucket(bucket)
+        assert float(view.sum()) == 45.0
+
+
+def blocks_mapped() -> int:
+    return Path("/proc/self/maps").read_text().count("memfd:azr-weights")
+
+
+def test_memory_is_freed_after_a_failure():
+    def failing():
+        yield "w", torch.ones(3)
+        raise RuntimeError("a rank died")
+
+    gc.collect()
+    before = blocks_mapped()
+    with pytest.raises(RuntimeError, match="a rank died"), SharedMemoryBucketWriter(bucket_mb=1) as writer:
+        list(writer.pack(1, failing()))
+    gc.collect()
+    assert blocks_mapped() == before
+
+
+def test_a_closed_block_is_refused_in_one_sentence():
+    with SharedMemoryBucketWriter(bucket_mb=1) as writer:
+        (bucket,) = writer.pack(1, [("w", torch.ones(3))])
+    with pytest.raises(ValueError, match="same node"):
+        read_bucket(replace(bucket, channel=bucket.channel + "9999"))
+
+
+def test_bucket_size_is_checked():
+    with pytest.raises(ValueError, match="bucket_mb"):
+        SharedMemoryBucketWriter(bucket_mb=0)

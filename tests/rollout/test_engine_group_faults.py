@@ -1,0 +1,251 @@
+"""Engines are killed for real amid generation, sleep and a push: nothing is lost but time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+import torch
+from ray.actor import ActorHandle
+
+from azr.config import Config, ModelConfig, RolloutConfig, TrainConfig
+from azr.records import Completion
+from azr.rollout import engine_slot as seat
+from azr.rollout.engine_group import EngineGroup
+from azr.rollout.engine_slot import Berth
+from azr.train import dispatch
+from azr.train.policy import PolicyWorker, PushReport
+from azr.train.worker_group import RoleGroup
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+MODEL = Path(__file__).parents[2] / "data" / "azr_14m_base"
+TOKENS = 96
+CONFIG = Config(
+    model=ModelConfig(path=str(MODEL)),
+    rollout=RolloutConfig(
+        engines=2, max_prompt_tokens=64, max_response_tokens=TOKENS, max_concurrent=16, cpu_kv_cache_gib=0.125
+    ),
+    train=TrainConfig(device="cpu", dtype="float32", cpu_threads=1, policy_lr=1e-3, tokens_per_micro_batch=2048),
+)
+
+
+@dataclass
+class Parts:
+    """Two engines and the policy whose weights they serve."""
+
+    engines: EngineGroup
+    policy: RoleGroup
+    version: int = 0
+
+    async def learn(self) -> None:
+        """Move the policy far enough to tell its weights from those on disk."""
+        completions = [c for answer in await asyncio.gather(*self.ask(4)) for c in answer]
+        tokens = sum(len(c.response_ids) for c in completions)
+        columns = {"advantages": torch.randn(tokens, generator=torch.Generator().manual_seed(self.version))}
+        await dispatch.update_policy(self.policy, completions, columns, CONFIG.train)
+
+    async def push(self, send=None) -> PushReport:
+        self.version += 1
+        send = send or partial(dispatch.push_weights, self.policy, train=CONFIG.train)
+        return await self.engines.push(self.version, send)
+
+    def ask(self, requests: int) -> list[asyncio.Task[list[Completion]]]:
+        dice = random.Random(requests)
+        prompts = [[dice.randrange(20, 200) for _ in range(32)] for _ in range(requests)]
+        return [asyncio.create_task(self.engines.generate(p, n=2, max_tokens=TOKENS)) for p in prompts]
+
+    async def check(self) -> None:
+        """Both engines serve the policy's own weights and say so."""
+        for actor in self.engines.actors:
+            answer = await actor.generate.remote(list(range(30, 60)), n=4, max_tokens=16, temperature=1.0)
+            assert {c.weight_version for c in answer} == {self.version} == {await actor.ping.remote()}
+            scores = await dispatch.logprobs(self.policy, answer, CONFIG.train)
+            sampled = torch.tensor([x for c in answer for x in c.logprobs])
+            assert float((scores.logprobs - sampled).abs().mean()) < 1e-3
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def parts(ray_cluster: None) -> AsyncIterator[Parts]:
+    options = {"num_cpus": 0.2}
+    engines, policy = await asyncio.gather(
+        EngineGroup.start(CONFIG, [Berth(options)] * 2),
+        RoleGroup.start("policy", PolicyWorker, [options], CONFIG, "cpu"),
+    )
+    yield Parts(engines, policy)
+    await asyncio.gather(engines.shutdown(), policy.shutdown())
+
+
+async def processes(actor: ActorHandle) -> dict[str, psutil.Process]:
+    """The actor's own and that of its core."""
+    own = psutil.Process(await actor.__ray_call__.remote(lambda _: os.getpid()))
+    children: list[psutil.Process] = []
+    for _ in range(100):
+        children = own.children()
+        cores = [child for child in children if "EngineCore" in child.name()]
+        if len(cores) == 1:
+            return {"actor": own, "core": cores[0]}
+        await asyncio.sleep(0.3)
+    raise AssertionError(f"an engine has one core among its children, not {children}")
+
+
+async def answered(requests: Sequence[asyncio.Task[list[Completion]]], version: int) -> float:
+    """Seconds until all were answered, by engines with these weights."""
+    began = time.monotonic()
+    answers = await asyncio.wait_for(asyncio.gather(*requests), 500)
+    assert [len(answer) for answer in answers] == [2] * len(requests)
+    assert {c.weight_version for answer in answers for c in answer} == {version}
+    return time.monotonic() - began
+
+
+async def gone(*dead: psutil.Process) -> bool:
+    _, alive = await asyncio.to_thread(psutil.wait_procs, dead, 30)
+    return not alive
+
+
+def deaths(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    caplog.clear()
+    return found
+
+
+async def test_an_actor_killed_amid_generation(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:
+    await parts.learn()
+    await parts.push()
+    first, second = parts.engines.actors
+    dead = await processes(first)
+    requests = parts.ask(40)
+    await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
+    dead["actor"].send_signal(signal.SIGKILL)
+    print(f"\n40 requests answered {await answered(requests, parts.version):.1f} s after an actor's death")
+    assert parts.engines.restarts == 1
+    assert parts.engines.actors[0] != first and parts.engines.actors[1] == second
+    assert await gone(*dead.values())
+    (said,) = deaths(caplog)
+    assert said.startswith("rollout engine 0 died when it was to generate") and "\n" not in said
+    await parts.check()
+
+
+async def test_a_killed_and_a_silent_core_amid_generation(
+    parts: Parts, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seat, "WATCH_S", 2.0)
+    monkeypatch.setattr(seat, "PING_S", 15.0)
+    before = parts.engines.restarts
+    dead = [await processes(actor) for actor in parts.engines.actors]
+    requests = parts.ask(40)
+    await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
+    dead[0]["core"].send_signal(signal.SIGKILL)
+    dead[1]["core"].send_signal(signal.SIGSTOP)
+    print(f"\n40 requests answered {await answered(requests, parts.version):.1f} s after the end of both cores")
+    assert parts.engines.restarts == before + 2
+    assert await gone(*dead[0].values(), *dead[1].values())
+    assert sorted(said[:16] for said in deaths(caplog)) == ["rollout engine 0", "rollout engine 1"]
+    await parts.check()
+
+
+async def test_an_actor_killed_in_sleep_and_a_core_amid_the_push(
+    parts: Parts, caplog: pytest.LogCaptureFixture
+) -> None:
+    await parts.learn()
+    await parts.push()
+    before = parts.engines.restarts
+    sleeper, pushed = [await processes(actor) for actor in parts.engines.actors]
+    sleeper["actor"].send_signal(signal.SIGKILL)
+    await parts.engines.sleep()
+    assert parts.engines.restarts == before
+    began = time.monotonic()
+    await parts.engines.wake()
+    print(f"\nawake {time.monotonic() - began:.1f} s after wake() found an engine dead")
+    assert parts.engines.restarts == before + 1
+    # It has not got the others' weights, and serves no older ones.
+    early = asyncio.ensure_future(parts.engines.actors[0].generate.remote([40], n=1, max_tokens=1, temperature=1.0))
+    done, _ = await asyncio.wait([early], timeout=1)
+    assert not done
+
+    async def send(version: int, actors: Sequence[ActorHandle]) -> PushReport:
+        sending = asyncio.create_task(dispatch.push_weights(parts.policy, version, actors, CONFIG.train))
+        if pushed["core"].is_running():
+            while await actors[1].__ray_call__.remote(lambda engine: engine._updating) != version:
+                await asyncio.sleep(0.01)
+            pushed["core"].send_signal(signal.SIGKILL)
+        return await sending
+
+    began = time.monotonic()
+    report = await parts.push(send)
+    print(f"pushed {time.monotonic() - began:.1f} s after a push began that a core did not survive")
+    assert report.version == parts.version
+    assert parts.engines.restarts == before + 2
+    ((late,),) = [await early]
+    assert late.weight_version == parts.version
+    assert await gone(*sleeper.values(), *pushed.values())
+    assert [said[:16] for said in deaths(caplog)] == ["rollout engine 0", "rollout engine 1"]
+    await parts.check()
+
+
+class Mortal:
+    """An engine that dies of what the test says, so that many deaths take little time."""
+
+    def __init__(self, model_path: str, *_: object, **__: object) -> None:
+        self.dies_of = Path(model_path)
+
+    async def _act(self, name: str) -> None:
+        if name in self.dies_of.read_text().split():
+            os._exit(1)
+
+    async def start(self) -> None:
+        await self._act("start")
+
+    async def ping(self) -> int:
+        return 0
+
+    async def generate(self, prompt_ids: list[int], **_: object) -> list[int]:
+        await self._act("generate")
+        if prompt_ids == [0]:
+            raise ValueError("no prompt")
+        return prompt_ids
+
+    async def shutdown(self) -> None:
+        pass
+
+
+async def test_deaths_without_end_are_an_error_and_hundreds_of_requests_one_death(
+    ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seat, "RolloutEngine", Mortal)
+    dies_of = tmp_path / "dies_of"
+    dies_of.write_text("")
+    group = await EngineGroup.start(Config(model=ModelConfig(path=str(dies_of))), [Berth({"num_cpus": 0.1})])
+    ask = partial(group.generate, n=1, max_tokens=1)
+    assert await ask([1]) == [1]
+    with pytest.raises(ValueError, match="no prompt"):
+        await ask([0])
+    assert group.restarts == 0
+
+    dies_of.write_text("generate")
+    crowd = [asyncio.create_task(ask([7, number])) for number in range(300)]
+    while group.restarts == 0:
+        await asyncio.sleep(0.01)
+    dies_of.write_text("")
+    assert await asyncio.gather(*crowd) == [[7, number] for number in range(300)]
+    assert group.restarts <= 2
+
+    dies_of.write_text("generate")
+    with pytest.raises(
+        RuntimeError, match=r"request \d+ \(3 prompt tokens, 1 samples\) is given up.* 3 engines.*engine 0"
+    ):
+        await ask([1, 2, 3])
+    dies_of.write_text("start")
+    with pytest.raises(RuntimeError, match="engine 0 was lost 3 times and answered nothing in between"):
+        await asyncio.gather(*(ask([1]) for _ in range(50)))
+    await group.shutdown()

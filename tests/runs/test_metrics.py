@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+
+from azr.records import Role
+from azr.runs.metrics import (
+    check_finite,
+    funnel_metrics,
+    solve_rates,
+    step_metrics,
+    throughput,
+    trajectory_metrics,
+    valid_rate,
+)
+from azr.tasks.base import Refusal
+from tests.runs.factory import Counts, trajectory
+
+
+def test_trajectories_become_means_per_kind_and_role() -> None:
+    metrics = trajectory_metrics(
+        [
+            trajectory(Role.SOLVER, reward=1.0, accuracy=1.0, length=4),
+            trajectory(Role.SOLVER, reward=-0.5, accuracy=0.0, length=8, finish="length"),
+            trajectory(Role.PROPOSER, "abduction", reward=0.25, version=5),
+        ]
+    )
+    assert metrics == {
+        "abduction/proposer/trajectories": 1,
+        "abduction/proposer/reward": 0.25,
+        "abduction/proposer/response_length": 2.0,
+        "abduction/proposer/truncated": 0.0,
+        "deduction/solver/trajectories": 2,
+        "deduction/solver/reward": 0.25,
+        "deduction/solver/response_length": 6.0,
+        "deduction/solver/truncated": 0.5,
+        "deduction/solver/accuracy": 0.5,
+        "weight_version": 5,
+    }
+
+
+def test_the_funnel_is_counted_step_by_step() -> None:
+    refused = Counter({Refusal.MALFORMED: 3, Refusal.DUPLICATE: 1, Refusal.LOST: 2})
+    metrics = funnel_metrics("deduction", Counts(10, refused, [0.0, 0.25, 0.25, 1.0]), 4)
+    assert metrics["deduction/proposer/funnel/proposed"] == 10
+    assert metrics["deduction/proposer/funnel/valid"] == 4
+    assert [metrics[f"deduction/proposer/funnel/{reason}"] for reason in Refusal] == [3, 0, 0, 0, 0, 1, 0, 2]
+    assert metrics["deduction/proposer/valid_rate"] == 0.5
+    assert metrics["deduction/proposer/solve_rate_hist"] == [1, 2, 0, 0, 1]
+    assert metrics["deduction/proposer/solve_rate"] == 0.375
+    assert metrics["deduction/proposer/learnable_rate"] == 0.5
+
+
+def test_what_was_not_measured_has_no_key() -> None:
+    nothing = step_metrics([], {"error": Counts()}, 4, {"critic": {"loss": None}, "policy": {"loss": 0.0}})
+    assert "critic/loss" not in nothing and nothing["policy/loss"] == 0.0
+    assert {name for name in nothing if not name.startswith("error/proposer/funnel/")} == {"policy/loss"}
+    lost = funnel_metrics("error", Counts(2, Counter({Refusal.LOST: 2})), 4)
+    assert "error/proposer/valid_rate" not in lost
+    assert valid_rate(nothing) is None and valid_rate(lost) is None and valid_rate({}) is None
+
+
+def test_rates_of_a_step_are_read_from_its_metrics() -> None:
+    funnels = {"deduction": Counts(4, Counter({Refusal.FAILED: 1}), [1.0] * 3), "abduction": Counts(4, Counter(), [])}
+    trajectories = [trajectory(Role.SOLVER, accuracy=1.0), trajectory(Role.SOLVER, "abduction", accuracy=0.0)]
+    metrics = step_metrics(trajectories, funnels, 2, {})
+    assert valid_rate(metrics) == 7 / 8
+    assert solve_rates(metrics) == {"abduction": 0.0, "deduction": 1.0}
+
+
+def test_throughput_is_known_only_for_phases_that_took_time() -> None:
+    assert throughput({"solve": 100, "propose": 7, "estimate": 5}, {"solve": 4.0, "estimate": 0.0}) == {"solve": 25.0}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_numbers_of_a_diverged_run_are_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match=r"policy/loss is (nan|-?inf) in step 3, so training has diverged"):
+        check_finite(3, {"a/hist": [1, 2], "policy/loss": bad})

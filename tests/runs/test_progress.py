@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import pty
+import time
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from azr.runs.display import LiveDisplay, PlainDisplay, Progress, open_progress
+from azr.runs.metrics import Metrics
+from azr.runs.progress import ProgressState, duration, share
+
+METRICS: Metrics = {
+    "deduction/proposer/funnel/proposed": 12,
+    "deduction/proposer/funnel/valid": 10,
+    "deduction/proposer/funnel/lost": 1,
+    "deduction/solver/accuracy": 0.41,
+    "abduction/solver/accuracy": 1.0,
+    "policy/loss": -0.01234,
+}
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_line_says_what_goes_on_how_far_it_is_and_what_is_left() -> None:
+    clock = Clock()
+    state = ProgressState(24, clock=clock)
+    state.phase("start engines").declared = 1
+    clock.now = 40.0
+    assert state.line() == "starting · start engines 40 s · 40 s · time left known after step 1"
+    state.step_begun()
+    clock.now = 50.0
+    assert state.line() == "step 1/24 · 10 s · time left known after step 1"
+    clock.now = 60.0
+    assert state.step_done() == 20.0
+    state.phase("propose").declared = 36
+    state.phase("propose").done = 36
+    state.phase("solve").entered, state.phase("solve").done = 5, 2
+    clock.now = 70.0
+    assert state.line() == "step 2/24 · solve 2/5 · 10 s · about 8 min left"
+
+
+def test_after_the_last_step_a_run_is_ending() -> None:
+    clock = Clock()
+    state = ProgressState(1, clock=clock)
+    state.step_begun()
+    state.step_done()
+    clock.now = 3.0
+    assert state.line() == "ending · 3 s"
+
+
+def test_time_left_is_at_most_what_the_run_may_take() -> None:
+    clock = Clock()
+    state = ProgressState(1000, max_minutes=2, clock=clock)
+    clock.now = 20.0
+    state.step_begun()
+    clock.now = 50.0
+    state.step_done()
+    assert state.remaining_s() == 70.0
+    clock.now = 130.0
+    assert state.remaining_s() == 0.0
+
+
+def test_time_left_is_the_median_of_past_steps_times_what_is_left() -> None:
+    clock = Clock()
+    state = ProgressState(6, clock=clock)
+    assert state.remaining_s() is None
+    for seconds in (100.0, 10.0, 12.0):
+        clock.now += seconds
+        state.step_done()
+    assert state.remaining_s() == 36.0
+    clock.now += 5.0
+    assert state.remaining_s() == 31.0
+    clock.now += 500.0
+    assert state.remaining_s() == 24.0
+
+
+def test_a_step_ends_in_one_summary_line() -> None:
+    clock = Clock()
+    state = ProgressState(3, first_step=2, clock=clock)
+    clock.now = 21.0
+    seconds = state.step_done()
+    summary = "step 2/3 · valid 91% · solve ded .41 abd 1.0 · loss -0.0123 · 21 s · about 21 s left"
+    assert state.summary(2, METRICS, seconds) == summary
+    state.step_done()
+    assert state.summary(3, {}, 1.0) == "step 3/3 · 1 s"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(8.2, "8 s"), (89.0, "89 s"), (90.0, "2 min"), (5399.0, "1 h 30 min"), (11100.0, "3 h 05 min")],
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("rate", "text"), [(0.0, ".00"), (0.414, ".41"), (0.994, ".99"), (0.996, "1.0"), (1.0, "1.0")])
+def test_shares_take_three_characters(rate: float, text: str) -> None:
+    assert share(rate) == text
+
+
+def test_without_a_terminal_lines_follow_what_moves(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "azr")
+    stream = io.StringIO()
+    progress = Progress(PlainDisplay(stream, interval_s=0.02, patience=10**6))
+    progress.start(2)
+    progress.step_begun()
+    progress.phase("propose", 3)
+    progress.advance("propose")
+    until(lambda: "propose 1/3" in stream.getvalue())
+    progress.enter("solve")
+    progress.enter("solve")
+    progress.advance("solve")
+    until(lambda: "solve 1/2" in stream.getvalue())
+    time.sleep(0.2)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) <= 6 and len(set(lines)) == len(lines)
+    progress.step_done(1, METRICS)
+    progress.note("a word\nor two")
+    progress.close()
+    progress.close()
+    assert "step 1/2 · valid 91%" in stream.getvalue()
+    assert stream.getvalue().endswith("a word\nor two\n")
+    assert any(message.startswith("step 1/2 · valid 91%") for message in caplog.messages)
+
+
+def test_a_long_silence_is_broken() -> None:
+    stream = io.StringIO()
+    progress = Progress(PlainDisplay(stream, interval_s=0.01, patience=3))
+    progress.start(2)
+    progress.phase("train policy", 1)
+    until(lambda: stream.getvalue().count("train policy 0 s") >= 3)
+    progress.close()
+
+
+def test_switched_off_only_what_stays_is_printed() -> None:
+    stream = io.StringIO()
+    progress = open_progress(False, stream)
+    progress.start(1)
+    progress.phase("propose", 3)
+    progress.step_done(1, METRICS)
+    progress.close()
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+def test_a_stream_that_is_no_terminal_gets_plain_lines() -> None:
+    stream = io.StringIO()
+    progress = open_progress(True, stream)
+    progress.start(1)
+    progress.note("[bold]as it is[/bold]")
+    progress.close()
+    assert stream.getvalue() == "[bold]as it is[/bold]\n"
+
+
+def test_a_terminal_gets_a_live_table_and_keeps_the_notes() -> None:
+    reader, writer = pty.openpty()
+    os.set_blocking(reader, False)
+    seen = bytearray()
+
+    def shows(*words: str) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            seen.extend(os.read(reader, 65536))
+        return all(word.encode() in seen for word in words)
+
+    with os.fdopen(writer, "w") as stream:
+        console = Console(file=stream, width=100, height=20, force_terminal=True)
+        with contextlib.closing(Progress(LiveDisplay(console))) as progress:
+            progress.start(24)
+            progress.step_begun()
+            progress.phase("propose", 36)
+            progress.advance("propose", 12)
+            progress.note("[tag] stays")
+            until(lambda: shows("[tag] stays", "step 1/24 · propose 12/36", "━━━"))
+            progress.step_done(1, METRICS)
+            until(lambda: shows("step 1/24 · valid 91%"))
+    os.close(reader)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from azr.config import Config, RunConfig
+from azr.config_tree import from_yaml
+from azr.runs.run_dir import RunDirectory, check_free, log_to, stop_logging
+
+
+def config(root: Path, name: str = "first") -> Config:
+    return replace(Config(), run=RunConfig(root=str(root), name=name))
+
+
+def test_the_saved_config_reads_back_as_the_same_config(tmp_path: Path) -> None:
+    wanted = config(tmp_path / "runs")
+    run = RunDirectory.create(wanted)
+    assert run.path == tmp_path / "runs" / "first"
+    assert from_yaml(run.config.read_text()) == wanted
+    assert run.checkpoints.is_dir()
+    assert run.rollouts(12) == run.path / "rollouts" / "step_000012.jsonl.gz"
+    assert run.rollouts(12).parent.is_dir()
+
+
+def test_a_taken_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
+    RunDirectory.create(config(tmp_path))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(
+        ValueError, match=r"first already holds a run: go on with it by --resume, or choose another --run\.name"
+    ):
+        RunDirectory.create(config(tmp_path))
+    with pytest.raises(ValueError, match="already holds a run"):
+        check_free(config(tmp_path).run)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_empty_folder_is_free(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    check_free(config(tmp_path).run)
+    assert RunDirectory.create(config(tmp_path)).config.exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["first"]
+
+
+def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "first").touch()
+    with pytest.raises(ValueError, match="first is a file"):
+        RunDirectory.create(config(tmp_path))
+
+
+def test_a_root_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"choose another --run\.root"):
+        RunDirectory.create(config(tmp_path / "file" / "runs"))
+
+
+def test_two_runs_racing_for_a_folder_leave_one_winner_and_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The loser looked before the winner was there: only the rename can tell.
+    winner = RunDirectory.create(config(tmp_path))
+    looks: list[RunConfig] = []
+    monkeypatch.setattr("azr.runs.run_dir.check_free", lambda run: looks.append(run) if not looks else check_free(run))
+    with pytest.raises(ValueError, match="already holds a run"):
+        RunDirectory.create(config(tmp_path))
+    assert list(tmp_path.iterdir()) == [winner.path]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/tmp/x", "a/"])
+def test_a_name_is_one_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="must be the name of one folder"):
+        RunDirectory.create(config(tmp_path, name))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_log_holds_what_is_logged_while_it_is_attached(tmp_path: Path) -> None:
+    handler = log_to(tmp_path / "log.txt")
+    logging.getLogger("azr.somewhere").info("during")
+    stop_logging(handler)
+    logging.getLogger("azr.somewhere").info("after")
+    (line,) = (tmp_path / "log.txt").read_text().splitlines()
+    assert line.endswith("INFO azr.somewhere: during")

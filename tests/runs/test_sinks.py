@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from azr.records import Role, Task
+from azr.runs.sinks import JsonLines, MetricsLog, TaskLog, TensorBoardMirror, write_rollouts
+from tests.runs.factory import trajectory
+
+
+def read(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_step_is_one_line_that_is_on_disk_at_once(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.write(1, {"policy/loss": 0.5, "x/hist": [1, 0]})
+    assert read(tmp_path / "metrics.jsonl") == [{"step": 1, "policy/loss": 0.5, "x/hist": [1, 0]}]
+    log.close()
+    again = MetricsLog(tmp_path / "metrics.jsonl")
+    again.write(2, {})
+    again.close()
+    assert [line["step"] for line in read(tmp_path / "metrics.jsonl")] == [1, 2]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_nan_and_infinity_never_reach_a_file(tmp_path: Path, bad: float) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    with pytest.raises(ValueError, match="training has diverged"):
+        log.write(1, {"policy/entropy": 1.0, "policy/loss": bad})
+    log.close()
+    lines = JsonLines(tmp_path / "lines.jsonl")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        lines.write([{"nested": {"reward": bad}}])
+    lines.close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == (tmp_path / "lines.jsonl").read_bytes() == b""
+
+
+def test_tasks_are_appended_whole(tmp_path: Path) -> None:
+    task = Task(
+        id="1",
+        kind="deduction",
+        program="def f(s):\n    return s",
+        inputs=("'\ud800ü'",),
+        outputs=("'\ud800ü'",),
+        fingerprint="f",
+        parents=("0",),
+        solve_rate=0.5,
+    )
+    log = TaskLog(tmp_path / "tasks.jsonl")
+    log.write([task])
+    log.write([task, task])
+    log.close()
+    lines = read(tmp_path / "tasks.jsonl")
+    assert len(lines) == 3
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in lines[0].items()}
+    assert Task(**fields) == task  # type: ignore[arg-type]
+
+
+async def test_rollouts_are_decoded_and_written_off_the_event_loop(tmp_path: Path) -> None:
+    threads: set[int] = set()
+
+    def decode(ids: Sequence[int]) -> str:
+        threads.add(threading.get_ident())
+        return " ".join(map(str, ids))
+
+    path = tmp_path / "step_000003.jsonl.gz"
+    await write_rollouts(path, 3, [trajectory(Role.SOLVER, accuracy=1.0), trajectory(Role.PROPOSER)], decode)
+    assert threads and threading.get_ident() not in threads
+    with gzip.open(path, "rt") as file:
+        solver, proposer = map(json.loads, file)
+    assert solver == {
+        "step": 3,
+        "role": "solver",
+        "kind": "deduction",
+        "task_id": "000001-deduction-0001",
+        "group": "solve:1:000001-deduction-0001",
+        "prompt": "1 2 3",
+        "response": "0 1",
+        "reward": 1.0,
+        "reward_parts": {"right": 1.0},
+        "accuracy": 1.0,
+        "finish_reason": "stop",
+        "weight_version": 4,
+    }
+    assert proposer["accuracy"] is None and proposer["role"] == "proposer"
+
+
+async def test_rollouts_that_cannot_be_written_whole_do_not_appear(tmp_path: Path) -> None:
+    path = tmp_path / "step_000001.jsonl.gz"
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        await write_rollouts(path, 1, [trajectory(Role.SOLVER, reward=math.nan)], str)
+    assert not path.exists()
+
+
+def test_tensorboard_shows_the_same_numbers(tmp_path: Path) -> None:
+    mirror = TensorBoardMirror(tmp_path)
+    mirror.write(1, {"policy/loss": 0.5, "deduction/proposer/solve_rate_hist": [1, 0, 2], "executor/calls": 7})
+    mirror.write(2, {"policy/loss": 0.25, "deduction/proposer/solve_rate_hist": [0, 3, 0]})
+    mirror.close()
+    events = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "histograms": 0}).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("policy/loss")] == [(1, 0.5), (2, 0.25)]
+    assert [event.value for event in events.Scalars("executor/calls")] == [7.0]
+    first, second = (event.histogram_value for event in events.Histograms("deduction/proposer/solve_rate_hist"))
+    assert (first.min, first.max, first.num, first.sum, first.sum_squares) == (0.0, 1.0, 3.0, 2.0, 2.0)
+    assert list(first.bucket) == [1.0, 0.0, 2.0] and list(first.bucket_limit) == [0.25, 0.75, 1.25]
+    assert (second.min, second.max, list(second.bucket)) == (0.5, 0.5, [0.0, 3.0, 0.0])

@@ -1,0 +1,144 @@
+"""In a deterministic run a round's outcome does not hang on who finished first."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+
+from azr.config import Config, IntrinsicRewardConfig, RewardConfig, RunConfig
+from azr.records import CallResult, CallStatus, Completion, ExecutionRequest, ExecutionResult, Role
+from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.ordering import Turns, in_order, seed_of
+from azr.selfplay.players import Proposer, Solver
+from azr.selfplay.round import Round, RoundResult
+from azr.tasks.base import Refusal
+from azr.tasks.registry import KINDS
+from tests.selfplay.test_round import CONFIG, LANGUAGE, completion, proposal, replace_play
+
+PLAY = replace_play(
+    replace(
+        CONFIG,
+        run=RunConfig(deterministic=True),
+        reward=RewardConfig(intrinsic=IntrinsicRewardConfig(answer_diversity=0.5)),
+    ),
+    kinds=("deduction", "abduction"),
+    proposer_prompts=12,
+    solver_prompts=5,
+    task_filter="non_extremes",
+    buffer_capacity=6,
+)
+"""More proposals than solves, few distinct programs, a filter and a buffer that overflows: all that order can touch."""
+
+
+class Delays:
+    """Model and executor whose answers are decided by what is asked, and whose haste is not."""
+
+    def __init__(self, seed: int, lost: str = "nothing") -> None:
+        self._dice, self._lost = random.Random(seed), lost
+
+    async def _wait(self) -> None:
+        for _ in range(self._dice.randrange(12)):
+            await asyncio.sleep(0)
+
+    async def generate(
+        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+    ) -> list[Completion]:
+        await self._wait()
+        dice = random.Random(f"{seed}/{prompt_ids}")
+        if LANGUAGE.text(prompt_ids).startswith("<|propose|>"):
+            spaces = " " * dice.randint(1, 3)
+            return [completion(prompt_ids, proposal(f"a +{spaces}{dice.randint(1, 8)}", str(dice.randint(1, 2))))]
+        tag = "output" if "<|deduction|>" in LANGUAGE.text(prompt_ids) else "input"
+        return [completion(prompt_ids, f"<|{tag}|>{dice.randint(2, 4)}<|end|>") for _ in range(n)]
+
+    async def execute(self, request: ExecutionRequest) -> ExecutionResult:
+        await self._wait()
+        space: dict = {}
+        exec(request.program, space)  # only programs from above come here
+        lost = self._lost in request.program
+        calls = [
+            CallResult(status=CallStatus.LOST)
+            if lost
+            else CallResult(status=CallStatus.OK, value=str(space["f"](int(text))))
+            for text in request.inputs
+        ]
+        return ExecutionResult(outputs=tuple(calls), deterministic=True)
+
+
+async def play(config: Config, world: Delays) -> tuple[RoundResult, dict]:
+    """A seeding round and two steps; the result of the last."""
+    buffer = TaskBuffer(config.selfplay.kinds, config.selfplay.buffer_capacity)
+    for kind in config.selfplay.kinds:
+        buffer.reserve(KINDS[kind].seed())
+        buffer.add(KINDS[kind].seed())
+    parts = (config, LANGUAGE, world, world)
+
+    def round_(step: int, name: str) -> Round:
+        return Round(config, step, name, buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
+
+    await round_(0, "seed0").seed()
+    await round_(1, "000001").play()
+    result = await round_(2, "000002").play()
+    return result, {kind: buffer.tasks(kind) for kind in config.selfplay.kinds}
+
+
+@pytest.mark.parametrize("play_options", [{}, {"new_tasks": False}, {"proposer_prompts": 3, "solver_prompts": 9}])
+async def test_rounds_are_equal_whatever_the_order_in_which_things_finish(play_options):
+    config = replace_play(PLAY, **play_options)
+    first = await play(config, Delays(0))
+    assert first[0].trajectories and all(len(tasks) > 2 for tasks in first[1].values())
+    for seed in range(1, 15):
+        assert await play(config, Delays(seed)) == first
+
+
+async def test_the_orders_that_are_tried_matter():
+    """Otherwise the test above would say nothing."""
+    loose = replace(PLAY, run=RunConfig(deterministic=False))
+    first, _ = await play(loose, Delays(0))
+    assert first.funnels["deduction"].refused[Refusal.DUPLICATE] > 0
+    results = [await play(loose, Delays(seed)) for seed in range(1, 15)]
+    assert any(result.trajectories != first.trajectories for result, _ in results)
+
+
+async def test_lost_proposals_give_their_fingerprint_back_after_the_round():
+    result, tasks = await play(PLAY, Delays(0, lost="1"))
+    assert result.ungraded and result.funnels["deduction"].refused[Refusal.LOST]
+    assert not any("1" in task.program for task in tasks["deduction"][1:])
+    assert await play(PLAY, Delays(5, lost="1")) == (result, tasks)
+
+
+async def test_other_seeds_give_other_rounds():
+    first, _ = await play(PLAY, Delays(0))
+    other, _ = await play(replace(PLAY, run=RunConfig(deterministic=True, seed=2)), Delays(0))
+    assert first.trajectories != other.trajectories
+
+
+async def test_of_equal_proposals_the_first_by_number_is_kept():
+    turns, passed = Turns(ordered=True), []
+
+    async def pass_by(number: int) -> None:
+        async with turns.turn(number):
+            passed.append(number)
+
+    await asyncio.gather(*map(pass_by, (3, 1, 0, 2)))
+    assert passed == [0, 1, 2, 3]
+    turns, passed = Turns(ordered=False), []
+    await asyncio.gather(*map(pass_by, (3, 1, 0, 2)))
+    assert passed == [3, 1, 0, 2]
+
+
+async def test_trajectories_of_one_group_are_sorted_too():
+    result, _ = await play(PLAY, Delays(0))
+    shuffled = random.Random(0).sample(result.trajectories, len(result.trajectories))
+    assert in_order(shuffled) == result.trajectories
+    assert {t.role for t in result.trajectories} == {Role.PROPOSER, Role.SOLVER}
+
+
+def test_seeds_are_the_same_in_every_process_and_far_apart():
+    assert seed_of(1, "000001", "solve", 3) == 270069199697057
+    seeds = {seed_of(1, name, kind, number) for name in "abc" for kind in "xy" for number in range(500)}
+    assert len(seeds) == 3000 and all(0 <= seed < 2**48 for seed in seeds)

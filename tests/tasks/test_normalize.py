@@ -1,0 +1,88 @@
+import ast
+
+import pytest
+
+from azr.tasks.normalize import fingerprint, normalise, order_suspect, parse_program
+
+PLAIN = "def f(a):\n    b = a + 1\n    return b"
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "def f(x):\n    total = x + 1\n    return total",
+        'def f(a: int) -> int:\n    "adds one"\n    b: int = a+1 # one more\n\n    return (b)',
+    ],
+)
+def test_layout_comments_annotations_and_local_names_do_not_matter(same):
+    assert fingerprint(same) == fingerprint(PLAIN)
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["def f(a):\n    b = a + 2\n    return b", "def f(a):\n    b = a + 1\n    return a", "def f(a):\n    return a + 1"],
+)
+def test_what_is_computed_does(other):
+    assert fingerprint(other) != fingerprint(PLAIN)
+
+
+def test_extra_parts_cannot_run_into_each_other():
+    assert fingerprint(PLAIN, "1", "2") != fingerprint(PLAIN, "12", "")
+
+
+def test_builtins_keep_their_names():
+    assert "sorted" in normalise("def f(a):\n    return sorted(a)")
+
+
+@pytest.mark.parametrize("name", ["handler", "e"])
+def test_exception_names_are_local(name):
+    program = "def f(a):\n    try:\n        return 1 / a\n    except ZeroDivisionError as {0}:\n        return str({0})"
+    assert fingerprint(program.format(name)) == fingerprint(program.format("x"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x = 1",
+        "def f(",
+        "def f():\n    pass",
+        "\0",
+        "(" * 5000,
+        "def g(a): return a",
+        "def f(a):\n    return a" + " + 1" * 330,
+        "def f(a):\n    return a" + "[0]" * 400,
+        "def f(a):\n    return a #" + "a" * 10_000_000,
+    ],
+)
+def test_other_texts_are_no_task_programs(text):
+    assert parse_program(text) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs"),
+    [
+        ("{x, 'a'}", ()),
+        ("[y for y in {z for z in x}]", ()),
+        ("list(set(x))", ()),
+        ("list(map(frozenset, x))", ()),
+        ("sorted(x, key=id)", ()),
+        ("hash(x) % 2", ()),
+        ("x.__hash__()", ()),
+        ("list(x.keys() & x)", ()),
+        ("list(x - x.items())", ()),
+        ("list(x)", ("{'a', 'b'}",)),
+        ("list(x)", ("1, [(frozenset(), 2)]",)),
+        ("list(x)", ("{'a': {1: set()}}",)),
+        ("list(x)", ("{frozenset({1}): 1}",)),
+    ],
+)
+def test_results_that_may_hang_on_hashes_are_suspect(body, inputs):
+    assert order_suspect(ast.parse(f"def f(x):\n    return {body}"), inputs)
+
+
+@pytest.mark.parametrize(
+    "body", ["{'a': x}", "{y: 1 for y in x}", "x.keys()", "x & 1", "sorted(x)", "{**x}", "'set(x)'"]
+)
+def test_results_that_do_not_are_not(body):
+    assert not order_suspect(ast.parse(f"def f(x):\n    return {body}"), ("{'a': [1, (2,)]}", "1, '{2}'"))

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+import torch
+
+from azr.records import ExecutionRequest, Task
+from azr.tasks.base import Proposal, Rules, Verdict
+from azr.tasks.prompts import CompactStyle
+from azr.tasks.registry import KINDS
+from tools.pretrain.corpus import batches, make_document, make_task, solver_prompt
+
+RULES = Rules(source_bytes=4096, induction_inputs=6, repeats=1)
+
+
+def test_documents_are_the_same_for_the_same_seed(corpus_config, documents):
+    rng = random.Random(0)
+    assert [make_document(rng, corpus_config) for _ in range(50)] == documents[:50]
+
+
+def test_prompts_ask_and_answers_parse_back(documents):
+    style = CompactStyle()
+    for document in documents[:300]:
+        assert document.prompt.startswith(("<|solve|>", "<|propose|>"))
+        assert document.prompt.endswith(CompactStyle.answer)
+        sections = style.parse(document.answer)
+        assert sections is not None
+        assert style.response(sections) == document.answer
+
+
+def test_every_kind_reads_its_own_proposals():
+    rng = random.Random(1)
+    for name, kind in KINDS.items():
+        for _ in range(20):
+            task = make_task(rng, name, 6)
+            sections = CompactStyle().parse(CompactStyle().response(kind.proposal(task)))
+            proposal = kind.read_proposal(sections, [task], RULES)
+            assert isinstance(proposal, Proposal)
+            assert (proposal.program, proposal.inputs) == (task.program, task.inputs)
+
+
+def test_every_kind_accepts_its_own_solutions():
+    rng = random.Random(2)
+    for name, kind in KINDS.items():
+        for _ in range(20):
+            task = make_task(rng, name, 6)
+            outcome = kind.verification(task, kind.solution(task))
+            if isinstance(outcome, ExecutionRequest):
+                assert outcome.program == task.program
+            else:
+                assert outcome is Verdict.RIGHT
+
+
+def test_a_solver_prompt_does_not_show_what_is_hidden():
+    rng = random.Random(3)
+    task: Task = make_task(rng, "induction", 6)
+    prompt = solver_prompt(KINDS["induction"], task)
+    assert task.program not in prompt
+    assert prompt.count("<|input|>") == 3
+
+
+def test_batches_pad_right_within_the_budget_and_mark_answers(compact_tokenizer, corpus_config):
+    stream = batches(compact_tokenizer, corpus_config, seed=1, tokens_per_batch=1024, pool=256)
+    for batch in islice(stream, 12):
+        assert batch.ids_BT.shape == batch.real_BT.shape == batch.answers_BT.shape
+        assert batch.ids_BT.shape[1] % 8 == 0
+        assert batch.ids_BT.shape[0] * (batch.ids_BT.shape[1] - 7) <= 1024
+        padding = batch.ids_BT == compact_tokenizer.pad_token_id
+        assert torch.equal(padding, ~batch.real_BT)
+        assert not padding[:, 0].any()
+        assert (padding[:, 1:] >= padding[:, :-1]).all(), "padding is on the right only"
+        assert batch.answers_BT.any(1).all()
+
+
+def test_batches_never_repeat_a_document(compact_tokenizer, corpus_config):
+    stream = batches(compact_tokenizer, corpus_config, seed=1, tokens_per_batch=1024, pool=256)
+    rows = [tuple(row) for batch in islice(stream, 40) for row in batch.ids_BT.tolist()]
+    stripped = [tuple(i for i in row if i) for row in rows]
+    assert len(set(stripped)) == len(stripped)

@@ -1,0 +1,16 @@
+"""The short form of `python -m tools.soak.chaos`: a few kills instead of twenty."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_a_run_that_is_killed_again_and_again_ends_whole() -> None:
+    command = [sys.executable, "-m", "tools.soak.chaos", "--kills", "2", "--steps", "6", "--seed", "4"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=570)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("every invariant held") >= 1 and "all of its 6 steps" in done.stdout

@@ -1,0 +1,84 @@
+"""Waiting, failing and ending: what a group says and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from azr.train.policy import PolicyWorker
+from azr.train.worker import RankReport, RoleWorker
+from azr.train.worker_group import RankDied, RoleGroup
+from tests.train.conftest import make_config
+
+
+class IdleWorker(RoleWorker):
+    """Joins its sister ranks and holds no model."""
+
+    def build(self) -> None:
+        self.built = True
+
+    def report(self) -> RankReport:
+        return RankReport(os.getpid(), 0, 0, 0)
+
+    def sleep_on_rank_one(self, seconds: float) -> int:
+        time.sleep(seconds * self.rank)
+        return self.rank
+
+    def refuse(self) -> None:
+        raise ValueError("the knob is wrong: turn it")
+
+    def die_on_rank_one(self) -> None:
+        """Rank 0 notices it first, as one does whose connection to a dying sister breaks."""
+        if self.rank == 0:
+            raise RuntimeError("connection closed")
+        time.sleep(0.5)
+        os._exit(3)
+
+    def fail_on_rank_zero(self) -> None:
+        if self.rank == 0:
+            raise RuntimeError("a bug")
+
+    def fill_the_disk(self) -> None:
+        raise OSError("no room")
+
+
+async def start(path: Path) -> RoleGroup:
+    return await RoleGroup.start("policy", IdleWorker, [{"num_cpus": 0.2}] * 2, make_config(path), "cpu")
+
+
+async def test_a_group_from_start_to_end(ray_cluster: None, tmp_path: Path) -> None:
+    group = await start(tmp_path)
+    pids = [report.pid for report in await group.call("report", timeout_s=60)]
+    assert await group.scatter("sleep_on_rank_one", [(0,), (0.1,)], timeout_s=60) == [0, 1]
+
+    with pytest.raises(TimeoutError, match=r"the driver waited 0.5 s for policy ranks \[1\] to nap"):
+        await group.call("sleep_on_rank_one", 3.0, timeout_s=0.5, to="nap")
+    with pytest.raises(ValueError, match=r"^the knob is wrong: turn it$"):
+        await group.call("refuse", timeout_s=60)
+    with pytest.raises(OSError, match=r"^no room$"):
+        await group.call("fill_the_disk", timeout_s=60)
+    with pytest.raises(RuntimeError, match="a bug"):
+        await group.call("fail_on_rank_zero", timeout_s=60)
+    with pytest.raises(RankDied, match="policy rank 1 died while the driver waited for it to answer die_on") as death:
+        await group.call("die_on_rank_one", timeout_s=60)
+    assert (death.value.role, death.value.rank) == ("policy", 1)
+    with pytest.raises(RankDied, match="policy rank 1 died while the driver waited for it to answer report"):
+        await group.call("report", timeout_s=60)
+
+    await group.shutdown()
+    deadline = time.monotonic() + 10
+    while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+async def test_a_missing_model_is_one_sentence(ray_cluster: None, tmp_path: Path) -> None:
+    config = make_config(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"cannot load the policy model from .*nowhere': give a folder") as error:
+        await RoleGroup.start("policy", PolicyWorker, [{"num_cpus": 0.2}], config, "cpu")
+    assert "\n" not in str(error.value)

@@ -1,0 +1,296 @@
+"""Seeded maker of small Python programs with inputs and outputs: the corpus of the project's own base model.
+
+The set of programs is closed, so that harder ones outside of it exist:
+
+* one function ``f(x)``, or ``f(x, y)`` where ``y`` stands in for one integer constant or is of the type of ``x``;
+* a chain of at most `MAX_STEPS` (4) steps, each taking the value of the step before; the last is the return;
+* a step is one expression of `EXPRESSIONS` (first step of ``f(x, y)``: or `BINARY`), one in-place change of
+  `MUTATIONS`, one branch (a guard of `CONDITIONS`, with or without ``else``, over expressions that keep the type) or
+  one single-level loop of `LOOPS`. No step holds another, except a branch its one or two expressions;
+* expressions are never nested in each other; there is no while, no lambda, no helper function, no nested loop,
+  no float, tuple, set or None value;
+* integers in inputs are -10..30, strings one (rarely two) words of 2 to 6 lower-case letters, lists have 2 to 5
+  integers or 2 to 3 words, dicts 2 or 3 one-letter keys; an output's text has at most `MAX_OUTPUT` characters.
+
+Programs of the generator are the project's own and terminate by construction, so they run in this process.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from azr.tasks.single_call import IDENTITY
+from tools.pretrain.operations import (
+    BINARY,
+    CONDITIONS,
+    CONSTANTS,
+    EXPRESSIONS,
+    LOOPS,
+    MUTATIONS,
+    NUMERIC,
+    RISKY,
+    Operation,
+    syllables,
+)
+
+MAX_STEPS = 4
+MAX_OUTPUT = 40
+STEP_WEIGHTS = (0.56, 0.29, 0.11, 0.04)
+"""Shares of programs with 1, 2, 3 and 4 steps."""
+STAND_IN_SHARE, BINARY_SHARE = 0.08, 0.10
+"""Shares of programs that may take an integer ``y`` for a constant, and that combine ``x`` with a ``y`` of its type."""
+TYPES = {"int": 0.26, "str": 0.26, "ints": 0.34, "words": 0.1, "dict": 0.04}
+"""Shares of the first argument's type."""
+_BY_SOURCE = {
+    name: {kind: [op for op in table if op.source == kind] for kind in (*TYPES, "bool")}
+    for name, table in (
+        ("expression", EXPRESSIONS),
+        ("binary", BINARY),
+        ("condition", CONDITIONS),
+        ("mutation", MUTATIONS),
+        ("loop", LOOPS),
+        ("risky", RISKY),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """A generated program that has not been given inputs."""
+
+    source: str
+    message: str
+    """Names of its steps in order, without constants."""
+    types: tuple[str, ...]
+    """Types of the arguments."""
+    operations: int
+    """Steps of the chain, without a ``return`` that only hands over the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A program with inputs and the outputs that running it gave, all as text."""
+
+    program: str
+    message: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def is_held_out(program: str) -> bool:
+    """Whether a program is kept from training: one in fifty, by a hash of its text."""
+    return hashlib.blake2b(program.encode(), digest_size=4).digest()[0] % 50 == 0
+
+
+def random_value(rng: random.Random, kind: str) -> Any:
+    """An argument of the named type."""
+    if kind == "int":
+        return rng.randint(0, 12) if rng.random() < 0.5 else rng.randint(-10, 30)
+    if kind == "str":
+        word = syllables(rng, 2, rng.choice((4, 5, 6)))
+        return f"{word} {syllables(rng, 2, 4)}" if rng.random() < 0.08 else word
+    if kind == "ints":
+        low, high = (0, 9) if rng.random() < 0.6 else (-9, 20)
+        return [rng.randint(low, high) for _ in range(rng.choice((2, 2, 3, 3, 3, 4, 4, 5)))]
+    if kind == "words":
+        return [syllables(rng, 2, 4) for _ in range(rng.choice((2, 2, 3)))]
+    assert kind == "dict", f"unknown type {kind}"
+    keys = rng.sample("abcdeiou", rng.choice((2, 2, 3)))
+    return {key: rng.randint(0, 9) for key in keys}
+
+
+def compile_program(source: str) -> Callable[..., Any]:
+    """The function ``f`` that a generated program defines."""
+    namespace: dict[str, Any] = {}
+    exec(source, namespace)
+    return namespace["f"]
+
+
+class _Chain:
+    """A program while it grows, statement by statement."""
+
+    def __init__(self, rng: random.Random, kind: str, stand_in: bool) -> None:
+        self.rng = rng
+        self.kind = kind
+        self.value = "x"
+        self.lines: list[str] = []
+        self.hints: list[str] = []
+        self.stand_in = stand_in
+        """Whether ``y`` still waits to stand in for a constant."""
+
+    def fill(self, op: Operation) -> str:
+        if not op.constant:
+            return op.template.format(v=self.value)
+        constant = CONSTANTS[op.constant](self.rng)
+        if self.stand_in and op.constant in NUMERIC and op.constant != "divisor":
+            constant, self.stand_in = "y", False
+        return op.template.format(v=self.value, c=constant)
+
+    def pick(self, table: str, keep_type: bool = False) -> Operation:
+        ops = _BY_SOURCE[table][self.kind]
+        if keep_type:
+            ops = [op for op in ops if op.target == self.kind]
+        return self.rng.choice(ops)
+
+    def assign(self, op: Operation) -> None:
+        self.lines.append(f"{self.value} = {self.fill(op)}")
+        self.hints.append(op.hint)
+        self.kind = op.target
+
+    def finish(self, op: Operation) -> None:
+        self.lines.append(f"return {self.fill(op)}")
+        self.hints.append(op.hint)
+
+    def mutate(self) -> None:
+        op = self.pick("mutation")
+        self.lines.append(self.fill(op))
+        self.hints.append(op.hint)
+
+    def loop(self) -> None:
+        op = self.pick("loop")
+        if self.value == "r":
+            self.lines.append("x = r")
+            self.value = "x"
+        self.lines.extend(self.fill(op).split(";"))
+        self.hints.append(f"loop {op.hint}")
+        self.kind, self.value = op.target, "r"
+
+    def branch(self) -> None:
+        guard, body = self.pick("condition"), self.pick("expression", keep_type=True)
+        self.lines += [f"if {self.fill(guard)}:", f"    {self.value} = {self.fill(body)}"]
+        hint = f"if {guard.hint} {body.hint}"
+        if self.rng.random() < 0.4:
+            other = self.pick("expression", keep_type=True)
+            self.lines += ["else:", f"    {self.value} = {self.fill(other)}"]
+            hint += f" else {other.hint}"
+        self.hints.append(hint)
+
+    def last_is_block(self) -> bool:
+        """Whether the last step was no plain assignment, so that returning the value adds something to it."""
+        return not self.lines[-1].startswith(f"{self.value} = ")
+
+    def step(self) -> None:
+        choice = self.rng.random()
+        if choice < 0.14 and _BY_SOURCE["condition"][self.kind]:
+            self.branch()
+        elif choice < 0.26 and _BY_SOURCE["loop"][self.kind]:
+            self.loop()
+        elif choice < 0.38 and _BY_SOURCE["mutation"][self.kind]:
+            self.mutate()
+        else:
+            op = self.pick("expression")
+            while op.target == "bool":
+                op = self.pick("expression")
+            self.assign(op)
+
+
+def sketch(rng: random.Random, risky: bool = False) -> Sketch:
+    """A random program; its last step may raise when ``risky``."""
+    (kind,) = rng.choices(list(TYPES), list(TYPES.values()))
+    shape = rng.random()
+    stand_in = shape < STAND_IN_SHARE
+    binary = not stand_in and shape < STAND_IN_SHARE + BINARY_SHARE and bool(_BY_SOURCE["binary"][kind])
+    (steps,) = rng.choices(range(1, MAX_STEPS + 1), STEP_WEIGHTS)
+    chain = _Chain(rng, kind, stand_in)
+    if binary and steps > 1:
+        chain.assign(chain.pick("binary"))
+    for _ in range(steps - 2 if binary else steps - 1):
+        chain.step()
+    if binary and steps == 1:
+        chain.finish(chain.pick("binary"))
+    elif not risky and steps > 1 and chain.last_is_block() and rng.random() < 0.7:
+        chain.lines.append(f"return {chain.value}")
+    else:
+        chain.finish(chain.pick("risky" if risky else "expression"))
+    if binary:
+        types: tuple[str, ...] = (kind, kind)
+    else:
+        types = (kind, "int") if stand_in and not chain.stand_in else (kind,)
+    head = f"def f({', '.join('xy'[: len(types)])}):"
+    return Sketch("\n    ".join([head, *chain.lines]), ", ".join(chain.hints), types, len(chain.hints))
+
+
+def _arguments(rng: random.Random, types: tuple[str, ...]) -> tuple[Any, ...]:
+    first = random_value(rng, types[0])
+    if len(types) == 1:
+        return (first,)
+    second = rng.randint(1, 6) if types[1] == "int" and types[0] != "int" else random_value(rng, types[1])
+    return first, second
+
+
+def _text(arguments: tuple[Any, ...]) -> str:
+    return ", ".join(map(repr, arguments))
+
+
+def sample(rng: random.Random, inputs: int, held_out: bool = False) -> Sample:
+    """A program with ``inputs`` distinct inputs.
+
+    Its outputs are bounded, differ between inputs, and are not all equal to the input. With ``held_out``, only
+    programs for which `is_held_out`; else only others.
+    """
+    while True:
+        made = sketch(rng)
+        if is_held_out(made.source) != held_out:
+            continue
+        found = with_inputs(rng, made, inputs)
+        if found is not None:
+            return found
+
+
+def with_inputs(rng: random.Random, made: Sketch, inputs: int) -> Sample | None:
+    """A program with distinct random inputs; None when what it does with them breaks what `sample` promises."""
+    pairs = _run(rng, made, max(inputs, 4))
+    if pairs is None:
+        return None
+    chosen = list(pairs.items())[:inputs]
+    return Sample(made.source, made.message, tuple(i for i, _ in chosen), tuple(o for _, o in chosen))
+
+
+def _run(rng: random.Random, made: Sketch, count: int) -> dict[str, str] | None:
+    """``count`` distinct inputs and their outputs; None for a program that raises, explodes or ignores its input."""
+    function = compile_program(made.source)
+    pairs: dict[str, str] = {}
+    for _ in range(count * 3):
+        arguments = _arguments(rng, made.types)
+        text = _text(arguments)
+        try:
+            output = repr(function(*copy.deepcopy(arguments)))
+        except (IndexError, ValueError):
+            return None
+        if len(output) > MAX_OUTPUT:
+            return None
+        pairs[text] = output
+        if len(pairs) == count:
+            varied = len(set(pairs.values())) > 1
+            return pairs if varied and any(i != o for i, o in pairs.items()) else None
+    return None
+
+
+def error_sample(rng: random.Random) -> Sample:
+    """A program and one input; the output is the name of the exception it raises, or ``NoError``."""
+    while True:
+        made = sketch(rng, risky=True)
+        if is_held_out(made.source):
+            continue
+        arguments = _arguments(rng, made.types)
+        text = _text(arguments)
+        try:
+            compile_program(made.source)(*arguments)
+            outcome = "NoError"
+        except (IndexError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+            outcome = type(error).__name__
+        if outcome != "NoError" or rng.random() < 0.4:
+            return Sample(made.source, made.message, (text,), (outcome,))
+
+
+def identity_sample(rng: random.Random, inputs: int) -> Sample:
+    """The identity program that self-play starts from, with inputs of mixed types."""
+    texts: dict[str, None] = {}
+    while len(texts) < inputs:
+        texts[repr(random_value(rng, rng.choice(list(TYPES))))] = None
+    return Sample(IDENTITY, "same", tuple(texts), tuple(texts))

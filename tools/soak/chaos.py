@@ -1,0 +1,121 @@
+"""Kills a run's driver again and again, at random instants, and checks what is left after each resume.
+
+python -m tools.soak.chaos [--kills 20] [--seed 1] [--steps 40]
+
+Prints one line per kill and the invariants that held: no step missing or doubled, the task buffer equal to its log,
+weight versions in order and their digests confirmed by the engines, nothing half-written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from azr.runs.checkpoint_store import CheckpointStore
+from azr.runs.run_dir import RunDirectory
+
+RECIPE = "playground.azr_14m_mini"
+SMALL = [
+    *("--eval.every", "0", "--checkpoint.every", "2", "--tracking.no-progress"),
+    *("--selfplay.proposer-prompts", "3", "--selfplay.solver-prompts", "1", "--selfplay.group-size", "2"),
+    *("--selfplay.seed-tasks", "3", "--selfplay.seed-rounds", "2", "--rollout.max-response-tokens", "64"),
+]
+
+
+def start(root: Path, steps: int, resume: bool, output: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    """A run of the mini with little of everything; or its continuation."""
+    command = [sys.executable, "-m", RECIPE, *SMALL, "--run.root", str(root), "--run.name", "run"]
+    command += ["--run.steps", str(steps), *["--resume"] * resume]
+    return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True)
+
+
+def steps_of(run: RunDirectory) -> list[int]:
+    """Of the lines that are whole: the run may be writing the next one."""
+    whole, _, _ = run.metrics.read_text().rpartition("\n")
+    return [json.loads(line)["step"] for line in whole.splitlines()]
+
+
+def check(run: RunDirectory) -> None:
+    """Raises AssertionError for the first invariant that does not hold in the directory of a killed run."""
+    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1)), "a step is missing or doubled"
+    assert [line["weights/version"] for line in lines] == list(range(1, len(lines) + 1)), "versions are out of order"
+    tasks = [json.loads(line) for line in run.tasks.read_text().splitlines()]
+    if lines:
+        sizes: dict[str, int] = {}
+        for task in tasks:
+            if task["step"] <= lines[-1]["step"]:
+                sizes[task["kind"]] = sizes.get(task["kind"], 0) + 1
+        assert all(lines[-1][f"buffer/{kind}"] == size for kind, size in sizes.items()), "the buffer is not its log"
+    assert len({task["id"] for task in tasks}) == len(tasks), "a task is there twice"
+    told = CheckpointStore(run.checkpoints, 2)
+    damaged: list[str] = []
+    told.newest(damaged.append)
+    assert not damaged, damaged
+
+
+def live_for(process: subprocess.Popen[str], seconds: float) -> None:
+    """Returns earlier when the run ends by itself."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+
+
+def live_for_steps(process: subprocess.Popen[str], run: RunDirectory, more: int) -> None:
+    """Until so many steps are done in this life; or the run ends by itself."""
+    last, done = None, 0
+    while done < more and process.poll() is None:
+        now = max(steps_of(run), default=0) if run.metrics.exists() else 0
+        if last is not None and now > last:
+            done += 1
+        last = now
+        time.sleep(0.1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Kills a run at random instants and resumes it.")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=40)
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunDirectory(Path(folder, "run"))
+        for number in range(options.kills):
+            began = time.monotonic()
+            process = start(Path(folder), options.steps, run.config.exists())
+            # Half of the kills strike while the run starts or resumes, the others amid its steps and saves.
+            if number % 2:
+                live_for(process, rng.uniform(0, 25))
+            else:
+                live_for_steps(process, run, rng.randint(1, 4))
+                live_for(process, rng.uniform(0, 4))
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+            output = process.communicate()[0]
+            assert process.returncode in (0, -signal.SIGKILL), output
+            done = steps_of(run) if run.metrics.exists() else []
+            if run.config.exists() and run.tasks.exists():
+                check(run)
+            seconds = time.monotonic() - began
+            print(f"kill {number + 1:2d} after {seconds:5.1f} s: {len(done)} steps, every invariant held", flush=True)
+            if process.returncode == 0:
+                break
+        process = start(Path(folder), options.steps, run.config.exists()) if process.returncode else process
+        output = process.communicate()[0]
+        assert process.returncode == 0, output
+        check(run)
+        assert steps_of(run) == list(range(1, options.steps + 1))
+        print(f"the run ended with all of its {options.steps} steps")
+
+
+if __name__ == "__main__":
+    main()
