@@ -23,6 +23,8 @@ from azr.config import Config
 from azr.errors import UserError, nearest
 
 _TAG = "name"
+_ESTIMATOR = "algorithm.estimator"
+_ESTIMATOR_NAME = f"{_ESTIMATOR}.{_TAG}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{name}.")
         else:
-            yield (prefix.rstrip(".") if name == _TAG and prefix == "algorithm.estimator." else prefix + name), value
+            yield (_ESTIMATOR if prefix + name == _ESTIMATOR_NAME else prefix + name), value
 
 
 def from_yaml(text: str) -> Config:
@@ -134,7 +136,8 @@ def override(config: Config, values: Mapping[str, Any]) -> Config:
     tree = to_tree(config)
     known = {knob.path: knob for knob in knobs()}
     for path, value in _estimators_first(values):
-        path = path.removesuffix(f".{_TAG}")
+        if path == _ESTIMATOR_NAME:
+            path = _ESTIMATOR
         if path not in known:
             raise UserError(f"There is no knob {path!r} in a config; did you mean {nearest(path, known)!r}?")
         _set(tree, path.split("."), value, known[path])
@@ -143,7 +146,7 @@ def override(config: Config, values: Mapping[str, Any]) -> Config:
 
 def _estimators_first(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """A change of estimator drops the knobs of the last one, so it comes before those of the next."""
-    return iter(sorted(values.items(), key=lambda item: not item[0].removesuffix(f".{_TAG}").endswith("estimator")))
+    return iter(sorted(values.items(), key=lambda item: item[0] not in (_ESTIMATOR, _ESTIMATOR_NAME)))
 
 
 def _set(tree: dict[str, Any], path: Sequence[str], value: Any, knob: Knob) -> None:
@@ -180,7 +183,7 @@ def _sentence(complaint: str, tree: Mapping[str, Any]) -> str:
     value: Any = tree
     for name in path.split("."):
         value = value[name]
-    if path == f"algorithm.estimator.{_TAG}" or path == "algorithm.estimator":
+    if path in (_ESTIMATOR, _ESTIMATOR_NAME):
         names = ", ".join(str(each.__struct_config__.tag) for each in _variants(_estimator_hint()))
         return f"There is no estimator {value!r}; algorithm.estimator may be {names}."
     knob = next(knob for knob in knobs() if knob.path == path)
@@ -188,7 +191,7 @@ def _sentence(complaint: str, tree: Mapping[str, Any]) -> str:
 
 
 def _estimator_hint() -> Any:
-    return next(knob.type for knob in knobs() if knob.path == "algorithm.estimator")
+    return next(knob.type for knob in knobs() if knob.path == _ESTIMATOR)
 
 
 def describe(hint: Any) -> str:
