@@ -159,7 +159,7 @@ def _set(tree: dict[str, Any], path: Sequence[str], value: Any, knob: Knob) -> N
             f"{knob.path} is a knob of the estimator {knob.owner}, and this run's is {node[_TAG]}: leave it out, or "
             f"set algorithm.estimator to {knob.owner}."
         )
-    if isinstance(node[name], dict):
+    if isinstance(node.get(name), dict):
         if node[name][_TAG] != value:
             node[name] = {_TAG: value}
     elif value == "none" and type(None) in get_args(knob.type):
