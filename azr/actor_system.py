@@ -19,19 +19,19 @@ from azr.train.critic import CriticWorker
 from azr.train.policy import PolicyWorker
 from azr.train.reference import ReferenceWorker
 from azr.train.worker import RoleWorker
-from azr.train.worker_group import RoleGroup
+from azr.train.worker_group import WorkerGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class System:
+class ActorSystem:
     """Everything that runs beside the driver."""
 
     placement: Placement
     engines: EngineGroup
     executor: RemoteExecutor
-    policy: RoleGroup
-    critic: RoleGroup | None
-    reference: RoleGroup | None
+    policy: WorkerGroup
+    critic: WorkerGroup | None
+    reference: WorkerGroup | None
 
     @classmethod
     async def start(cls, config: Config, phase: Phase) -> Self:
@@ -50,10 +50,10 @@ class System:
 
     @classmethod
     async def _start_actors(cls, config: Config, placement: Placement, phase: Phase) -> Self:
-        async def role(name: str, worker: type[RoleWorker]) -> RoleGroup:
+        async def role(name: str, worker: type[RoleWorker]) -> WorkerGroup:
             options = [placement.options(bundle) for bundle in placement.trainers]
             with phase(f"start {name}"):
-                return await RoleGroup.start(name, worker, options, config, placement.device)
+                return await WorkerGroup.start(name, worker, options, config, placement.device)
 
         async def rollout_engines() -> EngineGroup:
             berths = [Berth(placement.options(own[0]), partial(placement.gpus, own)) for own in placement.engines]

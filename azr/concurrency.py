@@ -11,8 +11,8 @@ Phase = Callable[[str], AbstractContextManager[None]]
 """Opens a context in which something of the named phase is going on."""
 
 
-async def awaited(call: Awaitable[Any]) -> Any:
-    """A coroutine around what can only be awaited, such as a Ray reference, for ``asyncio`` to wrap."""
+async def as_coroutine(call: Awaitable[Any]) -> Any:
+    """A coroutine around what can only be as_coroutine, such as a Ray reference, for ``asyncio`` to wrap."""
     return await call
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ray.actor import ActorHandle
 
-from azr.actor_system import System
+from azr.actor_system import ActorSystem
 from azr.config import Config
 from azr.evaluation.periodic import InRunExam
 from azr.runs.checkpointer import Saver
@@ -37,7 +37,7 @@ class SelfPlayExperiment:
     language: Language
     exam: InRunExam
     buffer: TaskBuffer
-    system: System
+    system: ActorSystem
     learner: Learner
     tracker: Tracker
     saver: Saver
@@ -84,7 +84,7 @@ class SelfPlayExperiment:
                 break
             found = await self._round(0, f"seed{number}").seed()
             self.tracker.stored(found.stored)
-        await self.system.executor.new_counts()
+        await self.system.executor.stats_delta()
         found_tasks = ", ".join(f"{size} {kind}" for kind, size in self.buffer.sizes().items())
         self.tracker.progress.note(f"tasks to start from: {found_tasks}")
 
@@ -116,7 +116,7 @@ class SelfPlayExperiment:
         if not self.exam.due(step, last):
             return {}
         with self.tracker.phase("exam"):
-            return await self.exam.take(self.system.engines.examine, self.system.executor)
+            return await self.exam.take(self.system.engines.generate, self.system.executor)
 
     async def record(
         self, step: int, played: RoundResult, learned: dict[str, dict[str, float]], pushed: PushReport
@@ -138,7 +138,7 @@ class SelfPlayExperiment:
                 "push_bytes": pushed.nbytes,
                 "push_gb_s": pushed.nbytes / pushed.seconds / 1e9,
             },
-            "executor": await self.system.executor.new_counts(),
+            "executor": await self.system.executor.stats_delta(),
             "engines": {"restarts": self.system.engines.restarts},
             "buffer": self.buffer.sizes(),
             "batch": {"ungraded": played.ungraded, "trajectories": len(played.trajectories), "tokens": trained},

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ray.exceptions import RayTaskError
 
-from azr.actor_system import System
+from azr.actor_system import ActorSystem
 from azr.cluster.placement import start_ray
 from azr.config import Config
 from azr.evaluation.periodic import InRunExam
@@ -28,7 +28,7 @@ from azr.runs.stop_signal import Interrupt, Stopped
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.prompt_codec import Language
 from azr.train.learner import Learner
-from azr.train.worker_group import RankDied, RoleGroup
+from azr.train.worker_group import RankDied, WorkerGroup
 
 TRAINERS = "trainers"
 """Folder in a checkpoint: weights, optimisers and random states of policy and critic."""
@@ -94,7 +94,7 @@ class Driver:
             start_ray(self._config.cluster, self._config.num_gpus)
         # Ray's own handler of SIGTERM, which it has just installed, would abort the process.
         self._interrupt.listen()
-        system = await self._interrupt.unless_asked(System.start(self._config, progress.busy))
+        system = await self._interrupt.unless_asked(ActorSystem.start(self._config, progress.busy))
         try:
             if point.step:
                 await self._restore(system, point.step)
@@ -106,7 +106,7 @@ class Driver:
         finally:
             await system.stop()
 
-    async def _restore(self, system: System, step: int) -> None:
+    async def _restore(self, system: ActorSystem, step: int) -> None:
         place = str((self._store.path(step) / TRAINERS).absolute())
         for role in _trained(system):
             await role.call("load_checkpoint", place, timeout_s=self._config.timeout.train_s, to="load their state")
@@ -134,7 +134,7 @@ class Driver:
             tracker.close()
 
     def _experiment(
-        self, system: System, tracker: Tracker, done: int, elapsed_s: Callable[[], float]
+        self, system: ActorSystem, tracker: Tracker, done: int, elapsed_s: Callable[[], float]
     ) -> SelfPlayExperiment:
         config, play = self._config, self._config.selfplay
         buffer = TaskBuffer(play.kinds, exam=self._exam.programs)
@@ -167,7 +167,7 @@ class Driver:
             await experiment.saver.cancel()
 
     async def _fill(
-        self, system: System, run: RunDirectory, elapsed_s: Callable[[], float], step: int, draft: Path
+        self, system: ActorSystem, run: RunDirectory, elapsed_s: Callable[[], float], step: int, draft: Path
     ) -> None:
         """Writes a checkpoint. Logs and weights stay as they are meanwhile."""
         Point(step=step, elapsed_s=elapsed_s(), position=run.position()).write(draft)
@@ -179,7 +179,7 @@ class Driver:
         await system.policy.call("save_hf", str(place / POLICY), timeout_s=timeout_s, to="save the model")
 
 
-def _trained(system: System) -> list[RoleGroup]:
+def _trained(system: ActorSystem) -> list[WorkerGroup]:
     return [role for role in (system.policy, system.critic) if role is not None]
 
 

@@ -16,7 +16,7 @@ from ray.exceptions import AuthenticationError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from azr.concurrency import awaited
+from azr.concurrency import as_coroutine
 from azr.config import ClusterConfig, Config, TrainConfig
 from azr.hardware import ComputeType, Device, compute_type
 
@@ -182,7 +182,7 @@ async def _reserved(
 
 
 async def _bundles(group: PlacementGroup, count: int, device: Device) -> list[Bundle]:
-    await awaited(group.ready())
+    await as_coroutine(group.ready())
     found = await _whereabouts(group, range(count), with_gpu=device == "cuda")
     bundles = [Bundle(index, node, gpu) for index, (node, gpu) in enumerate(found)]
     home = ray.get_runtime_context().get_node_id()
@@ -192,7 +192,7 @@ async def _bundles(group: PlacementGroup, count: int, device: Device) -> list[Bu
 async def _whereabouts(group: PlacementGroup, indices: Iterable[int], with_gpu: bool) -> list[tuple[str, int | None]]:
     """Node and GPU of each bundle."""
     asked = (_where.options(**_options(group, index, with_gpu)).remote() for index in indices)
-    return await asyncio.gather(*map(awaited, asked))
+    return await asyncio.gather(*map(as_coroutine, asked))
 
 
 @ray.remote(max_retries=3)

@@ -12,7 +12,7 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError
 
-from azr.concurrency import awaited
+from azr.concurrency import as_coroutine
 from azr.config import ExecutorConfig
 from azr.executor.actor import ExecutorPool
 from azr.executor.pool import ExecutorStats
@@ -71,7 +71,7 @@ class RemoteExecutor:
         lost = CallResult(status=CallStatus.LOST, error=f"the executor died {MOST_ISSUES} times while running this")
         return ExecutionResult(outputs=(lost,) * len(request.inputs))
 
-    async def new_counts(self) -> dict[str, float]:
+    async def stats_delta(self) -> dict[str, float]:
         """What happened since the last time it was asked: requests, inputs, restarts, calls, calls by status.
 
         ``restarts`` are those of sandboxes. ``cache_hits`` of ``inputs`` calls needed no run; ``hit_rate`` is their
@@ -82,7 +82,7 @@ class RemoteExecutor:
             total: ExecutorStats = await self._answer(actor, actor.stats.remote(), "report its counters")
         except PoolLost as error:
             await self._replace(actor, error)
-            return await self.new_counts()
+            return await self.stats_delta()
         counts = Counter({"requests": total.requests, "inputs": total.inputs})
         counts.update({"cache_hits": total.cache_hits, "restarts": total.restarts})
         counts["calls"] = sum(total.calls.values())
@@ -130,14 +130,14 @@ class RemoteExecutor:
 
     async def _within(self, call: Awaitable[Any], timeout_s: float, to: str) -> Any:
         try:
-            return await asyncio.wait_for(awaited(call), timeout_s)
+            return await asyncio.wait_for(as_coroutine(call), timeout_s)
         except TimeoutError as error:
             raise TimeoutError(f"the driver waited {timeout_s:g} s for the executor pool to {to}") from error
 
 
 async def _answers(actor: ActorHandle) -> bool:
     try:
-        await asyncio.wait_for(awaited(actor.stats.remote()), PING_S)
+        await asyncio.wait_for(as_coroutine(actor.stats.remote()), PING_S)
     except (RayError, TimeoutError):
         return False
     return True

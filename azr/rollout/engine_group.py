@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 import ray
 from ray.actor import ActorHandle
 
-from azr.concurrency import awaited, task_group
+from azr.concurrency import as_coroutine, task_group
 from azr.config import Config
 from azr.records import Completion
 from azr.rollout.engine_slot import Berth, EngineLost, Seat, answers, first_line, make, served_version
@@ -68,20 +68,23 @@ class EngineGroup:
         return tuple(seat.actor for seat in self._seats)
 
     async def generate(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+        self,
+        prompt_ids: list[int],
+        *,
+        n: int,
+        max_tokens: int,
+        temperature: float | None = None,
+        seed: int | None = None,
     ) -> list[Completion]:
-        """`n` samples at the rollout temperature from the engine with the fewest requests in flight.
+        """`n` samples from the engine with the fewest requests in flight, at the rollout temperature if none is given.
 
-        `seed` decides which in a deterministic run, whichever engine that is, and is left out in others: it would
-        cost time without making them repeatable. Raises RuntimeError when engines died over this request again and
-        again, or one engine over everything.
+        Only evaluation, whose answers are never trained on, gives one; 0 is greedy. `seed` decides which samples in a
+        deterministic run, whichever engine draws them, and is left out in others: it would cost time without making
+        them repeatable. Raises RuntimeError when engines died over this request again and again, or one engine over
+        everything.
         """
-        return await self._ask(prompt_ids, n, max_tokens, self._config.rollout.temperature, seed)
-
-    async def examine(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature: float, seed: int | None = None
-    ) -> list[Completion]:
-        """As `generate`, at any temperature, 0 being greedy: for exams, whose answers are never trained on."""
+        if temperature is None:
+            temperature = self._config.rollout.temperature
         return await self._ask(prompt_ids, n, max_tokens, temperature, seed)
 
     async def _ask(
@@ -241,7 +244,9 @@ class EngineGroup:
 
     async def shutdown(self) -> None:
         """Stop every engine and its processes."""
-        ended = asyncio.gather(*(awaited(actor.shutdown.remote()) for actor in self.actors), return_exceptions=True)
+        ended = asyncio.gather(
+            *(as_coroutine(actor.shutdown.remote()) for actor in self.actors), return_exceptions=True
+        )
         with contextlib.suppress(TimeoutError):  # those that are late are killed all the same
             await asyncio.wait_for(ended, SHUTDOWN_S)
         for actor in self.actors:

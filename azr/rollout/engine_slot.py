@@ -12,7 +12,7 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from azr.concurrency import awaited
+from azr.concurrency import as_coroutine
 from azr.config import Config
 from azr.rollout.engine import RolloutEngine
 
@@ -67,7 +67,7 @@ class Seat:
         whatever a living engine raises.
         """
         actor = self.actor
-        answer = asyncio.ensure_future(awaited(getattr(actor, method).remote(*args, **kwargs)))
+        answer = asyncio.ensure_future(as_coroutine(getattr(actor, method).remote(*args, **kwargs)))
         try:
             return await self._watched(answer, actor, timeout_s, to)
         except RayActorError as error:
@@ -97,7 +97,7 @@ class Seat:
         """Start the engine. Not watched meanwhile: loading a model keeps its actor from answering anything else."""
         limit = self.config.timeout.start_s
         try:
-            await asyncio.wait_for(awaited(self.actor.start.remote()), limit)
+            await asyncio.wait_for(as_coroutine(self.actor.start.remote()), limit)
         except RayTaskError:
             raise
         except TimeoutError as error:
@@ -143,7 +143,7 @@ async def answers(actor: ActorHandle) -> bool:
 async def served_version(actor: ActorHandle) -> int | None:
     """Of the weights that the engine's core process serves; None when it or its actor is dead or silent."""
     try:
-        return await asyncio.wait_for(awaited(actor.ping.remote()), PING_S)
+        return await asyncio.wait_for(as_coroutine(actor.ping.remote()), PING_S)
     except (RayError, TimeoutError):
         return None
 

@@ -18,7 +18,7 @@ from azr.algorithms.packing import PackedBatch, pack, plan_micro_batches, share_
 from azr.config import Config
 from azr.records import Completion
 from azr.train.policy import PushReport
-from azr.train.worker_group import RoleGroup
+from azr.train.worker_group import WorkerGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +31,19 @@ class Scores:
     """Nats."""
 
 
-async def logprobs(group: RoleGroup, completions: Sequence[Completion], config: Config) -> Scores:
+async def logprobs(group: WorkerGroup, completions: Sequence[Completion], config: Config) -> Scores:
     """Score all responses with the policy or the reference."""
     flat = await _score(group, "logprobs", completions, config)
     return Scores(flat[:, 0], flat[:, 1])
 
 
-async def values(group: RoleGroup, completions: Sequence[Completion], config: Config) -> Tensor:
+async def values(group: WorkerGroup, completions: Sequence[Completion], config: Config) -> Tensor:
     """The critic's value before each response token."""
     return await _score(group, "values", completions, config)
 
 
 async def update_policy(
-    group: RoleGroup, completions: Sequence[Completion], columns: Mapping[str, Tensor], config: Config
+    group: WorkerGroup, completions: Sequence[Completion], columns: Mapping[str, Tensor], config: Config
 ) -> dict[str, float]:
     """One optimizer step of the policy; `columns` as in `azr.algorithms.packing.pack`, with `advantages` at least.
 
@@ -58,14 +58,14 @@ async def update_policy(
 
 
 async def update_critic(
-    group: RoleGroup, completions: Sequence[Completion], columns: Mapping[str, Tensor], config: Config
+    group: WorkerGroup, completions: Sequence[Completion], columns: Mapping[str, Tensor], config: Config
 ) -> dict[str, float]:
     """One optimizer step of the critic; `columns` must hold `values` and `returns`. Returns as `update_policy`."""
     sums, step, _ = await _update(group, completions, columns, config)
     return value_metrics(sums) | step
 
 
-async def push_weights(group: RoleGroup, version: int, engines: Sequence[ActorHandle], config: Config) -> PushReport:
+async def push_weights(group: WorkerGroup, version: int, engines: Sequence[ActorHandle], config: Config) -> PushReport:
     """Send the policy's weights to every engine; see `PolicyWorker.push_weights`."""
     timeout_s = config.timeout.train_s
     # The policy's own deadline comes first, because it knows which engine is late.
@@ -99,7 +99,7 @@ def _members(bundles: Sequence[Sequence[int]], chosen: Sequence[int]) -> list[in
     return sorted(number for bundle in chosen for number in bundles[bundle])
 
 
-async def _score(group: RoleGroup, method: str, completions: Sequence[Completion], config: Config) -> Tensor:
+async def _score(group: WorkerGroup, method: str, completions: Sequence[Completion], config: Config) -> Tensor:
     batches = split(completions, group.size, config.train.tokens_per_micro_batch)
     outputs = await group.scatter(
         method, [(own,) for own in batches], timeout_s=config.timeout.train_s, to=f"compute {method}"
@@ -118,7 +118,7 @@ def _in_order(
 
 
 async def _update(
-    group: RoleGroup, completions: Sequence[Completion], columns: Mapping[str, Tensor], config: Config
+    group: WorkerGroup, completions: Sequence[Completion], columns: Mapping[str, Tensor], config: Config
 ) -> tuple[Sums, dict[str, float], Tensor]:
     batches = split(completions, group.size, config.train.tokens_per_micro_batch, columns)
     tokens = float(sum(len(c.response_ids) for c in completions))

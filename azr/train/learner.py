@@ -15,10 +15,10 @@ from azr.concurrency import Phase
 from azr.config import Config
 from azr.records import Completion, Trajectory
 from azr.train import dispatch
-from azr.train.worker_group import RoleGroup
+from azr.train.worker_group import WorkerGroup
 
 Step = Callable[
-    [RoleGroup, Sequence[Completion], Mapping[str, Tensor], Config], Coroutine[None, None, dict[str, float]]
+    [WorkerGroup, Sequence[Completion], Mapping[str, Tensor], Config], Coroutine[None, None, dict[str, float]]
 ]
 """One optimizer step of a role on some completions."""
 
@@ -27,7 +27,12 @@ class Learner:
     """Owns the order of work between policy, critic and reference; the roles own the tensors."""
 
     def __init__(
-        self, config: Config, policy: RoleGroup, critic: RoleGroup | None, reference: RoleGroup | None, phase: Phase
+        self,
+        config: Config,
+        policy: WorkerGroup,
+        critic: WorkerGroup | None,
+        reference: WorkerGroup | None,
+        phase: Phase,
     ) -> None:
         self._config, self._phase = config, phase
         self._policy, self._critic, self._reference = policy, critic, reference
@@ -96,7 +101,7 @@ class Learner:
     async def _update(
         self,
         step: Step,
-        group: RoleGroup,
+        group: WorkerGroup,
         trajectories: Sequence[Trajectory],
         columns: Mapping[str, Tensor],
         parts: Sequence[Sequence[int]],

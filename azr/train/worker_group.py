@@ -12,7 +12,7 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayTaskError
 
-from azr.concurrency import awaited
+from azr.concurrency import as_coroutine
 from azr.config import Config
 from azr.hardware import KERNEL_CACHES, Device
 from azr.train.worker import RoleWorker
@@ -33,7 +33,7 @@ class RankDied(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class RoleGroup:
+class WorkerGroup:
     """The ranks of one role, e.g. the policy. Make one with `start`, end it with `shutdown`."""
 
     role: str
@@ -103,7 +103,7 @@ class RoleGroup:
             raise TimeoutError(f"the driver waited {SHUTDOWN_S:g} s for {len(alive)} {self.role} ranks to end")
 
     async def _wait(self, refs: Mapping[int, Awaitable[Any]], timeout_s: float, to: str) -> list[Any]:
-        ranks = {asyncio.ensure_future(awaited(ref)): rank for rank, ref in refs.items()}
+        ranks = {asyncio.ensure_future(as_coroutine(ref)): rank for rank, ref in refs.items()}
         try:
             _, pending = await asyncio.wait(ranks, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
             if pending and _may_follow_a_death(ranks):

@@ -25,7 +25,7 @@ from azr.rollout.engine import RolloutEngine
 from azr.runs.run_dir import RunDirectory
 from azr.train import dispatch
 from azr.train.policy import PolicyWorker
-from azr.train.worker_group import RoleGroup
+from azr.train.worker_group import WorkerGroup
 from tests.test_cli import HEAVY
 from tests.train.conftest import STEP_S, make_config
 
@@ -261,10 +261,10 @@ def test_a_write_that_fails_leaves_nothing(run: Path, capsys):
 
 
 @pytest.fixture
-async def trained(ray_cluster: None, tiny_model_path: Path) -> AsyncIterator[RoleGroup]:
+async def trained(ray_cluster: None, tiny_model_path: Path) -> AsyncIterator[WorkerGroup]:
     """A policy in float32 that has taken a step."""
     config = make_config(tiny_model_path)
-    group = await RoleGroup.start("policy", PolicyWorker, [{"num_cpus": 0.2}], config, "cpu")
+    group = await WorkerGroup.start("policy", PolicyWorker, [{"num_cpus": 0.2}], config, "cpu")
     dice = random.Random(1)
     ids = [tuple(dice.randrange(256) for _ in range(20)) for _ in range(8)]
     samples = [
@@ -285,7 +285,7 @@ async def trained(ray_cluster: None, tiny_model_path: Path) -> AsyncIterator[Rol
     await group.shutdown()
 
 
-async def test_trainer_transformers_and_vllm_agree(trained: RoleGroup, tmp_path: Path, tiny_model_path: Path):
+async def test_trainer_transformers_and_vllm_agree(trained: WorkerGroup, tmp_path: Path, tiny_model_path: Path):
     config = make_config(tiny_model_path)
     run = new_run(tmp_path, tiny_model_path)
     await trained.call("save_hf", str(policy(run.path, 1)), timeout_s=STEP_S)

@@ -46,7 +46,7 @@ def answer_to(number: int) -> ExecutionRequest:
 
 async def test_a_killed_pool_costs_no_answer(executor: RemoteExecutor) -> None:
     assert (await executor.execute(answer_to(0))).ok
-    assert (await executor.new_counts())["inputs"] == 2
+    assert (await executor.stats_delta())["inputs"] == 2
     dead = await process(executor)
     left_over = sandboxes({dead}) | {dead}
     assert len(left_over) > CONFIG.workers
@@ -61,7 +61,7 @@ async def test_a_killed_pool_costs_no_answer(executor: RemoteExecutor) -> None:
         assert [output.value for output in result.outputs] == [str(number + 1), str(number + 2)]
     assert executor.restarts == 1 and await process(executor) != dead
     assert await gone(left_over)
-    counts = await executor.new_counts()
+    counts = await executor.stats_delta()
     assert 0 < counts["inputs"] <= 2 * REQUESTS and min(counts.values()) >= 0
 
 
@@ -78,5 +78,5 @@ async def test_a_request_that_loses_every_pool_is_lost_and_the_next_is_not(execu
     assert result.lost and [output.status for output in result.outputs] == [CallStatus.LOST] * 2
     assert executor.restarts == before + 3
     assert (await executor.execute(answer_to(1))).ok
-    counts = await executor.new_counts()
+    counts = await executor.stats_delta()
     assert (counts["inputs"], counts["ok"]) == (2, 2)

@@ -26,7 +26,7 @@ from azr.rollout.engine_group import EngineGroup
 from azr.rollout.engine_slot import Berth
 from azr.train import dispatch
 from azr.train.policy import PolicyWorker, PushReport
-from azr.train.worker_group import RoleGroup
+from azr.train.worker_group import WorkerGroup
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MODEL = Path(__file__).parents[2] / "data" / "azr_14m_base"
@@ -45,7 +45,7 @@ class Parts:
     """Two engines and the policy whose weights they serve."""
 
     engines: EngineGroup
-    policy: RoleGroup
+    policy: WorkerGroup
     version: int = 0
 
     async def learn(self) -> None:
@@ -80,7 +80,7 @@ async def parts(ray_cluster: None) -> AsyncIterator[Parts]:
     options = {"num_cpus": 0.2}
     engines, policy = await asyncio.gather(
         EngineGroup.start(CONFIG, [Berth(options)] * 2),
-        RoleGroup.start("policy", PolicyWorker, [options], CONFIG, "cpu"),
+        WorkerGroup.start("policy", PolicyWorker, [options], CONFIG, "cpu"),
     )
     yield Parts(engines, policy)
     await asyncio.gather(engines.shutdown(), policy.shutdown())

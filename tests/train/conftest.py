@@ -13,11 +13,11 @@ import torch
 from azr.config import AlgorithmConfig, ClusterConfig, Config, ModelConfig, RolloutConfig, TrainConfig
 from azr.records import Completion, FinishReason
 from azr.train.worker import RoleWorker
-from azr.train.worker_group import RoleGroup
+from azr.train.worker_group import WorkerGroup
 
 LR = 1e-3
 STEP_S = 120.0
-StartGroup = Callable[[str, type[RoleWorker], Config, int], Awaitable[RoleGroup]]
+StartGroup = Callable[[str, type[RoleWorker], Config, int], Awaitable[WorkerGroup]]
 
 
 def make_config(path: Path, **train: object) -> Config:
@@ -77,10 +77,10 @@ def columns(completions: list[Completion]) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def start_group(ray_cluster: None) -> Iterator[StartGroup]:
     """Starts groups, and ends them with the module."""
-    groups: list[RoleGroup] = []
+    groups: list[WorkerGroup] = []
 
-    async def start(role: str, worker: type[RoleWorker], config: Config, ranks: int) -> RoleGroup:
-        groups.append(await RoleGroup.start(role, worker, [{"num_cpus": 0.2}] * ranks, config, "cpu"))
+    async def start(role: str, worker: type[RoleWorker], config: Config, ranks: int) -> WorkerGroup:
+        groups.append(await WorkerGroup.start(role, worker, [{"num_cpus": 0.2}] * ranks, config, "cpu"))
         return groups[-1]
 
     yield start

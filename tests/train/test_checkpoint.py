@@ -23,7 +23,7 @@ from azr.train import dispatch
 from azr.train.critic import CriticWorker
 from azr.train.policy import PolicyWorker
 from azr.train.shards import ShardReader, shard_path
-from azr.train.worker_group import RankDied, RoleGroup
+from azr.train.worker_group import RankDied, WorkerGroup
 from tests.train.conftest import LR, STEP_S, StartGroup, make_config
 
 TOKENS = 24
@@ -49,7 +49,7 @@ def samples() -> list[Completion]:
 class Trained:
     """A group and what it is trained with."""
 
-    group: RoleGroup
+    group: WorkerGroup
     config: Config
     samples: list[Completion]
 

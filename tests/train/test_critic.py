@@ -13,7 +13,7 @@ from azr.config import Config
 from azr.records import Completion
 from azr.train import dispatch
 from azr.train.critic import CriticWorker
-from azr.train.worker_group import RoleGroup
+from azr.train.worker_group import WorkerGroup
 from tests.train.conftest import STEP_S, StartGroup, make_config
 
 
@@ -23,7 +23,7 @@ def config(tiny_model_path: Path) -> Config:
 
 
 @pytest.fixture(scope="module")
-def critic(start_group: StartGroup, config: Config) -> RoleGroup:
+def critic(start_group: StartGroup, config: Config) -> WorkerGroup:
     return asyncio.run(start_group("critic", CriticWorker, config, 2))
 
 
@@ -35,7 +35,7 @@ def returns(completions: list[Completion]) -> torch.Tensor:
 
 
 async def test_values_do_not_depend_on_micro_batches(
-    critic: RoleGroup, completions: list[Completion], config: Config
+    critic: WorkerGroup, completions: list[Completion], config: Config
 ) -> None:
     small = await dispatch.values(critic, completions, config.train)
     large = await dispatch.values(critic, completions, replace(config.train, tokens_per_micro_batch=1000))
@@ -45,7 +45,7 @@ async def test_values_do_not_depend_on_micro_batches(
 
 
 async def test_a_step_does_not_depend_on_micro_batches(
-    critic: RoleGroup, completions: list[Completion], returns: torch.Tensor, config: Config, tmp_path: Path
+    critic: WorkerGroup, completions: list[Completion], returns: torch.Tensor, config: Config, tmp_path: Path
 ) -> None:
     await critic.call("save_checkpoint", str(tmp_path), timeout_s=STEP_S)
     columns = {"values": await dispatch.values(critic, completions, config.train), "returns": returns}
@@ -60,7 +60,7 @@ async def test_a_step_does_not_depend_on_micro_batches(
 
 
 async def test_loss_falls(
-    critic: RoleGroup, completions: list[Completion], returns: torch.Tensor, config: Config
+    critic: WorkerGroup, completions: list[Completion], returns: torch.Tensor, config: Config
 ) -> None:
     losses = []
     for _ in range(8):

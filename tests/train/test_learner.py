@@ -17,7 +17,7 @@ from azr.train.critic import CriticWorker
 from azr.train.learner import Learner, shuffled, with_advantages
 from azr.train.policy import PolicyWorker
 from azr.train.reference import ReferenceWorker
-from azr.train.worker_group import RoleGroup
+from azr.train.worker_group import WorkerGroup
 from tests.train.conftest import StartGroup, make_config
 
 PAPER = AlgorithmConfig(estimator=TRRPP())
@@ -33,11 +33,11 @@ PPO = AlgorithmConfig(
 
 
 @pytest.fixture(scope="module")
-def roles(start_group: StartGroup, tiny_model_path: Path) -> tuple[Config, list[RoleGroup]]:
+def roles(start_group: StartGroup, tiny_model_path: Path) -> tuple[Config, list[WorkerGroup]]:
     """The actors read the algorithm from their own config: one that every case below agrees with."""
     config = replace(make_config(tiny_model_path), algorithm=PPO)
 
-    async def start() -> list[RoleGroup]:
+    async def start() -> list[WorkerGroup]:
         named = (("policy", PolicyWorker), ("critic", CriticWorker), ("reference", ReferenceWorker))
         return list(await asyncio.gather(*(start_group(name, worker, config, 1) for name, worker in named)))
 
@@ -68,7 +68,7 @@ def phases(seen: Counter[str]):
 
 
 async def test_ppo_with_critic_reference_and_several_updates(
-    roles: tuple[Config, list[RoleGroup]], trajectories: list[Trajectory]
+    roles: tuple[Config, list[WorkerGroup]], trajectories: list[Trajectory]
 ) -> None:
     config, groups = roles
     seen: Counter[str] = Counter()
@@ -83,7 +83,7 @@ async def test_ppo_with_critic_reference_and_several_updates(
 
 
 async def test_the_papers_algorithm_needs_the_policy_alone(
-    roles: tuple[Config, list[RoleGroup]], trajectories: list[Trajectory]
+    roles: tuple[Config, list[WorkerGroup]], trajectories: list[Trajectory]
 ) -> None:
     config, (policy, *_) = roles
     seen: Counter[str] = Counter()
@@ -93,7 +93,7 @@ async def test_the_papers_algorithm_needs_the_policy_alone(
 
 
 async def test_trajectories_without_advantage_may_be_left_out(
-    roles: tuple[Config, list[RoleGroup]], trajectories: list[Trajectory]
+    roles: tuple[Config, list[WorkerGroup]], trajectories: list[Trajectory]
 ) -> None:
     config, (policy, *_) = roles
     # Every second group has equal rewards: no advantage, no gradient.
@@ -112,7 +112,7 @@ def test_without_advantages_a_part_stays_as_it_is_when_too_little_is_left() -> N
 
 
 async def test_more_updates_than_trajectories_are_refused(
-    roles: tuple[Config, list[RoleGroup]], trajectories: list[Trajectory]
+    roles: tuple[Config, list[WorkerGroup]], trajectories: list[Trajectory]
 ) -> None:
     config, (policy, *_) = roles
     many = replace(config, algorithm=replace(PAPER, policy_mini_batches=50))
@@ -131,7 +131,7 @@ def test_shuffled_rewards_stay_in_their_stratum_and_leave_their_group() -> None:
 
 
 async def test_training_sees_shuffled_rewards_only_where_asked(
-    roles: tuple[Config, list[RoleGroup]], trajectories: list[Trajectory]
+    roles: tuple[Config, list[WorkerGroup]], trajectories: list[Trajectory]
 ) -> None:
     config, (policy, *_) = roles
     kept = [t.reward for t in trajectories]

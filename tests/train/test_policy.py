@@ -23,7 +23,7 @@ from azr.rollout.engine import WeightUpdate
 from azr.train import dispatch
 from azr.train.policy import PolicyWorker
 from azr.train.reference import ReferenceWorker
-from azr.train.worker_group import RoleGroup
+from azr.train.worker_group import WorkerGroup
 from tests.train.conftest import LR, STEP_S, StartGroup, make_config
 
 
@@ -80,17 +80,17 @@ def config(tiny_model_path: Path) -> Config:
 
 
 @pytest.fixture(scope="module")
-def groups(start_group: StartGroup, config: Config) -> dict[int, RoleGroup]:
+def groups(start_group: StartGroup, config: Config) -> dict[int, WorkerGroup]:
     """Policies of one and of two ranks."""
 
-    async def start() -> list[RoleGroup]:
+    async def start() -> list[WorkerGroup]:
         return await asyncio.gather(*(start_group("policy", PolicyWorker, config, ranks) for ranks in (1, 2)))
 
     return dict(zip((1, 2), asyncio.run(start()), strict=True))
 
 
 @pytest.fixture(scope="module")
-def two(groups: dict[int, RoleGroup]) -> RoleGroup:
+def two(groups: dict[int, WorkerGroup]) -> WorkerGroup:
     return groups[2]
 
 
@@ -99,7 +99,7 @@ def plain(tiny_model_path: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32).eval()
 
 
-async def fresh(group: RoleGroup, folder: Path) -> RoleGroup:
+async def fresh(group: WorkerGroup, folder: Path) -> WorkerGroup:
     """The group as it was when it was first given to this function with this folder."""
     method = "load_checkpoint" if folder.exists() else "save_checkpoint"
     folder.mkdir(exist_ok=True)
@@ -107,7 +107,7 @@ async def fresh(group: RoleGroup, folder: Path) -> RoleGroup:
     return group
 
 
-async def weights_of(group: RoleGroup, engine: ray.actor.ActorHandle, config: Config) -> dict[str, Tensor]:
+async def weights_of(group: WorkerGroup, engine: ray.actor.ActorHandle, config: Config) -> dict[str, Tensor]:
     await dispatch.push_weights(group, 1, [engine], config.train)
     return await engine.received.remote()
 
@@ -149,14 +149,14 @@ def plain_steps(
     return {name: p.detach() for name, p in model.named_parameters()}, norms
 
 
-async def test_each_of_two_ranks_holds_half_of_the_parameters(two: RoleGroup) -> None:
+async def test_each_of_two_ranks_holds_half_of_the_parameters(two: WorkerGroup) -> None:
     for report in await two.call("report", timeout_s=STEP_S):
         assert report.parameters_held == pytest.approx(report.parameters_total / 2, rel=0.01)
 
 
 @pytest.mark.parametrize("tokens_per_micro_batch", [40, 1000])
 async def test_scores_equal_a_plain_forward(
-    two: RoleGroup, plain: PreTrainedModel, completions: list[Completion], config: Config, tokens_per_micro_batch: int
+    two: WorkerGroup, plain: PreTrainedModel, completions: list[Completion], config: Config, tokens_per_micro_batch: int
 ) -> None:
     train = replace(config.train, tokens_per_micro_batch=tokens_per_micro_batch)
     scores = await dispatch.logprobs(two, completions, train)
@@ -168,7 +168,7 @@ async def test_scores_equal_a_plain_forward(
 
 @pytest.mark.parametrize(("ranks", "tokens_per_micro_batch"), [(1, 1000), (1, 40), (2, 1000), (2, 40)])
 async def test_updates_equal_plain_torch(
-    groups: dict[int, RoleGroup],
+    groups: dict[int, WorkerGroup],
     tmp_path_factory: pytest.TempPathFactory,
     plain: PreTrainedModel,
     completions: list[Completion],
@@ -193,7 +193,7 @@ async def test_updates_equal_plain_torch(
 
 
 async def test_fillers_change_nothing(
-    groups: dict[int, RoleGroup], completions: list[Completion], columns: dict[str, Tensor], config: Config
+    groups: dict[int, WorkerGroup], completions: list[Completion], columns: dict[str, Tensor], config: Config
 ) -> None:
     """Three samples that each fill a micro-batch, on two ranks: one of the four micro-batches holds none."""
     lengths = [len(c.prompt_ids) + len(c.response_ids) for c in completions]
@@ -214,7 +214,7 @@ async def test_fillers_change_nothing(
 
 
 async def test_push_reaches_the_engine_in_buckets_with_the_tied_head(
-    two: RoleGroup, engine: ray.actor.ActorHandle, config: Config
+    two: WorkerGroup, engine: ray.actor.ActorHandle, config: Config
 ) -> None:
     report = await dispatch.push_weights(two, 7, [engine], config.train)
     received = await engine.received.remote()
@@ -224,7 +224,7 @@ async def test_push_reaches_the_engine_in_buckets_with_the_tied_head(
     assert torch.equal(received["lm_head.weight"], received["model.embed_tokens.weight"])
 
 
-async def test_push_carries_the_bytes_to_engines_of_other_nodes(two: RoleGroup, config: Config) -> None:
+async def test_push_carries_the_bytes_to_engines_of_other_nodes(two: WorkerGroup, config: Config) -> None:
     near, far = start_engine(), start_engine()
     await far.misbehave.remote("far")
     await dispatch.push_weights(two, 8, [near, far], config.train)
@@ -233,7 +233,7 @@ async def test_push_carries_the_bytes_to_engines_of_other_nodes(two: RoleGroup, 
 
 
 async def test_policy_survives_an_engine_that_fails_or_hangs(
-    two: RoleGroup, engine: ray.actor.ActorHandle, completions: list[Completion], config: Config
+    two: WorkerGroup, engine: ray.actor.ActorHandle, completions: list[Completion], config: Config
 ) -> None:
     before = await dispatch.logprobs(two, completions, config.train)
     await engine.misbehave.remote("fail")
@@ -248,7 +248,7 @@ async def test_policy_survives_an_engine_that_fails_or_hangs(
 
 
 async def test_saved_folder_loads_and_scores_alike(
-    two: RoleGroup, completions: list[Completion], config: Config, tmp_path: Path
+    two: WorkerGroup, completions: list[Completion], config: Config, tmp_path: Path
 ) -> None:
     await two.call("save_hf", str(tmp_path), timeout_s=STEP_S)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
@@ -260,7 +260,7 @@ async def test_saved_folder_loads_and_scores_alike(
 
 
 async def test_checkpoint_continues_the_same_run(
-    two: RoleGroup, completions: list[Completion], columns: dict[str, Tensor], config: Config, tmp_path: Path
+    two: WorkerGroup, completions: list[Completion], columns: dict[str, Tensor], config: Config, tmp_path: Path
 ) -> None:
     await two.call("save_checkpoint", str(tmp_path), timeout_s=STEP_S)
     first = [await dispatch.update_policy(two, completions, columns, config.train) for _ in range(2)]

@@ -12,7 +12,7 @@ import pytest
 
 from azr.train.policy import PolicyWorker
 from azr.train.worker import RankReport, RoleWorker
-from azr.train.worker_group import RankDied, RoleGroup
+from azr.train.worker_group import RankDied, WorkerGroup
 from tests.train.conftest import make_config
 
 
@@ -47,8 +47,8 @@ class IdleWorker(RoleWorker):
         raise OSError("no room")
 
 
-async def start(path: Path) -> RoleGroup:
-    return await RoleGroup.start("policy", IdleWorker, [{"num_cpus": 0.2}] * 2, make_config(path), "cpu")
+async def start(path: Path) -> WorkerGroup:
+    return await WorkerGroup.start("policy", IdleWorker, [{"num_cpus": 0.2}] * 2, make_config(path), "cpu")
 
 
 async def test_a_group_from_start_to_end(ray_cluster: None, tmp_path: Path) -> None:
@@ -80,5 +80,5 @@ async def test_a_group_from_start_to_end(ray_cluster: None, tmp_path: Path) -> N
 async def test_a_missing_model_is_one_sentence(ray_cluster: None, tmp_path: Path) -> None:
     config = make_config(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"cannot load the policy model from .*nowhere': give a folder") as error:
-        await RoleGroup.start("policy", PolicyWorker, [{"num_cpus": 0.2}], config, "cpu")
+        await WorkerGroup.start("policy", PolicyWorker, [{"num_cpus": 0.2}], config, "cpu")
     assert "\n" not in str(error.value)
