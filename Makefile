@@ -1,6 +1,7 @@
 # PYTHON   the interpreter that makes .venv: 3.11 or newer
 # FLAVOUR  cpu or gpu; found out from nvidia-smi when not given
-# ARGS     options handed to the recipe, e.g. make mini ARGS="--run.steps 3"
+# ARGS     options handed to the recipe or to pytest, e.g. make mini ARGS="--run.steps 3"
+# AZR_DATA folder of public data sets (cruxeval.jsonl, MbppPlus.jsonl) that some tests run; without it these are skipped
 PYTHON ?= python3
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 ARGS ?=
