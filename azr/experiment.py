@@ -16,7 +16,7 @@ from azr.runs.run_logger import Tracker
 from azr.runs.stop_signal import Interrupt
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.players import Proposer, Solver
-from azr.selfplay.prompt_codec import Language
+from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.round import Round, RoundResult
 from azr.tasks.registry import KINDS
 from azr.train.dispatch import push_weights
@@ -34,7 +34,7 @@ class SelfPlayExperiment:
     """One language model proposes tasks, solves them and learns from both. `azr.runtime` starts what it needs."""
 
     config: Config
-    language: Language
+    codec: PromptCodec
     exam: InRunExam
     buffer: TaskBuffer
     system: ActorSystem
@@ -99,7 +99,7 @@ class SelfPlayExperiment:
         return await self._round(step, f"{step:06d}").play()
 
     def _round(self, step: int, name: str) -> Round:
-        parts = (self.config, self.language, self.system.engines, self.system.executor)
+        parts = (self.config, self.codec, self.system.engines, self.system.executor)
         return Round(self.config, step, name, self.buffer, Proposer(*parts), Solver(*parts), self.tracker.phase)
 
     async def push_weights(self, version: int) -> PushReport:
@@ -123,7 +123,7 @@ class SelfPlayExperiment:
     ) -> None:
         """Writes what the step brought."""
         self.tracker.stored(played.stored)
-        await self.tracker.rollouts(step, played.trajectories, self.language.text)
+        await self.tracker.rollouts(step, played.trajectories, self.codec.decode)
         lap = self.tracker.lap()
         trained = sum(len(t.completion.prompt_ids) + len(t.completion.response_ids) for t in played.trajectories)
         tokens = dict.fromkeys(lap.seconds.keys() & LEARNING_PHASES, trained) | played.sampled_tokens

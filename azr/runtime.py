@@ -26,7 +26,7 @@ from azr.runs.run_state import BEGINNING, Point
 from azr.runs.sinks import read_tasks
 from azr.runs.stop_signal import Interrupt, Stopped
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.prompt_codec import Language
+from azr.selfplay.prompt_codec import PromptCodec
 from azr.train.learner import Learner
 from azr.train.worker_group import RankDied, WorkerGroup
 
@@ -46,8 +46,8 @@ class Driver:
     def __init__(self, config: Config, resumption: Resumption | None = None) -> None:
         """``resumption``: where a run that exists goes on, from `azr.runs.resume.find`."""
         self._config = config
-        self._language = Language.load(config.model)
-        self._exam = InRunExam(config, self._language)
+        self._codec = PromptCodec.load(config.model)
+        self._exam = InRunExam(config, self._codec)
         self._resumption = resumption
         self._interrupt = Interrupt()
         self._store = CheckpointStore(RunDirectory(folder(config.run)).checkpoints, config.checkpoint.keep)
@@ -142,7 +142,7 @@ class Driver:
         fill = partial(self._fill, system, tracker.run, elapsed_s)
         return SelfPlayExperiment(
             config=config,
-            language=self._language,
+            codec=self._codec,
             exam=self._exam,
             buffer=buffer,
             system=system,

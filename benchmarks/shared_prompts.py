@@ -19,7 +19,7 @@ from azr.algorithms.attention import PADDED
 from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import pack
 from azr.records import Completion, FinishReason
-from azr.tasks.prompts import CompactStyle
+from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 from tools.pretrain.corpus import make_task, solver_prompt
 
@@ -35,7 +35,7 @@ def groups(count: int, samples: int) -> list[Completion]:
         task = make_task(rng, kind.name, 6)
         prompt, answer = (
             tuple(tokenizer.encode(text, add_special_tokens=False))
-            for text in (solver_prompt(kind, task), CompactStyle().response(kind.solution(task)))
+            for text in (solver_prompt(kind, task), CompactFormat().response(kind.solution(task)))
         )
         made += [
             Completion(

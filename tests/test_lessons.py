@@ -63,9 +63,9 @@ async def test_evaluation_may_ask_at_a_temperature_of_its_own():
 
 
 def test_each_kind_is_described_by_what_its_own_solver_must_find():
-    assert "predict the output" in KINDS["deduction"].wording.propose
-    assert "find an input" in KINDS["abduction"].wording.propose
-    assert "which exception" in KINDS["error"].wording.propose
+    assert "predict the output" in KINDS["deduction"].instructions.propose
+    assert "find an input" in KINDS["abduction"].instructions.propose
+    assert "which exception" in KINDS["error"].instructions.propose
 
 
 def test_nothing_but_the_registry_knows_kinds_by_name():

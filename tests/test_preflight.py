@@ -7,7 +7,7 @@ import pytest
 
 from azr import preflight
 from azr.config import Config
-from azr.selfplay.prompt_codec import Language
+from azr.selfplay.prompt_codec import PromptCodec
 from playground.azr_14m_mini import config as mini
 from tests.conftest import byte_tokenizer
 
@@ -39,7 +39,7 @@ def test_a_sound_config_passes(sound):
         ("train", {"data_parallel": 5}, "train.data_parallel=5 does not divide"),
         ("rollout", {"max_response_tokens": 900}, "reads at most 1024 tokens"),
         ("selfplay", {"solver_prompts": 0, "new_tasks": False, "train_on_estimates": False}, "train on anything"),
-        ("selfplay", {"crossings": 1, "train_on_estimates": False}, "switch selfplay.train_on_estimates on"),
+        ("selfplay", {"derived_tasks": 1, "train_on_estimates": False}, "switch selfplay.train_on_estimates on"),
         ("algorithm", {"drop_zero_advantage": True, "entropy_coef": 0.1}, "drop_zero_advantage would take"),
         ("run", {"steps": 0}, "run.steps is 0; it must be at least 1"),
         ("run", {"max_minutes": 0}, r"run.max_minutes is 0; it must be at least 0\.01"),
@@ -75,4 +75,4 @@ def test_a_tokenizer_without_an_end_is_refused(tmp_path):
     del settings["eos_token"]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match="has no end token; set eos_token"):
-        Language.load(replace(mini.model, path=str(tmp_path)))
+        PromptCodec.load(replace(mini.model, path=str(tmp_path)))

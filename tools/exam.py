@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from azr.evaluation.suite import ExamTask
 from azr.records import ExecutionRequest, ExecutionResult, Task
-from azr.tasks.base import Proposal, Rules
+from azr.tasks.base import Proposal, ProposalLimits
 from azr.tasks.normalize import fingerprint
 from azr.tasks.registry import KINDS
 from tools.pretrain.compositions import FORMS
@@ -99,7 +99,7 @@ def _samples(rng: random.Random, kind: str, programs: Iterator[Sketch]) -> Itera
 
 async def validated(kind_name: str, made: Sequence[tuple[str, Sample]], execute: Execute) -> list[ExamTask]:
     """The samples as tasks, through the checks that proposals go through; all of them must pass."""
-    kind, rules = KINDS[kind_name], Rules(source_bytes=4096, induction_inputs=INDUCTION_INPUTS, repeats=2)
+    kind, rules = KINDS[kind_name], ProposalLimits(source_bytes=4096, induction_inputs=INDUCTION_INPUTS, repeats=2)
     proposals = [
         Proposal(program=s.program, inputs=s.inputs, message=s.message if kind_name == "induction" else "")
         for _, s in made

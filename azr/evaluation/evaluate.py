@@ -11,9 +11,9 @@ from azr.config import Config
 from azr.evaluation.suite import ExamTask
 from azr.records import Completion
 from azr.selfplay.grading import graded
-from azr.selfplay.ordering import seed_of
+from azr.selfplay.ordering import stable_seed
 from azr.selfplay.players import Executor, Solver
-from azr.selfplay.prompt_codec import Language
+from azr.selfplay.prompt_codec import PromptCodec
 from azr.tasks.base import Verdict
 from azr.tasks.registry import KINDS
 
@@ -58,7 +58,7 @@ class _Candidate:
 
 async def sit(
     config: Config,
-    language: Language,
+    codec: PromptCodec,
     examine: Examine,
     executor: Executor,
     paper: Sequence[ExamTask],
@@ -66,12 +66,12 @@ async def sit(
 ) -> list[Marks]:
     """Marks in the order of the paper; answers are at most ``rollout.max_response_tokens`` long."""
     greedy, sampled = (
-        Solver(config, language, _Candidate(examine, temperature), executor) for temperature in (GREEDY, SAMPLED)
+        Solver(config, codec, _Candidate(examine, temperature), executor) for temperature in (GREEDY, SAMPLED)
     )
     async with task_group() as group:
         sitting = [
             group.create_task(
-                _mark(greedy, sampled, question, samples, seed_of(config.run.seed, "exam", question.task.id))
+                _mark(greedy, sampled, question, samples, stable_seed(config.run.seed, "exam", question.task.id))
             )
             for question in paper
         ]
@@ -92,6 +92,6 @@ async def _mark(greedy: Solver, sampled: Solver, question: ExamTask, samples: in
     )
 
 
-def longest_prompt(language: Language, paper: Sequence[ExamTask]) -> int:
+def longest_prompt(codec: PromptCodec, paper: Sequence[ExamTask]) -> int:
     """Tokens of the longest question."""
-    return max(len(language.solver_prompt(KINDS[question.task.kind], question.task)) for question in paper)
+    return max(len(codec.solver_prompt(KINDS[question.task.kind], question.task)) for question in paper)

@@ -9,15 +9,15 @@ from azr.evaluation.evaluate import Examine, longest_prompt, sit
 from azr.evaluation.result import metrics, rows
 from azr.evaluation.suite import ExamTask, program_fingerprint, read
 from azr.selfplay.players import Executor
-from azr.selfplay.prompt_codec import Language
+from azr.selfplay.prompt_codec import PromptCodec
 
 
 class InRunExam:
     """What a run has to do with the exam: it is graded by a part of it, and trains on no program of it."""
 
-    def __init__(self, config: Config, language: Language) -> None:
+    def __init__(self, config: Config, codec: PromptCodec) -> None:
         """Raises ValueError when there is no exam where it should be, or a question does not fit into a prompt."""
-        self._config, self._language = config, language
+        self._config, self._codec = config, codec
         paper = read(Path(config.eval.path)) if config.eval.path is not None else ()
         self.programs = frozenset(program_fingerprint(question.task) for question in paper)
         """Fingerprints of its programs, whichever part is asked."""
@@ -29,7 +29,7 @@ class InRunExam:
     def _check(self) -> None:
         if not self.paper:
             raise ValueError("eval.every asks for exams but eval.path is none: give the folder of an exam.")
-        longest = longest_prompt(self._language, self.paper)
+        longest = longest_prompt(self._codec, self.paper)
         if longest > self._config.rollout.max_prompt_tokens:
             raise ValueError(
                 f"A question of the exam has {longest} tokens, but rollout.max_prompt_tokens is "
@@ -44,7 +44,7 @@ class InRunExam:
     async def take(self, examine: Examine, executor: Executor) -> dict[str, float]:
         """Results of the current policy, see `azr.evaluation.result.metrics`."""
         samples = self._config.eval.samples
-        return metrics(rows(await sit(self._config, self._language, examine, executor, self.paper, samples)))
+        return metrics(rows(await sit(self._config, self._codec, examine, executor, self.paper, samples)))
 
 
 def part(paper: tuple[ExamTask, ...], per_kind: int) -> tuple[ExamTask, ...]:

@@ -13,8 +13,8 @@ from azr.evaluation.suite import ExamTask
 from azr.executor.pool import SandboxPool
 from azr.hardware import ComputeType
 from azr.rollout.engine import RolloutEngine
-from azr.selfplay.prompt_codec import Language
-from azr.tasks.prompts import CompactStyle
+from azr.selfplay.prompt_codec import PromptCodec
+from azr.tasks.prompts import CompactFormat
 
 RESPONSE_TOKENS = {"compact": 192, "chat": 4096}
 """Longest answer by prompt style."""
@@ -30,7 +30,7 @@ def settings(model: str, style: str | None, max_response_tokens: int | None) -> 
         tokenizer = AutoTokenizer.from_pretrained(model)
     except OSError as error:
         raise ValueError(f"{model} is no model with a tokenizer: {error}".replace("\n", " ")) from error
-    chosen = style or ("compact" if CompactStyle.answer in tokenizer.get_vocab() else "chat")
+    chosen = style or ("compact" if CompactFormat.answer in tokenizer.get_vocab() else "chat")
     assert chosen in ("compact", "chat")
     limit = max_response_tokens or RESPONSE_TOKENS[chosen]
     return Config(
@@ -41,8 +41,8 @@ def settings(model: str, style: str | None, max_response_tokens: int | None) -> 
 
 async def grade(config: Config, paper: Sequence[ExamTask], samples: int, dtype: ComputeType) -> list[Marks]:
     """Starts what is needed, lets the model sit the exam, and ends what was started."""
-    language = Language.load(config.model)
-    rollout = replace(config.rollout, max_prompt_tokens=longest_prompt(language, paper))
+    codec = PromptCodec.load(config.model)
+    rollout = replace(config.rollout, max_prompt_tokens=longest_prompt(codec, paper))
     engine = RolloutEngine(
         config.model.path,
         rollout,
@@ -53,6 +53,6 @@ async def grade(config: Config, paper: Sequence[ExamTask], samples: int, dtype: 
     try:
         await engine.start()
         async with SandboxPool(config.executor) as executor:
-            return await sit(config, language, engine.generate, executor, paper, samples)
+            return await sit(config, codec, engine.generate, executor, paper, samples)
     finally:
         await engine.shutdown()

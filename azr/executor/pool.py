@@ -18,7 +18,7 @@ from azr.executor.cache import CallCache, CallKey, Outcome
 from azr.executor.dispatch import Dispatcher, Job
 from azr.executor.sandbox import Launcher, LaunchError
 from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult
-from azr.tasks.normalize import order_suspect, parse
+from azr.tasks.normalize import hash_order_dependent, parse
 
 _REQUEST_WALLS = 8
 _CACHE_BYTES = 64 * 2**20
@@ -203,7 +203,7 @@ def _runs(request: ExecutionRequest) -> int:
     if request.repeats == 1:
         return 1
     tree = parse(request.program)
-    suspect = tree is not None and order_suspect(tree, [text for text in request.inputs if _is_arguments(text)])
+    suspect = tree is not None and hash_order_dependent(tree, [text for text in request.inputs if _is_arguments(text)])
     return _most_runs(request.repeats) if suspect else request.repeats
 
 

@@ -15,7 +15,7 @@ class Batch:
     proposals: int
     estimate_prompts: int
     estimates: int
-    """Solver samples that estimate solve rates, and those of crossings; one prompt each `selfplay.group_size`."""
+    """Solver samples that estimate solve rates, and those of derived tasks; one prompt each `selfplay.group_size`."""
     solves: int
     trained: int
     """Trajectories the optimizers see."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from azr.records import FinishReason, Trajectory
-from azr.tasks.base import Refusal
+from azr.tasks.base import RejectReason
 
 Value = float | int | list[int]
 Metrics = dict[str, Value]
@@ -19,14 +19,14 @@ EXAM = "exam/"
 """Begins the names of exam results; see `azr.evaluation.result.metrics`."""
 
 
-class FunnelCounts(Protocol):
+class ProposalCounts(Protocol):
     """How far the proposals of one kind got in one step."""
 
     @property
     def proposed(self) -> int: ...
 
     @property
-    def refused(self) -> Mapping[Refusal, int]: ...
+    def rejected(self) -> Mapping[RejectReason, int]: ...
 
     @property
     def solve_rates(self) -> Sequence[float]:
@@ -36,7 +36,7 @@ class FunnelCounts(Protocol):
 
 def step_metrics(
     trajectories: Sequence[Trajectory],
-    funnels: Mapping[str, FunnelCounts],
+    funnels: Mapping[str, ProposalCounts],
     group_size: int,
     parts: Mapping[str, Mapping[str, float | None]],
 ) -> Metrics:
@@ -76,18 +76,18 @@ def trajectory_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     return metrics
 
 
-def funnel_metrics(kind: str, funnel: FunnelCounts, group_size: int) -> Metrics:
+def funnel_metrics(kind: str, funnel: ProposalCounts, group_size: int) -> Metrics:
     """Counts of every step of the proposal funnel and what the solve rates of the survivors look like.
 
     Bin b of ``solve_rate_hist`` counts tasks of which b of ``group_size`` attempts were right. Proposals that
     the executor lost are in no rate.
     """
     player = f"{kind}/proposer"
-    refused = {reason: funnel.refused.get(reason, 0) for reason in Refusal}
-    valid = funnel.proposed - sum(refused.values())
-    judged = funnel.proposed - refused[Refusal.LOST]
+    rejected = {reason: funnel.rejected.get(reason, 0) for reason in RejectReason}
+    valid = funnel.proposed - sum(rejected.values())
+    judged = funnel.proposed - rejected[RejectReason.LOST]
     metrics: Metrics = {f"{player}/funnel/proposed": funnel.proposed, f"{player}/funnel/valid": valid}
-    metrics |= {f"{player}/funnel/{reason}": count for reason, count in refused.items()}
+    metrics |= {f"{player}/funnel/{reason}": count for reason, count in rejected.items()}
     if judged:
         metrics[f"{player}/valid_rate"] = valid / judged
     if funnel.solve_rates:
@@ -108,7 +108,7 @@ def throughput(tokens: Mapping[str, int], seconds: Mapping[str, float]) -> dict[
 def valid_rate(metrics: Metrics) -> float | None:
     """Share of valid proposals over all kinds; None when nothing was judged."""
     valid = _total(metrics, "/proposer/funnel/valid")
-    judged = _total(metrics, "/proposer/funnel/proposed") - _total(metrics, f"/proposer/funnel/{Refusal.LOST}")
+    judged = _total(metrics, "/proposer/funnel/proposed") - _total(metrics, f"/proposer/funnel/{RejectReason.LOST}")
     return valid / judged if judged else None
 
 

@@ -10,7 +10,7 @@ from azr.config import Config
 from azr.records import Task, Trajectory
 from azr.runs.display import Progress
 from azr.runs.log_offsets import Position
-from azr.runs.metrics import EXAM, FunnelCounts, Metrics, has_exam, step_metrics
+from azr.runs.metrics import EXAM, Metrics, ProposalCounts, has_exam, step_metrics
 from azr.runs.run_dir import RunDirectory, folder, log_to, stop_logging
 from azr.runs.sinks import Decode, MetricsLog, TaskLog, TensorBoardMirror, read_metrics, write_rollouts
 from azr.runs.summary import summary
@@ -85,7 +85,7 @@ class Tracker:
         self,
         step: int,
         trajectories: Sequence[Trajectory],
-        funnels: Mapping[str, FunnelCounts],
+        funnels: Mapping[str, ProposalCounts],
         parts: Mapping[str, Mapping[str, float | None]],
     ) -> Metrics:
         """Writes the step's metrics (`azr.runs.metrics.step_metrics`) and its summary line.

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
 from azr.records import Task
-from azr.tasks.base import Refusal
+from azr.tasks.base import RejectReason
 from azr.tasks.normalize import fingerprint
 from azr.tasks.registry import KINDS
 
@@ -37,12 +37,12 @@ class TaskBuffer:
         """Tasks of a kind, oldest first."""
         return tuple(self._tasks[kind])
 
-    def reserve(self, task: Task) -> Refusal | None:
+    def reserve(self, task: Task) -> RejectReason | None:
         """Claims the task's fingerprint; or says that an equal task is there already, or its program in the exam."""
         if fingerprint(task.program) in self._exam:
-            return Refusal.IN_EXAM
+            return RejectReason.IN_BENCHMARK
         if task.fingerprint in self._known[task.kind]:
-            return Refusal.DUPLICATE
+            return RejectReason.DUPLICATE
         self._known[task.kind].add(task.fingerprint)
         return None
 
@@ -66,12 +66,12 @@ class TaskBuffer:
 
     def references(self, kind: str, count: int, rng: random.Random) -> list[Task]:
         """Past tasks to show a proposer of this kind, up to ``count``, drawn without replacement."""
-        sources = [name for name in KINDS[kind].draws_from if name in self._tasks]
+        sources = [name for name in KINDS[kind].reference_kinds if name in self._tasks]
         pool = [task for name in sources for task in self._tasks[name]]
         wanted = KINDS[kind].references_per_prompt(count)
         return rng.sample(pool, min(wanted, len(pool)))
 
-    def problems(self, kind: str, count: int, excluded: Collection[str], rng: random.Random) -> list[Task]:
+    def sample_tasks(self, kind: str, count: int, excluded: Collection[str], rng: random.Random) -> list[Task]:
         """Stored tasks for solvers, without those whose ids are excluded; repeats only when there are too few."""
         pool = [task for task in self._tasks[kind] if task.id not in excluded]
         if len(pool) >= count:

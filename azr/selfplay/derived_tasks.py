@@ -9,8 +9,8 @@ from azr.records import Task
 from azr.tasks.registry import KINDS
 
 
-def crossings(task: Task, kinds: Sequence[str], most: int, rng: random.Random) -> list[Task]:
+def derived_tasks(task: Task, kinds: Sequence[str], most: int, rng: random.Random) -> list[Task]:
     """Of each kind that is played, at most ``most`` tasks at random that the task's runs make."""
-    runs = KINDS[task.kind].runs(task)
-    posed = [KINDS[name].pose(task, runs) for name in kinds]
-    return [crossing for tasks in posed for crossing in rng.sample(tasks, min(most, len(tasks)))]
+    pairs = KINDS[task.kind].io_pairs(task)
+    posed = [KINDS[name].derive_tasks(task, pairs) for name in kinds]
+    return [derived for tasks in posed for derived in rng.sample(tasks, min(most, len(tasks)))]

@@ -9,15 +9,15 @@ from azr.config import RewardConfig
 from azr.records import Role, Trajectory
 from azr.selfplay import rewards
 from azr.selfplay.players import Proposed, Solved
-from azr.tasks.base import Refusal, Verdict
+from azr.tasks.base import RejectReason, Verdict
 
 
 @dataclass(slots=True)
-class Funnel:
+class ProposalStats:
     """How far the proposals of one kind got in one step."""
 
     proposed: int = 0
-    refused: Counter[Refusal] = field(default_factory=Counter)
+    rejected: Counter[RejectReason] = field(default_factory=Counter)
     solve_rates: list[float] = field(default_factory=list)
     """One per proposal that became a task, in no order."""
 
@@ -25,8 +25,8 @@ class Funnel:
 def proposer_trajectory(
     kind: str, id: str, proposed: Proposed, solve_rate: float | None, bonuses: dict[str, float], config: RewardConfig
 ) -> Trajectory:
-    """A refused proposal is paid by its refusal, an accepted one by its solve rate."""
-    if isinstance(proposed.outcome, Refusal):
+    """A rejected proposal is paid by its refusal, an accepted one by its solve rate."""
+    if isinstance(proposed.outcome, RejectReason):
         reward = rewards.refused_reward(proposed.outcome, config)
         parts = {str(proposed.outcome): reward}
     else:

@@ -10,19 +10,19 @@ from contextlib import asynccontextmanager
 from azr.records import Trajectory
 
 
-def seed_of(*names: object) -> int:
+def stable_seed(*names: object) -> int:
     """A seed of 48 bits for whatever these names together identify, the same in every process."""
     return int.from_bytes(hashlib.sha256(repr(names).encode()).digest()[:6])
 
 
-def in_order(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+def sort_trajectories(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     """Sorted by what they are, which decides how they are packed and in which order gradients are added."""
     return sorted(
         trajectories, key=lambda t: (t.kind, t.role, t.group, t.completion.response_ids, t.completion.logprobs)
     )
 
 
-class Turns:
+class OrderedGate:
     """Lets callers pass one by one: as they come, or `ordered` by their numbers, of which each from 0 on must come."""
 
     def __init__(self, ordered: bool) -> None:

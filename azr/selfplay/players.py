@@ -9,8 +9,8 @@ from typing import Protocol
 
 from azr.config import Config
 from azr.records import Completion, ExecutionRequest, ExecutionResult, Task
-from azr.selfplay.prompt_codec import Language
-from azr.tasks.base import Refusal, Rules, Verdict
+from azr.selfplay.prompt_codec import PromptCodec
+from azr.tasks.base import ProposalLimits, RejectReason, Verdict
 from azr.tasks.registry import KINDS
 
 
@@ -33,7 +33,7 @@ class Proposed:
     """A proposal and what validation made of it."""
 
     completion: Completion
-    outcome: Task | Refusal
+    outcome: Task | RejectReason
     references: tuple[Task, ...]
 
 
@@ -49,14 +49,14 @@ class Solved:
 class Proposer:
     """Invents tasks and has them run before anyone believes them."""
 
-    def __init__(self, config: Config, language: Language, sampler: Sampler, executor: Executor) -> None:
-        self._language = language
+    def __init__(self, config: Config, codec: PromptCodec, sampler: Sampler, executor: Executor) -> None:
+        self._codec = codec
         self._sampler = sampler
         self._executor = executor
         self._kinds = config.selfplay.kinds
         self._max_prompt = config.rollout.max_prompt_tokens
         self._max_response = config.rollout.max_response_tokens
-        self._rules = Rules(
+        self._rules = ProposalLimits(
             source_bytes=config.executor.source_bytes,
             induction_inputs=config.selfplay.induction_inputs,
             repeats=config.executor.repeats,
@@ -66,7 +66,7 @@ class Proposer:
         self, kind_name: str, references: Sequence[Task], seed: int
     ) -> tuple[Completion, tuple[Task, ...]]:
         """One proposal and the references that its prompt showed."""
-        prompt, shown = self._language.proposer_prompt(KINDS[kind_name], list(references), self._max_prompt)
+        prompt, shown = self._codec.proposer_prompt(KINDS[kind_name], list(references), self._max_prompt)
         (completion,) = await self._sampler.generate(prompt, n=1, max_tokens=self._max_response, seed=seed)
         return completion, tuple(shown)
 
@@ -79,45 +79,45 @@ class Proposer:
 
     async def _admit(
         self, kind_name: str, completion: Completion, references: tuple[Task, ...], *, id: str, step: int
-    ) -> Task | Refusal:
+    ) -> Task | RejectReason:
         kind = KINDS[kind_name]
-        sections = self._language.read(completion)
+        sections = self._codec.parse_response(completion)
         if sections is None:
-            return Refusal.MALFORMED
+            return RejectReason.MALFORMED
         proposal = kind.read_proposal(sections, references, self._rules)
-        if isinstance(proposal, Refusal):
+        if isinstance(proposal, RejectReason):
             return proposal
         result = await self._executor.execute(kind.validation(proposal, self._rules))
         parents = tuple(task.id for task in references)
         task = kind.admit(proposal, result, id=id, step=step, parents=parents)
-        return Refusal.TOO_LARGE if isinstance(task, Task) and not self._can_be_played(task) else task
+        return RejectReason.TOO_LARGE if isinstance(task, Task) and not self._can_be_played(task) else task
 
     def _can_be_played(self, task: Task) -> bool:
         """Whether the task fits into its solver's prompt and into every proposal prompt that may show it."""
-        prompts = [self._language.solver_prompt(KINDS[task.kind], task)]
+        prompts = [self._codec.solver_prompt(KINDS[task.kind], task)]
         for name in self._kinds:
-            if task.kind in KINDS[name].draws_from:
-                prompts.append(self._language.proposal_ids(KINDS[name], [task]))
+            if task.kind in KINDS[name].reference_kinds:
+                prompts.append(self._codec.proposal_ids(KINDS[name], [task]))
         return max(map(len, prompts)) <= self._max_prompt
 
 
 class Solver:
     """Answers tasks; every answer is graded by running code or by comparing plain data."""
 
-    def __init__(self, config: Config, language: Language, sampler: Sampler, executor: Executor) -> None:
-        self._language = language
+    def __init__(self, config: Config, codec: PromptCodec, sampler: Sampler, executor: Executor) -> None:
+        self._codec = codec
         self._sampler = sampler
         self._executor = executor
         self._max_prompt = config.rollout.max_prompt_tokens
         self._max_response = config.rollout.max_response_tokens
 
-    def can_be_asked(self, task: Task) -> bool:
+    def fits_prompt(self, task: Task) -> bool:
         """Whether the task fits into a prompt."""
-        return len(self._language.solver_prompt(KINDS[task.kind], task)) <= self._max_prompt
+        return len(self._codec.solver_prompt(KINDS[task.kind], task)) <= self._max_prompt
 
     async def solve(self, task: Task, attempts: int, seed: int) -> list[Completion]:
         """Responses of the current policy to one task."""
-        prompt = self._language.solver_prompt(KINDS[task.kind], task)
+        prompt = self._codec.solver_prompt(KINDS[task.kind], task)
         return await self._sampler.generate(prompt, n=attempts, max_tokens=self._max_response, seed=seed)
 
     async def verify(self, task: Task, completions: Sequence[Completion]) -> list[Solved]:
@@ -130,7 +130,7 @@ class Solver:
 
     async def _verdict(self, task: Task, completion: Completion) -> Verdict:
         kind = KINDS[task.kind]
-        sections = self._language.read(completion)
+        sections = self._codec.parse_response(completion)
         if sections is None:
             return Verdict.MALFORMED
         check = kind.verification(task, sections)

@@ -9,19 +9,19 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from azr.config import ModelConfig
 from azr.records import Completion, FinishReason, Task
 from azr.tasks.base import TaskKind
-from azr.tasks.chat import ChatStyle, plain_conversation
-from azr.tasks.prompts import CompactStyle, PromptStyle, Section
+from azr.tasks.chat import ChatFormat, plain_conversation
+from azr.tasks.prompts import CompactFormat, PromptFormat, Section
 
 
-class Language:
+class PromptCodec:
     """A tokenizer and a prompt style."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, style: PromptFormat) -> None:
         self._tokenizer = tokenizer
         self._style = style
 
     @classmethod
-    def load(cls, model: ModelConfig) -> Language:
+    def load(cls, model: ModelConfig) -> PromptCodec:
         """Tokenizer of the model and the configured style.
 
         Raises:
@@ -33,8 +33,8 @@ class Language:
                 f"The tokenizer in {model.path} has no end token; set eos_token in its tokenizer_config.json."
             )
         if model.prompt_format == "compact":
-            return cls(tokenizer, CompactStyle())
-        return cls(tokenizer, ChatStyle(_conversation(tokenizer)))
+            return cls(tokenizer, CompactFormat())
+        return cls(tokenizer, ChatFormat(_conversation(tokenizer)))
 
     @property
     def end_id(self) -> int:
@@ -43,22 +43,22 @@ class Language:
     def encode(self, prompt: str) -> list[int]:
         return list(self._tokenizer.encode(prompt, add_special_tokens=False))
 
-    def text(self, token_ids: Sequence[int]) -> str:
+    def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
 
-    def read(self, completion: Completion) -> tuple[Section, ...] | None:
+    def parse_response(self, completion: Completion) -> tuple[Section, ...] | None:
         """Sections a response states; None when it was cut off or does not have the asked form."""
         if completion.finish_reason is not FinishReason.STOP:
             return None
         ids = completion.response_ids
-        return self._style.parse(self.text(ids[:-1] if ids[-1] == self.end_id else ids))
+        return self._style.parse(self.decode(ids[:-1] if ids[-1] == self.end_id else ids))
 
     def solver_prompt(self, kind: TaskKind, task: Task) -> list[int]:
-        return self.encode(self._style.solve(kind.name, kind.wording, kind.given(task)))
+        return self.encode(self._style.solve(kind.name, kind.instructions, kind.solver_view(task)))
 
     def proposal_ids(self, kind: TaskKind, shown: Sequence[Task]) -> list[int]:
         """Ids of the proposal prompt that shows these tasks, however long."""
-        return self.encode(self._style.propose(kind.name, kind.wording, [kind.reference(task) for task in shown]))
+        return self.encode(self._style.propose(kind.name, kind.instructions, [kind.reference(task) for task in shown]))
 
     def proposer_prompt(self, kind: TaskKind, references: list[Task], max_tokens: int) -> tuple[list[int], list[Task]]:
         """Prompt ids and the references that fitted into ``max_tokens``; the last ones are left out first.

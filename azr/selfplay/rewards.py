@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from azr.config import RewardConfig
-from azr.tasks.base import Refusal, Verdict
+from azr.tasks.base import RejectReason, Verdict
 
 
 def learnability(solve_rate: float, unlearnable: float) -> float:
@@ -36,9 +36,9 @@ def proposer_reward(
     return reward, {"learnability": base, **bonuses}
 
 
-def refused_reward(refusal: Refusal, config: RewardConfig) -> float:
+def refused_reward(refusal: RejectReason, config: RewardConfig) -> float:
     """Reward of a proposal that did not become a task; a mere repetition is wrong, anything else malformed."""
-    return config.wrong if refusal is Refusal.DUPLICATE else config.malformed
+    return config.wrong if refusal is RejectReason.DUPLICATE else config.malformed
 
 
 def solver_reward(verdict: Verdict, config: RewardConfig) -> float:

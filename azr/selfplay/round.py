@@ -17,12 +17,12 @@ from azr.concurrency import Phase, task_group
 from azr.config import Config
 from azr.records import Completion, Task, Trajectory
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.derived_tasks import crossings
-from azr.selfplay.grading import Funnel, graded, proposer_trajectory, solver_trajectory
+from azr.selfplay.derived_tasks import derived_tasks
+from azr.selfplay.grading import ProposalStats, graded, proposer_trajectory, solver_trajectory
 from azr.selfplay.intrinsic import bonuses
-from azr.selfplay.ordering import Turns, in_order, seed_of
+from azr.selfplay.ordering import OrderedGate, sort_trajectories, stable_seed
 from azr.selfplay.players import Proposed, Proposer, Solver, solve_rate
-from azr.tasks.base import Refusal
+from azr.tasks.base import RejectReason
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class RoundResult:
     """What one round of self-play brought."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
-    funnels: dict[str, Funnel] = field(default_factory=dict)
+    funnels: dict[str, ProposalStats] = field(default_factory=dict)
     stored: list[Task] = field(default_factory=list)
     """Tasks that entered the buffer."""
     sampled_tokens: Counter[str] = field(default_factory=Counter)
@@ -43,7 +43,7 @@ class RoundResult:
 class _Accepted:
     """Proposals of one kind that became tasks."""
 
-    turns: Turns
+    turns: OrderedGate
     """To claim a fingerprint."""
     kept: dict[int, Task] = field(default_factory=dict)
     """Tasks for the buffer, by number of their proposal."""
@@ -72,8 +72,8 @@ class Round:
         self._config, self._play, self._step, self._name = config, config.selfplay, step, name
         self._buffer, self._proposer, self._solver, self._phase = buffer, proposer, solver, phase
         self._rng = random.Random(f"{config.run.seed}/{name}")
-        self._result = RoundResult(funnels={kind: Funnel() for kind in self._play.kinds})
-        self._accepted = {kind: _Accepted(Turns(config.run.deterministic)) for kind in self._play.kinds}
+        self._result = RoundResult(funnels={kind: ProposalStats() for kind in self._play.kinds})
+        self._accepted = {kind: _Accepted(OrderedGate(config.run.deterministic)) for kind in self._play.kinds}
 
     async def play(self) -> RoundResult:
         """Proposals and solutions of every kind, graded. Solvers get this step's tasks first."""
@@ -93,7 +93,7 @@ class Round:
         return self._sorted()
 
     def _sorted(self) -> RoundResult:
-        self._result.trajectories = in_order(self._result.trajectories)
+        self._result.trajectories = sort_trajectories(self._result.trajectories)
         self._result.stored.sort(key=lambda task: task.kind)
         for funnel in self._result.funnels.values():
             funnel.solve_rates.sort()
@@ -118,7 +118,7 @@ class Round:
                 if not self._is_early(number):
                     solving.create_task(self._solve(task, "new"))
             taken = {task.id for task in accepted.kept.values()}
-            for number, task in enumerate(self._buffer.problems(kind, wanted - len(fresh), taken, rng)):
+            for number, task in enumerate(self._buffer.sample_tasks(kind, wanted - len(fresh), taken, rng)):
                 solving.create_task(self._solve(task, number))
 
     def _is_early(self, number: int) -> bool:
@@ -139,7 +139,7 @@ class Round:
     ) -> list[Coroutine[None, None, object]]:
         """One coroutine per task that is estimated: proposed, or stored where nothing new is proposed."""
         if not self._config.ablation.new_tasks:
-            known = self._buffer.problems(kind, self._play.proposer_prompts, (), rng)
+            known = self._buffer.sample_tasks(kind, self._play.proposer_prompts, (), rng)
             return [self._play_stored(task, number, solving) for number, task in enumerate(known)]
         return [
             self._play_proposal(kind, number, references, solving)
@@ -179,11 +179,11 @@ class Round:
         with self._phase("validate"):
             proposed = await self._proposer.validate(kind, completion, shown, id=id, step=self._step)
         async with self._accepted[kind].turns.turn(number):
-            refused = self._buffer.reserve(proposed.outcome) if isinstance(proposed.outcome, Task) else None
-        if refused is not None:
-            proposed = replace(proposed, outcome=refused)
-        if isinstance(proposed.outcome, Refusal):
-            funnel.refused[proposed.outcome] += 1
+            rejected = self._buffer.reserve(proposed.outcome) if isinstance(proposed.outcome, Task) else None
+        if rejected is not None:
+            proposed = replace(proposed, outcome=rejected)
+        if isinstance(proposed.outcome, RejectReason):
+            funnel.rejected[proposed.outcome] += 1
         return proposed
 
     async def _estimate(self, number: int, task: Task, proposed: Proposed) -> tuple[float | None, Proposed]:
@@ -192,8 +192,8 @@ class Round:
         funnel = self._result.funnels[task.kind]
         if rate is None:
             self._accepted[task.kind].dropped.append(task)
-            funnel.refused[Refusal.LOST] += 1
-            return None, replace(proposed, outcome=Refusal.LOST)
+            funnel.rejected[RejectReason.LOST] += 1
+            return None, replace(proposed, outcome=RejectReason.LOST)
         funnel.solve_rates.append(rate)
         return rate, replace(proposed, outcome=replace(task, solve_rate=rate))
 
@@ -220,14 +220,14 @@ class Round:
 
     def _cross(self, number: int, task: Task, solving: asyncio.TaskGroup) -> None:
         rng = random.Random(self._seed("cross", task.kind, number))
-        for crossing in crossings(task, self._play.kinds, self._play.derived_tasks, rng):
-            if self._solver.can_be_asked(crossing):
-                solving.create_task(self._sample(crossing, number))
+        for derived in derived_tasks(task, self._play.kinds, self._play.derived_tasks, rng):
+            if self._solver.fits_prompt(derived):
+                solving.create_task(self._sample(derived, number))
 
     def _pay(self, kind: str, number: int, proposed: Proposed, rate: float | None, extra: dict[str, float]) -> None:
-        if proposed.outcome is Refusal.LOST:
+        if proposed.outcome is RejectReason.LOST:
             self._result.ungraded += 1
-        elif self._config.ablation.train_proposer and proposed.outcome is not Refusal.IN_EXAM:
+        elif self._config.ablation.train_proposer and proposed.outcome is not RejectReason.IN_BENCHMARK:
             self._result.trajectories.append(
                 proposer_trajectory(kind, self._id(kind, number), proposed, rate, extra, self._config.reward)
             )
@@ -251,7 +251,7 @@ class Round:
             self._accepted[kind].kept[number] = proposed.outcome
 
     def _seed(self, *request: object) -> int:
-        return seed_of(self._config.run.seed, self._name, *request)
+        return stable_seed(self._config.run.seed, self._name, *request)
 
     def _count(self, phase: str, completions: Sequence[Completion]) -> None:
         self._result.sampled_tokens[phase] += sum(len(completion.response_ids) for completion in completions)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from azr.records import ExecutionRequest, ExecutionResult, Task
 from azr.tasks.base import Verdict
 from azr.tasks.grading import all_equal
-from azr.tasks.prompts import Section, Wording
+from azr.tasks.prompts import Instructions, Section
 from azr.tasks.single_call import SingleCallKind, canonical_input, proposal_wording, texts
 
 
 class Abduction(SingleCallKind):
     name = "abduction"
-    draws_from = ("abduction",)
-    wording = Wording(
+    reference_kinds = ("abduction",)
+    instructions = Instructions(
         propose=proposal_wording("A solver will see the program and the output, and has to find an input for it."),
         solve=(
             "Find one input for which the program returns this output. Several may be right; give one, as "
@@ -24,7 +24,7 @@ class Abduction(SingleCallKind):
         solve_answer="input",
     )
 
-    def given(self, task: Task) -> tuple[Section, ...]:
+    def solver_view(self, task: Task) -> tuple[Section, ...]:
         return (Section("program", task.program), Section("output", task.outputs[0]))
 
     def solution(self, task: Task) -> tuple[Section, ...]:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from azr.records import ExecutionRequest, ExecutionResult, Task
-from azr.tasks.prompts import Section, Wording
+from azr.tasks.prompts import Instructions, Section
 
 
 class Verdict(StrEnum):
@@ -21,7 +21,7 @@ class Verdict(StrEnum):
     """The executor lost the call: no reward, no training."""
 
 
-class Refusal(StrEnum):
+class RejectReason(StrEnum):
     """First step of the proposal funnel that a proposal did not pass."""
 
     MALFORMED = "malformed"
@@ -30,7 +30,7 @@ class Refusal(StrEnum):
     NON_DETERMINISTIC = "non_deterministic"
     TOO_LARGE = "too_large"
     DUPLICATE = "duplicate"
-    IN_EXAM = "in_exam"
+    IN_BENCHMARK = "in_benchmark"
     """The program is one of the held-out exam: neither stored nor trained on."""
     LOST = "lost"
 
@@ -46,7 +46,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class ProposalLimits:
     """Bounds that a proposal is held to."""
 
     source_bytes: int
@@ -65,10 +65,10 @@ class TaskKind(Protocol):
     def name(self) -> str: ...
 
     @property
-    def wording(self) -> Wording: ...
+    def instructions(self) -> Instructions: ...
 
     @property
-    def draws_from(self) -> tuple[str, ...]:
+    def reference_kinds(self) -> tuple[str, ...]:
         """Kinds whose tasks may be shown as references to a proposer of this kind."""
         ...
 
@@ -84,7 +84,7 @@ class TaskKind(Protocol):
         """What a proposer would have written to propose this task."""
         ...
 
-    def given(self, task: Task) -> tuple[Section, ...]:
+    def solver_view(self, task: Task) -> tuple[Section, ...]:
         """What the solver sees."""
         ...
 
@@ -92,11 +92,11 @@ class TaskKind(Protocol):
         """A right answer."""
         ...
 
-    def runs(self, task: Task) -> tuple[tuple[str, str], ...]:
+    def io_pairs(self, task: Task) -> tuple[tuple[str, str], ...]:
         """Inputs of the task's program, each with the value that it returned."""
         ...
 
-    def pose(self, task: Task, runs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
         """Tasks of this kind, other than the task itself, that these runs of its program make."""
         ...
 
@@ -105,18 +105,18 @@ class TaskKind(Protocol):
         ...
 
     def read_proposal(
-        self, sections: Sequence[Section], references: Sequence[Task], rules: Rules
-    ) -> Proposal | Refusal:
+        self, sections: Sequence[Section], references: Sequence[Task], rules: ProposalLimits
+    ) -> Proposal | RejectReason:
         """The proposal a response states."""
         ...
 
-    def validation(self, proposal: Proposal, rules: Rules) -> ExecutionRequest:
+    def validation(self, proposal: Proposal, rules: ProposalLimits) -> ExecutionRequest:
         """What must be run to learn the proposal's outputs."""
         ...
 
     def admit(
         self, proposal: Proposal, result: ExecutionResult, *, id: str, step: int, parents: tuple[str, ...]
-    ) -> Task | Refusal:
+    ) -> Task | RejectReason:
         """The task that the proposal becomes, given what running it showed."""
         ...
 

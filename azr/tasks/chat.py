@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from azr.tasks.prompts import Label, Section, Wording
+from azr.tasks.prompts import Instructions, Label, Section
 
 _FENCE_OF: dict[Label, str] = {"program": "python", "input": "input", "output": "output", "message": "message"}
 _LABEL_OF = {fence: label for label, fence in _FENCE_OF.items()}
@@ -27,25 +27,25 @@ def _fenced(section: Section) -> str:
     return f"```{_FENCE_OF[section.label]}\n{section.text}\n```"
 
 
-class ChatStyle:
+class ChatFormat:
     """Prompts and responses for pretrained language models."""
 
     def __init__(self, conversation: Callable[[str], str] = plain_conversation) -> None:
         """``conversation`` turns a user's message into the prompt text, e.g. through a chat template."""
         self._conversation = conversation
 
-    def propose(self, kind: str, wording: Wording, references: Sequence[Sequence[Section]]) -> str:
+    def propose(self, kind: str, instructions: Instructions, references: Sequence[Sequence[Section]]) -> str:
         shown = "\n\n".join(
             f"Reference {number}:\n" + "\n".join(map(_fenced, sections))
             for number, sections in enumerate(references, start=1)
         )
-        blocks = " and ".join(f"```{_FENCE_OF[label]}```" for label in wording.propose_answer)
+        blocks = " and ".join(f"```{_FENCE_OF[label]}```" for label in instructions.propose_answer)
         ask = f"Put the answer into fenced blocks marked {blocks}."
-        return self._conversation(f"{wording.propose}\n\n{ask}\n\n{shown}")
+        return self._conversation(f"{instructions.propose}\n\n{ask}\n\n{shown}")
 
-    def solve(self, kind: str, wording: Wording, given: Sequence[Section]) -> str:
-        ask = f"Put the answer into one fenced block marked ```{_FENCE_OF[wording.solve_answer]}```."
-        return self._conversation(f"{wording.solve}\n\n{ask}\n\n" + "\n".join(map(_fenced, given)))
+    def solve(self, kind: str, instructions: Instructions, given: Sequence[Section]) -> str:
+        ask = f"Put the answer into one fenced block marked ```{_FENCE_OF[instructions.solve_answer]}```."
+        return self._conversation(f"{instructions.solve}\n\n{ask}\n\n" + "\n".join(map(_fenced, given)))
 
     def response(self, sections: Sequence[Section]) -> str:
         return "</think>\n<answer>\n" + "\n".join(map(_fenced, sections)) + "\n</answer>"

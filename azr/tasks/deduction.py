@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from azr import values
 from azr.records import ExecutionRequest, ExecutionResult, Task
 from azr.tasks.base import Verdict
-from azr.tasks.prompts import Section, Wording
+from azr.tasks.prompts import Instructions, Section
 from azr.tasks.single_call import SingleCallKind, proposal_wording, texts
 
 
 class Deduction(SingleCallKind):
     name = "deduction"
-    draws_from = ("deduction",)
-    wording = Wording(
+    reference_kinds = ("deduction",)
+    instructions = Instructions(
         propose=proposal_wording("A solver will see the program and the input, and has to predict the output."),
         solve=(
             "Work out what the program returns for this input. Write the returned value as a Python literal, "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from azr.records import CallStatus, ExecutionRequest, ExecutionResult, Task
-from azr.tasks.base import Proposal, Refusal, Verdict
-from azr.tasks.prompts import Section, Wording
+from azr.tasks.base import Proposal, RejectReason, Verdict
+from azr.tasks.prompts import Instructions, Section
 from azr.tasks.single_call import SingleCallKind, proposal_wording, refusal_of, texts
 
 NO_ERROR = "NoError"
@@ -14,8 +14,8 @@ NO_ERROR = "NoError"
 
 class Error(SingleCallKind):
     name = "error"
-    draws_from = ("error",)
-    wording = Wording(
+    reference_kinds = ("error",)
+    instructions = Instructions(
         propose=proposal_wording(
             "A solver will see the program and the input, and has to say which exception the call raises, if any. "
             "Classes of your own are allowed as exceptions."
@@ -32,16 +32,16 @@ class Error(SingleCallKind):
         task = super().seed()
         return self._task(Proposal(program=task.program, inputs=task.inputs), NO_ERROR, id=task.id, step=0, parents=())
 
-    def runs(self, task: Task) -> tuple[tuple[str, str], ...]:
+    def io_pairs(self, task: Task) -> tuple[tuple[str, str], ...]:
         return ()
 
-    def pose(self, task: Task, runs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
         """None: every run that returned a value would have the same answer."""
         return ()
 
     def admit(
         self, proposal: Proposal, result: ExecutionResult, *, id: str, step: int, parents: tuple[str, ...]
-    ) -> Task | Refusal:
+    ) -> Task | RejectReason:
         refused = refusal_of(result, allowed=(CallStatus.OK, CallStatus.RAISED))
         if refused is not None:
             return refused
@@ -50,7 +50,7 @@ class Error(SingleCallKind):
         assert label is not None
         if output.status is CallStatus.RAISED and label == NO_ERROR:
             # A class of the program's own by this name would make the label say the opposite of what happened.
-            return Refusal.NOT_ALLOWED
+            return RejectReason.NOT_ALLOWED
         return self._task(proposal, label, id=id, step=step, parents=parents)
 
     def verification(self, task: Task, sections: Sequence[Section]) -> ExecutionRequest | Verdict:

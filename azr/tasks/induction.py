@@ -7,10 +7,10 @@ from itertools import combinations
 
 from azr import values
 from azr.records import ExecutionRequest, ExecutionResult, Task
-from azr.tasks.base import Proposal, Refusal, Rules, Verdict
+from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
 from azr.tasks.grading import all_equal
 from azr.tasks.normalize import fingerprint, parse_program
-from azr.tasks.prompts import Section, Wording
+from azr.tasks.prompts import Instructions, Section
 from azr.tasks.single_call import IDENTITY, PROGRAM_RULES, canonical_input, refusal_of, texts, validation
 
 MESSAGE_CHARS = 1000
@@ -19,8 +19,8 @@ SEED_INPUTS = ("'Hello world'", "1", "[1, 2]", "{'a': 1}", "(1, 'b')", "None")
 
 class Induction:
     name = "induction"
-    draws_from = ("deduction", "abduction", "induction")
-    wording = Wording(
+    reference_kinds = ("deduction", "abduction", "induction")
+    instructions = Instructions(
         propose=(
             "Here is a Python program. Choose inputs for it, all different, that together show how it behaves, "
             "edge cases included, so that someone who sees only some inputs with their outputs can work out the "
@@ -45,7 +45,7 @@ class Induction:
     def proposal(self, task: Task) -> tuple[Section, ...]:
         return (*(Section("input", text) for text in task.inputs), Section("message", task.message))
 
-    def given(self, task: Task) -> tuple[Section, ...]:
+    def solver_view(self, task: Task) -> tuple[Section, ...]:
         pairs: list[Section] = []
         for given, output in list(zip(task.inputs, task.outputs, strict=True))[: _shown(task)]:
             pairs += [Section("input", given), Section("output", output)]
@@ -54,10 +54,10 @@ class Induction:
     def solution(self, task: Task) -> tuple[Section, ...]:
         return (Section("program", task.program),)
 
-    def runs(self, task: Task) -> tuple[tuple[str, str], ...]:
+    def io_pairs(self, task: Task) -> tuple[tuple[str, str], ...]:
         return tuple(zip(task.inputs, task.outputs, strict=True))
 
-    def pose(self, task: Task, runs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
         """None: an induction needs more runs than other tasks hold, and a message."""
         return ()
 
@@ -65,8 +65,8 @@ class Induction:
         return 1
 
     def read_proposal(
-        self, sections: Sequence[Section], references: Sequence[Task], rules: Rules
-    ) -> Proposal | Refusal:
+        self, sections: Sequence[Section], references: Sequence[Task], rules: ProposalLimits
+    ) -> Proposal | RejectReason:
         """A message and at least the configured number of inputs, of which the first ones are kept.
 
         No two of them may be equal, ``1`` and ``1.0`` included: a repeat would show the solver a hidden answer.
@@ -75,22 +75,22 @@ class Induction:
         inputs = [canonical_input(s.text) for s in sections if s.label == "input"][: rules.induction_inputs]
         known = [text for text in inputs if text is not None]
         if any(s.label not in ("input", "message") for s in sections) or len(messages) != 1:
-            return Refusal.MALFORMED
+            return RejectReason.MALFORMED
         if len(known) < rules.induction_inputs or _repeats(known):
-            return Refusal.MALFORMED
+            return RejectReason.MALFORMED
         if len(messages[0]) > MESSAGE_CHARS:
-            return Refusal.TOO_LARGE
+            return RejectReason.TOO_LARGE
         program = references[0].program
         if _squeezed(program) in _squeezed(messages[0]):
-            return Refusal.NOT_ALLOWED
+            return RejectReason.NOT_ALLOWED
         return Proposal(program=program, inputs=tuple(known), message=messages[0])
 
-    def validation(self, proposal: Proposal, rules: Rules) -> ExecutionRequest:
+    def validation(self, proposal: Proposal, rules: ProposalLimits) -> ExecutionRequest:
         return validation(proposal, rules)
 
     def admit(
         self, proposal: Proposal, result: ExecutionResult, *, id: str, step: int, parents: tuple[str, ...]
-    ) -> Task | Refusal:
+    ) -> Task | RejectReason:
         refused = refusal_of(result)
         if refused is not None:
             return refused

@@ -44,7 +44,7 @@ _HASHING = frozenset({"set", "frozenset", "hash", "id", "__hash__"})
 _VIEWS = frozenset({"keys", "items"})
 
 
-def order_suspect(tree: ast.AST, inputs: Sequence[str] = ()) -> bool:
+def hash_order_dependent(tree: ast.AST, inputs: Sequence[str] = ()) -> bool:
     """Whether a program's result may hang on hashes or addresses, and so differ from one interpreter to the next.
 
     Two interpreters iterate over a set of two strings alike half of the time, so two runs that agree say little about

@@ -23,7 +23,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
+class Instructions:
     """What a kind says to a chat model, in English."""
 
     propose: str
@@ -34,12 +34,12 @@ class Wording:
     """Label of the section a solution must hold."""
 
 
-class PromptStyle(Protocol):
-    def propose(self, kind: str, wording: Wording, references: Sequence[Sequence[Section]]) -> str:
+class PromptFormat(Protocol):
+    def propose(self, kind: str, instructions: Instructions, references: Sequence[Sequence[Section]]) -> str:
         """Prompt that asks for a new task, given past ones."""
         ...
 
-    def solve(self, kind: str, wording: Wording, given: Sequence[Section]) -> str:
+    def solve(self, kind: str, instructions: Instructions, given: Sequence[Section]) -> str:
         """Prompt that asks for the hidden part of a task."""
         ...
 
@@ -52,7 +52,7 @@ class PromptStyle(Protocol):
         ...
 
 
-class CompactStyle:
+class CompactFormat:
     """Tags that are single tokens of the project's own tokenizer; nothing else is said."""
 
     end = "<|end|>"
@@ -70,10 +70,10 @@ class CompactStyle:
     def _render(sections: Sequence[Section]) -> str:
         return "".join(f"<|{s.label}|>{s.text}" for s in sections)
 
-    def propose(self, kind: str, wording: Wording, references: Sequence[Sequence[Section]]) -> str:
+    def propose(self, kind: str, instructions: Instructions, references: Sequence[Sequence[Section]]) -> str:
         return f"<|propose|><|{kind}|>" + "".join(map(self._render, references)) + self.answer
 
-    def solve(self, kind: str, wording: Wording, given: Sequence[Section]) -> str:
+    def solve(self, kind: str, instructions: Instructions, given: Sequence[Section]) -> str:
         return f"<|solve|><|{kind}|>{self._render(given)}{self.answer}"
 
     def response(self, sections: Sequence[Section]) -> str:

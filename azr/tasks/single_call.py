@@ -6,32 +6,32 @@ from collections.abc import Sequence
 
 from azr import values
 from azr.records import CallStatus, ExecutionRequest, ExecutionResult, Task
-from azr.tasks.base import Proposal, Refusal, Rules
+from azr.tasks.base import Proposal, ProposalLimits, RejectReason
 from azr.tasks.normalize import fingerprint, parse_program
 from azr.tasks.prompts import Label, Section
 
 IDENTITY = "def f(a):\n    return a"
 IDENTITY_INPUT = "'Hello world'"
 
-_REFUSED: dict[CallStatus, Refusal] = {
-    CallStatus.RAISED: Refusal.FAILED,
-    CallStatus.TIMEOUT: Refusal.FAILED,
-    CallStatus.MEMORY: Refusal.FAILED,
-    CallStatus.CRASHED: Refusal.FAILED,
-    CallStatus.REJECTED: Refusal.FAILED,
-    CallStatus.OUTPUT_TOO_LARGE: Refusal.TOO_LARGE,
-    CallStatus.LOST: Refusal.LOST,
+_REFUSED: dict[CallStatus, RejectReason] = {
+    CallStatus.RAISED: RejectReason.FAILED,
+    CallStatus.TIMEOUT: RejectReason.FAILED,
+    CallStatus.MEMORY: RejectReason.FAILED,
+    CallStatus.CRASHED: RejectReason.FAILED,
+    CallStatus.REJECTED: RejectReason.FAILED,
+    CallStatus.OUTPUT_TOO_LARGE: RejectReason.TOO_LARGE,
+    CallStatus.LOST: RejectReason.LOST,
 }
 
 
-def refusal_of(result: ExecutionResult, allowed: Sequence[CallStatus] = (CallStatus.OK,)) -> Refusal | None:
+def refusal_of(result: ExecutionResult, allowed: Sequence[CallStatus] = (CallStatus.OK,)) -> RejectReason | None:
     """Why an executed proposal is refused; None when every call ended in an allowed status."""
     if result.screen:
-        return Refusal.NOT_ALLOWED
+        return RejectReason.NOT_ALLOWED
     if result.lost:
-        return Refusal.LOST
+        return RejectReason.LOST
     if result.deterministic is False:
-        return Refusal.NON_DETERMINISTIC
+        return RejectReason.NON_DETERMINISTIC
     return next((_REFUSED[o.status] for o in result.outputs if o.status not in allowed), None)
 
 
@@ -51,20 +51,20 @@ def canonical_input(text: str) -> str | None:
         return None
 
 
-def read_program_and_input(sections: Sequence[Section], rules: Rules) -> Proposal | Refusal:
+def read_program_and_input(sections: Sequence[Section], rules: ProposalLimits) -> Proposal | RejectReason:
     """A proposal of exactly one program that defines ``f`` and one plain-data argument list."""
     found = texts(sections, "program", "input")
     if found is None:
-        return Refusal.MALFORMED
+        return RejectReason.MALFORMED
     program, given = found[0].strip("\n"), canonical_input(found[1])
     if len(program.encode("utf-8", "surrogatepass")) > rules.source_bytes:
-        return Refusal.TOO_LARGE
+        return RejectReason.TOO_LARGE
     if given is None or parse_program(program) is None:
-        return Refusal.MALFORMED
+        return RejectReason.MALFORMED
     return Proposal(program=program, inputs=(given,))
 
 
-def validation(proposal: Proposal, rules: Rules) -> ExecutionRequest:
+def validation(proposal: Proposal, rules: ProposalLimits) -> ExecutionRequest:
     """Run the proposed program on the proposed inputs, as often as determinism is checked."""
     return ExecutionRequest(program=proposal.program, inputs=proposal.inputs, repeats=rules.repeats)
 
@@ -73,7 +73,7 @@ class SingleCallKind:
     """Base of the kinds whose tasks are one call; as it stands, the output is what the solver must find."""
 
     name: str
-    draws_from: tuple[str, ...]
+    reference_kinds: tuple[str, ...]
 
     def seed(self) -> Task:
         return self._task(
@@ -94,16 +94,16 @@ class SingleCallKind:
     def proposal(self, task: Task) -> tuple[Section, ...]:
         return (Section("program", task.program), Section("input", task.inputs[0]))
 
-    def given(self, task: Task) -> tuple[Section, ...]:
+    def solver_view(self, task: Task) -> tuple[Section, ...]:
         return (Section("program", task.program), Section("input", task.inputs[0]))
 
     def solution(self, task: Task) -> tuple[Section, ...]:
         return (Section("output", task.outputs[0]),)
 
-    def runs(self, task: Task) -> tuple[tuple[str, str], ...]:
+    def io_pairs(self, task: Task) -> tuple[tuple[str, str], ...]:
         return ((task.inputs[0], task.outputs[0]),)
 
-    def pose(self, task: Task, runs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
         if task.kind == self.name:
             return ()
         return tuple(
@@ -114,23 +114,23 @@ class SingleCallKind:
                 step=task.step,
                 parents=(task.id,),
             )
-            for number, (given, returned) in enumerate(runs)
+            for number, (given, returned) in enumerate(pairs)
         )
 
     def references_per_prompt(self, wanted: int) -> int:
         return wanted
 
     def read_proposal(
-        self, sections: Sequence[Section], references: Sequence[Task], rules: Rules
-    ) -> Proposal | Refusal:
+        self, sections: Sequence[Section], references: Sequence[Task], rules: ProposalLimits
+    ) -> Proposal | RejectReason:
         return read_program_and_input(sections, rules)
 
-    def validation(self, proposal: Proposal, rules: Rules) -> ExecutionRequest:
+    def validation(self, proposal: Proposal, rules: ProposalLimits) -> ExecutionRequest:
         return validation(proposal, rules)
 
     def admit(
         self, proposal: Proposal, result: ExecutionResult, *, id: str, step: int, parents: tuple[str, ...]
-    ) -> Task | Refusal:
+    ) -> Task | RejectReason:
         refused = refusal_of(result)
         if refused is not None:
             return refused

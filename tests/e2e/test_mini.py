@@ -21,7 +21,7 @@ SMALL = [
     *("--selfplay.group-size", "4", "--selfplay.seed-tasks", "4"),
     *("--eval.tasks-per-kind", "4", "--eval.samples", "1"),
 ]
-REFUSALS = ("malformed", "not_allowed", "failed", "non_deterministic", "too_large", "duplicate", "in_exam", "lost")
+REFUSALS = ("malformed", "not_allowed", "failed", "non_deterministic", "too_large", "duplicate", "in_benchmark", "lost")
 PHASES = ("propose", "validate", "estimate", "solve", "verify", "train critic", "train policy", "push")
 
 

@@ -16,11 +16,11 @@ from azr.evaluation.periodic import InRunExam, part
 from azr.evaluation.suite import ExamTask
 from azr.executor.pool import SandboxPool
 from azr.records import Completion, FinishReason, Task
-from azr.selfplay.prompt_codec import Language
-from azr.tasks.prompts import CompactStyle
+from azr.selfplay.prompt_codec import PromptCodec
+from azr.tasks.prompts import CompactFormat
 from tests.conftest import byte_tokenizer
 
-LANGUAGE = Language(byte_tokenizer(), CompactStyle())
+CODEC = PromptCodec(byte_tokenizer(), CompactFormat())
 CONFIG = Config(
     rollout=RolloutConfig(max_prompt_tokens=512, max_response_tokens=77, temperature=0.3),
     executor=ExecutorConfig(workers=1, wall_s=5.0),
@@ -46,13 +46,13 @@ class Model:
         self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature: float, seed: int | None = None
     ) -> list[Completion]:
         self.asked[temperature, n, max_tokens] += 1
-        (kind,) = (kind for kind in self._right if f"<|{kind}|>" in LANGUAGE.text(prompt_ids))
+        (kind,) = (kind for kind in self._right if f"<|{kind}|>" in CODEC.decode(prompt_ids))
         texts = [self._right[kind]] if temperature == 0 else [text or self._right[kind] for text in self._sampled]
         return [completion(prompt_ids, text) for text in texts[:n]]
 
 
 def completion(prompt_ids: list[int], text: str) -> Completion:
-    ids = tuple(LANGUAGE.encode(text))
+    ids = tuple(CODEC.encode(text))
     return Completion(prompt_ids=tuple(prompt_ids), response_ids=ids, logprobs=(0.0,) * len(ids),
                       finish_reason=FinishReason.STOP, weight_version=0)  # fmt: skip
 
@@ -67,7 +67,7 @@ RIGHT = {
 async def test_every_question_is_asked_greedily_and_at_temperature_1_and_graded_by_running():
     model = Model(RIGHT, ["", "<|output|>9<|end|>", "never ends", ""])
     async with SandboxPool(CONFIG.executor) as pool:
-        marks = await sit(CONFIG, LANGUAGE, model, pool, [question(kind) for kind in RIGHT], samples=4)
+        marks = await sit(CONFIG, CODEC, model, pool, [question(kind) for kind in RIGHT], samples=4)
     assert [(m.id, m.greedy, m.right, m.graded) for m in marks] == [(f"{kind}-0", True, 2, 4) for kind in RIGHT]
     assert model.asked == {(0.0, 1, 77): 3, (1.0, 4, 77): 3}
 
@@ -129,27 +129,27 @@ def with_exam(**options) -> Config:
 
 
 def test_exams_are_at_the_start_every_few_steps_and_at_the_end():
-    exam = InRunExam(with_exam(every=4), LANGUAGE)
+    exam = InRunExam(with_exam(every=4), CODEC)
     assert [step for step in range(11) if exam.due(step, last=step == 10)] == [0, 4, 8, 10]
-    assert not any(InRunExam(with_exam(), LANGUAGE).due(step, last=step == 10) for step in range(11))
+    assert not any(InRunExam(with_exam(), CODEC).due(step, last=step == 10) for step in range(11))
     assert len(exam.paper) == 3 * 64 and len(exam.programs) > 600
 
 
 def test_a_run_without_an_exam_refuses_no_program():
-    exam = InRunExam(with_exam(path=None), LANGUAGE)
+    exam = InRunExam(with_exam(path=None), CODEC)
     assert not exam.programs and not exam.paper
     with pytest.raises(ValueError, match=r"exam\.path is none"):
-        InRunExam(with_exam(path=None, every=1), LANGUAGE)
+        InRunExam(with_exam(path=None, every=1), CODEC)
 
 
 def test_questions_must_fit_into_prompts():
     small = replace(with_exam(every=1), rollout=RolloutConfig(max_prompt_tokens=50))
     with pytest.raises(ValueError, match=r"has \d+ tokens, but rollout\.max_prompt_tokens is 50; raise it"):
-        InRunExam(small, LANGUAGE)
+        InRunExam(small, CODEC)
 
 
 async def test_a_run_gets_metrics_of_its_part():
-    exam = InRunExam(with_exam(every=4, tasks_per_kind=2, samples=1), LANGUAGE)
+    exam = InRunExam(with_exam(every=4, tasks_per_kind=2, samples=1), CODEC)
     async with SandboxPool(CONFIG.executor) as pool:
         found = await exam.take(Model(RIGHT, [""]), pool)
     assert {"mean/accuracy", "mean/accuracy_low", "deduction/greedy", "induction/short/accuracy"} <= found.keys()

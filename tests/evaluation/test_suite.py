@@ -13,7 +13,7 @@ from azr.evaluation.suite import ExamTask, program_fingerprint, read, write
 from azr.records import Task
 from azr.tasks.base import Verdict
 from azr.tasks.normalize import fingerprint, normalise
-from azr.tasks.prompts import CompactStyle
+from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 from tests.evaluation.grammar import can_be_emitted, deepest_nesting
 from tools import exam as maker
@@ -38,7 +38,7 @@ def trained_on() -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
     for _ in range(DOCUMENTS):
         document = make_document(rng, config)
-        pairs += shown(document.prompt.removesuffix(CompactStyle.answer) + document.answer)
+        pairs += shown(document.prompt.removesuffix(CompactFormat.answer) + document.answer)
     return pairs
 
 
@@ -47,7 +47,7 @@ def shown(text: str) -> list[tuple[str, str]]:
     bare = text.removeprefix("<|solve|>").removeprefix("<|propose|>")
     for kind in KINDS:
         bare = bare.removeprefix(f"<|{kind}|>")
-    sections = CompactStyle().parse(bare)
+    sections = CompactFormat().parse(bare)
     assert sections, text
     programs = [s.text for s in sections if s.label == "program"]
     inputs = [s.text for s in sections if s.label == "input"]
@@ -112,7 +112,7 @@ def test_every_question_accepts_its_own_answer_and_can_be_asked(paper):
         kind = KINDS[question.task.kind]
         check = kind.verification(question.task, kind.solution(question.task))
         assert check is Verdict.RIGHT or not isinstance(check, Verdict)
-        assert kind.given(question.task)
+        assert kind.solver_view(question.task)
 
 
 def test_few_programs_that_the_generator_draws_are_in_the_exam(paper):

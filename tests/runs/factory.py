@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from azr.records import Completion, FinishReason, Role, Trajectory
-from azr.tasks.base import Refusal
+from azr.tasks.base import RejectReason
 
 
 @dataclass
@@ -14,7 +14,7 @@ class Counts:
     """How far the proposals of one kind got."""
 
     proposed: int = 0
-    refused: Counter[Refusal] = field(default_factory=Counter)
+    rejected: Counter[RejectReason] = field(default_factory=Counter)
     solve_rates: list[float] = field(default_factory=list)
 
 

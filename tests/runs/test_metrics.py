@@ -15,7 +15,7 @@ from azr.runs.metrics import (
     trajectory_metrics,
     valid_rate,
 )
-from azr.tasks.base import Refusal
+from azr.tasks.base import RejectReason
 from tests.runs.factory import Counts, trajectory
 
 
@@ -42,11 +42,11 @@ def test_trajectories_become_means_per_kind_and_role() -> None:
 
 
 def test_the_funnel_is_counted_step_by_step() -> None:
-    refused = Counter({Refusal.MALFORMED: 3, Refusal.DUPLICATE: 1, Refusal.LOST: 2})
-    metrics = funnel_metrics("deduction", Counts(10, refused, [0.0, 0.25, 0.25, 1.0]), 4)
+    rejected = Counter({RejectReason.MALFORMED: 3, RejectReason.DUPLICATE: 1, RejectReason.LOST: 2})
+    metrics = funnel_metrics("deduction", Counts(10, rejected, [0.0, 0.25, 0.25, 1.0]), 4)
     assert metrics["deduction/proposer/funnel/proposed"] == 10
     assert metrics["deduction/proposer/funnel/valid"] == 4
-    assert [metrics[f"deduction/proposer/funnel/{reason}"] for reason in Refusal] == [3, 0, 0, 0, 0, 1, 0, 2]
+    assert [metrics[f"deduction/proposer/funnel/{reason}"] for reason in RejectReason] == [3, 0, 0, 0, 0, 1, 0, 2]
     assert metrics["deduction/proposer/valid_rate"] == 0.5
     assert metrics["deduction/proposer/solve_rate_hist"] == [1, 2, 0, 0, 1]
     assert metrics["deduction/proposer/solve_rate"] == 0.375
@@ -57,13 +57,16 @@ def test_what_was_not_measured_has_no_key() -> None:
     nothing = step_metrics([], {"error": Counts()}, 4, {"critic": {"loss": None}, "policy": {"loss": 0.0}})
     assert "critic/loss" not in nothing and nothing["policy/loss"] == 0.0
     assert {name for name in nothing if not name.startswith("error/proposer/funnel/")} == {"policy/loss"}
-    lost = funnel_metrics("error", Counts(2, Counter({Refusal.LOST: 2})), 4)
+    lost = funnel_metrics("error", Counts(2, Counter({RejectReason.LOST: 2})), 4)
     assert "error/proposer/valid_rate" not in lost
     assert valid_rate(nothing) is None and valid_rate(lost) is None and valid_rate({}) is None
 
 
 def test_rates_of_a_step_are_read_from_its_metrics() -> None:
-    funnels = {"deduction": Counts(4, Counter({Refusal.FAILED: 1}), [1.0] * 3), "abduction": Counts(4, Counter(), [])}
+    funnels = {
+        "deduction": Counts(4, Counter({RejectReason.FAILED: 1}), [1.0] * 3),
+        "abduction": Counts(4, Counter(), []),
+    }
     trajectories = [trajectory(Role.SOLVER, accuracy=1.0), trajectory(Role.SOLVER, "abduction", accuracy=0.0)]
     metrics = step_metrics(trajectories, funnels, 2, {})
     assert valid_rate(metrics) == 7 / 8

@@ -16,7 +16,7 @@ from azr.runs.metrics import Metrics
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import Tracker
 from azr.runs.summary import summary, tensorboard_command
-from azr.tasks.base import Refusal
+from azr.tasks.base import RejectReason
 from tests.runs.factory import Counts, trajectory
 
 
@@ -42,7 +42,7 @@ async def step(tracker: Tracker, number: int, loss: float = 0.5) -> Metrics:
     return tracker.end_step(
         number,
         trajectories,
-        {"deduction": Counts(4, Counter({Refusal.FAILED: 2}), [0.5, 1.0])},
+        {"deduction": Counts(4, Counter({RejectReason.FAILED: 2}), [0.5, 1.0])},
         {"policy": {"loss": loss}, "seconds": lap.seconds, "driver": {"cpu_share": lap.cpu_share}},
     )
 

@@ -5,7 +5,7 @@ import pytest
 
 from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
-from azr.tasks.base import Refusal
+from azr.tasks.base import RejectReason
 from azr.tasks.normalize import fingerprint
 
 
@@ -28,14 +28,14 @@ def test_a_full_buffer_keeps_the_newest():
 
 def test_new_tasks_are_played_however_long_the_run():
     buffer = filled(1000, capacity=16)
-    drawn = buffer.problems("deduction", 16, (), random.Random(0))
+    drawn = buffer.sample_tasks("deduction", 16, (), random.Random(0))
     assert {t.step for t in drawn} == set(range(984, 1000))
 
 
 def test_an_equal_task_is_refused_until_it_is_evicted_or_released():
     buffer = filled(2, capacity=2)
-    assert buffer.reserve(task(0)) is Refusal.DUPLICATE
-    assert buffer.reserve(task(2)) is None and buffer.reserve(task(2)) is Refusal.DUPLICATE
+    assert buffer.reserve(task(0)) is RejectReason.DUPLICATE
+    assert buffer.reserve(task(2)) is None and buffer.reserve(task(2)) is RejectReason.DUPLICATE
     buffer.add(task(2))
     assert buffer.reserve(task(0)) is None
     buffer.release(task(0))
@@ -53,7 +53,7 @@ def test_induction_draws_one_program_from_the_other_kinds():
 
 
 def test_problems_repeat_only_when_there_are_too_few():
-    drawn = filled(3).problems("deduction", 5, {"deduction-0"}, random.Random(1))
+    drawn = filled(3).sample_tasks("deduction", 5, {"deduction-0"}, random.Random(1))
     assert {t.step for t in drawn[:2]} == {1, 2} and len(drawn) == 5
     assert all(t.step in (1, 2) for t in drawn)
 
@@ -62,7 +62,7 @@ def test_a_program_of_the_exam_is_refused_with_any_input_and_any_names():
     buffer = TaskBuffer(["deduction"], 10, {fingerprint("def f(b):\n    return 7")})
     renamed = replace(task(7), inputs=("'other'",), program='def f(number):\n    """7."""\n    return 7  # seven')
     for held_out in (task(7), renamed):
-        assert buffer.reserve(held_out) is Refusal.IN_EXAM
+        assert buffer.reserve(held_out) is RejectReason.IN_BENCHMARK
         with pytest.raises(AssertionError):
             buffer.add(held_out)
     assert buffer.reserve(task(8)) is None

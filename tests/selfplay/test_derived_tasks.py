@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from azr.records import Task
-from azr.selfplay.derived_tasks import crossings
+from azr.selfplay.derived_tasks import derived_tasks
 
 KINDS = ("deduction", "abduction", "induction", "error")
 PAIRS = (("1", "2"), ("2", "3"), ("3", "4"), ("4", "5"))
@@ -27,7 +27,7 @@ DEDUCTION = replace(INDUCTION, kind="deduction", inputs=("1",), outputs=("2",), 
 
 
 def crossed(task: Task, most: int = 9, kinds: tuple[str, ...] = KINDS) -> list[Task]:
-    return crossings(task, kinds, most, random.Random(1))
+    return derived_tasks(task, kinds, most, random.Random(1))
 
 
 def test_the_pairs_of_an_induction_are_deductions_and_abductions() -> None:

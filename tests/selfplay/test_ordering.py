@@ -12,12 +12,12 @@ import pytest
 from azr.config import Config, IntrinsicRewardConfig, RewardConfig, RunConfig
 from azr.records import CallResult, CallStatus, Completion, ExecutionRequest, ExecutionResult, Role
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.ordering import Turns, in_order, seed_of
+from azr.selfplay.ordering import OrderedGate, sort_trajectories, stable_seed
 from azr.selfplay.players import Proposer, Solver
 from azr.selfplay.round import Round, RoundResult
-from azr.tasks.base import Refusal
+from azr.tasks.base import RejectReason
 from azr.tasks.registry import KINDS
-from tests.selfplay.test_round import CONFIG, LANGUAGE, completion, proposal, replace_play
+from tests.selfplay.test_round import CODEC, CONFIG, completion, proposal, replace_play
 
 PLAY = replace_play(
     replace(
@@ -28,10 +28,9 @@ PLAY = replace_play(
     kinds=("deduction", "abduction"),
     proposer_prompts=12,
     solver_prompts=5,
-    task_filter="non_extremes",
-    buffer_capacity=6,
 )
-"""More proposals than solves, few distinct programs, a filter and a buffer that overflows: all that order can touch."""
+"""More proposals than solves and few distinct programs, for a buffer that overflows: all that order can touch."""
+CAPACITY = 6
 
 
 class Delays:
@@ -49,10 +48,10 @@ class Delays:
     ) -> list[Completion]:
         await self._wait()
         dice = random.Random(f"{seed}/{prompt_ids}")
-        if LANGUAGE.text(prompt_ids).startswith("<|propose|>"):
+        if CODEC.decode(prompt_ids).startswith("<|propose|>"):
             spaces = " " * dice.randint(1, 3)
             return [completion(prompt_ids, proposal(f"a +{spaces}{dice.randint(1, 8)}", str(dice.randint(1, 2))))]
-        tag = "output" if "<|deduction|>" in LANGUAGE.text(prompt_ids) else "input"
+        tag = "output" if "<|deduction|>" in CODEC.decode(prompt_ids) else "input"
         return [completion(prompt_ids, f"<|{tag}|>{dice.randint(2, 4)}<|end|>") for _ in range(n)]
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
@@ -71,11 +70,11 @@ class Delays:
 
 async def play(config: Config, world: Delays) -> tuple[RoundResult, dict]:
     """A seeding round and two steps; the result of the last."""
-    buffer = TaskBuffer(config.selfplay.kinds, config.selfplay.buffer_capacity)
+    buffer = TaskBuffer(config.selfplay.kinds, CAPACITY)
     for kind in config.selfplay.kinds:
         buffer.reserve(KINDS[kind].seed())
         buffer.add(KINDS[kind].seed())
-    parts = (config, LANGUAGE, world, world)
+    parts = (config, CODEC, world, world)
 
     def round_(step: int, name: str) -> Round:
         return Round(config, step, name, buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
@@ -99,14 +98,14 @@ async def test_the_orders_that_are_tried_matter():
     """Otherwise the test above would say nothing."""
     loose = replace(PLAY, run=RunConfig(deterministic=False))
     first, _ = await play(loose, Delays(0))
-    assert first.funnels["deduction"].refused[Refusal.DUPLICATE] > 0
+    assert first.funnels["deduction"].rejected[RejectReason.DUPLICATE] > 0
     results = [await play(loose, Delays(seed)) for seed in range(1, 15)]
     assert any(result.trajectories != first.trajectories for result, _ in results)
 
 
 async def test_lost_proposals_give_their_fingerprint_back_after_the_round():
     result, tasks = await play(PLAY, Delays(0, lost="1"))
-    assert result.ungraded and result.funnels["deduction"].refused[Refusal.LOST]
+    assert result.ungraded and result.funnels["deduction"].rejected[RejectReason.LOST]
     assert not any("1" in task.program for task in tasks["deduction"][1:])
     assert await play(PLAY, Delays(5, lost="1")) == (result, tasks)
 
@@ -118,7 +117,7 @@ async def test_other_seeds_give_other_rounds():
 
 
 async def test_of_equal_proposals_the_first_by_number_is_kept():
-    turns, passed = Turns(ordered=True), []
+    turns, passed = OrderedGate(ordered=True), []
 
     async def pass_by(number: int) -> None:
         async with turns.turn(number):
@@ -126,7 +125,7 @@ async def test_of_equal_proposals_the_first_by_number_is_kept():
 
     await asyncio.gather(*map(pass_by, (3, 1, 0, 2)))
     assert passed == [0, 1, 2, 3]
-    turns, passed = Turns(ordered=False), []
+    turns, passed = OrderedGate(ordered=False), []
     await asyncio.gather(*map(pass_by, (3, 1, 0, 2)))
     assert passed == [3, 1, 0, 2]
 
@@ -134,11 +133,11 @@ async def test_of_equal_proposals_the_first_by_number_is_kept():
 async def test_trajectories_of_one_group_are_sorted_too():
     result, _ = await play(PLAY, Delays(0))
     shuffled = random.Random(0).sample(result.trajectories, len(result.trajectories))
-    assert in_order(shuffled) == result.trajectories
+    assert sort_trajectories(shuffled) == result.trajectories
     assert {t.role for t in result.trajectories} == {Role.PROPOSER, Role.SOLVER}
 
 
 def test_seeds_are_the_same_in_every_process_and_far_apart():
-    assert seed_of(1, "000001", "solve", 3) == 270069199697057
-    seeds = {seed_of(1, name, kind, number) for name in "abc" for kind in "xy" for number in range(500)}
+    assert stable_seed(1, "000001", "solve", 3) == 270069199697057
+    seeds = {stable_seed(1, name, kind, number) for name in "abc" for kind in "xy" for number in range(500)}
     assert len(seeds) == 3000 and all(0 <= seed < 2**48 for seed in seeds)

@@ -5,19 +5,17 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
-import pytest
-
 from azr.config import Config, ExecutorConfig, RolloutConfig, SelfPlayConfig
 from azr.executor.pool import SandboxPool
 from azr.records import CallResult, CallStatus, Completion, ExecutionResult, FinishReason, Role
 from azr.runs.metrics import step_metrics
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.players import Proposer, Solver
-from azr.selfplay.prompt_codec import Language
+from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.round import Round, RoundResult
-from azr.tasks.base import Refusal
+from azr.tasks.base import RejectReason
 from azr.tasks.normalize import fingerprint
-from azr.tasks.prompts import CompactStyle
+from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 from tests.conftest import byte_tokenizer
 
@@ -33,7 +31,7 @@ CONFIG = Config(
     rollout=RolloutConfig(max_prompt_tokens=400, max_response_tokens=200),
     executor=ExecutorConfig(workers=2, wall_s=5.0),
 )
-LANGUAGE = Language(byte_tokenizer(), CompactStyle())
+CODEC = PromptCodec(byte_tokenizer(), CompactFormat())
 
 
 class Script:
@@ -47,7 +45,7 @@ class Script:
     async def generate(
         self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
     ) -> list[Completion]:
-        prompt = LANGUAGE.text(prompt_ids)
+        prompt = CODEC.decode(prompt_ids)
         if prompt.startswith("<|propose|>"):
             return [completion(prompt_ids, next(self._proposals)) for _ in range(n)]
         texts = []
@@ -58,7 +56,7 @@ class Script:
 
 
 def completion(prompt_ids: list[int], text: str) -> Completion:
-    ids = LANGUAGE.encode(text)
+    ids = CODEC.encode(text)
     reason = FinishReason.STOP if text.endswith("<|end|>") else FinishReason.LENGTH
     return Completion(
         prompt_ids=tuple(prompt_ids), response_ids=tuple(ids), logprobs=(0.0,) * len(ids), finish_reason=reason,
@@ -73,13 +71,13 @@ def proposal(body: str, given: str = "2") -> str:
 async def play(config: Config, script: Script, executor=None, buffer=None) -> tuple[RoundResult, TaskBuffer]:
     buffer = buffer or seeded(config)
     async with SandboxPool(config.executor) as pool:
-        parts = (config, LANGUAGE, script, executor or pool)
+        parts = (config, CODEC, script, executor or pool)
         round_ = Round(config, 1, "000001", buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
         return await round_.play(), buffer
 
 
 def seeded(config: Config) -> TaskBuffer:
-    buffer = TaskBuffer(config.selfplay.kinds, config.selfplay.buffer_capacity)
+    buffer = TaskBuffer(config.selfplay.kinds)
     for kind in config.selfplay.kinds:
         buffer.reserve(KINDS[kind].seed())
         buffer.add(KINDS[kind].seed())
@@ -98,7 +96,7 @@ async def test_the_funnel_counts_every_proposal_and_pays_it():
     result, buffer = await play(CONFIG, script)
     funnel = result.funnels["deduction"]
     assert funnel.proposed == 4
-    assert funnel.refused == {Refusal.MALFORMED: 2, Refusal.FAILED: 1}
+    assert funnel.rejected == {RejectReason.MALFORMED: 2, RejectReason.FAILED: 1}
     assert funnel.solve_rates == [0.5]
     rewards = {t.reward_parts.popitem()[0]: t.reward for t in result.trajectories if t.role is Role.PROPOSER}
     assert rewards == {"learnability": 0.5, "malformed": -1.0, "failed": -1.0}
@@ -110,7 +108,7 @@ async def test_of_two_equal_proposals_in_flight_one_is_a_duplicate():
     result, buffer = await play(
         replace_play(CONFIG, proposer_prompts=2), Script([proposal("a + 1"), again], half_right)
     )
-    assert result.funnels["deduction"].refused == {Refusal.DUPLICATE: 1}
+    assert result.funnels["deduction"].rejected == {RejectReason.DUPLICATE: 1}
     assert buffer.sizes() == {"deduction": 2}
 
 
@@ -119,9 +117,9 @@ async def test_a_program_of_the_exam_is_counted_but_neither_stored_nor_estimated
     buffer = TaskBuffer(("deduction",), 10, {fingerprint("def f(other):\n    return other + 1")})
     script = Script([proposal("a + 1"), proposal("a + 2")], half_right)
     result, buffer = await play(config, script, buffer=buffer)
-    assert result.funnels["deduction"].refused == {Refusal.IN_EXAM: 1}
+    assert result.funnels["deduction"].rejected == {RejectReason.IN_BENCHMARK: 1}
     assert [task.program for task in buffer.tasks("deduction")] == ["def f(a):\n    return a + 2"]
-    texts = [LANGUAGE.text(t.completion.prompt_ids + t.completion.response_ids) for t in result.trajectories]
+    texts = [CODEC.decode(t.completion.prompt_ids + t.completion.response_ids) for t in result.trajectories]
     assert len(texts) == 5 and not any("a + 1" in text for text in texts)
 
 
@@ -136,7 +134,7 @@ async def test_estimates_are_groups_that_are_trained_on():
     assert [t.role for t in result.trajectories] == [Role.PROPOSER]
 
 
-async def test_crossings_are_played_in_groups_but_neither_stored_nor_paid_for():
+async def test_derived_tasks_are_played_in_groups_but_neither_stored_nor_paid_for():
     config = replace_play(
         CONFIG, kinds=("deduction", "abduction"), proposer_prompts=1, solver_prompts=0, derived_tasks=1
     )
@@ -163,13 +161,12 @@ async def test_solvers_play_this_steps_tasks_first_and_the_buffer_after():
     assert sorted(solved) == ["000001-deduction-0000", "seed-deduction", "seed-deduction"]
 
 
-@pytest.mark.parametrize("name, stored", [("all", 2), ("non_one", 2), ("non_extremes", 1)])
-async def test_the_filter_keeps_unsolvable_tasks_out(name, stored):
-    config = replace_play(CONFIG, proposer_prompts=1, task_filter=name)
+async def test_an_unsolvable_task_is_stored_and_pays_nothing():
+    config = replace_play(CONFIG, proposer_prompts=1)
     script = Script([proposal("a + 1")], lambda prompt, attempt: "<|output|>0<|end|>")
     result, buffer = await play(config, script)
-    assert buffer.sizes() == {"deduction": stored}
-    assert len(result.stored) == stored - 1
+    assert buffer.sizes() == {"deduction": 2} and len(result.stored) == 1
+    assert [t.reward for t in result.trajectories if t.role is Role.PROPOSER] == [0.0]
 
 
 class Lost:
@@ -188,7 +185,7 @@ async def test_a_lost_proposal_is_neither_paid_nor_stored():
     config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
     result, buffer = await play(config, Script([proposal("a + 1"), proposal("a + 2")], half_right), Lost((2,)))
     assert result.ungraded == 1
-    assert result.funnels["deduction"].refused == {Refusal.LOST: 1}
+    assert result.funnels["deduction"].rejected == {RejectReason.LOST: 1}
     assert len([t for t in result.trajectories if t.role is Role.PROPOSER]) == 1
     assert buffer.sizes() == {"deduction": 2}
 
@@ -207,7 +204,9 @@ async def test_references_of_a_round_are_drawn_before_it_adds_to_the_buffer():
 
 
 def replace_play(config: Config, **values) -> Config:
-    return replace(config, selfplay=replace(config.selfplay, **values))
+    """The config with other knobs of `selfplay`, or of `ablation`."""
+    ablation = {knob: values.pop(knob) for knob in ("new_tasks", "train_proposer") if knob in values}
+    return replace(config, selfplay=replace(config.selfplay, **values), ablation=replace(config.ablation, **ablation))
 
 
 async def test_metrics_of_solver_only_training_keep_their_names():

@@ -18,16 +18,16 @@ import pytest_asyncio
 from azr.config import ExecutorConfig
 from azr.executor.pool import SandboxPool
 from azr.records import ExecutionRequest, Task
-from azr.tasks.base import Proposal, Refusal, Rules, Verdict
-from azr.tasks.chat import ChatStyle
+from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
+from azr.tasks.chat import ChatFormat
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 from tests.executor.conftest import sandboxes, usable_backends
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-STYLE = ChatStyle()
-RULES = Rules(source_bytes=16_384, induction_inputs=6, repeats=2)
+STYLE = ChatFormat()
+RULES = ProposalLimits(source_bytes=16_384, induction_inputs=6, repeats=2)
 NOT_RIGHT = (Verdict.WRONG, Verdict.MALFORMED)
 
 
@@ -43,12 +43,12 @@ def answer(fence: str, text: str) -> str:
 
 async def propose(
     pool: SandboxPool, kind: str, *sections: Section, references: tuple[Task, ...] = ()
-) -> Task | Refusal:
+) -> Task | RejectReason:
     """What becomes of a proposal, from the response's text to the task."""
     parsed = STYLE.parse(STYLE.response(sections))
     assert parsed is not None
     proposal = KINDS[kind].read_proposal(parsed, references, RULES)
-    if isinstance(proposal, Refusal):
+    if isinstance(proposal, RejectReason):
         return proposal
     result = await pool.execute(KINDS[kind].validation(proposal, RULES))
     return KINDS[kind].admit(proposal, result, id="t", step=1, parents=())
@@ -222,7 +222,7 @@ LIARS = {
 async def test_what_is_not_plain_data_is_neither_a_task_nor_an_answer(pool, name):
     for kind in ("deduction", "abduction"):
         outcome = await propose(pool, kind, Section("program", LIARS[name]), Section("input", "41"))
-        assert outcome in (Refusal.FAILED, Refusal.TOO_LARGE), outcome
+        assert outcome in (RejectReason.FAILED, RejectReason.TOO_LARGE), outcome
     task = await hidden(pool)
     for screen in (None, False):
         assert await grade(pool, task, answer("python", LIARS[name]), screen=screen) is Verdict.WRONG
@@ -373,7 +373,7 @@ async def test_a_program_that_tells_a_repeat_by_the_interpreter_is_not_determini
 async def test_an_exception_cannot_be_named_like_no_exception(pool):
     program = "class NoError(Exception): pass\ndef f(x):\n    raise NoError"
     outcome = await propose(pool, "error", Section("program", program), Section("input", "1"))
-    assert outcome is Refusal.NOT_ALLOWED
+    assert outcome is RejectReason.NOT_ALLOWED
     task = await task_of(pool, "error", program.replace("raise NoError", "return x"), "1")
     assert task.outputs == ("NoError",)
 
@@ -405,9 +405,9 @@ async def test_bug_19_no_hidden_pair_is_shown(pool, twin):
     reference = await task_of(pool, "deduction", SECRET, "1")
     inputs = [Section("input", text) for text in ("11", "12", "13", "14", "15", twin)]
     proposal = await propose(pool, "induction", *inputs, Section("message", "m"), references=(reference,))
-    assert proposal is Refusal.MALFORMED
+    assert proposal is RejectReason.MALFORMED
     task = await hidden(pool)
-    assert not set(task.inputs[3:]) & {section.text for section in KINDS["induction"].given(task)}
+    assert not set(task.inputs[3:]) & {section.text for section in KINDS["induction"].solver_view(task)}
 
 
 async def test_bug_19_equal_inputs_of_other_types_or_order_count_as_one(pool):
@@ -415,7 +415,7 @@ async def test_bug_19_equal_inputs_of_other_types_or_order_count_as_one(pool):
     identity = KINDS["deduction"].seed()
     for texts in (*given, ["{'b': 2, 'a': 1}", *given[0][1:3], "5", "6", "7"]):
         sections = [*(Section("input", text) for text in texts), Section("message", "m")]
-        assert KINDS["induction"].read_proposal(sections, [identity], RULES) is Refusal.MALFORMED
+        assert KINDS["induction"].read_proposal(sections, [identity], RULES) is RejectReason.MALFORMED
     sections = [
         *(Section("input", text) for text in ("'1'", "1", "(1,)", "[1]", "b'1'", "1, 1")),
         Section("message", "m"),

@@ -3,12 +3,12 @@
 import pytest
 
 from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult, Task
-from azr.tasks.base import Proposal, Refusal, Rules, Verdict
-from azr.tasks.chat import ChatStyle
-from azr.tasks.prompts import CompactStyle, Section
+from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
+from azr.tasks.chat import ChatFormat
+from azr.tasks.prompts import CompactFormat, Section
 from azr.tasks.registry import KINDS
 
-RULES = Rules(source_bytes=500, induction_inputs=6, repeats=2)
+RULES = ProposalLimits(source_bytes=500, induction_inputs=6, repeats=2)
 ADD = "def f(a, b):\n    return a + b"
 
 
@@ -30,7 +30,7 @@ def task(kind: str, program: str, given: str, output: str) -> Task:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-@pytest.mark.parametrize("style", [CompactStyle(), ChatStyle()], ids=["compact", "chat"])
+@pytest.mark.parametrize("style", [CompactFormat(), ChatFormat()], ids=["compact", "chat"])
 def test_a_stated_task_is_read_back(kind, style):
     seed = kind.seed()
     sections = style.parse(style.response(kind.proposal(seed)))
@@ -50,10 +50,10 @@ def test_its_own_solution_is_right(kind):
 
 def test_prompts_show_what_is_given_and_nothing_else():
     deduction, abduction = task("deduction", ADD, "1, 2", "3"), task("abduction", ADD, "1, 2", "3")
-    assert [s.label for s in KINDS["deduction"].given(deduction)] == ["program", "input"]
-    assert [s.label for s in KINDS["abduction"].given(abduction)] == ["program", "output"]
+    assert [s.label for s in KINDS["deduction"].solver_view(deduction)] == ["program", "input"]
+    assert [s.label for s in KINDS["abduction"].solver_view(abduction)] == ["program", "output"]
     seed = KINDS["induction"].seed()
-    shown = KINDS["induction"].given(seed)
+    shown = KINDS["induction"].solver_view(seed)
     assert [s.text for s in shown if s.label == "input"] == list(seed.inputs[:3])
     assert not any(hidden in s.text for s in shown for hidden in seed.inputs[3:])
 
@@ -61,12 +61,12 @@ def test_prompts_show_what_is_given_and_nothing_else():
 @pytest.mark.parametrize(
     "program, given, refusal",
     [
-        ("def g(a):\n    return a", "1", Refusal.MALFORMED),
-        ("def f():\n    return 1", "1", Refusal.MALFORMED),
-        ("def f(a):\n  return (", "1", Refusal.MALFORMED),
-        (ADD, "a, b", Refusal.MALFORMED),
-        (ADD, "__import__('os'), 1", Refusal.MALFORMED),
-        (ADD + "\n#" + "x" * 600, "1, 2", Refusal.TOO_LARGE),
+        ("def g(a):\n    return a", "1", RejectReason.MALFORMED),
+        ("def f():\n    return 1", "1", RejectReason.MALFORMED),
+        ("def f(a):\n  return (", "1", RejectReason.MALFORMED),
+        (ADD, "a, b", RejectReason.MALFORMED),
+        (ADD, "__import__('os'), 1", RejectReason.MALFORMED),
+        (ADD + "\n#" + "x" * 600, "1, 2", RejectReason.TOO_LARGE),
     ],
 )
 def test_bad_proposals_are_refused(program, given, refusal):
@@ -91,18 +91,18 @@ def test_block_order_does_not_matter():
 @pytest.mark.parametrize(
     "result, refusal",
     [
-        (ended(CallStatus.RAISED, "ValueError"), Refusal.FAILED),
-        (ended(CallStatus.RAISED, "Exception"), Refusal.FAILED),
-        (ended(CallStatus.TIMEOUT), Refusal.FAILED),
-        (ended(CallStatus.OUTPUT_TOO_LARGE), Refusal.TOO_LARGE),
-        (ended(CallStatus.LOST), Refusal.LOST),
+        (ended(CallStatus.RAISED, "ValueError"), RejectReason.FAILED),
+        (ended(CallStatus.RAISED, "Exception"), RejectReason.FAILED),
+        (ended(CallStatus.TIMEOUT), RejectReason.FAILED),
+        (ended(CallStatus.OUTPUT_TOO_LARGE), RejectReason.TOO_LARGE),
+        (ended(CallStatus.LOST), RejectReason.LOST),
         (
             ExecutionResult(outputs=(CallResult(status=CallStatus.OK, value="1"),), deterministic=False),
-            Refusal.NON_DETERMINISTIC,
+            RejectReason.NON_DETERMINISTIC,
         ),
         (
             ExecutionResult(outputs=(CallResult(status=CallStatus.REJECTED),), screen=("line 1: imports random",)),
-            Refusal.NOT_ALLOWED,
+            RejectReason.NOT_ALLOWED,
         ),
     ],
 )
@@ -167,7 +167,7 @@ def test_induction_checks_the_hidden_half_only():
 def test_induction_inputs_must_differ_so_that_no_hidden_answer_is_shown():
     kind = KINDS["induction"]
     sections = [Section("input", text) for text in ("1", "2", "3", "4", "5", " 1 ")] + [Section("message", "same")]
-    assert kind.read_proposal(sections, [kind.seed()], RULES) is Refusal.MALFORMED
+    assert kind.read_proposal(sections, [kind.seed()], RULES) is RejectReason.MALFORMED
 
 
 @pytest.mark.parametrize(
@@ -178,13 +178,13 @@ def test_an_induction_proposal_needs_enough_inputs_and_one_message(inputs, messa
     kind = KINDS["induction"]
     sections = [Section("input", text) for text in inputs] + [Section("message", "a hint")] * message
     proposal = kind.read_proposal(sections, [kind.seed()], RULES)
-    assert proposal is Refusal.MALFORMED if not accepted else proposal.inputs == tuple("123456")
+    assert proposal is RejectReason.MALFORMED if not accepted else proposal.inputs == tuple("123456")
 
 
 def test_an_induction_message_may_not_state_the_program():
     kind = KINDS["induction"]
     sections = [Section("input", text) for text in "123456"] + [Section("message", "it is def f(a): return a")]
-    assert kind.read_proposal(sections, [kind.seed()], RULES) is Refusal.NOT_ALLOWED
+    assert kind.read_proposal(sections, [kind.seed()], RULES) is RejectReason.NOT_ALLOWED
 
 
 def test_the_error_kind_is_playable():
@@ -201,5 +201,5 @@ def test_the_error_kind_is_playable():
 def test_a_timeout_is_no_error_label(status):
     assert (
         KINDS["error"].admit(Proposal(program=ADD, inputs=("1, 2",)), ended(status), id="t", step=1, parents=())
-        is Refusal.FAILED
+        is RejectReason.FAILED
     )

@@ -25,7 +25,7 @@ from azr.evaluation.evaluate import Marks
 from azr.records import Role
 from azr.runs.display import open_progress
 from azr.runs.run_logger import Tracker
-from azr.tasks.base import Refusal
+from azr.tasks.base import RejectReason
 from tests.runs.factory import Counts, trajectory
 from tools.learning_report import report as learning
 from tools.learning_report.changes import Change, over_seeds
@@ -69,7 +69,7 @@ def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
     tracker.began(exams[0])
     for step in range(1, 2 * len(exams) - 1):
         failed = 8 - min(step, 6)
-        counts = Counts(12, Counter({Refusal.FAILED: failed, Refusal.DUPLICATE: 2, Refusal.LOST: 2}),
+        counts = Counts(12, Counter({RejectReason.FAILED: failed, RejectReason.DUPLICATE: 2, RejectReason.LOST: 2}),
                         ([0.5, 1.0] * 3)[: 8 - failed])  # fmt: skip
         tracker.begin_step()
         tracker.end_step(

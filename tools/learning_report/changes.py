@@ -10,7 +10,7 @@ from azr.evaluation.evaluate import Marks
 from azr.evaluation.result import ALL, GREEDY
 from azr.evaluation.statistics import estimate
 from azr.runs.metrics import EXAM, Metrics, number
-from azr.tasks.base import Refusal
+from azr.tasks.base import RejectReason
 from tools.learning_report.runs import Run
 
 WINDOW = 5
@@ -83,7 +83,7 @@ def proposal_change(run: Run, wanted: Callable[[Metrics], float], among: Callabl
 
 def judged(step: Metrics) -> float:
     """Proposals of a step that the executor did not lose."""
-    return _count(step, "proposed") - _count(step, Refusal.LOST)
+    return _count(step, "proposed") - _count(step, RejectReason.LOST)
 
 
 def fresh(step: Metrics) -> float:
@@ -93,7 +93,7 @@ def fresh(step: Metrics) -> float:
 
 def valid(step: Metrics) -> float:
     """Those, and the ones refused only because the buffer or the exam has them already."""
-    return fresh(step) + _count(step, Refusal.DUPLICATE) + _count(step, Refusal.IN_EXAM)
+    return fresh(step) + _count(step, RejectReason.DUPLICATE) + _count(step, RejectReason.IN_BENCHMARK)
 
 
 def learnable(step: Metrics) -> float:

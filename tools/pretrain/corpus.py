@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from azr.records import Task
 from azr.tasks.base import TaskKind
-from azr.tasks.prompts import CompactStyle
+from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 from tools.pretrain.generator import Sample, error_sample, identity_sample, sample
 
@@ -76,11 +76,11 @@ def make_task(rng: random.Random, kind: str, induction_inputs: int) -> Task:
 
 
 def proposal_prompt(kind: TaskKind, references: list[Task]) -> str:
-    return CompactStyle().propose(kind.name, kind.wording, [kind.reference(task) for task in references])
+    return CompactFormat().propose(kind.name, kind.instructions, [kind.reference(task) for task in references])
 
 
 def solver_prompt(kind: TaskKind, task: Task) -> str:
-    return CompactStyle().solve(kind.name, kind.wording, kind.given(task))
+    return CompactFormat().solve(kind.name, kind.instructions, kind.solver_view(task))
 
 
 def make_document(rng: random.Random, config: CorpusConfig) -> Document:
@@ -89,7 +89,7 @@ def make_document(rng: random.Random, config: CorpusConfig) -> Document:
         ("propose", k, w) for k, w in config.propose.items()
     ]
     role, name, _ = rng.choices(choices, [weight for *_, weight in choices])[0]
-    kind, style = KINDS[name], CompactStyle()
+    kind, style = KINDS[name], CompactFormat()
     task = make_task(rng, name, config.induction_inputs)
     if role == "solve":
         return Document(solver_prompt(kind, task), style.response(kind.solution(task)))

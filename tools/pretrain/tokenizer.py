@@ -15,7 +15,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from azr.tasks.prompts import CompactStyle
+from azr.tasks.prompts import CompactFormat
 
 _TAG = re.compile(r"<\|[a-z]+\|>")
 _WORD = r"(?<![a-zA-Z'])[a-zA-Z]{2,}(?![a-zA-Z'])"
@@ -42,7 +42,7 @@ def train_tokenizer(texts: Iterable[str], kinds: list[str], vocab_size: int) -> 
     """
     if not 300 <= vocab_size <= 1024:
         raise ValueError(f"The vocabulary size must be between 300 and 1024, not {vocab_size}.")
-    special = CompactStyle.special_tokens(kinds)
+    special = CompactFormat.special_tokens(kinds)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -60,9 +60,9 @@ def train_tokenizer(texts: Iterable[str], kinds: list[str], vocab_size: int) -> 
     tokenizer.train_from_iterator((piece for text in texts for piece in _TAG.split(text)), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        eos_token=CompactStyle.end,
+        eos_token=CompactFormat.end,
         pad_token="<|pad|>",
-        extra_special_tokens=[token for token in special if token not in (CompactStyle.end, "<|pad|>")],
+        extra_special_tokens=[token for token in special if token not in (CompactFormat.end, "<|pad|>")],
         clean_up_tokenization_spaces=False,
         model_max_length=1024,
     )

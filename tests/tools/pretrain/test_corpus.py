@@ -6,12 +6,12 @@ from itertools import islice
 import torch
 
 from azr.records import ExecutionRequest, Task
-from azr.tasks.base import Proposal, Rules, Verdict
-from azr.tasks.prompts import CompactStyle
+from azr.tasks.base import Proposal, ProposalLimits, Verdict
+from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 from tools.pretrain.corpus import batches, make_document, make_task, solver_prompt
 
-RULES = Rules(source_bytes=4096, induction_inputs=6, repeats=1)
+RULES = ProposalLimits(source_bytes=4096, induction_inputs=6, repeats=1)
 
 
 def test_documents_are_the_same_for_the_same_seed(corpus_config, documents):
@@ -20,10 +20,10 @@ def test_documents_are_the_same_for_the_same_seed(corpus_config, documents):
 
 
 def test_prompts_ask_and_answers_parse_back(documents):
-    style = CompactStyle()
+    style = CompactFormat()
     for document in documents[:300]:
         assert document.prompt.startswith(("<|solve|>", "<|propose|>"))
-        assert document.prompt.endswith(CompactStyle.answer)
+        assert document.prompt.endswith(CompactFormat.answer)
         sections = style.parse(document.answer)
         assert sections is not None
         assert style.response(sections) == document.answer
@@ -34,7 +34,7 @@ def test_every_kind_reads_its_own_proposals():
     for name, kind in KINDS.items():
         for _ in range(20):
             task = make_task(rng, name, 6)
-            sections = CompactStyle().parse(CompactStyle().response(kind.proposal(task)))
+            sections = CompactFormat().parse(CompactFormat().response(kind.proposal(task)))
             proposal = kind.read_proposal(sections, [task], RULES)
             assert isinstance(proposal, Proposal)
             assert (proposal.program, proposal.inputs) == (task.program, task.inputs)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from azr.tasks.prompts import CompactStyle
+from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 from tools.pretrain.loop import ShapeConfig, new_model
 from tools.pretrain.tokenizer import save_tokenizer, train_tokenizer
@@ -33,9 +33,9 @@ def test_any_text_round_trips(compact_tokenizer, text):
 
 
 def test_tags_are_single_tokens(compact_tokenizer):
-    for token in CompactStyle.special_tokens(list(KINDS)):
+    for token in CompactFormat.special_tokens(list(KINDS)):
         assert len(compact_tokenizer(token).input_ids) == 1
-    assert compact_tokenizer.eos_token == CompactStyle.end
+    assert compact_tokenizer.eos_token == CompactFormat.end
     assert compact_tokenizer.pad_token_id == 0
 
 
