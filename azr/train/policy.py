@@ -9,12 +9,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
 import torch
-import torch.distributed as dist
-from huggingface_hub import save_torch_state_dict
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError
 from torch import Tensor, nn
@@ -25,8 +24,10 @@ from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import PackedBatch
 from azr.cluster.weight_buckets import SharedMemoryBucketWriter
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
+from azr.hashed_files import HashedFile, hash_file
+from azr.train.shards import TensorSpec, write_model
 from azr.train.worker import RoleWorker, StepReport
-from azr.train.zero3 import gathered, take_part
+from azr.train.zero3 import gathered, take_part, whole_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +153,34 @@ class PolicyWorker(PolicyScorer):
                 raise RuntimeError(f"engine {engine} was sent weights {version} ({digest}) and has {echo}")
         return PushReport(version, digest, nbytes, time.perf_counter() - started)
 
-    def save_hf(self, folder: str) -> None:
-        """Write a Hugging Face folder: safetensors in the compute type, config and tokenizer. Collective."""
-        weights = gathered(list(self._named(tied=False)), WEIGHT_BUCKET_BYTES, self.dtype)
-        if self.rank != 0:
-            take_part(weights)
-        else:
-            hf = self.engine.module.hf
-            hf.config.save_pretrained(folder)
-            hf.generation_config.save_pretrained(folder)
-            AutoTokenizer.from_pretrained(self.config.model.path).save_pretrained(folder)
-            save_torch_state_dict({name: weight.cpu().clone() for name, weight in weights}, folder)
-        dist.barrier()
+    def save_hf(self, folder: str) -> list[HashedFile]:
+        """Writes a Hugging Face folder: safetensors in the compute type, config and tokenizer. Collective.
+
+        Returns its files on rank 0, which alone writes. Raises OSError on every rank, as `save_checkpoint`.
+        """
+        # By name, which is safetensors' own order.
+        named = sorted(self._named(tied=False), key=lambda pair: pair[0])
+        weights = gathered(named, WEIGHT_BUCKET_BYTES, self.dtype)
+
+        def write() -> list[HashedFile]:
+            try:
+                return self._write_hf(Path(folder), named, weights) if self.rank == 0 else []
+            finally:
+                take_part(weights)
+
+        return self._write_together(write, folder)
+
+    def _write_hf(
+        self, folder: Path, named: Sequence[tuple[str, nn.Parameter]], weights: Iterator[tuple[str, Tensor]]
+    ) -> list[HashedFile]:
+        folder.mkdir(exist_ok=True)
+        hf = self.engine.module.hf
+        hf.config.save_pretrained(folder)
+        hf.generation_config.save_pretrained(folder)
+        AutoTokenizer.from_pretrained(self.config.model.path).save_pretrained(folder)
+        small = [hash_file(path) for path in sorted(folder.rglob("*")) if path.is_file()]
+        specs = [TensorSpec(name, self.dtype, whole_shape(parameter)) for name, parameter in named]
+        return small + write_model(folder, specs, (weight for _, weight in weights))
 
     def _named(self, tied: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters with Hugging Face names; with `tied`, a shared one comes once per name."""

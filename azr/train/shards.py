@@ -1,15 +1,18 @@
-"""Flat tensors that are split over the ranks of a role, one safetensors file per rank.
+"""Tensors on disk as safetensors files that are written piece by piece and hashed on the way.
 
-A tensor of E elements is the ranks' pieces, one after the other, wherever the cuts are; so what N ranks wrote, M ranks
-can read, each only what it needs.
+The training state is flat tensors that are split over the ranks of a role, one file per rank. A tensor of E elements
+is the ranks' pieces, one after the other, wherever the cuts are; so what N ranks wrote, M ranks can read, each only
+what it needs. The model is whole tensors under the names of Hugging Face.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +21,77 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from azr.errors import UserError
+from azr.hashed_files import HashedFile, sync, write_hashed
+
+MAX_MODEL_FILE_BYTES = 5 * 10**9
+"""A model larger than this is several files, as Hugging Face's libraries write it."""
 _META = "state"
+_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What a file's header says of a tensor."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+
+def write_safetensors(
+    path: Path, metadata: Mapping[str, str], specs: Sequence[TensorSpec], tensors: Iterable[Tensor]
+) -> HashedFile:
+    """Writes the tensors that `specs` announce, in that order; all of it is on disk on return.
+
+    One tensor at a time passes through host memory, while safetensors itself holds all of the file before it writes.
+    Raises OSError.
+    """
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for spec in specs:
+        start, end = end, end + spec.nbytes
+        header[spec.name] = {"dtype": _DTYPES[spec.dtype], "shape": spec.shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the format wants its data aligned
+
+    def chunks() -> Iterator[bytes | memoryview]:
+        yield len(text).to_bytes(8, "little") + text
+        for spec, tensor in zip(specs, tensors, strict=True):
+            assert (tensor.dtype, tensor.shape) == (spec.dtype, spec.shape), f"{spec}: {tensor.dtype} {tensor.shape}"
+            yield tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data
+
+    return write_hashed(path, chunks())
+
+
+def write_model(folder: Path, specs: Sequence[TensorSpec], tensors: Iterator[Tensor]) -> list[HashedFile]:
+    """Writes a model's weights as Hugging Face's libraries read them, in files of at most `MAX_MODEL_FILE_BYTES`.
+
+    `tensors` come in the order of `specs`. A tensor larger than the bound is a file of its own. Raises OSError.
+    """
+    files: list[list[TensorSpec]] = [[]]
+    for spec in specs:
+        if files[-1] and sum(other.nbytes for other in files[-1]) + spec.nbytes > MAX_MODEL_FILE_BYTES:
+            files.append([])
+        files[-1].append(spec)
+    many = len(files) > 1
+    names = [f"model-{i:05d}-of-{len(files):05d}.safetensors" if many else "model.safetensors"
+             for i in range(1, len(files) + 1)]  # fmt: skip
+    written = [
+        write_safetensors(folder / name, {"format": "pt"}, held, islice(tensors, len(held)))
+        for name, held in zip(names, files, strict=True)
+    ]
+    if many:
+        index = {
+            "metadata": {"total_size": sum(spec.nbytes for spec in specs)},
+            "weight_map": {spec.name: name for name, held in zip(names, files, strict=True) for spec in held},
+        }
+        written.append(write_hashed(folder / "model.safetensors.index.json", [json.dumps(index, indent=2).encode()]))
+    return written
 
 
 def shard_path(folder: Path, rank: int) -> Path:
@@ -26,45 +99,37 @@ def shard_path(folder: Path, rank: int) -> Path:
     return folder / f"rank_{rank:03d}.safetensors"
 
 
-def write_shard(folder: Path, rank: int, meta: Mapping[str, Any], pieces: Sequence[tuple[str, Tensor]]) -> None:
-    """Write a rank's pieces, float32 and one-dimensional, and JSON data `meta`; all of it is on disk on return.
+def write_shard(folder: Path, rank: int, meta: Mapping[str, Any], pieces: Sequence[tuple[str, Tensor]]) -> HashedFile:
+    """Writes a rank's pieces, float32 and one-dimensional, and JSON data `meta`; all of it is on disk on return.
 
-    One piece at a time passes through host memory. `folder` is made where its parent exists. Raises OSError.
+    `folder` is made where its parent exists. Raises OSError.
     """
-    header: dict[str, Any] = {"__metadata__": {_META: json.dumps(meta)}}
-    end = 0
-    for name, piece in pieces:
-        assert piece.dtype == torch.float32 and piece.dim() == 1, f"{name}: {piece.dtype} {tuple(piece.shape)}"
-        start, end = end, end + piece.nbytes
-        header[name] = {"dtype": "F32", "shape": [piece.numel()], "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # the format wants its data aligned
+    specs = [TensorSpec(name, torch.float32, (piece.numel(),)) for name, piece in pieces]
     folder.mkdir(exist_ok=True)
-    # Written here and not by safetensors, which holds all of the file in memory before it writes.
-    with shard_path(folder, rank).open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for _, piece in pieces:
-            file.write(piece.detach().cpu().numpy().data)
-        file.flush()
-        os.fsync(file.fileno())
+    written = write_safetensors(
+        shard_path(folder, rank), {_META: json.dumps(meta)}, specs, (piece for _, piece in pieces)
+    )
     for directory in (folder, folder.parent):
-        _sync(directory)
+        sync(directory)
+    return written
 
 
 class ShardReader:
     """What `write_shard` of all ranks has left in a folder. A context manager, as it holds files open."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ValueError, naming the file, when one is missing, cut off or of another save than the first."""
+        """Raises UserError, naming the file, when one is missing, cut off or of another save than the first."""
         with ExitStack() as files:
-            self._files = [files.enter_context(_opened(shard_path(folder, 0)))]
-            self.metas = [_meta(self._files[0])]
+            first = shard_path(folder, 0)
+            self._files = [files.enter_context(_opened(first))]
+            self.metas = [_meta(self._files[0], first)]
             self.ranks: int = self.metas[0]["ranks"]
             for rank in range(1, self.ranks):
-                self._files.append(files.enter_context(_opened(shard_path(folder, rank))))
-                self.metas.append(_meta(self._files[-1]))
+                path = shard_path(folder, rank)
+                self._files.append(files.enter_context(_opened(path)))
+                self.metas.append(_meta(self._files[-1], path))
                 if any(self.metas[-1][key] != self.metas[0][key] for key in ("ranks", "steps")):
-                    raise ValueError(f"{shard_path(folder, rank)} is not of the same save as {shard_path(folder, 0)}")
+                    raise UserError(f"{path} is not of the same save as {first}")
             self._exit = files.pop_all()
         self._sizes = [_sizes(file) for file in self._files]
         self._folder = folder
@@ -86,11 +151,11 @@ class ShardReader:
         return totals
 
     def check(self, expected: Mapping[str, int]) -> None:
-        """Raises ValueError when `totals` are not those expected."""
+        """Raises UserError when `totals` are not those expected."""
         found = self.totals()
         wrong = [name for name in sorted(found.keys() | expected.keys()) if found.get(name) != expected.get(name)]
         if wrong:
-            raise ValueError(
+            raise UserError(
                 f"{self._folder} is of another model: {wrong[0]} has {found.get(wrong[0], 0)} elements there and "
                 f"{expected.get(wrong[0], 0)} here; give a checkpoint of this model"
             )
@@ -109,24 +174,20 @@ class ShardReader:
 
 def _opened(path: Path) -> Any:
     if not path.is_file():
-        raise ValueError(f"{path} is missing: give the folder of a complete checkpoint")
+        raise UserError(f"{path} is missing: give the folder of a complete checkpoint")
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is damaged ({error}): use another checkpoint") from error
+        raise UserError(f"{path} is damaged ({error}): use another checkpoint") from error
 
 
-def _meta(file: Any) -> dict[str, Any]:
-    return json.loads(file.metadata()[_META])
+def _meta(file: Any, path: Path) -> dict[str, Any]:
+    try:
+        meta: dict[str, Any] = json.loads(file.metadata()[_META])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is damaged (its description is no JSON): use another checkpoint") from error
+    return meta
 
 
 def _sizes(file: Any) -> dict[str, int]:
     return {name: file.get_slice(name).get_shape()[0] for name in file.keys()}  # noqa: SIM118 (no mapping)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from azr.hashed_files import HashedFile
 from azr.train.random_state import random_state, restore_random_state
 from azr.train.shards import ShardReader, write_shard
 
@@ -43,8 +44,8 @@ class _Part:
         return flat.narrow(0, self.offset, self.numel)
 
 
-def save_state(engine: Any, folder: Path, rank: int, ranks: int) -> None:
-    """Write this rank's part; it is on disk on return. No rank waits for another. Raises OSError."""
+def save_state(engine: Any, folder: Path, rank: int, ranks: int) -> HashedFile:
+    """Writes this rank's part; it is on disk on return. No rank waits for another. Raises OSError."""
     adam = engine.optimizer.optimizer.state
     pieces, steps = [], []
     for flat, parts in _groups(engine, rank):
@@ -60,7 +61,7 @@ def save_state(engine: Any, folder: Path, rank: int, ranks: int) -> None:
         "schedule": {name: engine.lr_scheduler.state_dict()[name] for name in ("last_epoch", "_step_count")},
         "random": random_state(engine.device),
     }
-    write_shard(folder, rank, meta, pieces)
+    return write_shard(folder, rank, meta, pieces)
 
 
 @torch.no_grad()
@@ -68,7 +69,7 @@ def load_state(engine: Any, folder: Path, rank: int) -> None:
     """Continue from what `save_state` of any number of ranks wrote; rank r takes the random state of r modulo that.
 
     Learning rate and its warm-up are those of the engine at the saved step, so they may differ from the saved run's.
-    Raises ValueError, before anything is changed, when a file is missing, damaged or of another model.
+    Raises UserError, before anything is changed, when a file is missing, damaged or of another model.
     """
     with ShardReader(folder) as reader:
         meta = reader.metas[rank % reader.ranks]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 import torch
@@ -19,8 +19,11 @@ from azr.algorithms.losses import Sums, add_sums
 from azr.algorithms.packing import PackedBatch
 from azr.config import Config
 from azr.hardware import Device
+from azr.hashed_files import HashedFile
 from azr.train.state import load_state, save_state
 from azr.train.zero3 import backward, held_elements, load_partitioned, make_engine
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,28 +121,34 @@ class RoleWorker:
         held, total = held_elements(self.engine.module)
         return RankReport(os.getpid(), held, total, self.engine.global_steps)
 
-    def save_checkpoint(self, folder: str) -> None:
-        """Write the role's whole training state below `folder`, which must exist; roles may share it. Collective.
+    def save_checkpoint(self, folder: str) -> HashedFile:
+        """Writes the role's whole training state below `folder`, which must exist; roles may share it. Collective.
 
-        Ranks on several nodes must see the same folder. Only for roles that learn.
+        Returns this rank's file. Ranks on several nodes must see the same folder. Only for roles that learn.
         On return all of it is on disk, and after an error no rank writes any more. Raises OSError on every rank when
         one could not write, such as to a full disk; the role stays usable, and what it has written is of no use.
         """
+        place = Path(folder, self.role)
+        return self._write_together(lambda: save_state(self.engine, place, self.rank, self.world_size), folder)
+
+    def _write_together(self, write: Callable[[], T], folder: str) -> T:
+        """What `write` returns; OSError on all ranks when it raised that on one. Collective."""
         failure = None
         try:
-            save_state(self.engine, Path(folder, self.role), self.rank, self.world_size)
+            written = write()
         except OSError as error:
             failure = f"{self.role} rank {self.rank} cannot write its checkpoint to {folder}: {error}"
         failures: list[str | None] = [None] * self.world_size
         dist.all_gather_object(failures, failure)
-        for found in failures:
-            if found is not None:
-                raise OSError(found)
+        for text in failures:
+            if text is not None:
+                raise OSError(text)
+        return written
 
     def load_checkpoint(self, folder: str) -> None:
         """Continue from `save_checkpoint` of any number of ranks, bit for bit when of as many.
 
-        Raises ValueError, with the role as it was, when a file is missing, damaged or of another model.
+        Raises UserError, with the role as it was, when a file is missing, damaged or of another model.
         """
         load_state(self.engine, Path(folder, self.role), self.rank)
 

@@ -121,6 +121,11 @@ def held_elements(model: nn.Module) -> tuple[int, int]:
     return here, sum(_whole_numel(p) for p in parameters)
 
 
+def whole_shape(parameter: Any) -> tuple[int, ...]:
+    """Shape of a parameter of which this rank may hold only a part."""
+    return tuple(parameter.ds_shape)
+
+
 def _import_deepspeed() -> ModuleType:
     """DeepSpeed binds itself to a device when it is imported, so only a worker, whose device is known, may do that."""
     import deepspeed

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
+from azr.errors import UserError
+from azr.hashed_files import hash_file
 from azr.train.random_state import random_state, restore_random_state
-from azr.train.shards import ShardReader, shard_path, write_shard
+from azr.train.shards import ShardReader, TensorSpec, shard_path, write_model, write_shard
 
 CPU = torch.device("cpu")
 WHOLE = {"long": torch.arange(10.0), "short": torch.tensor([7.0])}
@@ -49,6 +51,36 @@ def test_the_files_are_plain_safetensors(tmp_path: Path) -> None:
     assert torch.equal(load_file(shard_path(tmp_path, 1))["long"], WHOLE["long"][5:])
 
 
+def test_what_is_written_is_hashed_on_the_way(tmp_path: Path) -> None:
+    written = write_shard(tmp_path, 0, {"ranks": 1}, [("long", WHOLE["long"])])
+    assert written == hash_file(shard_path(tmp_path, 0)) and written.nbytes == shard_path(tmp_path, 0).stat().st_size
+    shard_path(tmp_path, 0).write_bytes(shard_path(tmp_path, 0).read_bytes()[:-1] + b"x")
+    assert written != hash_file(shard_path(tmp_path, 0))
+
+
+MODEL = {"a.é": torch.randn(3, 5).bfloat16(), "b": torch.tensor(2.0).bfloat16(), "c": torch.randn(4).bfloat16()}
+SPECS = [TensorSpec(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in MODEL.items()]
+
+
+def test_a_model_in_one_file_is_what_safetensors_writes_itself(tmp_path: Path) -> None:
+    (written,) = write_model(tmp_path, SPECS, iter(MODEL.values()))
+    assert written == hash_file(tmp_path / "model.safetensors")
+    assert (tmp_path / "model.safetensors").read_bytes() == save(MODEL, {"format": "pt"})
+
+
+def test_a_large_model_is_several_files_with_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("azr.train.shards.MAX_MODEL_FILE_BYTES", 10)
+    written = write_model(tmp_path, SPECS, iter(MODEL.values()))
+    assert [Path(file.path).name for file in written] == [
+        "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json",
+    ]  # fmt: skip
+    assert written == [hash_file(Path(file.path)) for file in written]
+    index = json.loads(Path(written[-1].path).read_text())
+    assert index["metadata"] == {"total_size": 40}
+    for name, tensor in MODEL.items():
+        assert torch.equal(load_file(tmp_path / index["weight_map"][name])[name], tensor)
+
+
 def test_leftovers_of_more_ranks_are_ignored(tmp_path: Path) -> None:
     write(tmp_path, 3, steps=1.0)
     write(tmp_path, 2)
@@ -65,16 +97,24 @@ def test_a_missing_or_cut_off_file_is_named(tmp_path: Path, rank: int, bytes_lef
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[:bytes_left])
-    with pytest.raises(ValueError, match=f"^{path} is {'missing' if bytes_left is None else 'damaged'}") as error:
+    with pytest.raises(UserError, match=f"^{path} is {'missing' if bytes_left is None else 'damaged'}") as error:
         ShardReader(tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_a_description_that_is_no_json_is_named(tmp_path: Path) -> None:
+    write(tmp_path, 2)
+    path = shard_path(tmp_path, 1)
+    path.write_bytes(path.read_bytes().replace(b'{\\"ranks', b'{x\\"rank'))
+    with pytest.raises(UserError, match=f"^{path} is damaged"):
+        ShardReader(tmp_path)
 
 
 def test_files_of_two_saves_do_not_mix(tmp_path: Path) -> None:
     write(tmp_path, 2)
     write(tmp_path / "later", 2, steps=4.0)
     shard_path(tmp_path / "later", 1).rename(shard_path(tmp_path, 1))
-    with pytest.raises(ValueError, match=r"rank_001\.safetensors is not of the same save"):
+    with pytest.raises(UserError, match=r"rank_001\.safetensors is not of the same save"):
         ShardReader(tmp_path)
 
 
@@ -82,7 +122,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     write(tmp_path, 2)
     with (
         ShardReader(tmp_path) as reader,
-        pytest.raises(ValueError, match="another model: long has 10 elements there and 11 here"),
+        pytest.raises(UserError, match="another model: long has 10 elements there and 11 here"),
     ):
         reader.check({"long": 11, "short": 1})
 
