@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import importlib
 import math
 import pkgutil
@@ -16,9 +15,9 @@ from azr.cli import run
 from azr.cli.options import Parser, whole
 from azr.config import Config
 from azr.config_tree import from_yaml
-from azr.plan import table
-from azr.plan.assumptions import Assumptions, Machine
-from azr.plan.planner import plan_run
+from azr.errors import UserError, nearest
+from azr.plan import planner
+from azr.plan.inputs import Assumptions, ClusterSpec
 
 USAGE = "usage: azr plan RECIPE [--gpus N] [--gpu-memory GIB] [--section.key value ...]"
 _ABOUT = (
@@ -31,51 +30,50 @@ _ABOUT = (
 def main(argv: Sequence[str]) -> int:
     """Exit code 0 when the recipe fits, 1 when it does not.
 
-    Raises ValueError for a mistake in the options or the config, or a model of unknown shape.
+    Raises UserError for a mistake in the options or the config, or a model of unknown shape.
     """
     if not {"--help", "-h"} & set(argv) and (not argv or argv[0].startswith("-")):
-        raise ValueError(f"azr plan needs a recipe first, such as azr_coder7b_ppo; {USAGE}")
-    own, overrides = split(argv)
-    options = _parser().parse(own)
+        raise UserError(f"azr plan needs a recipe first, such as azr_coder7b_ppo; {USAGE}")
+    options_given, overrides = split(argv)
+    options = _parser().parse(options_given)
     config = run.parse(recipe(options.recipe), overrides).config
     preflight.check(config)
-    machine = Machine(
+    nodes = ClusterSpec(
         gpus=options.gpus,
         gpu_memory_gib=options.gpu_memory,
         nodes=options.nodes,
         host_memory_gib=options.host_memory,
     )
     assumed = Assumptions(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Assumptions)})
-    plan, advice = plan_run(config, machine, assumed, options.model_config)
-    print(table.text(plan, advice))
+    plan, suggestions = planner.plan_run(config, nodes, assumed, options.model_config)
+    print(planner.text(plan, suggestions))
     return 1 if plan.problems else 0
 
 
 def recipe(name: str) -> Config:
     """The config of a file in ``playground/``, or of a YAML file such as a run's ``config.yaml``.
 
-    Raises ValueError when there is none.
+    Raises UserError when there is none.
     """
     if name.endswith((".yaml", ".yml")):
         try:
             return from_yaml(Path(name).read_text())
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{name} is no config of a run: {error}") from error
+        except (OSError, UnicodeDecodeError, UserError) as error:
+            raise UserError(f"{name} is no config of a run: {error}") from error
     known = _names()
     word = name.removeprefix("playground.")
     if word not in known:
-        nearest = difflib.get_close_matches(word, known, n=1, cutoff=0.0)[0]
-        raise ValueError(f"There is no recipe {name!r}; did you mean {nearest}?")
+        raise UserError(f"There is no recipe {name!r}; did you mean {nearest(word, known)}?")
     config = _config_of(word)
     if config is None:
-        raise ValueError(f"playground/{word}.py holds no config of a run; azr plan takes one that does.")
+        raise UserError(f"playground/{word}.py holds no config of a run; azr plan takes one that does.")
     return config
 
 
 def recipes() -> dict[str, Config]:
     """Every shipped recipe of a run, by name."""
-    found = {name: _config_of(name) for name in _names()}
-    return {name: config for name, config in found.items() if config is not None}
+    configs = {name: _config_of(name) for name in _names()}
+    return {name: config for name, config in configs.items() if config is not None}
 
 
 def _names() -> list[str]:
@@ -89,14 +87,14 @@ def _config_of(name: str) -> Config | None:
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """A command's own options, and those of the config, which have a dot in their name."""
-    own: list[str] = []
+    options: list[str] = []
     overrides: list[str] = []
-    words = own
+    words = options
     for word in argv:
         if word.startswith("--"):
-            words = overrides if "." in word.partition("=")[0] else own
+            words = overrides if "." in word.partition("=")[0] else options
         words.append(word)
-    return own, overrides
+    return options, overrides
 
 
 def _parser() -> Parser:

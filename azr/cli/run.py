@@ -18,10 +18,8 @@ from azr.cli.options import Parser
 from azr.config import Config
 from azr.config_tree import describe as describe_type
 from azr.config_tree import from_yaml, knobs, leaves, override, to_tree
-from azr.plan import table
-from azr.plan.assumptions import Assumptions, Machine
-from azr.plan.batch import Batch
-from azr.plan.planner import plan_run
+from azr.plan import planner
+from azr.plan.inputs import Assumptions, ClusterSpec, Workload
 from azr.runs.config_changes import differences
 from azr.runs.resume import LATEST, Resumption, find, named
 from azr.runs.run_dir import folder
@@ -158,7 +156,9 @@ def _plan(config: Config) -> str:
     """Tables for nodes of up to eight 80 GB GPUs, as many as the config asks for; `azr plan` makes them for others."""
     assumed = Assumptions()
     try:
-        return table.text(*plan_run(config, Machine.with_gpus(config.num_gpus), assumed))
+        return planner.text(*planner.plan_run(config, ClusterSpec.with_gpus(config.num_gpus), assumed))
     except ValueError as error:
         # A dry run is about the config; that nobody knows the model's shape yet is no mistake.
-        return "\n".join([*table.step(config, Batch.of(config, assumed)), f"no tables of bytes and seconds: {error}"])
+        return "\n".join(
+            [*planner.step_lines(config, Workload.of(config, assumed)), f"no tables of bytes and seconds: {error}"]
+        )

@@ -10,9 +10,10 @@ from azr.doctor import model
 from azr.doctor.findings import Finding, Section, missing, ok, warning
 from azr.doctor.gpus import Gpus
 from azr.doctor.model import Hub
+from azr.errors import UserError
 from azr.hardware import compute_type
-from azr.plan.assumptions import Assumptions, Machine
-from azr.plan.memory import Role, element_bytes, roles
+from azr.plan.inputs import Assumptions, ClusterSpec
+from azr.plan.memory import ModelRole, element_bytes, model_roles
 from azr.plan.planner import plan_run
 from azr.plan.shapes import ModelShape, shape_of
 
@@ -68,16 +69,16 @@ def _on_gpus(config: Config, name: str, here: Here) -> Finding:
         )
     # Counts are certain; bytes rest on the plan's assumptions.
     short = missing if wanted > present else warning
-    machine = Machine(gpus=present, gpu_memory_gib=here.gpus.memory_gib, host_memory_gib=here.memory / GIB)
+    nodes = ClusterSpec(gpus=present, gpu_memory_gib=here.gpus.memory_gib, host_memory_gib=here.memory / GIB)
     try:
-        plan, advice = plan_run(config, machine, Assumptions())
-    except ValueError as error:
+        plan, suggestions = plan_run(config, nodes, Assumptions())
+    except UserError as error:
         return short("GPUs", f"it asks for {wanted} and there are {present}; whether it fits is not known: {error}")
     if not plan.problems:
         return ok("GPUs", f"it takes {wanted} of {present}, {plan.peak / GIB:.0f} GiB of the fullest, by the plan")
-    turns = " ".join(turn.option for turn in advice)
+    options = " ".join(suggestion.option for suggestion in suggestions)
     more = f"azr plan {name} --gpus {present} --gpu-memory {here.gpus.memory_gib:.0f} says more"
-    return short("GPUs", f"{'; '.join(plan.problems)}: {f'try {turns}; {more}' if turns else more}")
+    return short("GPUs", f"{'; '.join(plan.problems)}: {f'try {options}; {more}' if options else more}")
 
 
 def _on_cpu(config: Config, memory: int) -> Finding:
@@ -91,15 +92,14 @@ def _on_cpu(config: Config, memory: int) -> Finding:
     return ok("GPUs", f"none; it runs on the CPU, in {compute_type(config.train.dtype, 'cpu')}")
 
 
-def _roles(config: Config) -> list[Role]:
+def _roles(config: Config) -> list[ModelRole]:
     """Those of known shape: all or none."""
     policy = _shape(config.model.path)
-    critic = policy
-    return roles(config, policy, critic) if policy is not None and critic is not None else []
+    return model_roles(config, policy) if policy is not None else []
 
 
 def _shape(path: str) -> ModelShape | None:
     try:
         return shape_of(path)
-    except ValueError:
+    except UserError:
         return None

@@ -4,44 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from azr.config import Config, TrainConfig
-from azr.plan.assumptions import Assumptions, Machine
-from azr.plan.batch import Batch
-from azr.plan.memory import EngineMemory, Role, element_bytes
-from azr.plan.shapes import ModelShape
+from azr.config import Config
+from azr.plan.inputs import Assumptions, ClusterSpec, Workload
+from azr.plan.memory import EngineMemory, ModelRole, element_bytes
 
-GIGA = 1e9
+GIGA, TERA = 1e9, 1e12
 STEP_TRAFFIC = 28
 """Bytes per parameter that Adam moves: reads master copy, two moments and gradient, writes all but the last."""
 
 
-def forward_flops(role: Role, batch: Batch) -> float:
+def forward_flops(role: ModelRole, load: Workload) -> float:
     """Of one forward over the trained trajectories: two per parameter and token, and causal attention.
 
     The output head only sees response tokens.
     """
-    shape, length = role.shape, batch.mean_prompt + batch.mean_response
-    per_token = 2 * shape.layers * shape.layer + 2 * shape.layers * shape.query * length
-    head = 2 * shape.embedding * batch.trained * batch.mean_response * role.has_head
-    return per_token * batch.trained_tokens + head
-
-
-def rollout(config: Config, shape: ModelShape, engine: EngineMemory, batch: Batch, assumed: Assumptions) -> float:
-    """Prompts are computed, then responses decoded at the speed of memory.
-
-    At least the time of two responses of full length, one after the other: a proposal's estimate waits for it.
-    """
-    settings = config.rollout
-    length = batch.mean_prompt + batch.mean_response
-    fits = engine.kv_tokens / length
-    at_once = max(1.0, min(settings.max_concurrent, batch.trajectories / settings.engines, fits))
-    rate = at_once / token_seconds(engine, at_once * length, assumed)
-    decoding = batch.trajectories * batch.mean_response / settings.engines / rate
-    gpus = settings.engines * settings.tensor_parallel
-    prefill = 2 * shape.parameters * batch.prompts * batch.mean_prompt
-    longest = 2 * settings.max_response_tokens * token_seconds(engine, batch.longest, assumed)
-    return max(decoding + prefill / (gpus * assumed.peak_tflops * 1e12 * assumed.score_mfu), longest)
+    shape = role.shape
+    per_token = 2 * shape.layers * shape.layer + 2 * shape.layers * shape.query * load.mean_length
+    head = 2 * shape.embedding * load.trained * load.mean_response * role.has_head
+    return per_token * load.trained_tokens + head
 
 
 def token_seconds(engine: EngineMemory, cached_tokens: float, assumed: Assumptions) -> float:
@@ -50,61 +32,84 @@ def token_seconds(engine: EngineMemory, cached_tokens: float, assumed: Assumptio
     return read / (assumed.memory_gb_s * GIGA * assumed.decode_efficiency) + assumed.decode_overhead_ms / 1e3
 
 
-def score(found: Sequence[Role], config: Config, batch: Batch, machine: Machine, assumed: Assumptions) -> float:
-    """Critic values, reference logprobs and, where the algorithm asks for them, the policy's own; in turn."""
-    algorithm, train = config.algorithm, config.train
-    own = algorithm.policy_mini_batches > 1
-    scorers = [role for role in found if own or role.name != "policy"]
-    peak = train.data_parallel * assumed.peak_tflops * 1e12 * assumed.score_mfu
-    moved = element_bytes(train)
-    return sum(
-        max(forward_flops(role, batch) / peak, _collectives(role, moved, train, batch, machine, assumed))
-        for role in scorers
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """What the phases of a step take, seconds each."""
 
+    config: Config
+    load: Workload
+    nodes: ClusterSpec
+    assumed: Assumptions
 
-def train(role: Role, updates: int, config: Config, batch: Batch, machine: Machine, assumed: Assumptions) -> float:
-    """Forward, backward (twice a forward), with checkpointing another forward; then `updates` optimizer steps."""
-    settings = config.train
-    passes = 4 if settings.gradient_checkpointing else 3
-    peak = settings.data_parallel * assumed.peak_tflops * 1e12 * assumed.train_mfu
-    # Parameters are gathered for the forward and again for the backward; float32 gradients are reduced.
-    moved = 2 * element_bytes(settings) + 4
-    passing = max(
-        passes * forward_flops(role, batch) / peak, _collectives(role, moved, settings, batch, machine, assumed)
-    )
-    return passing + _optimizer(role, updates, settings, batch, machine, assumed)
+    def by_phase(self, roles: Sequence[ModelRole], engine: EngineMemory) -> dict[str, float]:
+        """In the order of a step; `roles` has the policy first."""
+        algorithm = self.config.algorithm
+        times = {"rollout": self.rollout(roles[0], engine), "score": self.score(roles)}
+        for role in roles:
+            if role.trains:
+                updates = algorithm.policy_mini_batches if role.name == "policy" else algorithm.critic_mini_batches
+                times[f"train {role.name}"] = self.train(role, updates)
+        return times | {"push": self.push(roles[0])}
 
+    def rollout(self, policy: ModelRole, engine: EngineMemory) -> float:
+        """Prompts are computed, then responses decoded at the speed of memory.
 
-def push(policy: Role, config: Config, assumed: Assumptions) -> float:
-    """All weights to host memory, digested, read by all engines at once, digested again."""
-    nbytes = element_bytes(config.train) * (policy.parameters + policy.shape.embedding * policy.shape.tied)
-    return nbytes * 2 * (1 / assumed.pcie_gb_s + 1 / assumed.digest_gb_s) / GIGA
+        At least the time of two responses of full length, one after the other: a proposal's estimate waits for it.
+        """
+        rollout, load, assumed = self.config.rollout, self.load, self.assumed
+        room = engine.kv_tokens / load.mean_length
+        at_once = max(1.0, min(rollout.max_concurrent, load.trajectories / rollout.engines, room))
+        rate = at_once / token_seconds(engine, at_once * load.mean_length, assumed)
+        decoding = load.trajectories * load.mean_response / rollout.engines / rate
+        gpus = rollout.engines * rollout.tensor_parallel
+        prefill = 2 * policy.shape.parameters * load.prompts * load.mean_prompt
+        full = token_seconds(engine, self.config.max_trajectory_tokens, assumed)
+        longest = 2 * rollout.max_response_tokens * full
+        return max(decoding + prefill / (gpus * assumed.peak_tflops * TERA * assumed.score_mfu), longest)
 
+    def score(self, roles: Sequence[ModelRole]) -> float:
+        """Critic values, reference logprobs and, where there are several mini-batches, the policy's own; in turn."""
+        own = self.config.algorithm.policy_mini_batches > 1
+        moved = element_bytes(self.config.train)
+        scorers = [role for role in roles if own or role.name != "policy"]
+        return sum(self._passing(role, 1, self.assumed.score_mfu, moved) for role in scorers)
 
-def micro_batches(train: TrainConfig, batch: Batch) -> int:
-    """Of one rank, at expected lengths."""
-    return max(1, math.ceil(batch.trained_tokens / train.data_parallel / train.tokens_per_micro_batch))
+    def train(self, role: ModelRole, updates: int) -> float:
+        """Forward, backward (twice a forward), with checkpointing another forward; then `updates` optimizer steps."""
+        train = self.config.train
+        # Parameters are gathered for the forward and again for the backward; float32 gradients are reduced.
+        moved = 2 * element_bytes(train) + 4
+        passes = 4 if train.gradient_checkpointing else 3
+        return self._passing(role, passes, self.assumed.train_mfu, moved) + self._optimizer(role, updates)
 
+    def push(self, policy: ModelRole) -> float:
+        """All weights to host memory, digested, read by all engines at once, digested again."""
+        parameters = policy.parameters + policy.shape.embedding * policy.shape.tied
+        nbytes = element_bytes(self.config.train) * parameters
+        return nbytes * 2 * (1 / self.assumed.pcie_gb_s + 1 / self.assumed.digest_gb_s) / GIGA
 
-def _collectives(
-    role: Role, moved: float, train: TrainConfig, batch: Batch, machine: Machine, assumed: Assumptions
-) -> float:
-    """`moved` bytes per parameter and micro-batch through the links of one rank."""
-    if train.data_parallel == 1:
-        return 0.0
-    rate = assumed.link_gb_s if train.data_parallel <= machine.gpus else assumed.network_gb_s
-    return micro_batches(train, batch) * moved * role.parameters / (rate * GIGA)
+    def _passing(self, role: ModelRole, passes: int, mfu: float, moved: int) -> float:
+        """The slower of arithmetic and of `moved` bytes per parameter and micro-batch through one rank's links."""
+        ranks, assumed = self.config.train.data_parallel, self.assumed
+        computing = passes * forward_flops(role, self.load) / (ranks * assumed.peak_tflops * TERA * mfu)
+        if ranks == 1:
+            return computing
+        rate = assumed.link_gb_s if ranks <= self.nodes.gpus else assumed.network_gb_s
+        return max(computing, self._micro_batches * moved * role.parameters / (rate * GIGA))
 
+    def _optimizer(self, role: ModelRole, updates: int) -> float:
+        train, assumed = self.config.train, self.assumed
+        share = role.parameters / train.data_parallel
+        if not train.offload_optimizer:
+            return updates * STEP_TRAFFIC * share / (assumed.memory_gb_s * GIGA)
+        # Each micro-batch's gradients go to the host, where they are kept, and back and forth to be added up.
+        traffic = 3 * 4 * self._micro_batches + updates * (4 + element_bytes(train))
+        ranks_per_node = min(train.data_parallel, self.nodes.gpus)
+        stepping = updates * STEP_TRAFFIC * share * ranks_per_node / (assumed.host_gb_s * GIGA)
+        return traffic * share / (assumed.pcie_gb_s * GIGA) + stepping
 
-def _optimizer(
-    role: Role, updates: int, train: TrainConfig, batch: Batch, machine: Machine, assumed: Assumptions
-) -> float:
-    ranks = train.data_parallel
-    if not train.offload_optimizer:
-        return updates * STEP_TRAFFIC * role.parameters / ranks / (assumed.memory_gb_s * GIGA)
-    share = role.parameters / ranks
-    # Each micro-batch's gradients go to the host, where they are kept, and back and forth to be added up.
-    traffic = 3 * 4 * micro_batches(train, batch) + updates * (4 + element_bytes(train))
-    stepping = updates * STEP_TRAFFIC * share * min(ranks, machine.gpus) / (assumed.host_gb_s * GIGA)
-    return traffic * share / (assumed.pcie_gb_s * GIGA) + stepping
+    @property
+    def _micro_batches(self) -> int:
+        """Of one rank, at expected lengths."""
+        train = self.config.train
+        return max(1, math.ceil(self.load.trained_tokens / train.data_parallel / train.tokens_per_micro_batch))

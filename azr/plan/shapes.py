@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from azr.errors import UserError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
@@ -102,9 +104,9 @@ _FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 
 def shape_of(path: str, config_file: str | None = None) -> ModelShape:
-    """The shape of the model at `path`, a local folder or hub name; `config_file` says it for a model not at hand.
+    """The shape of the model at `path`, a local folder or hub name, or as the given config.json says.
 
-    Raises ValueError when neither is known, or for an architecture whose parameters cannot be counted here.
+    Raises UserError when neither is known, or for an architecture whose parameters cannot be counted here.
     """
     file = Path(config_file) if config_file is not None else Path(path) / "config.json"
     if config_file is not None or file.is_file():
@@ -113,17 +115,17 @@ def shape_of(path: str, config_file: str | None = None) -> ModelShape:
         return KNOWN[path]
     near = difflib.get_close_matches(path, KNOWN, n=1, cutoff=0.8)
     hint = f" (or did you mean {near[0]}?)" if near else ""
-    raise ValueError(f"The shape of {path!r} is not known here; give its config.json with --model-config{hint}.")
+    raise UserError(f"The shape of {path!r} is not known here; give its config.json with --model-config{hint}.")
 
 
 def _read(file: Path) -> ModelShape:
     try:
         tree: dict[str, Any] = json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        raise ValueError(f"{file} is no model's config.json: {error}") from error
+        raise UserError(f"{file} is no model's config.json: {error}") from error
     family = tree.get("model_type")
     if family not in _FAMILIES:
-        raise ValueError(f"{file} describes a {family!r} model; a plan can be made for {', '.join(_FAMILIES)}.")
+        raise UserError(f"{file} describes a {family!r} model; a plan can be made for {', '.join(_FAMILIES)}.")
     try:
         hidden, heads = tree["hidden_size"], tree["num_attention_heads"]
         return ModelShape(
@@ -139,4 +141,4 @@ def _read(file: Path) -> ModelShape:
             qk_norm=family == "qwen3",
         )
     except KeyError as error:
-        raise ValueError(f"{file} lacks {error}, without which no plan can be made.") from error
+        raise UserError(f"{file} lacks {error}, without which no plan can be made.") from error

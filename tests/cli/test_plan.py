@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from azr import cli, preflight
+from azr import preflight
 from azr.cli import run
+from azr.cli.main import dispatch
 from azr.cli.plan import recipes
 from azr.config import Config
 from playground import base
@@ -23,7 +24,7 @@ SHIPPED = {
 
 
 def test_the_table_of_the_flagship(capsys):
-    assert cli.dispatch(FLAGSHIP) == 0
+    assert dispatch(FLAGSHIP) == 0
     text = capsys.readouterr().out
     header = next(line for line in text.splitlines() if line.startswith("GiB"))
     assert header.split("GPU(s)")[1].split() == ["rollout", "score", "train", "policy", "train", "critic", "push"]
@@ -36,30 +37,30 @@ def test_the_table_of_the_flagship(capsys):
 def test_the_readmes_plans_fit(capsys):
     lines = [line.partition("#")[0] for line in Path("README.md").read_text().splitlines()]
     commands = [shlex.split(line)[1:] for line in lines if line.startswith(".venv/bin/azr plan ")]
-    assert commands and all(cli.dispatch(command) == 0 for command in commands)
+    assert commands and all(dispatch(command) == 0 for command in commands)
 
 
 def test_overrides_of_the_config_and_of_the_assumptions(capsys):
-    assert cli.dispatch([*FLAGSHIP, "--algorithm.estimator", "trrpp", "--algorithm.kl-coef", "0", "--nodes", "1"]) == 0
+    assert dispatch([*FLAGSHIP, "--algorithm.estimator", "trrpp", "--algorithm.kl-coef", "0", "--nodes", "1"]) == 0
     assert "critic" not in capsys.readouterr().out
-    assert cli.dispatch([*FLAGSHIP, "--reserved-gib", "40"]) == 1
+    assert dispatch([*FLAGSHIP, "--reserved-gib", "40"]) == 1
     assert "does not fit" in capsys.readouterr().out
 
 
 def test_small_gpus_do_not_fit_and_a_knob_is_named(capsys):
-    assert cli.dispatch([*FLAGSHIP, "--train.no-offload-optimizer", "--train.no-gradient-checkpointing"]) == 1
+    assert dispatch([*FLAGSHIP, "--no-train.offload-optimizer", "--no-train.gradient-checkpointing"]) == 1
     text = capsys.readouterr().out
     assert "what to change, in this order:\n  --train.offload-optimizer" in text
 
 
-def test_a_saved_config_and_a_model_nobody_knows(tmp_path, capsys):
+def test_a_saved_config_and_a_model_of_unknown_shape(tmp_path, capsys):
     config = run.parse(mini, ["--model.path", "someone/new-model"]).config
     (tmp_path / "config.yaml").write_text(run.describe(config))
     assert "# no tables of bytes and seconds: The shape of 'someone/new-model'" in run.describe(config)
     argv = ["plan", str(tmp_path / "config.yaml"), "--gpus", "1"]
-    assert cli.dispatch(argv) == 2
+    assert dispatch(argv) == 2
     assert "give its config.json with --model-config" in capsys.readouterr().err
-    assert cli.dispatch([*argv, "--model-config", "data/azr_14m_base/config.json"]) == 0
+    assert dispatch([*argv, "--model-config", "data/azr_14m_base/config.json"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_a_saved_config_and_a_model_nobody_knows(tmp_path, capsys):
         ([], "azr plan needs a recipe first"),
         (["--gpus", "8"], "azr plan needs a recipe first"),
         (["azr_coder7b"], "There is no recipe 'azr_coder7b'; did you mean azr_coder7b_ppo?"),
-        (["azr_14m_pretrain"], "tools/pretrain/base_model.py holds no config of a run"),
+        (["base"], "playground/base.py holds no config of a run"),
         (["nowhere.yaml"], "nowhere.yaml is no config of a run"),
         (["azr_7b_ppo", "--gpu", "8"], "There is no option --gpu; did you mean --gpus?"),
         (["azr_7b_ppo", "--gpus", "none"], "argument --gpus: must be a whole number"),
@@ -80,17 +81,17 @@ def test_a_saved_config_and_a_model_nobody_knows(tmp_path, capsys):
     ],
 )
 def test_a_mistake_is_one_sentence(argv, said, capsys):
-    assert cli.dispatch(["plan", *argv]) == 2
+    assert dispatch(["plan", *argv]) == 2
     error = capsys.readouterr().err
     assert said in error and error.startswith("error: ") and error.count("\n") == 1
 
 
 def test_other_architectures_are_refused(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mixtral"}))
-    assert cli.dispatch(["plan", "azr_7b_ppo", "--model.path", str(tmp_path)]) == 2
+    assert dispatch(["plan", "azr_7b_ppo", "--model.path", str(tmp_path)]) == 2
     assert "describes a 'mixtral' model" in capsys.readouterr().err
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 8}))
-    assert cli.dispatch(["plan", "azr_7b_ppo", "--model.path", str(tmp_path)]) == 2
+    assert dispatch(["plan", "azr_7b_ppo", "--model.path", str(tmp_path)]) == 2
     assert "lacks 'num_attention_heads'" in capsys.readouterr().err
 
 
@@ -111,7 +112,7 @@ CRITIC_FREE = ["--algorithm.estimator", "trrpp", "--algorithm.kl-coef", "0"]
 @pytest.mark.parametrize("name", recipes())
 def test_every_recipe_fits_on_the_gpus_it_is_for(name, flags, capsys):
     gpus = str(SHIPPED.get(name, 1))
-    assert cli.dispatch(["plan", name, "--gpus", gpus, "--gpu-memory", "80", *flags]) == 0
+    assert dispatch(["plan", name, "--gpus", gpus, "--gpu-memory", "80", *flags]) == 0
     text = capsys.readouterr().out
     assert f"fits on 1 node(s) of {gpus} GPU(s)" in text
     assert ("critic" in text) == (recipes()[name].algorithm.needs_critic and not flags)
@@ -128,7 +129,7 @@ def test_debug_leaves_a_recipe_that_can_run_critic_free_too(name):
 def test_debug_shrinks_the_batch_and_keeps_the_rest():
     config = base.tiny(recipes()["azr_coder14b_ppo"])
     preflight.check(config)
-    assert preflight.config.min_trajectories == 48
+    assert config.min_trajectories == 48
     assert config.train == recipes()["azr_coder14b_ppo"].train
 
 

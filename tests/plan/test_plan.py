@@ -8,18 +8,38 @@ import torch
 from azr.algorithms.attention import choose_attention
 from azr.algorithms.models import CriticModel, PolicyModel
 from azr.cli.plan import recipes
-from azr.config import GAE, TRRPP, AlgorithmConfig, ClusterConfig, Config, RolloutConfig, SelfPlayConfig, TrainConfig
-from azr.plan import memory, seconds, table
-from azr.plan.assumptions import GIB, Assumptions, Machine
-from azr.plan.batch import Batch
-from azr.plan.memory import APART, EngineMemory, Role, host_states, roles, scoring, states, training
-from azr.plan.planner import Plan, advise, make, plan_run
+from azr.config import (
+    GAE,
+    REDUCE_BUCKET,
+    TRRPP,
+    AblationConfig,
+    AlgorithmConfig,
+    ClusterConfig,
+    Config,
+    RolloutConfig,
+    SelfPlayConfig,
+    TrainConfig,
+)
+from azr.plan import planner
+from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload
+from azr.plan.memory import (
+    ENGINE_GPU,
+    EngineMemory,
+    ModelRole,
+    host_states,
+    layer_activations,
+    model_roles,
+    scoring,
+    states,
+    training,
+)
+from azr.plan.planner import Plan, make_plan, plan_run, suggest
+from azr.plan.seconds import StepTimes, forward_flops, token_seconds
 from azr.plan.shapes import KNOWN, ModelShape, shape_of
-from azr.train.zero3 import REDUCE_BUCKET
 
 BASE_14M = "data/azr_14m_base"
-GIVEN = Assumptions()
-NODE = Machine(gpus=8, gpu_memory_gib=80)
+ASSUMED = Assumptions()
+NODE = ClusterSpec(gpus=8, gpu_memory_gib=80)
 SEVEN = KNOWN["Qwen/Qwen2.5-7B"]
 TINY = ModelShape(
     hidden=8, layers=2, heads=2, kv_heads=1, intermediate=16, vocabulary=32, tied=False, head_size=4, qkv_bias=True
@@ -35,8 +55,8 @@ def seven(**train) -> Config:
     )
 
 
-def planned(config: Config, shape: ModelShape = SEVEN, machine: Machine = NODE) -> Plan:
-    return make(config, shape, machine, GIVEN)
+def planned(config: Config, shape: ModelShape = SEVEN, nodes: ClusterSpec = NODE) -> Plan:
+    return make_plan(config, shape, nodes, ASSUMED)
 
 
 PUBLISHED = {
@@ -62,7 +82,7 @@ def test_a_tiny_shape_by_hand():
     assert TINY.parameters == 2 * 32 * 8 + 2 * 608 + 8 == 1736
     assert TINY.critic == 32 * 8 + 2 * 608 + 8 + 8 + 1 == 1489
     # Per token and layer in bfloat16: norms 2·(4+2+2)·8, attention 2·(2·8+2·4) and 2 heads' float32, MLP 4·2·16.
-    assert memory.layer_activations(TINY, 2) == 128 + 48 + 8 + 128
+    assert layer_activations(TINY, 2) == 128 + 48 + 8 + 128
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +91,7 @@ def policy() -> PolicyModel:
 
 
 def loaded(network, dtype, **options):
-    attention = choose_attention("auto", "cpu", dtype)
+    attention = choose_attention("cpu", dtype)
     return network.from_pretrained(BASE_14M, dtype=dtype, attention=attention, **options)
 
 
@@ -79,7 +99,7 @@ def test_states_of_the_mini_are_what_torch_allocates(policy):
     shape, config = shape_of(BASE_14M), Config(algorithm=AlgorithmConfig(estimator=GAE()))
     train = replace(config.train, dtype="float32")
     critic = loaded(CriticModel, torch.float32)
-    for role, network in zip(roles(config, shape, shape), (policy, critic), strict=True):
+    for role, network in zip(model_roles(config, shape), (policy, critic), strict=True):
         optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
@@ -108,8 +128,8 @@ def test_activations_of_the_mini_are_what_autograd_keeps():
     ids_T, at_T = torch.randint(5, 600, (tokens,)), torch.arange(tokens)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         network(ids_T, at_T, torch.tensor([0, tokens], dtype=torch.int32), at_T, at_T[:-1], ids_T[1:], 1.0)
-    role = Role(name="policy", shape=shape, parameters=shape.parameters, trains=True, has_head=True)
-    expected = shape.layers * memory.layer_activations(shape, 2) * tokens + 12 * shape.hidden * tokens
+    role = ModelRole(name="policy", shape=shape, parameters=shape.parameters, trains=True, has_head=True)
+    expected = shape.layers * layer_activations(shape, 2) * tokens + 12 * shape.hidden * tokens
     assert sum(kept.values()) == pytest.approx(expected, rel=0.15)
     plain = training(role, TrainConfig(gradient_checkpointing=False), tokens)["activations"]
     assert plain == pytest.approx(sum(kept.values()), rel=0.3), "the worst moment's own arrays come on top"
@@ -117,10 +137,10 @@ def test_activations_of_the_mini_are_what_autograd_keeps():
 
 def test_seven_billion_on_eight_by_hand():
     share = 7_615_616_512 / 8
-    policy, critic, reference = roles(seven(), SEVEN, SEVEN)
+    policy, critic, reference = model_roles(seven(), SEVEN)
     on_gpu = states(policy, seven(offload_optimizer=False).train)
     assert on_gpu == {
-        "parameters": 2 * share, "gradients": 4 * share, "optimiser": 12 * share, "reduce bucket": 200_000_000
+        "parameters": 2 * share, "gradients": 4 * share, "optimiser": 12 * share, "reduce bucket": 4.0 * REDUCE_BUCKET
     }  # fmt: skip
     offloaded = states(policy, seven().train)
     assert offloaded["gradients"] == offloaded["optimiser"] == 0 and host_states(policy, seven().train) == 20 * share
@@ -133,16 +153,15 @@ def test_seven_billion_on_eight_by_hand():
     assert worst["activations"] == 16384 * per_token
     assert worst["vocabulary gradient"] == 6 * 152064 * 3584
     assert scoring(reference, seven().train, 16384)["logits"] == 2 * 4 * 2048 * 152064
-    assert memory.REDUCE_BUCKET == REDUCE_BUCKET
 
 
 def test_kv_cache_is_what_the_budget_leaves():
-    engine = EngineMemory.of(seven(), SEVEN, NODE, GIVEN)
+    engine = EngineMemory.of(seven(), SEVEN, NODE, ASSUMED)
     assert engine.kv_token == 2 * 28 * 4 * 128 * 2
-    left = 0.4 * 80 * GIB - 2 * 7_615_616_512 - GIVEN.engine_work_gib * GIB
+    left = 0.4 * 80 * GIB - 2 * 7_615_616_512 - ASSUMED.engine_work_gib * GIB
     assert engine.kv_tokens == int(left / 57344)
     wide = replace(seven(), rollout=RolloutConfig(engines=1, tensor_parallel=8))
-    assert EngineMemory.of(wide, SEVEN, NODE, GIVEN).kv_token == 57344 / 4, "four key heads on eight GPUs are copied"
+    assert EngineMemory.of(wide, SEVEN, NODE, ASSUMED).kv_token == 57344 / 4, "four key heads on eight GPUs are copied"
 
 
 def test_phases_add_up_and_follow_the_code():
@@ -162,14 +181,14 @@ def test_engines_apart_have_gpus_of_their_own():
     together = seven(data_parallel=4)
     config = replace(together, rollout=replace(together.rollout, engines=4), cluster=ClusterConfig(colocate=False))
     plan = planned(config)
-    assert plan.gpus == 8 and not plan.problems
-    trainers = [parts for phase, parts in plan.memory.items() if phase != APART]
+    assert plan.config.num_gpus == 8 and not plan.problems
+    trainers = [parts for phase, parts in plan.memory.items() if phase != ENGINE_GPU]
     engines = {"engine weights", "KV cache", "engine work", "engine asleep"}
     assert all(not engines & parts.keys() for parts in trainers)
     budget = config.rollout.gpu_memory_utilization * NODE.gpu_memory_gib * GIB
-    assert sum(plan.memory[APART].values()) - plan.memory[APART]["weight bucket"] == pytest.approx(budget)
+    assert sum(plan.memory[ENGINE_GPU].values()) - plan.memory[ENGINE_GPU]["weight bucket"] == pytest.approx(budget)
     assert plan.peak < planned(together).peak
-    first, *_ = advise(planned(config, machine=replace(NODE, gpus=4)), SEVEN, GIVEN)
+    first, *_ = suggest(planned(config, nodes=replace(NODE, gpus=4)), ASSUMED)
     assert first.option.startswith("--train.data-parallel 2 --rollout.engines 2 "), "half of the GPUs train"
 
 
@@ -180,8 +199,8 @@ def test_without_critic_and_reference_there_is_nothing_of_them():
     assert plan.peak < planned(seven()).peak
 
 
-def peak(config: Config, machine: Machine = NODE) -> float:
-    return planned(config, machine=machine).peak
+def peak(config: Config, nodes: ClusterSpec = NODE) -> float:
+    return planned(config, nodes=nodes).peak
 
 
 def test_knobs_move_bytes_the_way_they_should():
@@ -190,7 +209,6 @@ def test_knobs_move_bytes_the_way_they_should():
     assert peak(seven(gradient_checkpointing=False)) > now
     assert peak(seven(tokens_per_micro_batch=32768)) > now > peak(seven(tokens_per_micro_batch=14240))
     assert peak(seven(data_parallel=4)) > now
-    assert peak(seven(logprob_chunk=65536)) > now
     assert peak(seven(dtype="float32")) > now
     less = replace(seven(), rollout=RolloutConfig(engines=8, gpu_memory_utilization=0.3))
     assert peak(less) == pytest.approx(now - 0.1 * 80 * GIB)
@@ -204,83 +222,87 @@ def peak_of(shape: ModelShape) -> float:
 
 
 def test_batch_in_prompts_trajectories_and_tokens():
-    batch = Batch.of(seven(), GIVEN)
-    assert (batch.prompts, batch.trajectories, batch.trained) == (3 * 64 * 3, 192 + 192 * 8 + 192, 384)
-    assert batch.longest == 14240 and batch.most_tokens == 384 * 14240
+    load = Workload.of(seven(), ASSUMED)
+    assert (load.prompts, load.trajectories, load.trained) == (3 * 64 * 3, 192 + 192 * 8 + 192, 384)
+    assert seven().max_trajectory_tokens == 14240 and load.max_tokens == 384 * 14240
     play = SelfPlayConfig(train_on_estimates=True)
-    assert Batch.of(replace(seven(), selfplay=play), GIVEN).trained == 384 + 192 * 8
-    crossed = Batch.of(replace(seven(), selfplay=replace(play, derived_tasks=2)), GIVEN)
-    assert crossed.estimate_prompts == 192 * (1 + 2 * 3) and crossed.trained == 384 + crossed.estimates
-    stored = replace(seven(), selfplay=SelfPlayConfig(new_tasks=False))
-    assert Batch.of(stored, GIVEN).proposals == 0
-    for config in recipes().values():
-        assert Batch.of(config, GIVEN).sure == config.min_trajectories
+    assert Workload.of(replace(seven(), selfplay=play), ASSUMED).trained == 384 + 192 * 8
+    derived = Workload.of(replace(seven(), selfplay=replace(play, derived_tasks=2)), ASSUMED)
+    assert derived.estimate_prompts == 192 * (1 + 2 * 3) and derived.trained == 384 + derived.estimates
+    stored = Workload.of(replace(seven(), ablation=AblationConfig(new_tasks=False)), ASSUMED)
+    assert (stored.proposals, stored.estimates, stored.trained) == (0, 192 * 8, 192)
+    solver_only = replace(seven(), ablation=AblationConfig(train_proposer=False))
+    assert Workload.of(solver_only, ASSUMED).trained == 192
+
+
+def times(config: Config) -> StepTimes:
+    return StepTimes(config=config, load=Workload.of(config, ASSUMED), nodes=NODE, assumed=ASSUMED)
 
 
 def test_seconds_by_hand():
-    batch, (policy, *_) = Batch.of(seven(), GIVEN), roles(seven(), SEVEN, SEVEN)
+    policy, *_ = model_roles(seven(), SEVEN)
     length = 0.25 * 6144 + 0.1 * 8096
     layers = 28 * SEVEN.layer
     flops = 384 * (length * (2 * layers + 2 * 28 * 3584 * length) + 0.1 * 8096 * 2 * 152064 * 3584)
-    assert seconds.forward_flops(policy, batch) == pytest.approx(flops)
-    engine = EngineMemory.of(seven(), SEVEN, NODE, GIVEN)
-    assert seconds.token_seconds(engine, 0, GIVEN) == pytest.approx(15_231_233_024 / (3350e9 * 0.6) + 0.003)
-    on_gpu = seven(offload_optimizer=False)
-    step = seconds.train(policy, 1, on_gpu, batch, NODE, GIVEN)
+    assert forward_flops(policy, Workload.of(seven(), ASSUMED)) == pytest.approx(flops)
+    engine = EngineMemory.of(seven(), SEVEN, NODE, ASSUMED)
+    assert token_seconds(engine, 0, ASSUMED) == pytest.approx(15_231_233_024 / (3350e9 * 0.6) + 0.003)
+    on_gpu = times(seven(offload_optimizer=False))
+    step = on_gpu.train(policy, 1)
     assert step == pytest.approx(4 * flops / (8 * 989e12 * 0.35) + 28 * 7_615_616_512 / 8 / 3350e9)
-    assert seconds.train(policy, 1, seven(), batch, NODE, GIVEN) > step, "an offloaded optimizer is slower"
-    assert seconds.train(policy, 2, on_gpu, batch, NODE, GIVEN) > step
-    assert seconds.push(policy, seven(), GIVEN) == pytest.approx(15.231233024 * 2 * (1 / 25 + 1 / 4))
-    slow = replace(GIVEN, peak_tflops=100, memory_gb_s=1000)
-    took, fast = make(seven(), SEVEN, NODE, slow).seconds, planned(seven()).seconds
-    assert all(took[phase] > fast[phase] for phase in ("rollout", "score", "train policy", "train critic"))
+    assert times(seven()).train(policy, 1) > step, "an offloaded optimizer is slower"
+    assert on_gpu.train(policy, 2) > step
+    assert on_gpu.push(policy) == pytest.approx(15.231233024 * 2 * (1 / 25 + 1 / 4))
+    slow = replace(ASSUMED, peak_tflops=100, memory_gb_s=1000)
+    by_phase, fast = make_plan(seven(), SEVEN, NODE, slow).seconds, planned(seven()).seconds
+    assert all(by_phase[phase] > fast[phase] for phase in ("rollout", "score", "train policy", "train critic"))
 
 
-def test_advice_turns_the_knobs_in_order_until_it_fits():
+def test_suggestions_turns_the_knobs_in_order_until_it_fits():
     plan = planned(seven(offload_optimizer=False, gradient_checkpointing=False))
     assert plan.problems
-    advice = advise(plan, SEVEN, GIVEN)
-    assert [change.option for change in advice] == ["--train.offload-optimizer", "--train.gradient-checkpointing"]
-    assert not advice[-1].plan.problems
-    assert "fits)" in table.text(plan, advice) and "does not fit" in table.text(plan, advice)
+    suggestions = suggest(plan, ASSUMED)
+    assert [change.option for change in suggestions] == ["--train.offload-optimizer", "--train.gradient-checkpointing"]
+    assert not suggestions[-1].plan.problems
+    assert "fits)" in planner.text(plan, suggestions) and "does not fit" in planner.text(plan, suggestions)
 
 
-def test_advice_for_too_few_gpus_uses_those_there_are():
-    plan = planned(seven(), machine=replace(NODE, gpus=4))
+def test_suggestions_for_too_few_gpus_uses_those_there_are():
+    plan = planned(seven(), nodes=replace(NODE, gpus=4))
     assert plan.problems == ["it asks for 8 GPUs and there are 4"]
-    first, *_, last = advise(plan, SEVEN, GIVEN)
+    first, *_, last = suggest(plan, ASSUMED)
     assert first.option.startswith("--train.data-parallel 4 --rollout.engines 4 ")
     assert not last.plan.problems
     wide = replace(seven(), rollout=RolloutConfig(engines=2, tensor_parallel=4))
-    first, *_ = advise(planned(wide, machine=replace(NODE, gpus=5)), SEVEN, GIVEN)
+    first, *_ = suggest(planned(wide, nodes=replace(NODE, gpus=5)), ASSUMED)
     assert first.option == "--train.data-parallel 4 --rollout.engines 4 --rollout.tensor-parallel 1", (
         "5 divides no batch"
     )
 
 
-def test_advice_for_an_engine_without_room_for_a_trajectory():
+def test_suggestions_for_an_engine_without_room_for_a_trajectory():
     starved = replace(seven(), rollout=RolloutConfig(engines=8, gpu_memory_utilization=0.2))
     plan = planned(starved)
     assert "KV cache holds 0 tokens" in plan.problems[0]
-    assert [change.option for change in advise(plan, SEVEN, GIVEN)] == ["--rollout.gpu-memory-utilization 0.25"]
+    assert [change.option for change in suggest(plan, ASSUMED)] == ["--rollout.gpu-memory-utilization 0.25"]
 
 
-def test_advice_ends_with_more_gpus():
+def test_suggestions_ends_with_more_gpus():
     config = replace(seven(), algorithm=AlgorithmConfig(estimator=TRRPP()), rollout=RolloutConfig(
         engines=4, tensor_parallel=2, gpu_memory_utilization=0.25))  # fmt: skip
-    machine = replace(NODE, gpu_memory_gib=40)
-    plan = planned(config, KNOWN["Qwen/Qwen2.5-14B"], machine)
-    advice = advise(plan, KNOWN["Qwen/Qwen2.5-14B"], GIVEN)
-    assert " on " in advice[-1].option and advice[-1].plan.machine.nodes > 1
+    nodes = replace(NODE, gpu_memory_gib=40)
+    plan = planned(config, KNOWN["Qwen/Qwen2.5-14B"], nodes)
+    suggestions = suggest(plan, ASSUMED)
+    assert " on " in suggestions[-1].option and suggestions[-1].plan.nodes.nodes > 1
 
 
 def test_host_memory_is_compared_when_given():
-    plan = planned(seven(), machine=replace(NODE, host_memory_gib=128))
+    plan = planned(seven(), nodes=replace(NODE, host_memory_gib=128))
     assert plan.problems == [f"optimisers take {plan.host / GIB:.0f} GiB of a node's 128 GiB of host memory"]
 
 
 @pytest.mark.parametrize("name, config", recipes().items(), ids=list(recipes()))
 def test_every_shipped_recipe_fits_where_it_says(name, config):
-    plan, advice = plan_run(config, Machine.with_gpus(config.train.data_parallel), GIVEN)
-    assert plan.problems == [] and advice == []
-    assert f"fits on 1 node(s) of {plan.gpus} GPU(s) with 80 GiB" in table.text(plan, advice)
+    plan, suggestions = plan_run(config, ClusterSpec.with_gpus(config.train.data_parallel), ASSUMED)
+    assert plan.problems == [] and suggestions == []
+    assert f"fits on 1 node(s) of {plan.config.num_gpus} GPU(s) with 80 GiB" in planner.text(plan, suggestions)
