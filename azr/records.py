@@ -93,7 +93,7 @@ class Task:
     outputs: tuple[str, ...]
     """Canonical value texts, one per input (an exception class name for the error kind)."""
     fingerprint: str
-    """Hash of the normalised AST of the program and of what else makes the task distinct."""
+    """Hash of the normalized AST of the program and of what else makes the task distinct."""
     message: str = ""
     """Induction only: the proposer's hint to the solver."""
     parents: tuple[str, ...] = ()

@@ -6,20 +6,20 @@ the pretraining corpus cannot emit at all. Nothing is chosen by whether some mod
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from azr.evaluation.suite import ExamTask
-from azr.records import ExecutionRequest, ExecutionResult, Task
-from azr.tasks.base import Proposal, ProposalLimits
+from azr.records import Task
+from azr.tasks.base import Proposal, ProposalLimits, Run
 from azr.tasks.normalize import fingerprint
 from azr.tasks.registry import KINDS
 from tools.pretrain.compositions import FORMS
+from tools.pretrain.corpus import as_task
 from tools.pretrain.generator import Sample, Sketch, is_held_out, sketch, with_inputs
 
-Execute = Callable[[Sequence[ExecutionRequest]], Awaitable[list[ExecutionResult]]]
-"""Runs programs behind walls, e.g. ``SandboxPool.execute_many``."""
 SEED = 20
 DRAWS = 600_000
 """Programs drawn from the generator, of which the held-out ones are the pool of the first two bands."""
@@ -62,7 +62,7 @@ def _form(made: Sketch) -> str:
 
 
 def questions(rng: random.Random, kind: str, programs: dict[str, list[Sketch]]) -> Iterator[tuple[str, Sample]]:
-    """Bands and samples of one kind, no two with the same normalised program."""
+    """Bands and samples of one kind, no two with the same normalized program."""
     known: set[str] = set()
     for band, forms in BANDS.items():
         for form, share in forms.items():
@@ -97,29 +97,29 @@ def _samples(rng: random.Random, kind: str, programs: Iterator[Sketch]) -> Itera
                 break
 
 
-async def validated(kind_name: str, made: Sequence[tuple[str, Sample]], execute: Execute) -> list[ExamTask]:
+async def validated(kind_name: str, made: Sequence[tuple[str, Sample]], run: Run) -> list[ExamTask]:
     """The samples as tasks, through the checks that proposals go through; all of them must pass."""
-    kind, rules = KINDS[kind_name], ProposalLimits(source_bytes=4096, induction_inputs=INDUCTION_INPUTS, repeats=2)
-    proposals = [
-        Proposal(program=s.program, inputs=s.inputs, message=s.message if kind_name == "induction" else "")
-        for _, s in made
-    ]
-    results = await execute([kind.validation(proposal, rules) for proposal in proposals])
+    kind = KINDS[kind_name]
+    limits = ProposalLimits(source_bytes=4096, induction_inputs=INDUCTION_INPUTS, repeats=2)
+    proposals = []
+    for index, (_, stated) in enumerate(made):
+        sample = as_task(kind_name, stated)
+        id = f"exam-{kind_name}-{index:03d}"
+        proposals.append(Proposal(id=id, sections=kind.proposal(sample), references=(sample,)))
+    tasks = await asyncio.gather(*(kind.validate(proposal, limits, run) for proposal in proposals))
     paper = []
-    for number, (proposal, result) in enumerate(zip(proposals, results, strict=True)):
-        band, stated = made[number]
-        task = kind.admit(proposal, result, id=f"exam-{kind_name}-{number:03d}", step=0, parents=())
-        assert isinstance(task, Task) and result.deterministic, f"{stated.program}\nwas refused: {task}"
+    for (band, stated), task in zip(made, tasks, strict=True):
+        assert isinstance(task, Task), f"{stated.program}\nwas refused: {task}"
         assert task.outputs == stated.outputs, f"{stated.program}\nreturned {task.outputs}, not {stated.outputs}"
         paper.append(ExamTask(band, task))
     return paper
 
 
-async def make(execute: Execute) -> list[ExamTask]:
-    """The whole exam."""
+async def make(run: Run) -> list[ExamTask]:
+    """The whole exam; ``run`` is, for example, ``SandboxPool.execute``."""
     rng = random.Random(SEED)
     programs = pool(rng)
     paper: list[ExamTask] = []
     for kind in TASKS:
-        paper += await validated(kind, list(questions(rng, kind, programs)), execute)
+        paper += await validated(kind, list(questions(rng, kind, programs)), run)
     return paper

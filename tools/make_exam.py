@@ -1,4 +1,4 @@
-"""Makes the committed exam anew: ``python -m tools.make_exam [--out FOLDER]``."""
+"""Makes the committed exam again: ``python -m tools.make_exam [--out FOLDER]``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.exam import make
 async def main(out: Path) -> None:
     """Writes one file per kind, the same bytes every time."""
     async with SandboxPool(ExecutorConfig(workers=2, wall_s=10.0)) as executor:
-        write(out, await make(executor.execute_many))
+        write(out, await make(executor.execute))
 
 
 if __name__ == "__main__":

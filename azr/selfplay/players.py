@@ -10,7 +10,7 @@ from typing import Protocol
 from azr.config import Config
 from azr.records import Completion, ExecutionRequest, ExecutionResult, Task
 from azr.selfplay.prompt_codec import PromptCodec
-from azr.tasks.base import ProposalLimits, RejectReason, Verdict
+from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
 from azr.tasks.registry import KINDS
 
 
@@ -56,7 +56,7 @@ class Proposer:
         self._kinds = config.selfplay.kinds
         self._max_prompt = config.rollout.max_prompt_tokens
         self._max_response = config.rollout.max_response_tokens
-        self._rules = ProposalLimits(
+        self._limits = ProposalLimits(
             source_bytes=config.executor.source_bytes,
             induction_inputs=config.selfplay.induction_inputs,
             repeats=config.executor.repeats,
@@ -80,16 +80,11 @@ class Proposer:
     async def _admit(
         self, kind_name: str, completion: Completion, references: tuple[Task, ...], *, id: str, step: int
     ) -> Task | RejectReason:
-        kind = KINDS[kind_name]
         sections = self._codec.parse_response(completion)
         if sections is None:
             return RejectReason.MALFORMED
-        proposal = kind.read_proposal(sections, references, self._rules)
-        if isinstance(proposal, RejectReason):
-            return proposal
-        result = await self._executor.execute(kind.validation(proposal, self._rules))
-        parents = tuple(task.id for task in references)
-        task = kind.admit(proposal, result, id=id, step=step, parents=parents)
+        proposal = Proposal(id=id, sections=sections, references=references, step=step)
+        task = await KINDS[kind_name].validate(proposal, self._limits, self._executor.execute)
         return RejectReason.TOO_LARGE if isinstance(task, Task) and not self._can_be_played(task) else task
 
     def _can_be_played(self, task: Task) -> bool:
@@ -129,14 +124,10 @@ class Solver:
         ]
 
     async def _verdict(self, task: Task, completion: Completion) -> Verdict:
-        kind = KINDS[task.kind]
         sections = self._codec.parse_response(completion)
         if sections is None:
             return Verdict.MALFORMED
-        check = kind.verification(task, sections)
-        if isinstance(check, Verdict):
-            return check
-        return kind.verdict(task, await self._executor.execute(check))
+        return await KINDS[task.kind].grade(task, sections, self._executor.execute)
 
 
 def solve_rate(attempts: Sequence[Solved]) -> float | None:

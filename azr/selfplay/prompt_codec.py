@@ -9,8 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from azr.config import ModelConfig
 from azr.records import Completion, FinishReason, Task
 from azr.tasks.base import TaskKind
-from azr.tasks.chat import ChatFormat, plain_conversation
-from azr.tasks.prompts import CompactFormat, PromptFormat, Section
+from azr.tasks.prompts import ChatFormat, CompactFormat, PromptFormat, Section, plain_conversation
 
 
 class PromptCodec:

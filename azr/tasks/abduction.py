@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from azr.records import ExecutionRequest, ExecutionResult, Task
-from azr.tasks.base import Verdict
-from azr.tasks.grading import all_equal
+from azr.records import ExecutionRequest, Task
+from azr.tasks.base import Run, SingleCallKind, Verdict, canonical_input, grade_outputs, invent_program, section_texts
 from azr.tasks.prompts import Instructions, Section
-from azr.tasks.single_call import SingleCallKind, canonical_input, proposal_wording, texts
 
 
 class Abduction(SingleCallKind):
     name = "abduction"
     reference_kinds = ("abduction",)
     instructions = Instructions(
-        propose=proposal_wording("A solver will see the program and the output, and has to find an input for it."),
+        propose=invent_program("A solver will see the program and the output, and has to find an input for it."),
         solve=(
             "Find one input for which the program returns this output. Several may be right; give one, as "
             "comma-separated arguments, strings in quotes."
@@ -30,12 +28,11 @@ class Abduction(SingleCallKind):
     def solution(self, task: Task) -> tuple[Section, ...]:
         return (Section("input", task.inputs[0]),)
 
-    def verification(self, task: Task, sections: Sequence[Section]) -> ExecutionRequest | Verdict:
-        found = texts(sections, "input")
-        answer = canonical_input(found[0]) if found is not None else None
-        if answer is None:
+    async def grade(self, task: Task, answer: Sequence[Section], run: Run) -> Verdict:
+        stated = section_texts(answer, "input")
+        arguments = canonical_input(stated[0]) if stated is not None else None
+        if arguments is None:
             return Verdict.MALFORMED
-        return ExecutionRequest(program=task.program, inputs=(answer,), screen=False)
-
-    def verdict(self, task: Task, result: ExecutionResult) -> Verdict:
-        return all_equal(result, task.outputs)
+        # The program was screened when it was proposed.
+        result = await run(ExecutionRequest(program=task.program, inputs=(arguments,), screen=False))
+        return grade_outputs(result, task.outputs)

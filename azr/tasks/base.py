@@ -1,14 +1,30 @@
-"""What a reasoning kind is: the seam between the tasks and everything that plays them."""
+"""What a reasoning kind is: how a proposal becomes a task, and how an answer to a task is graded."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import ClassVar
 
-from azr.records import ExecutionRequest, ExecutionResult, Task
-from azr.tasks.prompts import Instructions, Section
+from azr import values
+from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult, Task
+from azr.tasks.normalize import fingerprint, parse_program
+from azr.tasks.prompts import Instructions, Label, Section
+
+Run = Callable[[ExecutionRequest], Awaitable[ExecutionResult]]
+"""Executes a program behind isolation; no code that a model wrote runs anywhere else."""
+
+IDENTITY = "def f(a):\n    return a"
+"""The program that self-play starts from."""
+IDENTITY_INPUT = "'Hello world'"
+PROGRAM_RULES = (
+    "The entry function is called f, takes at least one argument and returns a plain value (numbers, strings, "
+    "lists, tuples, sets, dictionaries). It must give the same result on every run: no randomness, no clock, no "
+    "files, no network, no printing, no state outside of it. Put imports first and nothing after the last function."
+)
+"""What a model is told about programs, in English."""
 
 
 class Verdict(StrEnum):
@@ -22,7 +38,7 @@ class Verdict(StrEnum):
 
 
 class RejectReason(StrEnum):
-    """First step of the proposal funnel that a proposal did not pass."""
+    """First check that a proposal did not pass."""
 
     MALFORMED = "malformed"
     NOT_ALLOWED = "not_allowed"
@@ -31,99 +47,204 @@ class RejectReason(StrEnum):
     TOO_LARGE = "too_large"
     DUPLICATE = "duplicate"
     IN_BENCHMARK = "in_benchmark"
-    """The program is one of the held-out exam: neither stored nor trained on."""
+    """The program is one of the held-out benchmark: neither stored nor trained on."""
     LOST = "lost"
+    """The executor lost a call: no reward, no training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A parsed proposal that has not run yet."""
+    """What a proposer wrote, and what its prompt showed."""
 
-    program: str
-    inputs: tuple[str, ...]
-    """Canonical argument texts."""
-    message: str = ""
+    id: str
+    """Id of the task that it may become."""
+    sections: Sequence[Section]
+    references: Sequence[Task] = ()
+    """Past tasks of the prompt: the parents of the task."""
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalLimits:
-    """Bounds that a proposal is held to."""
+    """Bounds of every proposal."""
 
     source_bytes: int
+    """Longest program, UTF-8."""
     induction_inputs: int
+    """Inputs of an induction task."""
     repeats: int
+    """Runs that must agree."""
 
 
-class TaskKind(Protocol):
-    """One file in this folder and one line in the registry. Nothing else knows the kinds by name.
+class TaskKind(ABC):
+    """A kind of reasoning: one file in this folder and one line in the registry.
 
-    Sections a prompt or response consists of are built from a task, so that prompts, pretraining
-    documents and parsing cannot drift apart.
+    Prompts, answers and pretraining documents are all built from the same sections of a task, so they cannot differ.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
+    reference_kinds: ClassVar[tuple[str, ...]]
+    """Kinds whose tasks may be shown as references to a proposer of this kind."""
+    instructions: ClassVar[Instructions]
 
-    @property
-    def instructions(self) -> Instructions: ...
-
-    @property
-    def reference_kinds(self) -> tuple[str, ...]:
-        """Kinds whose tasks may be shown as references to a proposer of this kind."""
-        ...
-
+    @abstractmethod
     def seed(self) -> Task:
         """The identity program as a task of this kind."""
-        ...
 
+    @abstractmethod
     def reference(self, task: Task) -> tuple[Section, ...]:
         """A past task as shown to a proposer."""
-        ...
 
+    def references_per_prompt(self, count: int) -> int:
+        """How many past tasks a proposal prompt shows when ``count`` are configured."""
+        return count
+
+    @abstractmethod
     def proposal(self, task: Task) -> tuple[Section, ...]:
         """What a proposer would have written to propose this task."""
-        ...
 
+    @abstractmethod
+    async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
+        """The task that a proposal becomes, or the first check that it fails. Raises nothing of its own."""
+
+    @abstractmethod
     def solver_view(self, task: Task) -> tuple[Section, ...]:
         """What the solver sees."""
-        ...
 
+    @abstractmethod
     def solution(self, task: Task) -> tuple[Section, ...]:
         """A right answer."""
-        ...
+
+    @abstractmethod
+    async def grade(self, task: Task, answer: Sequence[Section], run: Run) -> Verdict:
+        """The verdict on an answer. What was expected is compared here and never sent to a sandbox."""
 
     def io_pairs(self, task: Task) -> tuple[tuple[str, str], ...]:
         """Inputs of the task's program, each with the value that it returned."""
-        ...
+        return tuple(zip(task.inputs, task.outputs, strict=True))
 
     def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
-        """Tasks of this kind, other than the task itself, that these runs of its program make."""
-        ...
+        """Tasks of this kind, other than the task itself, that known pairs of its program make."""
+        return ()
 
-    def references_per_prompt(self, wanted: int) -> int:
-        """How many past tasks a proposal prompt of this kind shows when ``wanted`` are configured."""
-        ...
 
-    def read_proposal(
-        self, sections: Sequence[Section], references: Sequence[Task], rules: ProposalLimits
-    ) -> Proposal | RejectReason:
-        """The proposal a response states."""
-        ...
+class SingleCallKind(TaskKind):
+    """Base of the kinds whose tasks are one call; as it stands, the output is what the solver must find."""
 
-    def validation(self, proposal: Proposal, rules: ProposalLimits) -> ExecutionRequest:
-        """What must be run to learn the proposal's outputs."""
-        ...
+    accepted_statuses: ClassVar[tuple[CallStatus, ...]] = (CallStatus.OK,)
+    """Ends of a call that make a task."""
 
-    def admit(
-        self, proposal: Proposal, result: ExecutionResult, *, id: str, step: int, parents: tuple[str, ...]
-    ) -> Task | RejectReason:
-        """The task that the proposal becomes, given what running it showed."""
-        ...
+    def label(self, call: CallResult) -> str | None:
+        """What the call leads to, as the task's output; None when no task may have it."""
+        return call.value
 
-    def verification(self, task: Task, sections: Sequence[Section]) -> ExecutionRequest | Verdict:
-        """What must be run to grade a solution, or its verdict when nothing has to run."""
-        ...
+    def seed(self) -> Task:
+        return self._task(f"seed-{self.name}", IDENTITY, IDENTITY_INPUT, IDENTITY_INPUT)
 
-    def verdict(self, task: Task, result: ExecutionResult) -> Verdict:
-        """The grade, given what running the verification showed. The expected value never left this process."""
-        ...
+    def reference(self, task: Task) -> tuple[Section, ...]:
+        return (*self.proposal(task), Section("output", task.outputs[0]))
+
+    def proposal(self, task: Task) -> tuple[Section, ...]:
+        return (Section("program", task.program), Section("input", task.inputs[0]))
+
+    async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
+        stated = section_texts(proposal.sections, "program", "input")
+        if stated is None:
+            return RejectReason.MALFORMED
+        program, arguments = stated[0].strip("\n"), canonical_input(stated[1])
+        if len(program.encode("utf-8", "surrogatepass")) > limits.source_bytes:
+            return RejectReason.TOO_LARGE
+        if arguments is None or parse_program(program) is None:
+            return RejectReason.MALFORMED
+        result = await run(ExecutionRequest(program=program, inputs=(arguments,), repeats=limits.repeats))
+        reason = reject_reason(result, self.accepted_statuses)
+        if reason is not None:
+            return reason
+        output = self.label(result.outputs[0])
+        if output is None:
+            return RejectReason.NOT_ALLOWED
+        parents = tuple(task.id for task in proposal.references)
+        return self._task(proposal.id, program, arguments, output, parents=parents, step=proposal.step)
+
+    def solver_view(self, task: Task) -> tuple[Section, ...]:
+        return self.proposal(task)
+
+    def solution(self, task: Task) -> tuple[Section, ...]:
+        return (Section("output", task.outputs[0]),)
+
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
+        if task.kind == self.name:
+            return ()
+        return tuple(
+            self._task(f"{task.id}-{self.name}-{index}", task.program, *pair, parents=(task.id,), step=task.step)
+            for index, pair in enumerate(pairs)
+        )
+
+    def _task(
+        self, id: str, program: str, arguments: str, output: str, *, parents: tuple[str, ...] = (), step: int = 0
+    ) -> Task:
+        return Task(
+            id=id,
+            kind=self.name,
+            program=program,
+            inputs=(arguments,),
+            outputs=(output,),
+            fingerprint=fingerprint(program),
+            parents=parents,
+            step=step,
+        )
+
+
+def invent_program(goal: str) -> str:
+    """English instructions for proposing a program and an input; ``goal`` says what the solver has to do."""
+    return (
+        f"Invent a new Python program together with one input for it. {goal} Make it need several steps of careful "
+        f"reasoning, and unlike the reference programs in structure and idea. {PROGRAM_RULES} Give the input as "
+        "comma-separated arguments, strings in quotes. Think first about what would be hard, then answer."
+    )
+
+
+def section_texts(sections: Sequence[Section], *labels: Label) -> tuple[str, ...] | None:
+    """Texts of the sections when they carry exactly these labels, in any order; else None."""
+    if sorted(s.label for s in sections) != sorted(labels):
+        return None
+    by_label = {s.label: s.text for s in sections}
+    return tuple(by_label[label] for label in labels)
+
+
+def canonical_input(text: str) -> str | None:
+    """Argument text in canonical form; None when it is not plain data."""
+    try:
+        return values.canonical_arguments(values.parse_arguments(text))
+    except values.PlainDataError:
+        return None
+
+
+def reject_reason(result: ExecutionResult, accepted: Sequence[CallStatus] = (CallStatus.OK,)) -> RejectReason | None:
+    """Why a program that was run makes no task; None when every call ended in an accepted status."""
+    if result.screen:
+        return RejectReason.NOT_ALLOWED
+    if result.lost:
+        return RejectReason.LOST
+    if result.deterministic is False:
+        return RejectReason.NON_DETERMINISTIC
+    bad = next((call.status for call in result.outputs if call.status not in accepted), None)
+    if bad is None:
+        return None
+    return RejectReason.TOO_LARGE if bad is CallStatus.OUTPUT_TOO_LARGE else RejectReason.FAILED
+
+
+def grade_outputs(result: ExecutionResult, expected: Sequence[str]) -> Verdict:
+    """Right when every call returned the expected plain value; ungraded when the executor lost one."""
+    if result.lost:
+        return Verdict.UNGRADED
+    if not result.ok:
+        return Verdict.WRONG
+    pairs = zip(result.outputs, expected, strict=True)
+    return Verdict.RIGHT if all(_states(call.value, wanted) for call, wanted in pairs) else Verdict.WRONG
+
+
+def _states(value: str | None, expected: str) -> bool:
+    if value is None:
+        return False
+    return value == expected or values.equal(values.parse(value), values.parse(expected))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from azr.records import CallStatus, ExecutionRequest, ExecutionResult, Task
-from azr.tasks.base import Proposal, RejectReason, Verdict
+from azr.records import CallResult, CallStatus, Task
+from azr.tasks.base import IDENTITY, IDENTITY_INPUT, Run, SingleCallKind, Verdict, invent_program, section_texts
 from azr.tasks.prompts import Instructions, Section
-from azr.tasks.single_call import SingleCallKind, proposal_wording, refusal_of, texts
 
 NO_ERROR = "NoError"
 
@@ -16,7 +15,7 @@ class Error(SingleCallKind):
     name = "error"
     reference_kinds = ("error",)
     instructions = Instructions(
-        propose=proposal_wording(
+        propose=invent_program(
             "A solver will see the program and the input, and has to say which exception the call raises, if any. "
             "Classes of your own are allowed as exceptions."
         ),
@@ -27,37 +26,27 @@ class Error(SingleCallKind):
         propose_answer=("program", "input"),
         solve_answer="output",
     )
+    accepted_statuses = (CallStatus.OK, CallStatus.RAISED)
+
+    def label(self, call: CallResult) -> str | None:
+        if call.status is CallStatus.OK:
+            return NO_ERROR
+        # A class of the program's own by this name would say the opposite of what happened.
+        return None if call.error == NO_ERROR else call.error
 
     def seed(self) -> Task:
-        task = super().seed()
-        return self._task(Proposal(program=task.program, inputs=task.inputs), NO_ERROR, id=task.id, step=0, parents=())
+        return self._task(f"seed-{self.name}", IDENTITY, IDENTITY_INPUT, NO_ERROR)
+
+    async def grade(self, task: Task, answer: Sequence[Section], run: Run) -> Verdict:
+        stated = section_texts(answer, "output")
+        if stated is None or not stated[0].strip().isidentifier():
+            return Verdict.MALFORMED
+        return Verdict.RIGHT if stated[0].strip() == task.outputs[0] else Verdict.WRONG
 
     def io_pairs(self, task: Task) -> tuple[tuple[str, str], ...]:
+        """None: the name of an exception is no value."""
         return ()
 
     def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
-        """None: every run that returned a value would have the same answer."""
+        """None: every pair would have the same answer, no error."""
         return ()
-
-    def admit(
-        self, proposal: Proposal, result: ExecutionResult, *, id: str, step: int, parents: tuple[str, ...]
-    ) -> Task | RejectReason:
-        refused = refusal_of(result, allowed=(CallStatus.OK, CallStatus.RAISED))
-        if refused is not None:
-            return refused
-        output = result.outputs[0]
-        label = NO_ERROR if output.status is CallStatus.OK else output.error
-        assert label is not None
-        if output.status is CallStatus.RAISED and label == NO_ERROR:
-            # A class of the program's own by this name would make the label say the opposite of what happened.
-            return RejectReason.NOT_ALLOWED
-        return self._task(proposal, label, id=id, step=step, parents=parents)
-
-    def verification(self, task: Task, sections: Sequence[Section]) -> ExecutionRequest | Verdict:
-        found = texts(sections, "output")
-        if found is None or not found[0].strip().isidentifier():
-            return Verdict.MALFORMED
-        return Verdict.RIGHT if found[0].strip() == task.outputs[0] else Verdict.WRONG
-
-    def verdict(self, task: Task, result: ExecutionResult) -> Verdict:
-        raise AssertionError("an error task is graded without running anything")

@@ -6,18 +6,29 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from azr import values
-from azr.records import ExecutionRequest, ExecutionResult, Task
-from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
-from azr.tasks.grading import all_equal
+from azr.records import ExecutionRequest, Task
+from azr.tasks.base import (
+    IDENTITY,
+    PROGRAM_RULES,
+    Proposal,
+    ProposalLimits,
+    RejectReason,
+    Run,
+    TaskKind,
+    Verdict,
+    canonical_input,
+    grade_outputs,
+    reject_reason,
+    section_texts,
+)
 from azr.tasks.normalize import fingerprint, parse_program
 from azr.tasks.prompts import Instructions, Section
-from azr.tasks.single_call import IDENTITY, PROGRAM_RULES, canonical_input, refusal_of, texts, validation
 
 MESSAGE_CHARS = 1000
 SEED_INPUTS = ("'Hello world'", "1", "[1, 2]", "{'a': 1}", "(1, 'b')", "None")
 
 
-class Induction:
+class Induction(TaskKind):
     name = "induction"
     reference_kinds = ("deduction", "abduction", "induction")
     instructions = Instructions(
@@ -36,102 +47,93 @@ class Induction:
     )
 
     def seed(self) -> Task:
-        proposal = Proposal(program=IDENTITY, inputs=SEED_INPUTS, message="The input comes back unchanged.")
-        return self._task(proposal, SEED_INPUTS, id="seed-induction", step=0, parents=())
+        return self._task("seed-induction", IDENTITY, SEED_INPUTS, SEED_INPUTS, "The input comes back unchanged.")
 
     def reference(self, task: Task) -> tuple[Section, ...]:
         return (Section("program", task.program),)
 
+    def references_per_prompt(self, count: int) -> int:
+        """One: the program that the proposal is about."""
+        return 1
+
     def proposal(self, task: Task) -> tuple[Section, ...]:
         return (*(Section("input", text) for text in task.inputs), Section("message", task.message))
 
+    async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
+        """Takes a message and at least the configured number of inputs, of which the first ones are kept.
+
+        No two of them may be equal, ``1`` and ``1.0`` included: a repeat would show the solver a hidden answer.
+        """
+        messages = [s.text.strip() for s in proposal.sections if s.label == "message"]
+        stated = [canonical_input(s.text) for s in proposal.sections if s.label == "input"][: limits.induction_inputs]
+        inputs = tuple(text for text in stated if text is not None)
+        if len(messages) != 1 or any(s.label not in ("input", "message") for s in proposal.sections):
+            return RejectReason.MALFORMED
+        if len(inputs) < limits.induction_inputs or _has_repeats(inputs):
+            return RejectReason.MALFORMED
+        message, program = messages[0], proposal.references[0].program
+        if len(message) > MESSAGE_CHARS:
+            return RejectReason.TOO_LARGE
+        if _strip_whitespace(program) in _strip_whitespace(message):
+            return RejectReason.NOT_ALLOWED
+        result = await run(ExecutionRequest(program=program, inputs=inputs, repeats=limits.repeats))
+        reason = reject_reason(result)
+        if reason is not None:
+            return reason
+        outputs = tuple(call.value for call in result.outputs if call.value is not None)
+        parents = tuple(task.id for task in proposal.references)
+        return self._task(proposal.id, program, inputs, outputs, message, parents, proposal.step)
+
     def solver_view(self, task: Task) -> tuple[Section, ...]:
-        pairs: list[Section] = []
-        for given, output in list(zip(task.inputs, task.outputs, strict=True))[: _shown(task)]:
-            pairs += [Section("input", given), Section("output", output)]
-        return (*pairs, Section("message", task.message))
+        shown: list[Section] = []
+        for arguments, output in self.io_pairs(task)[: _num_shown(task)]:
+            shown += [Section("input", arguments), Section("output", output)]
+        return (*shown, Section("message", task.message))
 
     def solution(self, task: Task) -> tuple[Section, ...]:
         return (Section("program", task.program),)
 
-    def io_pairs(self, task: Task) -> tuple[tuple[str, str], ...]:
-        return tuple(zip(task.inputs, task.outputs, strict=True))
-
-    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
-        """None: an induction needs more runs than other tasks hold, and a message."""
-        return ()
-
-    def references_per_prompt(self, wanted: int) -> int:
-        return 1
-
-    def read_proposal(
-        self, sections: Sequence[Section], references: Sequence[Task], rules: ProposalLimits
-    ) -> Proposal | RejectReason:
-        """A message and at least the configured number of inputs, of which the first ones are kept.
-
-        No two of them may be equal, ``1`` and ``1.0`` included: a repeat would show the solver a hidden answer.
-        """
-        messages = [s.text.strip() for s in sections if s.label == "message"]
-        inputs = [canonical_input(s.text) for s in sections if s.label == "input"][: rules.induction_inputs]
-        known = [text for text in inputs if text is not None]
-        if any(s.label not in ("input", "message") for s in sections) or len(messages) != 1:
-            return RejectReason.MALFORMED
-        if len(known) < rules.induction_inputs or _repeats(known):
-            return RejectReason.MALFORMED
-        if len(messages[0]) > MESSAGE_CHARS:
-            return RejectReason.TOO_LARGE
-        program = references[0].program
-        if _squeezed(program) in _squeezed(messages[0]):
-            return RejectReason.NOT_ALLOWED
-        return Proposal(program=program, inputs=tuple(known), message=messages[0])
-
-    def validation(self, proposal: Proposal, rules: ProposalLimits) -> ExecutionRequest:
-        return validation(proposal, rules)
-
-    def admit(
-        self, proposal: Proposal, result: ExecutionResult, *, id: str, step: int, parents: tuple[str, ...]
-    ) -> Task | RejectReason:
-        refused = refusal_of(result)
-        if refused is not None:
-            return refused
-        outputs = tuple(o.value for o in result.outputs if o.value is not None)
-        return self._task(proposal, outputs, id=id, step=step, parents=parents)
-
-    def verification(self, task: Task, sections: Sequence[Section]) -> ExecutionRequest | Verdict:
-        found = texts(sections, "program")
-        if found is None or parse_program(found[0].strip("\n")) is None:
+    async def grade(self, task: Task, answer: Sequence[Section], run: Run) -> Verdict:
+        stated = section_texts(answer, "program")
+        if stated is None or parse_program(stated[0].strip("\n")) is None:
             return Verdict.MALFORMED
-        return ExecutionRequest(program=found[0].strip("\n"), inputs=task.inputs[_shown(task) :])
-
-    def verdict(self, task: Task, result: ExecutionResult) -> Verdict:
-        return all_equal(result, task.outputs[_shown(task) :])
+        hidden = slice(_num_shown(task), None)
+        result = await run(ExecutionRequest(program=stated[0].strip("\n"), inputs=task.inputs[hidden]))
+        return grade_outputs(result, task.outputs[hidden])
 
     def _task(
-        self, proposal: Proposal, outputs: tuple[str, ...], *, id: str, step: int, parents: tuple[str, ...]
+        self,
+        id: str,
+        program: str,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        message: str,
+        parents: tuple[str, ...] = (),
+        step: int = 0,
     ) -> Task:
         return Task(
             id=id,
             kind=self.name,
-            program=proposal.program,
-            inputs=proposal.inputs,
+            program=program,
+            inputs=inputs,
             outputs=outputs,
-            fingerprint=fingerprint(proposal.program, *sorted(proposal.inputs)),
-            message=proposal.message,
+            fingerprint=fingerprint(program, *sorted(inputs)),
+            message=message,
             parents=parents,
             step=step,
         )
 
 
-def _shown(task: Task) -> int:
+def _num_shown(task: Task) -> int:
     """How many of the pairs the solver sees."""
     return len(task.inputs) // 2
 
 
-def _repeats(inputs: Sequence[str]) -> bool:
+def _has_repeats(inputs: Sequence[str]) -> bool:
     """Whether any two argument texts state equal arguments."""
     arguments = [values.parse_arguments(text) for text in inputs]
     return any(values.equal(a, b) for a, b in combinations(arguments, 2))
 
 
-def _squeezed(text: str) -> str:
+def _strip_whitespace(text: str) -> str:
     return "".join(text.split())

@@ -45,7 +45,7 @@ _VIEWS = frozenset({"keys", "items"})
 
 
 def hash_order_dependent(tree: ast.AST, inputs: Sequence[str] = ()) -> bool:
-    """Whether a program's result may hang on hashes or addresses, and so differ from one interpreter to the next.
+    """Whether a program's result may depend on hashes or addresses, and so differ from one interpreter to the next.
 
     Two interpreters iterate over a set of two strings alike half of the time, so two runs that agree say little about
     such a program; n runs that agree miss it with a chance of at most 2^(1-n). Sets come from displays,
@@ -85,7 +85,7 @@ def _deeper_than(limit: int, tree: ast.AST) -> bool:
     return bool(level)
 
 
-class _Normaliser(ast.NodeTransformer):
+class _Normalizer(ast.NodeTransformer):
     """Drops docstrings and annotations, and renames what the program itself binds in order of appearance."""
 
     def __init__(self, tree: ast.Module) -> None:
@@ -138,20 +138,20 @@ class _Normaliser(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def normalise(program: str) -> str:
+def normalize(program: str) -> str:
     """The program without comments, docstrings, annotations, layout and choice of local names.
 
     Raises:
         SyntaxError: the text is not Python; callers parse first.
     """
     tree = ast.parse(program)
-    return ast.unparse(ast.fix_missing_locations(_Normaliser(tree).visit(tree)))
+    return ast.unparse(ast.fix_missing_locations(_Normalizer(tree).visit(tree)))
 
 
 def fingerprint(program: str, *extra: str) -> str:
-    """Hash under which equal tasks meet: the normalised program and whatever else sets a task apart."""
+    """Hash under which equal tasks meet: the normalized program and whatever else sets a task apart."""
     digest = hashlib.blake2b(digest_size=16)
-    for part in (normalise(program), *extra):
+    for part in (normalize(program), *extra):
         encoded = part.encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return digest.hexdigest()

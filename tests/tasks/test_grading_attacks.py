@@ -17,17 +17,16 @@ import pytest_asyncio
 
 from azr.config import ExecutorConfig
 from azr.executor.pool import SandboxPool
-from azr.records import ExecutionRequest, Task
+from azr.records import ExecutionRequest, ExecutionResult, Task
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
-from azr.tasks.chat import ChatFormat
-from azr.tasks.prompts import Section
+from azr.tasks.prompts import ChatFormat, Section
 from azr.tasks.registry import KINDS
 from tests.executor.conftest import sandboxes, usable_backends
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 STYLE = ChatFormat()
-RULES = ProposalLimits(source_bytes=16_384, induction_inputs=6, repeats=2)
+LIMITS = ProposalLimits(source_bytes=16_384, induction_inputs=6, repeats=2)
 NOT_RIGHT = (Verdict.WRONG, Verdict.MALFORMED)
 
 
@@ -47,11 +46,8 @@ async def propose(
     """What becomes of a proposal, from the response's text to the task."""
     parsed = STYLE.parse(STYLE.response(sections))
     assert parsed is not None
-    proposal = KINDS[kind].read_proposal(parsed, references, RULES)
-    if isinstance(proposal, RejectReason):
-        return proposal
-    result = await pool.execute(KINDS[kind].validation(proposal, RULES))
-    return KINDS[kind].admit(proposal, result, id="t", step=1, parents=())
+    proposal = Proposal(id="t", sections=parsed, references=references, step=1)
+    return await KINDS[kind].validate(proposal, LIMITS, pool.execute)
 
 
 async def task_of(pool: SandboxPool, kind: str, program: str, given: str) -> Task:
@@ -65,11 +61,11 @@ async def grade(pool: SandboxPool, task: Task, response: str, *, screen: bool | 
     sections = STYLE.parse(response)
     if sections is None:
         return Verdict.MALFORMED
-    check = KINDS[task.kind].verification(task, sections)
-    if isinstance(check, ExecutionRequest):
-        check = check if screen is None else replace(check, screen=screen)
-        return KINDS[task.kind].verdict(task, await pool.execute(check))
-    return check
+
+    async def run(request: ExecutionRequest) -> ExecutionResult:
+        return await pool.execute(request if screen is None else replace(request, screen=screen))
+
+    return await KINDS[task.kind].grade(task, sections, run)
 
 
 ANSWERS = {
@@ -293,8 +289,8 @@ def f(x):
     "    return found.get('expected', found.get('outputs', found.get('task', 0)))",
     "reads files": "def f(x):\n    for path in ('/proc/self/environ', '/proc/1/mem', 'tasks.jsonl'):\n"
     "        try: return open(path).read()\n        except OSError: pass\n    return 0",
-    "imports the judge": "def f(x):\n    import azr.tasks.grading as judge\n"
-    "    judge.all_equal = lambda *a: 'right'\n    return 0",
+    "imports the judge": "def f(x):\n    import azr.tasks.base as judge\n"
+    "    judge.grade_outputs = lambda *a: 'right'\n    return 0",
     "patches the judge's text": FROM_FRAMES
     + "def f(x):\n    the_judge().canonical = lambda *a, **k: '0'\n    return 1",
     "patches the judge's comparison": FROM_FRAMES
@@ -413,14 +409,14 @@ async def test_bug_19_no_hidden_pair_is_shown(pool, twin):
 async def test_bug_19_equal_inputs_of_other_types_or_order_count_as_one(pool):
     given = ["True", "2", "{'a': 1, 'b': 2}", "1", "3", "4"], ["nan", "1", "2", "3", "4", "float('nan')"]
     identity = KINDS["deduction"].seed()
-    for texts in (*given, ["{'b': 2, 'a': 1}", *given[0][1:3], "5", "6", "7"]):
+
+    async def outcome(texts) -> Task | RejectReason:
         sections = [*(Section("input", text) for text in texts), Section("message", "m")]
-        assert KINDS["induction"].read_proposal(sections, [identity], RULES) is RejectReason.MALFORMED
-    sections = [
-        *(Section("input", text) for text in ("'1'", "1", "(1,)", "[1]", "b'1'", "1, 1")),
-        Section("message", "m"),
-    ]
-    assert isinstance(KINDS["induction"].read_proposal(sections, [identity], RULES), Proposal)
+        return await propose(pool, "induction", *sections, references=(identity,))
+
+    for texts in (*given, ["{'b': 2, 'a': 1}", *given[0][1:3], "5", "6", "7"]):
+        assert await outcome(texts) is RejectReason.MALFORMED
+    assert isinstance(await outcome(("'1'", "1", "(1,)", "[1]", "b'1'", "(1, 1)")), Task)
 
 
 async def test_a_lost_executor_is_ungraded_whatever_the_answer():
@@ -428,8 +424,6 @@ async def test_a_lost_executor_is_ungraded_whatever_the_answer():
     backend = next(name for name in usable_backends() if name != "docker")
     async with SandboxPool(ExecutorConfig(backend=backend, workers=2, wall_s=10.0, memory_mb=256)) as pool:
         program = "def f(x):\n    n = 0\n    for _ in range(20_000_000): n += 1\n    return x"
-        proposal = KINDS["abduction"].read_proposal([Section("program", program), Section("input", "1")], [], RULES)
-        assert isinstance(proposal, Proposal)
         task = KINDS["abduction"].seed()
         task = replace(task, program=program, inputs=("1",), outputs=("1",))
         grading = [asyncio.create_task(grade(pool, task, answer("input", text))) for text in ("1", "2")]

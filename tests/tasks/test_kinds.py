@@ -1,14 +1,15 @@
 """Every kind: sections round-trip, proposals are read strictly, answers are graded by value."""
 
+from dataclasses import replace
+
 import pytest
 
 from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult, Task
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
-from azr.tasks.chat import ChatFormat
-from azr.tasks.prompts import CompactFormat, Section
+from azr.tasks.prompts import ChatFormat, CompactFormat, Section
 from azr.tasks.registry import KINDS
 
-RULES = ProposalLimits(source_bytes=500, induction_inputs=6, repeats=2)
+LIMITS = ProposalLimits(source_bytes=500, induction_inputs=6, repeats=2)
 ADD = "def f(a, b):\n    return a + b"
 
 
@@ -17,39 +18,61 @@ def ran(*values: str) -> ExecutionResult:
     return ExecutionResult(outputs=outputs, deterministic=True)
 
 
+def echo(request: ExecutionRequest) -> ExecutionResult:
+    """As if the program were the identity."""
+    return ran(*request.inputs)
+
+
 def ended(status: CallStatus, error: str | None = None) -> ExecutionResult:
     return ExecutionResult(outputs=(CallResult(status=status, error=error),), deterministic=True)
 
 
-def task(kind: str, program: str, given: str, output: str) -> Task:
-    proposal = KINDS[kind].read_proposal([Section("program", program), Section("input", given)], [], RULES)
-    assert isinstance(proposal, Proposal)
-    admitted = KINDS[kind].admit(proposal, ran(output), id="t", step=1, parents=())
-    assert isinstance(admitted, Task)
-    return admitted
+class Runner:
+    """Stands where the executor stands: gives the same result for whatever it is asked, and keeps the requests."""
+
+    def __init__(self, result: ExecutionResult | None = None) -> None:
+        """``result``: the echo of each request unless given."""
+        self._result = result
+        self.requests: list[ExecutionRequest] = []
+
+    async def __call__(self, request: ExecutionRequest) -> ExecutionResult:
+        self.requests.append(request)
+        return self._result or echo(request)
+
+
+async def nothing_runs(request: ExecutionRequest) -> ExecutionResult:
+    raise AssertionError(f"nothing has to run here, but {request} does")
+
+
+async def validate(kind: str, *sections: Section, run=nothing_runs, references=()) -> Task | RejectReason:
+    proposal = Proposal(id="t", sections=sections, references=references, step=1)
+    return await KINDS[kind].validate(proposal, LIMITS, run)
+
+
+async def task(kind: str, program: str, given: str, output: str) -> Task:
+    accepted = await validate(kind, Section("program", program), Section("input", given), run=Runner(ran(output)))
+    assert isinstance(accepted, Task)
+    return accepted
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 @pytest.mark.parametrize("style", [CompactFormat(), ChatFormat()], ids=["compact", "chat"])
-def test_a_stated_task_is_read_back(kind, style):
+async def test_a_stated_task_is_read_back(kind, style):
     seed = kind.seed()
     sections = style.parse(style.response(kind.proposal(seed)))
-    proposal = kind.read_proposal(sections, [seed], RULES)
-    assert (proposal.program, proposal.inputs, proposal.message) == (seed.program, seed.inputs, seed.message)
+    accepted = await validate(kind.name, *sections, run=Runner(), references=(seed,))
+    assert replace(accepted, id=seed.id, step=0, parents=()) == seed
+    assert (accepted.id, accepted.step, accepted.parents) == ("t", 1, (seed.id,))
     assert style.parse(style.response(kind.solution(seed))) == kind.solution(seed)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-def test_its_own_solution_is_right(kind):
-    seed = kind.seed()
-    check = kind.verification(seed, kind.solution(seed))
-    if isinstance(check, ExecutionRequest):
-        check = kind.verdict(seed, ran(*check.inputs))
-    assert check is Verdict.RIGHT
+async def test_its_own_solution_is_right(kind):
+    assert await kind.grade(kind.seed(), kind.solution(kind.seed()), Runner()) is Verdict.RIGHT
 
 
-def test_prompts_show_what_is_given_and_nothing_else():
-    deduction, abduction = task("deduction", ADD, "1, 2", "3"), task("abduction", ADD, "1, 2", "3")
+async def test_prompts_show_what_is_given_and_nothing_else():
+    deduction, abduction = await task("deduction", ADD, "1, 2", "3"), await task("abduction", ADD, "1, 2", "3")
     assert [s.label for s in KINDS["deduction"].solver_view(deduction)] == ["program", "input"]
     assert [s.label for s in KINDS["abduction"].solver_view(abduction)] == ["program", "output"]
     seed = KINDS["induction"].seed()
@@ -69,23 +92,21 @@ def test_prompts_show_what_is_given_and_nothing_else():
         (ADD + "\n#" + "x" * 600, "1, 2", RejectReason.TOO_LARGE),
     ],
 )
-def test_bad_proposals_are_refused(program, given, refusal):
-    sections = [Section("program", program), Section("input", given)]
-    assert KINDS["deduction"].read_proposal(sections, [], RULES) is refusal
+async def test_bad_proposals_are_refused_before_anything_runs(program, given, refusal):
+    assert await validate("deduction", Section("program", program), Section("input", given)) is refusal
 
 
-def test_helpers_nested_functions_and_classes_are_allowed():
+async def test_helpers_nested_functions_and_classes_are_allowed():
     program = (
         "class C:\n    def m(self):\n        return 1\ndef g(a):\n    return a\ndef f(a):\n    return g(a) + C().m()"
     )
-    assert isinstance(
-        KINDS["deduction"].read_proposal([Section("program", program), Section("input", "1")], [], RULES), Proposal
-    )
+    assert isinstance(await task("deduction", program, "1", "2"), Task)
 
 
-def test_block_order_does_not_matter():
-    sections = [Section("input", "1, 2"), Section("program", ADD)]
-    assert isinstance(KINDS["deduction"].read_proposal(sections, [], RULES), Proposal)
+async def test_block_order_does_not_matter():
+    run = Runner(ran("3"))
+    assert isinstance(await validate("deduction", Section("input", "1, 2"), Section("program", ADD), run=run), Task)
+    assert run.requests == [ExecutionRequest(program=ADD, inputs=("1, 2",), repeats=2)]
 
 
 @pytest.mark.parametrize(
@@ -106,9 +127,11 @@ def test_block_order_does_not_matter():
         ),
     ],
 )
-def test_what_did_not_run_well_is_never_a_task(result, refusal):
-    proposal = Proposal(program=ADD, inputs=("1, 2",))
-    assert KINDS["deduction"].admit(proposal, result, id="t", step=1, parents=()) is refusal
+@pytest.mark.parametrize("kind", ["deduction", "abduction", "induction"])
+async def test_what_did_not_run_well_is_never_a_task(kind, result, refusal):
+    seed = KINDS[kind].seed()
+    sections = KINDS[kind].proposal(seed)
+    assert await validate(kind, *sections, run=Runner(result), references=(seed,)) is refusal
 
 
 @pytest.mark.parametrize(
@@ -124,82 +147,81 @@ def test_what_did_not_run_well_is_never_a_task(result, refusal):
         ("3", "", Verdict.MALFORMED),
     ],
 )
-def test_deduction_compares_values(output, answer, verdict):
-    kind = KINDS["deduction"]
-    assert kind.verification(task("deduction", ADD, "1, 2", output), [Section("output", answer)]) is verdict
+async def test_deduction_compares_values(output, answer, verdict):
+    stated = await task("deduction", ADD, "1, 2", output)
+    assert await KINDS["deduction"].grade(stated, [Section("output", answer)], nothing_runs) is verdict
 
 
-def test_long_outputs_stay_whole():
+async def test_long_outputs_stay_whole():
     numbers = str(list(range(300)))
-    made = task("deduction", "def f(n):\n    return list(range(n))", "300", numbers)
-    assert made.outputs == (numbers,)
-    assert KINDS["deduction"].verification(made, [Section("output", numbers)]) is Verdict.RIGHT
+    stated = await task("deduction", "def f(n):\n    return list(range(n))", "300", numbers)
+    assert stated.outputs == (numbers,)
+    assert await KINDS["deduction"].grade(stated, [Section("output", numbers)], nothing_runs) is Verdict.RIGHT
 
 
-def test_abduction_takes_any_preimage_on_several_lines():
-    kind, made = KINDS["abduction"], task("abduction", ADD, "1, 2", "3")
-    check = kind.verification(made, [Section("input", "0,\n3")])
-    assert isinstance(check, ExecutionRequest) and check.inputs == ("0, 3",)
-    assert kind.verdict(made, ran("3")) is Verdict.RIGHT
-    assert kind.verdict(made, ran("4")) is Verdict.WRONG
+async def test_abduction_takes_any_preimage_on_several_lines():
+    kind, stated = KINDS["abduction"], await task("abduction", ADD, "1, 2", "3")
+    answer, run = [Section("input", "0,\n3")], Runner(ran("3"))
+    assert await kind.grade(stated, answer, run) is Verdict.RIGHT
+    assert [request.inputs for request in run.requests] == [("0, 3",)]
+    assert await kind.grade(stated, answer, Runner(ran("4"))) is Verdict.WRONG
 
 
 @pytest.mark.parametrize("answer", ["0) or True or (0", "1, b=2", "*[1, 2]", "1 # ,", "lambda: 0"])
-def test_abduction_answers_are_data_never_code(answer):
-    check = KINDS["abduction"].verification(task("abduction", ADD, "1, 2", "3"), [Section("input", answer)])
-    assert check is Verdict.MALFORMED or check.inputs == ("1",)
+async def test_abduction_answers_are_data_never_code(answer):
+    stated, run = await task("abduction", ADD, "1, 2", "3"), Runner(ran("4"))
+    verdict = await KINDS["abduction"].grade(stated, [Section("input", answer)], run)
+    assert verdict is Verdict.MALFORMED or [request.inputs for request in run.requests] == [("1",)]
 
 
 @pytest.mark.parametrize("kind", ["abduction", "induction"])
-def test_a_lost_executor_is_not_a_wrong_answer(kind):
-    assert KINDS[kind].verdict(KINDS[kind].seed(), ended(CallStatus.LOST)) is Verdict.UNGRADED
+async def test_a_lost_executor_is_not_a_wrong_answer(kind):
+    seed, lost = KINDS[kind].seed(), Runner(ended(CallStatus.LOST))
+    assert await KINDS[kind].grade(seed, KINDS[kind].solution(seed), lost) is Verdict.UNGRADED
 
 
-def test_induction_checks_the_hidden_half_only():
-    kind = KINDS["induction"]
+async def test_induction_checks_the_hidden_half_only():
+    kind, run = KINDS["induction"], Runner()
     seed = kind.seed()
-    check = kind.verification(seed, [Section("program", seed.program)])
-    assert isinstance(check, ExecutionRequest) and check.inputs == seed.inputs[3:]
-    assert kind.verdict(seed, ran(*seed.outputs[3:])) is Verdict.RIGHT
-    assert kind.verdict(seed, ran(*seed.outputs[3:5], "0")) is Verdict.WRONG
+    assert await kind.grade(seed, kind.solution(seed), run) is Verdict.RIGHT
+    assert [request.inputs for request in run.requests] == [seed.inputs[3:]]
+    assert await kind.grade(seed, kind.solution(seed), Runner(ran(*seed.outputs[3:5], "0"))) is Verdict.WRONG
 
 
-def test_induction_inputs_must_differ_so_that_no_hidden_answer_is_shown():
-    kind = KINDS["induction"]
+async def test_induction_inputs_must_differ_so_that_no_hidden_answer_is_shown():
     sections = [Section("input", text) for text in ("1", "2", "3", "4", "5", " 1 ")] + [Section("message", "same")]
-    assert kind.read_proposal(sections, [kind.seed()], RULES) is RejectReason.MALFORMED
+    references = [KINDS["induction"].seed()]
+    assert await validate("induction", *sections, references=references) is RejectReason.MALFORMED
 
 
 @pytest.mark.parametrize(
     "inputs, message, accepted",
     [("123456", 1, True), ("12345678", 1, True), ("12345", 1, False), ("123456", 0, False), ("123456", 2, False)],
 )
-def test_an_induction_proposal_needs_enough_inputs_and_one_message(inputs, message, accepted):
-    kind = KINDS["induction"]
+async def test_an_induction_proposal_needs_enough_inputs_and_one_message(inputs, message, accepted):
     sections = [Section("input", text) for text in inputs] + [Section("message", "a hint")] * message
-    proposal = kind.read_proposal(sections, [kind.seed()], RULES)
-    assert proposal is RejectReason.MALFORMED if not accepted else proposal.inputs == tuple("123456")
+    outcome = await validate("induction", *sections, run=Runner(), references=[KINDS["induction"].seed()])
+    assert outcome is RejectReason.MALFORMED if not accepted else outcome.inputs == tuple("123456")
 
 
-def test_an_induction_message_may_not_state_the_program():
-    kind = KINDS["induction"]
+async def test_an_induction_message_may_not_state_the_program():
     sections = [Section("input", text) for text in "123456"] + [Section("message", "it is def f(a): return a")]
-    assert kind.read_proposal(sections, [kind.seed()], RULES) is RejectReason.NOT_ALLOWED
+    references = [KINDS["induction"].seed()]
+    assert await validate("induction", *sections, references=references) is RejectReason.NOT_ALLOWED
 
 
-def test_the_error_kind_is_playable():
-    kind = KINDS["error"]
-    proposal = Proposal(program=ADD, inputs=("1, 'a'",))
-    made = kind.admit(proposal, ended(CallStatus.RAISED, "TypeError"), id="t", step=1, parents=())
-    assert isinstance(made, Task) and made.outputs == ("TypeError",)
-    assert kind.verification(made, [Section("output", "TypeError")]) is Verdict.RIGHT
-    assert kind.verification(made, [Section("output", "NoError")]) is Verdict.WRONG
-    assert kind.verification(made, [Section("output", "it fails")]) is Verdict.MALFORMED
+PROPOSED_ERROR = (Section("program", ADD), Section("input", "1, 'a'"))
+
+
+async def test_the_error_kind_is_playable():
+    kind, raised = KINDS["error"], Runner(ended(CallStatus.RAISED, "TypeError"))
+    stated = await validate("error", *PROPOSED_ERROR, run=raised)
+    assert isinstance(stated, Task) and stated.outputs == ("TypeError",)
+    verdicts = {"TypeError": Verdict.RIGHT, "NoError": Verdict.WRONG, "it fails": Verdict.MALFORMED}
+    for answer, verdict in verdicts.items():
+        assert await kind.grade(stated, [Section("output", answer)], nothing_runs) is verdict
 
 
 @pytest.mark.parametrize("status", [CallStatus.TIMEOUT, CallStatus.MEMORY, CallStatus.CRASHED])
-def test_a_timeout_is_no_error_label(status):
-    assert (
-        KINDS["error"].admit(Proposal(program=ADD, inputs=("1, 2",)), ended(status), id="t", step=1, parents=())
-        is RejectReason.FAILED
-    )
+async def test_a_timeout_is_no_error_label(status):
+    assert await validate("error", *PROPOSED_ERROR, run=Runner(ended(status))) is RejectReason.FAILED

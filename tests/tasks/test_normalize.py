@@ -2,7 +2,7 @@ import ast
 
 import pytest
 
-from azr.tasks.normalize import fingerprint, hash_order_dependent, normalise, parse_program
+from azr.tasks.normalize import fingerprint, hash_order_dependent, normalize, parse_program
 
 PLAIN = "def f(a):\n    b = a + 1\n    return b"
 
@@ -31,7 +31,7 @@ def test_extra_parts_cannot_run_into_each_other():
 
 
 def test_builtins_keep_their_names():
-    assert "sorted" in normalise("def f(a):\n    return sorted(a)")
+    assert "sorted" in normalize("def f(a):\n    return sorted(a)")
 
 
 @pytest.mark.parametrize("name", ["handler", "e"])

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from azr.tasks.single_call import IDENTITY
+from azr.tasks.base import IDENTITY
 from tools.pretrain.operations import (
     BINARY,
     CONDITIONS,

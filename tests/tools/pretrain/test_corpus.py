@@ -5,13 +5,14 @@ from itertools import islice
 
 import torch
 
-from azr.records import ExecutionRequest, Task
+from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult, Task
 from azr.tasks.base import Proposal, ProposalLimits, Verdict
+from azr.tasks.error import NO_ERROR
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 from tools.pretrain.corpus import batches, make_document, make_task, solver_prompt
 
-RULES = ProposalLimits(source_bytes=4096, induction_inputs=6, repeats=1)
+LIMITS = ProposalLimits(source_bytes=4096, induction_inputs=6, repeats=1)
 
 
 def test_documents_are_the_same_for_the_same_seed(corpus_config, documents):
@@ -29,27 +30,29 @@ def test_prompts_ask_and_answers_parse_back(documents):
         assert style.response(sections) == document.answer
 
 
-def test_every_kind_reads_its_own_proposals():
+async def test_every_kind_accepts_its_own_proposals_and_solutions():
     rng = random.Random(1)
     for name, kind in KINDS.items():
         for _ in range(20):
             task = make_task(rng, name, 6)
+            outputs = dict(zip(task.inputs, task.outputs, strict=True))
+
+            async def run(request: ExecutionRequest, task=task, outputs=outputs) -> ExecutionResult:
+                """What the program of the task returns, or raises."""
+                assert request.program == task.program
+                calls = [
+                    CallResult(status=CallStatus.OK, value=outputs[given])
+                    if task.kind != "error" or outputs[given] == NO_ERROR
+                    else CallResult(status=CallStatus.RAISED, error=outputs[given])
+                    for given in request.inputs
+                ]
+                return ExecutionResult(outputs=tuple(calls), deterministic=True)
+
             sections = CompactFormat().parse(CompactFormat().response(kind.proposal(task)))
-            proposal = kind.read_proposal(sections, [task], RULES)
-            assert isinstance(proposal, Proposal)
-            assert (proposal.program, proposal.inputs) == (task.program, task.inputs)
-
-
-def test_every_kind_accepts_its_own_solutions():
-    rng = random.Random(2)
-    for name, kind in KINDS.items():
-        for _ in range(20):
-            task = make_task(rng, name, 6)
-            outcome = kind.verification(task, kind.solution(task))
-            if isinstance(outcome, ExecutionRequest):
-                assert outcome.program == task.program
-            else:
-                assert outcome is Verdict.RIGHT
+            accepted = await kind.validate(Proposal(id="t", sections=sections, references=[task]), LIMITS, run)
+            assert isinstance(accepted, Task)
+            assert (accepted.program, accepted.inputs, accepted.outputs) == (task.program, task.inputs, task.outputs)
+            assert await kind.grade(task, kind.solution(task), run) is Verdict.RIGHT
 
 
 def test_a_solver_prompt_does_not_show_what_is_hidden():

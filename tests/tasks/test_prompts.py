@@ -1,7 +1,6 @@
 import pytest
 
-from azr.tasks.chat import ChatFormat
-from azr.tasks.prompts import CompactFormat, Section
+from azr.tasks.prompts import ChatFormat, CompactFormat, Section
 from azr.tasks.registry import KINDS
 
 
