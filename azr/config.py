@@ -20,8 +20,8 @@ WEIGHT_BUCKET_BYTES = 256 << 20
 
 Count = Annotated[int, Meta(ge=1)]
 CountOrZero = Annotated[int, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0)]
-NotNegative = Annotated[float, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0, le=1e6)]
+NotNegative = Annotated[float, Meta(ge=0, le=1e6)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -52,7 +52,7 @@ class RunConfig:
     """Folder that holds run directories."""
     steps: Count = 500
     """Training steps: one propose/solve/update round each."""
-    max_minutes: Annotated[float, Meta(ge=0.01)] | None = None
+    max_minutes: Annotated[float, Meta(ge=0.01, le=1e6)] | None = None
     """The run ends, as after its last step, with the step that passes this many minutes since its start; none for no
     bound."""
     seed: CountOrZero = 1
@@ -142,7 +142,9 @@ class RolloutConfig:
     tensor_parallel: Count = 1
     """GPUs per engine."""
     max_prompt_tokens: Count = 6144
+    """Longest prompt; a proposer is shown fewer references where they would not fit."""
     max_response_tokens: Count = 8096
+    """Longest response; what is cut off there is malformed."""
     temperature: Annotated[float, Meta(ge=0.01, le=10)] = 1.0
     """One temperature for proposing, estimating and solving; the losses use the same."""
     max_concurrent: Count = 256
@@ -159,7 +161,7 @@ class ExecutorConfig:
     """Container runtime of the docker backend, such as gVisor's `runsc`; the engine's default when not given."""
     workers: Count = 4
     """Programs that run at once."""
-    wall_s: Annotated[float, Meta(ge=0.01)] = 1.0
+    wall_s: Annotated[float, Meta(ge=0.01, le=1e6)] = 1.0
     """Wall-clock limit of one call, seconds."""
     memory_mb: Annotated[int, Meta(ge=32)] = 512
     """Address space of one program, MiB."""
@@ -170,6 +172,7 @@ class ExecutorConfig:
     repeats: Count = 2
     """Runs in separate interpreters when a proposal is validated."""
     banned_modules: tuple[str, ...] = BANNED_MODULES
+    """Modules that a task program may not name."""
 
 
 class TRRPP(Struct, frozen=True, kw_only=True, tag="trrpp", tag_field="name"):

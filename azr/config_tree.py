@@ -11,20 +11,21 @@ import dataclasses
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
 import msgspec
 import yaml
-from msgspec import Struct
 
-from azr.config import Config
+from azr.config import ESTIMATOR_TYPES, Config
 from azr.errors import UserError, nearest
 
-_TAG = "name"
-_ESTIMATOR = "algorithm.estimator"
-_ESTIMATOR_NAME = f"{_ESTIMATOR}.{_TAG}"
+ESTIMATOR = "algorithm.estimator"
+_ESTIMATOR_NAME = f"{ESTIMATOR}.name"
+"""Where the tree holds what `ESTIMATOR` is short for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,54 +37,55 @@ class Knob:
     """Its annotation, with bounds."""
     doc: str
     """What stands below the field, on one line."""
-    owner: str | None = None
-    """Name of the estimator that alone has it; None for a knob of every run."""
+    estimator: str | None = None
+    """The estimator that alone has it; None for a knob of every run."""
 
     @property
     def option(self) -> str:
         """As the command line spells it."""
         return "--" + self.path.rstrip("_").replace("_", "-")
 
+    @property
+    def accepts(self) -> str:
+        """What it may hold, in words: ``a whole number of at least 1``."""
+        if self.path == ESTIMATOR:
+            return "one of " + ", ".join(ESTIMATOR_TYPES)
+        return _describe(msgspec.json.schema(self.type))
 
-def knobs() -> list[Knob]:
-    """Every knob, in the order of the tree."""
-    return list(_knobs(Config, ""))
+
+@cache
+def knobs() -> Mapping[str, Knob]:
+    """Every knob by its path, in the order of the tree."""
+    return {knob.path: knob for knob in _knobs(Config, "")}
 
 
-def _knobs(node: type, prefix: str) -> Iterator[Knob]:
-    docs, hints = _docs(node), get_type_hints(node, include_extras=True)
-    for name in (field.name for field in dataclasses.fields(node)):
-        hint, path = hints[name], prefix + name
+def _knobs(section: type, prefix: str) -> Iterator[Knob]:
+    docs, hints = _docs(section), get_type_hints(section, include_extras=True)
+    for field in dataclasses.fields(section):
+        hint, path = hints[field.name], prefix + field.name
         if dataclasses.is_dataclass(hint):
             assert isinstance(hint, type)
             yield from _knobs(hint, f"{path}.")
-            continue
-        yield Knob(path=path, type=hint, doc=docs[name])
-        for struct in _variants(hint):
-            own = get_type_hints(struct, include_extras=True)
-            for field in struct.__struct_fields__:
-                tag = str(struct.__struct_config__.tag)
-                yield Knob(path=f"{path}.{field}", type=own[field], doc=_docs(struct)[field], owner=tag)
+        else:
+            yield Knob(path=path, type=hint, doc=docs[field.name])
+        if path == ESTIMATOR:
+            for name, struct in ESTIMATOR_TYPES.items():
+                types, docs_of_struct = get_type_hints(struct, include_extras=True), _docs(struct)
+                for own in struct.__struct_fields__:
+                    yield Knob(path=f"{path}.{own}", type=types[own], doc=docs_of_struct[own], estimator=name)
 
 
-def _variants(hint: Any) -> list[type[Struct]]:
-    return [each for each in get_args(hint) if isinstance(each, type) and issubclass(each, Struct)]
-
-
-def _docs(node: type) -> dict[str, str]:
+def _docs(section: type) -> dict[str, str]:
     """The string below each field of a class; empty for a field without one."""
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(node))).body
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
     assert isinstance(body, ast.ClassDef)
     docs: dict[str, str] = {}
-    last = ""
-    for statement in body.body:
-        match statement:
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                last, docs[name] = name, ""
-            case ast.Expr(value=ast.Constant(value=str(text))) if last:
-                docs[last], last = " ".join(text.split()), ""
-            case _:
-                last = ""
+    for statement, below in pairwise([*body.body, ast.Pass()]):
+        match statement, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                docs[name] = " ".join(text.split())
+            case ast.AnnAssign(target=ast.Name(id=name)), _:
+                docs[name] = ""
     return docs
 
 
@@ -95,15 +97,19 @@ def to_tree(config: Config) -> dict[str, Any]:
 
 def leaves(config: Config) -> dict[str, Any]:
     """The value of every knob of a config by its dotted path."""
-    return dict(_leaves(to_tree(config), ""))
+    return {_short(path): value for path, value in _flat(to_tree(config), "")}
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _short(path: str) -> str:
+    return ESTIMATOR if path == _ESTIMATOR_NAME else path
+
+
+def _flat(tree: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from _flat(value, f"{prefix}{name}.")
         else:
-            yield (_ESTIMATOR if prefix + name == _ESTIMATOR_NAME else prefix + name), value
+            yield f"{prefix}{name}", value
 
 
 def from_yaml(text: str) -> Config:
@@ -114,102 +120,69 @@ def from_yaml(text: str) -> Config:
         raise UserError(f"This is not YAML: {error}".replace("\n", " ")) from error
     if not isinstance(tree, dict):
         raise UserError(f"A config is a mapping of sections, not {type(tree).__name__}.")
-    return override(Config(), dict(_given(tree, "")))
-
-
-def _given(tree: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        path = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            yield from _given(value, f"{path}.")
-        else:
-            yield path, value
+    return override(Config(), dict(_flat(tree, "")))
 
 
 def override(config: Config, values: Mapping[str, Any]) -> Config:
     """The config with some knobs set, by dotted path, to plain data or to text that states it.
 
     Raises:
-        UserError: there is no such knob (the message names the nearest one), or a value has a wrong type or is out of
-            bounds.
+        UserError: there is no such knob (the message names the nearest one), or a value, the config's own ones
+            included, has a wrong type or is out of bounds.
     """
     tree = to_tree(config)
-    known = {knob.path: knob for knob in knobs()}
-    for path, value in _estimators_first(values):
-        if path == _ESTIMATOR_NAME:
-            path = _ESTIMATOR
-        if path not in known:
-            raise UserError(f"There is no knob {path!r} in a config; did you mean {nearest(path, known)!r}?")
-        _set(tree, path.split("."), value, known[path])
-    return check(tree)
-
-
-def _estimators_first(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """A change of estimator drops the knobs of the last one, so it comes before those of the next."""
-    return iter(sorted(values.items(), key=lambda item: item[0] not in (_ESTIMATOR, _ESTIMATOR_NAME)))
-
-
-def _set(tree: dict[str, Any], path: Sequence[str], value: Any, knob: Knob) -> None:
-    *sections, name = path
-    node = tree
-    for section in sections:
-        node = node[section]
-    if knob.owner is not None and node[_TAG] != knob.owner:
-        raise UserError(
-            f"{knob.path} is a knob of the estimator {knob.owner}, and this run's is {node[_TAG]}: leave it out, or "
-            f"set algorithm.estimator to {knob.owner}."
-        )
-    if isinstance(node.get(name), dict):
-        if node[name][_TAG] != value:
-            node[name] = {_TAG: value}
-    elif value == "none" and type(None) in get_args(knob.type):
-        node[name] = None
-    else:
-        node[name] = value
-
-
-def check(tree: Mapping[str, Any]) -> Config:
-    """A config from nested plain data of known names. Raises UserError for a wrong type or a value out of bounds."""
+    named = {_short(path): value for path, value in values.items()}
+    # A change of estimator drops the knobs of the last one, so it comes before those of the next.
+    for path in sorted(named, key=lambda path: path != ESTIMATOR):
+        _set(tree, _knob(path), named[path])
     try:
         return msgspec.convert(tree, Config, strict=False)
     except msgspec.ValidationError as error:
         raise UserError(_sentence(str(error), tree)) from error
 
 
+def _knob(path: str) -> Knob:
+    if path in knobs():
+        return knobs()[path]
+    inside = [name for name in knobs() if name.startswith(f"{path}.")]
+    if inside:
+        raise UserError(f"{path} is a section of knobs such as {inside[0]}: give it a mapping of those.")
+    raise UserError(f"There is no knob {path!r} in a config; did you mean {nearest(path, knobs())!r}?")
+
+
+def _set(tree: dict[str, Any], knob: Knob, value: Any) -> None:
+    node = tree
+    *sections, name = knob.path.split(".")
+    for section in sections:
+        node = node[section]
+    if knob.estimator not in (None, node.get("name")):
+        raise UserError(
+            f"{knob.path} is a knob of the estimator {knob.estimator}, and this run's is {node['name']}: leave it out, "
+            f"or set {ESTIMATOR} to {knob.estimator}."
+        )
+    if knob.path == ESTIMATOR:
+        if value != node[name]["name"]:
+            node[name] = {"name": value}
+    else:
+        node[name] = None if value == "none" and type(None) in get_args(knob.type) else value
+
+
 def _sentence(complaint: str, tree: Mapping[str, Any]) -> str:
-    """``run.steps is 0; it must be `int` >= 1.`` for what msgspec says about ``$.run.steps``."""
-    place = complaint.partition(" - at `$.")[2]
-    path = re.sub(r"\[\d*\.*\]$", "", place.rstrip("`"))
+    """``run.steps is 0; it must be a whole number of at least 1.`` for what msgspec says about ``$.run.steps``."""
+    path = _short(re.sub(r"\[.*", "", complaint.partition(" - at `$.")[2].rstrip("`")))
     value: Any = tree
     for name in path.split("."):
         value = value[name]
-    if path in (_ESTIMATOR, _ESTIMATOR_NAME):
-        names = ", ".join(str(each.__struct_config__.tag) for each in _variants(_estimator_hint()))
-        return f"There is no estimator {value!r}; algorithm.estimator may be {names}."
-    knob = next(knob for knob in knobs() if knob.path == path)
-    return f"{path} is {value!r}; it must be {describe(knob.type)}."
-
-
-def _estimator_hint() -> Any:
-    return next(knob.type for knob in knobs() if knob.path == _ESTIMATOR)
-
-
-def describe(hint: Any) -> str:
-    """What a knob may hold, in words: ``a whole number of at least 1``."""
-    schema = msgspec.json.schema(hint)
-    return _describe(schema)
+    return f"{path} is {value['name'] if path == ESTIMATOR else value!r}; it must be {knobs()[path].accepts}."
 
 
 def _describe(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
-        kinds = [each for each in schema["anyOf"] if each.get("type") != "null"]
-        words = [_describe(each) for each in kinds] if all("$ref" not in each for each in kinds) else ["a name"]
-        return " or ".join([*words, "none"] if len(kinds) < len(schema["anyOf"]) else words)
+        return " or ".join(_describe(each) for each in schema["anyOf"])
     if "enum" in schema:
         return "one of " + ", ".join(map(str, schema["enum"]))
-    word = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
-    if schema["type"] == "array":
-        return "a list of names"
+    words = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
+    words |= {"array": "a list of names", "null": "none"}
     bounds = [
         f"{text} {schema[key]:g}"
         for key, text in (
@@ -218,4 +191,4 @@ def _describe(schema: Mapping[str, Any]) -> str:
         )
         if key in schema
     ]  # fmt: skip
-    return " ".join([word[schema["type"]], " and ".join(bounds)]).rstrip()
+    return " ".join([words[schema["type"]], " and ".join(bounds)]).rstrip()

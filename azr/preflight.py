@@ -1,87 +1,137 @@
-"""Mistakes in a config, found before anything is started or written."""
+"""Mistakes in a config that no single knob shows, found before anything is started or written."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from azr.config import Config
+from azr.errors import UserError
+from azr.evaluation.suite import read
+from azr.plan.inputs import Assumptions, ClusterSpec
+from azr.plan.planner import plan_run
 from azr.runs.run_dir import check_free
 from azr.tasks.registry import KINDS
 
+_HUB_S = 5.0
+"""A dry run waits this long for an answer of the hub."""
+_SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
+"""Files of a hub model that hold its config and its tokenizer."""
+
 
 def check(config: Config) -> None:
-    """Raises ValueError, in one sentence with its remedy, for the first mistake in the config itself."""
+    """Raises UserError for the first mistake in the config itself: knobs that contradict each other."""
     _check_kinds(config)
     _check_batch(config)
 
 
-def check_surroundings(config: Config, *, resumed: bool = False) -> None:
-    """As ``check``, for what the config needs to find: models that are long enough, and a free run directory unless a
-    run is resumed."""
+def check_surroundings(config: Config, *, resumed: bool = False, fetch: bool = True) -> list[str]:
+    """As ``check``, for what the config needs to find: a free run directory unless a run is resumed, the exam, and a
+    model that reads prompt and response and has an end token.
+
+    `fetch`: download a model of the hub; without it only its config and tokenizer. Returns what was not checked, and
+    why: without `fetch`, a model where the hub does not answer.
+    """
     if not resumed:
         check_free(config.run)
-    _check_context(config, _model_folder(config.model.path, "model.path"))
+    folder = _model_folder(config.model.path, fetch=fetch)
+    if folder is None:
+        if config.eval.path is not None:
+            read(Path(config.eval.path))
+        return [f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"]
+    _check_context(config, folder)
+    _check_tokenizer_and_exam(config, folder)
+    return []
+
+
+def check_fit(config: Config) -> None:
+    """Raises UserError when the run does not fit on 80 GB GPUs, as many as it asks for; says nothing of CPUs."""
+    if config.train.device == "cpu":
+        return
+    nodes = ClusterSpec.with_gpus(config.num_gpus)
+    try:
+        plan, _ = plan_run(config, nodes, Assumptions())
+    except UserError:
+        return  # Its shape is not known, and without that there is no verdict.
+    if plan.problems:
+        raise UserError(
+            f"The run does not fit on {nodes.nodes} node(s) of {nodes.gpus} GPU(s) with {nodes.gpu_memory_gib:g} "
+            f"GiB ({'; '.join(plan.problems)}): set the knobs that the plan names, or look at other GPUs with azr plan."
+        )
 
 
 def _check_kinds(config: Config) -> None:
     unknown = [kind for kind in config.selfplay.kinds if kind not in KINDS]
     if unknown:
-        raise ValueError(f"There is no task kind {unknown[0]!r}; selfplay.kinds may hold {', '.join(KINDS)}.")
+        raise UserError(f"There is no task kind {unknown[0]!r}; selfplay.kinds may hold {', '.join(KINDS)}.")
     if not config.selfplay.kinds or len(set(config.selfplay.kinds)) != len(config.selfplay.kinds):
-        raise ValueError("selfplay.kinds must name at least one kind, and none twice.")
+        raise UserError("selfplay.kinds must name at least one kind, and none twice.")
 
 
 def _check_batch(config: Config) -> None:
-    total, ranks = config.min_trajectories, config.train.data_parallel
+    total = config.min_trajectories
     if not total and not config.selfplay.train_on_estimates:
-        raise ValueError(
+        raise UserError(
             "No step would train on anything: raise selfplay.solver_prompts or switch selfplay.train_on_estimates on."
         )
     for knob, parts in (
         ("algorithm.policy_mini_batches", config.algorithm.policy_mini_batches),
         ("algorithm.estimator.critic_mini_batches", config.algorithm.critic_mini_batches),
-        ("train.data_parallel", ranks),
+        ("train.data_parallel", config.train.data_parallel),
     ):
-        if parts < 1 or total % parts:
-            raise ValueError(
+        if total % parts:
+            raise UserError(
                 f"A step has {total} trajectories, which {knob}={parts} does not divide; "
                 "change it, selfplay.proposer_prompts or selfplay.solver_prompts."
             )
     if config.selfplay.derived_tasks and not config.selfplay.train_on_estimates:
-        raise ValueError(
+        raise UserError(
             "selfplay.derived_tasks are played only to be trained on: switch selfplay.train_on_estimates on, or take 0."
         )
     algorithm = config.algorithm
     if algorithm.drop_zero_advantage and (algorithm.entropy_coef or algorithm.needs_reference):
-        raise ValueError(
+        raise UserError(
             "algorithm.drop_zero_advantage would take trajectories from the entropy bonus or the KL loss: switch it "
             "off, or set algorithm.entropy_coef and algorithm.kl_coef to 0."
         )
     if config.max_trajectory_tokens > config.train.tokens_per_micro_batch:
-        raise ValueError(
+        raise UserError(
             f"train.tokens_per_micro_batch={config.train.tokens_per_micro_batch} cannot hold one trajectory of up "
             f"to {config.max_trajectory_tokens} tokens (rollout.max_prompt_tokens + rollout.max_response_tokens); "
             "raise it."
         )
 
 
-def _model_folder(path: str, knob: str) -> Path:
-    """Folder of a local model, or of a hub model that is already in the cache."""
+def _model_folder(path: str, *, fetch: bool) -> Path | None:
+    """Folder of a local model, or of a hub model; None when that cannot be had and need not be, without `fetch`."""
     folder = Path(path)
     if (folder / "config.json").is_file():
         return folder
     local = folder.is_absolute() or path.startswith(".") or folder.exists() or folder.parent.is_dir()
     if local or path.count("/") != 1:
-        raise ValueError(f"{knob} {path!r} holds no model (no config.json there); give a Hugging Face model folder.")
+        raise UserError(f"model.path {path!r} holds no model (no config.json there); give a Hugging Face model folder.")
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     try:
-        return Path(snapshot_download(path))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise ValueError(
-            f"{knob} {path!r} is no local folder and could not be fetched from the hub; "
+        if fetch:
+            return Path(snapshot_download(path))
+        return Path(snapshot_download(path, allow_patterns=[*_SMALL_FILES], etag_timeout=_HUB_S))
+    except GatedRepoError as error:
+        raise UserError(
+            f"The hub has the model.path {path!r}, but does not let you read it: ask for access on its page, and log "
+            "in with .venv/bin/hf auth login."
+        ) from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise UserError(
+            f"model.path {path!r} is no local folder, and the hub has no such model; give a Hugging Face model folder."
+        ) from error
+    except OSError as error:
+        if not fetch:
+            return None
+        raise UserError(
+            f"model.path {path!r} is no local folder and could not be fetched from the hub; "
             "give a Hugging Face model folder."
         ) from error
 
@@ -90,7 +140,23 @@ def _check_context(config: Config, folder: Path) -> None:
     limit = json.loads((folder / "config.json").read_text()).get("max_position_embeddings")
     longest = config.max_trajectory_tokens
     if limit is not None and longest > limit:
-        raise ValueError(
+        raise UserError(
             f"rollout.max_prompt_tokens + rollout.max_response_tokens is {longest}, but the model in "
             f"{config.model.path} reads at most {limit} tokens; lower one of them."
         )
+
+
+def _check_tokenizer_and_exam(config: Config, folder: Path) -> None:
+    # Only now, because this takes seconds to load.
+    from azr.evaluation.periodic import InRunExam
+    from azr.selfplay.prompt_codec import PromptCodec
+
+    try:
+        InRunExam(config, PromptCodec.load(replace(config.model, path=str(folder))))
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"model.path {config.model.path!r} holds no tokenizer that can be loaded ({str(error).splitlines()[0]}); "
+            "give a whole Hugging Face model folder."
+        ) from error

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from azr import cli
 from azr.cli import run
 from azr.cli.doctor import parser
-from azr.cli.plan import recipe, split
-from azr.config import RolloutConfig, TrainConfig
+from azr.cli.main import dispatch
+from azr.cli.options import split
+from azr.cli.plan import recipe
+from azr.config import TimeoutConfig
 from azr.doctor import gpus, limits
 from azr.doctor.recipe import checkpoint_bytes
 
@@ -48,7 +49,7 @@ def test_recipes_and_their_options_exist():
 
 def test_the_plans_fit(capsys):
     calls = of("azr plan")
-    assert calls and all(cli.dispatch(["plan", *options]) == 0 for options in calls)
+    assert calls and all(dispatch(["plan", *options]) == 0 for options in calls)
 
 
 def test_the_doctors_options_exist():
@@ -92,5 +93,5 @@ def test_numbers_are_those_of_the_code():
     assert f"--shm-size {limits.SHM_BASE_GIB + 8 * limits.SHM_GPU_GIB}g` for 8 GPUs" in DOC
     size = checkpoint_bytes(recipe("azr_coder7b_ppo")) / 2**30
     assert abs(size - 180) < 10 and "about 180 GiB" in DOC
-    assert f"the driver waited {TrainConfig().init_timeout_s:g} s for policy ranks" in DOC
-    assert f"the driver waited {RolloutConfig().start_timeout_s:g} s for rollout engine 0 to start" in DOC
+    assert f"the driver waited {TimeoutConfig().start_s:g} s for policy ranks" in DOC
+    assert f"the driver waited {TimeoutConfig().start_s:g} s for rollout engine 0 to start" in DOC

@@ -1,33 +1,39 @@
 import importlib
+import json
 import pkgutil
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
 import playground
 from azr import preflight
 from azr.cli.run import describe
-from azr.config import GAE, TRRPP, AlgorithmConfig, Config
-from azr.config_tree import from_yaml, to_tree
+from azr.config import GAE, RLOO, TRRPP, AlgorithmConfig, Config
+from azr.config_tree import ESTIMATOR, from_yaml, knobs, leaves, override, to_tree
+from azr.errors import UserError
 
 RECIPES = {
     name: module.config
     for _, name, _ in pkgutil.iter_modules(playground.__path__)
     if isinstance(getattr(module := importlib.import_module(f"playground.{name}"), "config", None), Config)
 }
+NUMERIC = {knob.path: knob for knob in knobs().values() if re.search(r"\bnumber\b", knob.accepts)}
 
 
 @pytest.mark.parametrize("config", RECIPES.values(), ids=list(RECIPES))
 def test_every_recipe_is_sound_and_planned(config):
     preflight.check(config)
+    assert override(config, {}) == config
     assert f"# plan: {config.run.steps} steps" in describe(config)
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_holds_only_its_differences(name):
-    assert len((Path(playground.__path__[0]) / f"{name}.py").read_text().splitlines()) < 45
+    assert len((Path(playground.__path__[0]) / f"{name}.py").read_text().splitlines()) < 40
 
 
 @pytest.mark.parametrize("config", [Config(), *RECIPES.values()], ids=["default", *RECIPES])
@@ -38,19 +44,82 @@ def test_a_saved_config_is_read_back(config):
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("run: {stepz: 3}", "did you mean --run.steps?"),
-        ("runn: {steps: 3}", "did you mean --run.steps?"),
-        ("run: {steps: many}", "Error parsing --run.steps"),
-        ("run: 3", "There is no option --run;"),
+        ("run: {stepz: 3}", "There is no knob 'run.stepz' in a config; did you mean 'run.steps'?"),
+        ("runn: {steps: 3}", "did you mean 'run.steps'?"),
+        ("run: {steps: many}", "run.steps is 'many'; it must be a whole number of at least 1."),
+        ("run: 3", "run is a section of knobs such as run.name"),
+        ("run:", "run is a section of knobs such as run.name"),
+        ("3: {4: 5}", "There is no knob '3.4'"),
+        ("run: {steps: {a: 3}}", "There is no knob 'run.steps.a'"),
+        ("run: {name: 3}", "run.name is 3; it must be text."),
+        ("run: {name: }", "run.name is None; it must be text."),
+        ("cluster: {address: [1]}", "cluster.address is [1]; it must be text or none."),
+        ("selfplay: {kinds: deduction}", "selfplay.kinds is 'deduction'; it must be a list of names."),
+        ("selfplay: {kinds: [1]}", "selfplay.kinds is [1]; it must be a list of names."),
+        ("run: {deterministic: maybe}", "it must be true or false."),
+        ("train: {device: gpu}", "train.device is 'gpu'; it must be one of auto, cpu, cuda."),
+        ("algorithm: {estimator: gea}", "it must be one of trrpp, gae, reinforce++"),
+        ("algorithm: {estimator: {name: gea}}", "algorithm.estimator is 'gea'; it must be one of trrpp, gae"),
+        ("algorithm: {estimator: {name: rloo, lambda_: 1}}", "a knob of the estimator gae, and this run's is rloo"),
+        ("algorithm: {estimator: {name: gae, lambda_: 2}}", "algorithm.estimator.lambda_ is 2; it must be"),
+        ("algorithm: {kl_coef: .inf}", "algorithm.kl_coef is inf; it must be a number of at least 0"),
+        ("algorithm: {kl_coef: .nan}", "algorithm.kl_coef is nan; it must be a number of at least 0"),
         ("[]", "a mapping of sections, not list"),
         ("", "a mapping of sections, not NoneType"),
         ("run: {", "not YAML"),
     ],
 )
 def test_other_texts_are_refused_in_one_line(text, said):
-    with pytest.raises(ValueError, match=re.escape(said)) as raised:
+    with pytest.raises(UserError, match=re.escape(said)) as raised:
         from_yaml(text)
     assert "\n" not in str(raised.value)
+
+
+def test_what_is_not_given_has_its_default_and_none_is_a_value():
+    config = from_yaml("run: {max_minutes: 3}\neval: {path: none}\nalgorithm: {estimator: gae, importance_cap: null}")
+    assert config == Config(
+        run=replace(Config().run, max_minutes=3.0),
+        eval=replace(Config().eval, path=None),
+        algorithm=AlgorithmConfig(estimator=GAE(), importance_cap=None),
+    )
+
+
+def test_an_estimator_takes_its_own_knobs_along_and_leaves_the_last_ones():
+    config = override(Config(), {"algorithm.estimator.lambda_": "0.5", "algorithm.estimator": "gae"})
+    assert config.algorithm.estimator == GAE(lambda_=0.5)
+    assert override(config, {"algorithm.estimator": "gae"}) == config
+    assert override(config, {"algorithm.estimator": "rloo"}).algorithm.estimator == RLOO()
+    assert leaves(config)[ESTIMATOR] == "gae" and leaves(config)[f"{ESTIMATOR}.lambda_"] == 0.5
+
+
+def test_a_recipe_is_held_to_the_bounds_too():
+    beyond = replace(Config(), rollout=replace(Config().rollout, gpu_memory_utilization=90))
+    with pytest.raises(
+        UserError, match=r"rollout.gpu_memory_utilization is 90; it must be a number above 0 and below 1"
+    ):
+        override(beyond, {})
+
+
+@pytest.mark.parametrize("path", NUMERIC)
+def test_every_number_is_bounded(path):
+    """Below its least value, above its largest, and where it has none at infinity, each is refused with its name."""
+    knob = NUMERIC[path]
+    with_owner = {ESTIMATOR: knob.estimator} if knob.estimator else {}
+    schema = json.loads(json.dumps(msgspec.json.schema(knob.type)))
+    (number,) = [each for each in schema.get("anyOf", [schema]) if each["type"] != "null"]
+    outside = [number[key] + by for key, by in BEYOND.items() if key in number]
+    assert any(key in number for key in ("minimum", "exclusiveMinimum"))
+    for value in [*outside, float("nan"), float("inf"), -float("inf"), True, "many"]:
+        with pytest.raises(UserError, match=rf"{re.escape(path)} is .*; it must be a"):
+            override(Config(), {**with_owner, path: value})
+
+
+BEYOND = {"minimum": -1, "exclusiveMinimum": 0, "maximum": 1, "exclusiveMaximum": 0}
+
+
+def test_there_are_few_knobs_and_each_says_what_it_means():
+    assert len(knobs()) <= 80
+    assert [path for path, knob in knobs().items() if not knob.doc] == []
 
 
 def test_roles_follow_from_overrides():

@@ -7,56 +7,76 @@ import pytest
 
 from azr import preflight
 from azr.config import Config
+from azr.config_tree import override
+from azr.errors import UserError
 from azr.selfplay.prompt_codec import PromptCodec
 from playground.azr_14m_mini import config as mini
 from tests.conftest import byte_tokenizer
 
 
-def changed(config: Config, section: str, **values) -> Config:
-    return replace(config, **{section: replace(getattr(config, section), **values)})
-
-
 @pytest.fixture
 def sound(tmp_path) -> Config:
-    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 1024}))
-    return changed(changed(mini, "model", path=str(tmp_path)), "run", root=str(tmp_path / "runs"))
+    byte_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 4096}))
+    return override(
+        mini, {"model.path": str(tmp_path), "run.root": str(tmp_path / "runs"), "rollout.max_prompt_tokens": 3000}
+    )
 
 
 def test_a_sound_config_passes(sound):
     preflight.check(sound)
-    preflight.check_surroundings(sound)
+    assert preflight.check_surroundings(sound) == []
 
 
 @pytest.mark.parametrize(
-    "section, values, said",
+    "values, said",
     [
-        ("model", {"path": "data/no_such_model"}, "holds no model"),
-        ("model", {"path": "/no/such/model"}, "holds no model"),
-        ("model", {"critic_path": "./nowhere"}, "model.critic_path './nowhere' holds no model"),
-        ("selfplay", {"kinds": ()}, "at least one kind"),
-        ("selfplay", {"kinds": ("deduction", "deduction")}, "none twice"),
-        ("selfplay", {"proposer_prompts": 7, "solver_prompts": 0}, "algorithm.policy_mini_batches=5 does not divide"),
-        ("train", {"data_parallel": 5}, "train.data_parallel=5 does not divide"),
-        ("rollout", {"max_response_tokens": 900}, "reads at most 1024 tokens"),
-        ("selfplay", {"solver_prompts": 0, "new_tasks": False, "train_on_estimates": False}, "train on anything"),
-        ("selfplay", {"derived_tasks": 1, "train_on_estimates": False}, "switch selfplay.train_on_estimates on"),
-        ("algorithm", {"drop_zero_advantage": True, "entropy_coef": 0.1}, "drop_zero_advantage would take"),
-        ("run", {"steps": 0}, "run.steps is 0; it must be at least 1"),
-        ("run", {"max_minutes": 0}, r"run.max_minutes is 0; it must be at least 0\.01"),
-        ("rollout", {"temperature": 0.0}, "rollout.temperature is 0.0; it must be at least 0.01"),
-        ("executor", {"output_bytes": 10**6}, "executor.output_bytes is 1000000; it must be at most 262144"),
-        ("algorithm", {"dual_clip": 0.5}, "algorithm.dual_clip is 0.5; it must be at least 1"),
-        ("run", {"name": "a/b"}, "must be the name of one folder"),
-        ("train", {"tokens_per_micro_batch": 100}, "cannot hold one trajectory"),
+        ({"selfplay.kinds": ()}, "at least one kind"),
+        ({"selfplay.kinds": ("deduction", "magic")}, "There is no task kind 'magic'; selfplay.kinds may hold"),
+        ({"selfplay.kinds": ("deduction", "deduction")}, "none twice"),
+        (
+            {"selfplay.proposer_prompts": 7, "selfplay.solver_prompts": 0, "algorithm.policy_mini_batches": 5},
+            "algorithm.policy_mini_batches=5 does not divide",
+        ),
+        ({"algorithm.estimator.critic_mini_batches": 5}, "algorithm.estimator.critic_mini_batches=5 does not divide"),
+        ({"train.data_parallel": 5}, "train.data_parallel=5 does not divide"),
+        (
+            {"selfplay.solver_prompts": 0, "ablation.new_tasks": False, "selfplay.train_on_estimates": False},
+            "train on anything",
+        ),
+        (
+            {"selfplay.derived_tasks": 1, "selfplay.train_on_estimates": False},
+            "switch selfplay.train_on_estimates on",
+        ),
+        ({"algorithm.drop_zero_advantage": True, "algorithm.entropy_coef": 0.1}, "drop_zero_advantage would take"),
+        ({"algorithm.drop_zero_advantage": True, "algorithm.kl_coef": 0.1}, "drop_zero_advantage would take"),
+        ({"train.tokens_per_micro_batch": 100}, "cannot hold one trajectory"),
     ],
 )
-def test_mistakes_are_named_with_their_knob(sound, section, values, said):
-    config = changed(sound, section, **values)
-    if "policy_mini_batches=5" in said:
-        config = changed(config, "algorithm", policy_mini_batches=5)
-    with pytest.raises(ValueError, match=said) as raised:
-        preflight.check(config)
-        preflight.check_surroundings(config)
+def test_knobs_that_contradict_each_other_are_named(sound, values, said):
+    with pytest.raises(UserError, match=said) as raised:
+        preflight.check(override(sound, values))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        ({"model.path": "data/no_such_model"}, "holds no model"),
+        ({"model.path": "/no/such/model"}, "holds no model"),
+        ({"model.path": "./nowhere"}, "model.path './nowhere' holds no model"),
+        ({"model.path": "two words/and more"}, "the hub has no such model"),
+        ({"rollout.max_response_tokens": 1097}, "reads at most 4096 tokens"),
+        ({"run.name": "a/b"}, "must be the name of one folder"),
+        ({"eval.path": "playground"}, "There is no exam in playground"),
+        ({"eval.path": None}, "give the folder of an exam"),
+        ({"rollout.max_prompt_tokens": 100}, "rollout.max_prompt_tokens is 100; raise it or set eval.every to 0"),
+    ],
+)
+@pytest.mark.parametrize("fetch", [True, False])
+def test_what_is_not_there_is_named(sound, values, said, fetch):
+    with pytest.raises(UserError, match=said) as raised:
+        preflight.check_surroundings(override(sound, values), fetch=fetch)
     assert "\n" not in str(raised.value)
 
 
@@ -64,15 +84,34 @@ def test_a_taken_run_directory_is_named_with_what_to_do(sound, tmp_path):
     (tmp_path / "runs" / sound.run.name).mkdir(parents=True)
     (tmp_path / "runs" / sound.run.name / "metrics.jsonl").touch()
     with pytest.raises(
-        ValueError, match=r"already holds a run: go on with it by --resume, or choose another --run\.name"
+        UserError, match=r"already holds a run: go on with it by --resume, or choose another --run\.name"
     ):
         preflight.check_surroundings(sound)
+    preflight.check_surroundings(sound, resumed=True)
 
 
-def test_a_tokenizer_without_an_end_is_refused(tmp_path):
-    byte_tokenizer().save_pretrained(tmp_path)
+def test_a_tokenizer_without_an_end_is_refused(sound, tmp_path):
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     del settings["eos_token"]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match="has no end token; set eos_token"):
+    with pytest.raises(UserError, match="has no end token; set eos_token"):
         PromptCodec.load(replace(mini.model, path=str(tmp_path)))
+    with pytest.raises(UserError, match="has no end token; set eos_token"):
+        preflight.check_surroundings(sound)
+
+
+def test_a_model_without_a_tokenizer_is_refused(sound, tmp_path):
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "tokenizer_config.json").unlink()
+    with pytest.raises(UserError, match="holds no tokenizer that can be loaded") as raised:
+        preflight.check_surroundings(sound)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_does_not_fit_is_refused_on_gpus_and_not_judged_on_a_cpu(sound):
+    large = override(sound, {"model.path": "Qwen/Qwen2.5-14B"})
+    preflight.check_fit(sound)
+    with pytest.raises(UserError, match=r"does not fit on 1 node\(s\) of 1 GPU\(s\) with 80 GiB \(.* takes .* GiB of"):
+        preflight.check_fit(large)
+    preflight.check_fit(override(large, {"train.device": "cpu"}))
+    preflight.check_fit(override(large, {"model.path": "nobody/knows"}))

@@ -7,12 +7,14 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from azr.cli import plan, run
-from azr.cli.options import Parser
+from azr.cli import plan
+from azr.cli.options import Parser, knob_options, overrides, split
 from azr.config import Config
+from azr.config_tree import override
 from azr.doctor import cluster, disk, executor, gpus, limits, machine, packages, ports, recipe
 from azr.doctor.findings import Section
 from azr.doctor.model import Hub
+from azr.errors import UserError
 
 _ABOUT = (
     "Say whether a run can start on this machine, and what to install or do about what is missing. With --recipe it "
@@ -22,12 +24,12 @@ _ABOUT = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """0 when nothing is missing, else 1. Raises ValueError for a mistake in the options."""
-    own, overrides = plan.split(argv)
-    options = parser().parse(own)
-    if overrides and options.recipe is None:
-        raise ValueError(f"{overrides[0]} is an option of a recipe: name one with --recipe.")
-    config = run.parse(plan.recipe(options.recipe), overrides).config if options.recipe is not None else None
+    """0 when nothing is missing, else 1. Raises UserError for a mistake in the options."""
+    own, about_knobs = split(argv)
+    options = parser().parse(own, knob_options())
+    if about_knobs and options.recipe is None:
+        raise UserError(f"{about_knobs[0]} is an option of a recipe: name one with --recipe.")
+    config = override(plan.recipe(options.recipe), overrides(about_knobs)) if options.recipe is not None else None
     sections = {}
     for name, section in checks(config, options.recipe, options.cluster):
         sections[name] = section

@@ -13,7 +13,7 @@ from azr.evaluation.suite import read
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints a table, writes the JSON and returns 0. Raises ValueError for a user's mistake."""
+    """Prints a table, writes the JSON and returns 0. Raises UserError for a user's mistake."""
     parser = Parser("exam", "Grade a model on the held-out exam: greedy, at temperature 1, and pass@8.")
     parser.add_argument("--model", required=True, help="Hugging Face folder or hub name")
     parser.add_argument("--samples", type=whole(1, 1024), default=8, help="answers per task at temperature 1")

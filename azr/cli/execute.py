@@ -16,6 +16,7 @@ from azr.cli import request_lines, streams
 from azr.cli.options import Parser, seconds, whole
 from azr.cli.request_lines import LineError
 from azr.config import ExecutorConfig
+from azr.errors import UserError
 from azr.executor.pool import SandboxPool
 
 Lines = AsyncIterator[tuple[int, bytes | None]]
@@ -33,7 +34,7 @@ _PIPE_CLOSED = 141
 def main(argv: Sequence[str]) -> int:
     """0: every line was answered; 1: reading or writing failed midway; 141: the reader left.
 
-    Raises ValueError for a user's mistake and KeyboardInterrupt on Ctrl-C.
+    Raises UserError for a user's mistake and KeyboardInterrupt on Ctrl-C.
     """
     options = _parser().parse(argv)
     config = ExecutorConfig(
@@ -93,7 +94,7 @@ def _open(name: str) -> BinaryIO:
         # Unbuffered: a descriptor is read directly, and what a buffer had read ahead would be missing there.
         return open(0, "rb", buffering=0, closefd=False) if name == "-" else open(name, "rb", buffering=0)
     except OSError as error:
-        raise ValueError(f"{name} cannot be read: {error.strerror}.") from error
+        raise UserError(f"{name} cannot be read: {error.strerror}.") from error
 
 
 async def _execute(config: ExecutorConfig, screen: bool, lines: Lines) -> None:

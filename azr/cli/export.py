@@ -10,7 +10,7 @@ from azr.runs.export import source, write
 
 
 def main(argv: Sequence[str]) -> int:
-    """Writes the folder, says so in one line and returns 0. Raises ValueError for a user's mistake."""
+    """Writes the folder, says so in one line and returns 0. Raises UserError for a user's mistake."""
     parser = Parser("export", "Write a run's policy as a Hugging Face folder that transformers and vLLM load.")
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory, or the folder of a model")
     parser.add_argument("out", metavar="OUT", type=Path, help="folder to write; it must be new or empty")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from azr.errors import UserError, nearest
 
 COMMANDS = {
     "run": "repeat a training run from the config saved in its directory",
     "execute": "run programs from a JSON-lines file in the sandbox",
     "plan": "say whether a recipe fits on some GPUs, and how long a step takes",
-    "exam": "grade a model on the held-out exam",
+    "eval": "grade a model on the held-out benchmark",
     "export": "write a run's policy as a Hugging Face folder",
     "doctor": "say what works on this machine and what to do about the rest",
 }
@@ -26,13 +27,21 @@ def main() -> None:
 
 
 def dispatch(argv: Sequence[str]) -> int:
-    """The exit code of a command line: 0, 2 after a user's mistake, 130 after Ctrl-C, else the command's own."""
+    """The exit code of a command line."""
     if argv and argv[0] in ("--help", "-h", "help"):
         print(_overview())
         return 0
+    return exit_code(lambda: importlib.import_module(f"azr.cli.{_name(argv)}").main(argv[1:]))
+
+
+def exit_code(command: Callable[[], int]) -> int:
+    """What the command returns; 2 after a user's mistake, which is told in one sentence; 130 after Ctrl-C.
+
+    Any other exception passes: Python prints its traceback and exits with code 1.
+    """
     try:
-        return importlib.import_module(f"azr.cli.{_name(argv)}").main(argv[1:])
-    except ValueError as error:
+        return command()
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return _USER_ERROR
     except KeyboardInterrupt:
@@ -42,10 +51,11 @@ def dispatch(argv: Sequence[str]) -> int:
 
 def _name(argv: Sequence[str]) -> str:
     if not argv:
-        raise ValueError(f"azr needs a command: {', '.join(COMMANDS)}; azr --help says what they do.")
+        raise UserError(f"azr needs a command: {', '.join(COMMANDS)}; azr --help says what they do.")
     if argv[0] not in COMMANDS:
-        nearest = difflib.get_close_matches(argv[0], COMMANDS, n=1, cutoff=0.0)[0]
-        raise ValueError(f"There is no command {argv[0]!r}; did you mean {nearest}? azr --help lists all.")
+        raise UserError(
+            f"There is no command {argv[0]!r}; did you mean {nearest(argv[0], COMMANDS)}? azr --help lists all."
+        )
     return argv[0]
 
 

@@ -1,39 +1,105 @@
-"""Options of a command: argparse, with one sentence instead of a usage text when something is wrong."""
+"""Options of a command: argparse for its own, `overrides` for the knobs of a config."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NoReturn, get_origin
 
+from azr.config_tree import Knob, knobs
 from azr.errors import UserError, nearest
 
 
 class Parser(argparse.ArgumentParser):
     """``parse`` raises UserError with one sentence; an unknown option is answered with the nearest one."""
 
-    def __init__(self, command: str, description: str, *, defaults: bool = True) -> None:
+    def __init__(self, command: str, description: str, usage: str | None = None, more_help: str = "") -> None:
+        """`more_help`: text that ``--help`` prints, as it is, below the options."""
         super().__init__(
             prog=f"azr {command}",
+            usage=usage,
             description=description,
             allow_abbrev=False,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter if defaults else argparse.HelpFormatter,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         )
+        self._more_help = more_help
 
-    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The options. Raises UserError, and SystemExit when ``--help`` was asked for."""
+    def format_help(self) -> str:
+        return super().format_help() + self._more_help
+
+    def parse(self, argv: Sequence[str], others: Collection[str] = ()) -> argparse.Namespace:
+        """The options; `others` are known to the command elsewhere, and may be what a wrong one was meant to be.
+
+        Raises UserError, and SystemExit when ``--help`` was asked for.
+        """
         # Before argparse, which would rather complain about what else is missing.
         for word in argv:
             flag = word.partition("=")[0]
             if word.startswith("--") and flag not in self._option_string_actions:
-                raise UserError(
-                    f"There is no option {flag}; did you mean {nearest(flag, self._option_string_actions)}?"
-                )
+                raise no_option(flag, [*self._option_string_actions, *others])
         return self.parse_args(argv)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; {self.prog} --help lists every option.")
+
+
+def no_option(flag: str, known: Collection[str]) -> UserError:
+    return UserError(f"There is no option {flag}; did you mean {nearest(flag, known)}?")
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A command's own words, and those about knobs of a config, whose options have a dot in their name."""
+    own: list[str] = []
+    about_knobs: list[str] = []
+    words = own
+    for word in argv:
+        if word.startswith("--"):
+            words = about_knobs if "." in word.partition("=")[0] else own
+        words.append(word)
+    return own, about_knobs
+
+
+def overrides(words: Sequence[str]) -> dict[str, Any]:
+    """Knobs that ``--section.knob value`` sets, by path; values stay text, which `azr.config_tree` reads and checks.
+
+    A switch needs no value, and ``--section.no-knob`` turns it off. Raises UserError.
+    """
+    known = knob_options()
+    values: dict[str, Any] = {}
+    at = 0
+    while at < len(words):
+        flag, has_value, value = words[at].partition("=")
+        given = [value] if has_value else []
+        while (at := at + 1) < len(words) and not words[at].startswith("--"):
+            given.append(words[at])
+        option = flag.replace("_", "-")
+        if option not in known:
+            raise no_option(flag, known)
+        knob, off = known[option]
+        values[knob.path] = _value(knob, flag, given, off=off)
+    return values
+
+
+def knob_options() -> dict[str, tuple[Knob, bool]]:
+    """Every option of a knob, and whether it is the one that turns a switch off."""
+    options = {knob.option: (knob, False) for knob in knobs().values()}
+    for option, (knob, _) in list(options.items()):
+        if knob.type is bool:
+            section, _, name = option.rpartition(".")
+            options[f"{section}.no-{name}"] = (knob, True)
+    return options
+
+
+def _value(knob: Knob, flag: str, given: list[str], *, off: bool) -> Any:
+    if knob.type is bool and not given:
+        return not off
+    if get_origin(knob.type) is tuple and given:
+        return given
+    if len(given) == 1 and not off:
+        return given[0]
+    wants = "no value" if off else knob.accepts
+    raise UserError(f"{flag} takes {wants}, not {' '.join(given) or 'nothing'}.")
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
@@ -51,12 +117,26 @@ def seconds(least: float, most: float) -> Callable[[str], float]:
     """Reads a number of seconds within bounds."""
 
     def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= most:
+        if not least <= (value := _float(text)) <= most:
             raise argparse.ArgumentTypeError(f"must be a number of seconds from {least:g} to {most:g}, not {text!r}")
         return value
 
     return read
+
+
+def above(bound: float) -> Callable[[str], float]:
+    """Reads a finite number above a bound."""
+
+    def read(text: str) -> float:
+        if not bound < (value := _float(text)) < math.inf:
+            raise argparse.ArgumentTypeError(f"must be a number above {bound:g}, not {text!r}")
+        return value
+
+    return read
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

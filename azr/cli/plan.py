@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import importlib
-import math
 import pkgutil
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from azr import preflight
-from azr.cli import run
-from azr.cli.options import Parser, whole
+from azr.cli.options import Parser, above, knob_options, overrides, split, whole
+from azr.cli.run import read_config
 from azr.config import Config
-from azr.config_tree import from_yaml
+from azr.config_tree import override
 from azr.errors import UserError, nearest
 from azr.plan import planner
 from azr.plan.inputs import Assumptions, ClusterSpec
@@ -34,9 +31,9 @@ def main(argv: Sequence[str]) -> int:
     """
     if not {"--help", "-h"} & set(argv) and (not argv or argv[0].startswith("-")):
         raise UserError(f"azr plan needs a recipe first, such as azr_coder7b_ppo; {USAGE}")
-    options_given, overrides = split(argv)
-    options = _parser().parse(options_given)
-    config = run.parse(recipe(options.recipe), overrides).config
+    own, about_knobs = split(argv)
+    options = _parser().parse(own, knob_options())
+    config = override(recipe(options.recipe), overrides(about_knobs))
     preflight.check(config)
     nodes = ClusterSpec(
         gpus=options.gpus,
@@ -56,14 +53,10 @@ def recipe(name: str) -> Config:
     Raises UserError when there is none.
     """
     if name.endswith((".yaml", ".yml")):
-        try:
-            return from_yaml(Path(name).read_text())
-        except (OSError, UnicodeDecodeError, UserError) as error:
-            raise UserError(f"{name} is no config of a run: {error}") from error
-    known = _names()
+        return read_config(name)
     word = name.removeprefix("playground.")
-    if word not in known:
-        raise UserError(f"There is no recipe {name!r}; did you mean {nearest(word, known)}?")
+    if word not in _names():
+        raise UserError(f"There is no recipe {name!r}; did you mean {nearest(word, _names())}?")
     config = _config_of(word)
     if config is None:
         raise UserError(f"playground/{word}.py holds no config of a run; azr plan takes one that does.")
@@ -85,43 +78,16 @@ def _config_of(name: str) -> Config | None:
     return config if isinstance(config, Config) else None
 
 
-def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A command's own options, and those of the config, which have a dot in their name."""
-    options: list[str] = []
-    overrides: list[str] = []
-    words = options
-    for word in argv:
-        if word.startswith("--"):
-            words = overrides if "." in word.partition("=")[0] else options
-        words.append(word)
-    return options, overrides
-
-
 def _parser() -> Parser:
     parser = Parser("plan", _ABOUT)
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
     parser.add_argument("--gpus", type=whole(1, 10_000), default=8, help="GPUs per node")
-    parser.add_argument("--gpu-memory", type=_number(1), default=80.0, metavar="GIB", help="memory of one GPU")
+    parser.add_argument("--gpu-memory", type=above(1), default=80.0, metavar="GIB", help="memory of one GPU")
     parser.add_argument("--nodes", type=whole(1, 1_000), default=1, help="nodes, all alike")
-    parser.add_argument("--host-memory", type=_number(1), metavar="GIB", help="memory per node; unchecked if not given")
+    parser.add_argument("--host-memory", type=above(1), metavar="GIB", help="memory per node; unchecked if not given")
     parser.add_argument("--model-config", metavar="FILE", help="config.json of a model that is neither local nor known")
     rates = parser.add_argument_group("assumptions", "defaults are one H100 SXM's; measure yours and say so")
     for field in dataclasses.fields(Assumptions):
         flag = f"--{field.name.replace('_', '-')}"
-        rates.add_argument(flag, type=_number(0), default=field.default, metavar="X", help=field.metadata["meaning"])
+        rates.add_argument(flag, type=above(0), default=field.default, metavar="X", help=field.metadata["meaning"])
     return parser
-
-
-def _number(above: float) -> Callable[[str], float]:
-    """Reads a number above a bound."""
-
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not above < value < math.inf:
-            raise argparse.ArgumentTypeError(f"must be a number above {above:g}, not {text!r}")
-        return value
-
-    return read

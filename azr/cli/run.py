@@ -1,23 +1,26 @@
-"""``azr run`` and every recipe's command line: parse, check, run; a user's mistake is one sentence and exit code 2."""
+"""``azr run`` and every recipe's command line: parse, check, and run or, with ``--dry-run``, say what would run."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
+import re
+import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any
 
 import yaml
 
 from azr import preflight
-from azr.cli.options import Parser
-from azr.config import Config
-from azr.config_tree import describe as describe_type
-from azr.config_tree import from_yaml, knobs, leaves, override, to_tree
+from azr.cli.main import exit_code
+from azr.cli.options import Parser, knob_options, overrides, split
+from azr.config import ESTIMATOR_TYPES, Config
+from azr.config_tree import Knob, from_yaml, knobs, leaves, override, to_tree
+from azr.errors import UserError
 from azr.plan import planner
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
 from azr.runs.config_changes import differences
@@ -25,10 +28,8 @@ from azr.runs.resume import LATEST, Resumption, find, named
 from azr.runs.run_dir import folder
 from azr.runs.stop_signal import Stopped
 
-_FAILURE = 1
-_USER_ERROR = 2
+USAGE = "usage: azr run CONFIG.yaml [--dry-run] [--resume [RUN]] [--section.knob value ...]"
 _INTERRUPTED = 130
-USAGE = "usage: azr run CONFIG.yaml [--section.key value ...]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,52 +48,72 @@ def main(argv: Sequence[str]) -> int:
         print(f"{USAGE}\nEvery option, with its meaning and unit: azr run CONFIG.yaml --help")
         return 0
     if not argv or argv[0].startswith("-"):
-        raise ValueError(f"azr run needs the config of a run first; {USAGE}")
-    try:
-        config = from_yaml(Path(argv[0]).read_text())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{argv[0]} is no config of a run: {error}") from error
-    launch(config, argv[1:])
-    return 0
+        raise UserError(f"azr run needs the config of a run first; {USAGE}")
+    return _start(read_config(argv[0]), argv[1:])
 
 
 def launch(default: Config, argv: Sequence[str] | None = None) -> None:
-    """Runs an experiment from a recipe's config and the command line's overrides, then exits the process."""
-    try:
-        command = parse(default, sys.argv[1:] if argv is None else list(argv))
-        preflight.check(command.config)
-        if command.dry_run:
-            print(describe(command.config))
-            return
-        config, resumption = resumed(command.config, command.resume)
-        preflight.check_surroundings(config, resumed=resumption is not None)
-        from azr.runtime import Driver
+    """A recipe's own command line: runs its config with the overrides, and exits the process unless all went well."""
+    if code := exit_code(lambda: _start(default, sys.argv[1:] if argv is None else argv)):
+        sys.exit(code)
 
+
+def read_config(file: str) -> Config:
+    """Raises UserError when the file holds no config of a run."""
+    try:
+        return from_yaml(Path(file).read_text())
+    except (OSError, UnicodeDecodeError, UserError) as error:
+        raise UserError(f"{file} is no config of a run: {error}") from error
+
+
+def _start(default: Config, argv: Sequence[str]) -> int:
+    command = parse(default, argv)
+    preflight.check(command.config)
+    if command.dry_run:
+        return _dry_run(command)
+    config, resumption = resumed(command.config, command.resume)
+    preflight.check_surroundings(config, resumed=resumption is not None)
+    from azr.runtime import Driver
+
+    try:
         asyncio.run(Driver(config, resumption).run())
-    except (ValueError, TimeoutError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(_USER_ERROR if isinstance(error, ValueError) else _FAILURE)
     except Stopped as stopped:
         begun = (folder(config.run) / "config.yaml").exists()
         left = "what was done is saved, and --resume goes on from there" if begun else "nothing had been done yet"
         print(f"{stopped}: {left}", file=sys.stderr)
-        sys.exit(stopped.exit_code)
+        return stopped.exit_code
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted: every process of the run was ended", file=sys.stderr)
-        sys.exit(_INTERRUPTED)
+        return _INTERRUPTED
+    return 0
+
+
+def _dry_run(command: CommandLine) -> int:
+    """Prints config and plan, then raises UserError where the run would be refused or does not fit."""
+    config, resumption = command.config, None
+    try:
+        config, resumption = resumed(config, command.resume)
+    finally:
+        print(describe(config), flush=True)
+    for note in resumption.notes if resumption is not None else ():
+        print(f"# {note}")
+    for note in preflight.check_surroundings(config, resumed=resumption is not None, fetch=False):
+        print(f"# {note}")
+    preflight.check_fit(config)
+    return 0
 
 
 def resumed(config: Config, where: str | None) -> tuple[Config, Resumption | None]:
     """The config with the place of the run that ``--resume`` names, and where that run goes on.
 
     Raises:
-        ValueError: there is no such run or checkpoint, or it cannot go on with this config.
+        UserError: there is no such run or checkpoint, or it cannot go on with this config.
     """
     if where is None:
         return config, None
     run, step = named(config.run, where)
     config = dataclasses.replace(config, run=run)
-    changes = differences(from_yaml((folder(run) / "config.yaml").read_text()), config)
+    changes = differences(read_config(str(folder(run) / "config.yaml")), config)
     found = find(config, step)
     notes = tuple(f"changed: {change}" for change in changes) + found.notes
     return config, dataclasses.replace(found, notes=notes)
@@ -105,36 +126,38 @@ def parse(default: Config, argv: Sequence[str]) -> CommandLine:
         UserError: an unknown option (the message names the nearest one), or a value of a wrong type or out of bounds.
         SystemExit: ``--help`` was asked for.
     """
-    parser = _parser(default)
-    options = vars(parser.parse(argv))
-    dry_run, resume = options.pop("dry_run"), options.pop("resume")
-    return CommandLine(config=override(default, options), dry_run=dry_run, resume=resume)
+    own, about_knobs = split(argv)
+    options = _parser(default).parse(own, knob_options())
+    config = override(default, overrides(about_knobs))
+    return CommandLine(config=config, dry_run=options.dry_run, resume=options.resume)
 
 
 def _parser(default: Config) -> Parser:
-    """An option per knob. Values stay text: `azr.config_tree` reads and checks them as it does those of YAML."""
-    parser = Parser("run", "Run self-play; every option overrides the recipe or the saved config.", defaults=False)
+    about = "Run self-play. Each option for a knob overrides the recipe or the saved config."
+    parser = Parser("run", about, usage=USAGE.removeprefix("usage: "), more_help="\n".join(_help(default)) + "\n")
     parser.add_argument("--dry-run", action="store_true", help="check everything that can be checked without starting "
         "anything, print the resolved config and the plan, and exit")  # fmt: skip
     parser.add_argument("--resume", nargs="?", const=LATEST, metavar="RUN", help="go on with the run of this name from "
         "its newest complete checkpoint; or name a run or a checkpoint by its folder")  # fmt: skip
-    now, groups = leaves(default), {}
-    for knob in knobs():
-        section = knob.path.split(".")[0]
-        if section not in groups:
-            groups[section] = parser.add_argument_group(section)
-        said = f"; now {_text(now[knob.path])}" if knob.path in now else ""
-        owner = f"estimator {knob.owner}: " if knob.owner else ""
-        options: dict[str, Any] = {"dest": knob.path, "default": argparse.SUPPRESS}
-        options["help"] = f"{owner}{knob.doc} ({describe_type(knob.type)}{said})".replace("%", "%%")
-        if knob.type is bool:
-            options["action"] = argparse.BooleanOptionalAction
-        elif get_origin(knob.type) is tuple:
-            options |= {"nargs": "+", "metavar": "NAME"}
-        else:
-            options["metavar"] = "VALUE"
-        groups[section].add_argument(knob.option, **options)
     return parser
+
+
+def _help(default: Config) -> Iterator[str]:
+    """Every knob by section: its value now, what it may hold, and the first sentence of its documentation."""
+    now, width, section = leaves(default), min(120, shutil.get_terminal_size().columns), ""
+    for knob in knobs().values():
+        if section != (section := knob.path.partition(".")[0]):
+            yield f"\n{section}:"
+        value = now[knob.path] if knob.path in now else _of_other_estimator(knob)
+        only = f"; only with {knob.estimator}" if knob.estimator else ""
+        yield f"  {knob.option} {_text(value)}  ({knob.accepts}{only})"
+        sentence = re.split(r"(?<=\.)\s", knob.doc)[0]
+        yield textwrap.fill(sentence, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    yield "\nA switch needs no value; --section.no-knob turns it off. azr/config.py says more about each knob."
+
+
+def _of_other_estimator(knob: Knob) -> Any:
+    return getattr(ESTIMATOR_TYPES[str(knob.estimator)](), knob.path.rpartition(".")[2])
 
 
 def _text(value: Any) -> str:
@@ -157,8 +180,7 @@ def _plan(config: Config) -> str:
     assumed = Assumptions()
     try:
         return planner.text(*planner.plan_run(config, ClusterSpec.with_gpus(config.num_gpus), assumed))
-    except ValueError as error:
-        # A dry run is about the config; that nobody knows the model's shape yet is no mistake.
-        return "\n".join(
-            [*planner.step_lines(config, Workload.of(config, assumed)), f"no tables of bytes and seconds: {error}"]
-        )
+    except UserError as error:
+        # A dry run is about the config; that the model's shape is not known here is no mistake in it.
+        step = planner.step_lines(config, Workload.of(config, assumed))
+        return "\n".join([*step, f"no tables of bytes and seconds: {error}"])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from azr import cli
+from azr.cli.main import dispatch
 from azr.doctor import executor
 from azr.doctor.findings import Mark, Section, missing, ok, warning
 from azr.executor import walls
@@ -13,7 +13,7 @@ CHECKS = ["machine", "gpus", "packages", "limits", "ports", "disk", "executor"]
 
 
 def test_it_agrees_with_the_walls_of_this_machine(capsys):
-    assert cli.dispatch(["doctor", "--json"]) == 0
+    assert dispatch(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["ok"] and list(report["checks"]) == CHECKS
     found = {finding["name"]: finding for finding in report["checks"]["executor"]["findings"]}
@@ -24,14 +24,14 @@ def test_it_agrees_with_the_walls_of_this_machine(capsys):
 
 
 def test_a_recipe_that_runs_on_any_machine(capsys):
-    assert cli.dispatch(["doctor", "--json", "--recipe", "azr_14m_mini", "--train.device", "cpu"]) == 0
+    assert dispatch(["doctor", "--json", "--recipe", "azr_14m_mini", "--train.device", "cpu"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert list(report["checks"]) == [*CHECKS, "recipe"]
     assert report["checks"]["recipe"]["title"] == "Recipe azr_14m_mini"
 
 
 def test_a_recipe_that_misses_something(capsys):
-    assert cli.dispatch(["doctor", "--recipe", "azr_14m_mini", "--model.path", "data/nothing"]) == 1
+    assert dispatch(["doctor", "--recipe", "azr_14m_mini", "--model.path", "data/nothing"]) == 1
     assert "missing there is no folder data/nothing" in " ".join(capsys.readouterr().out.split())
 
 
@@ -44,7 +44,7 @@ def test_a_recipe_that_misses_something(capsys):
     ],
 )
 def test_a_mistake_is_one_sentence(argv, said, capsys):
-    assert cli.dispatch(["doctor", *argv]) == 2
+    assert dispatch(["doctor", *argv]) == 2
     written = capsys.readouterr()
     assert written.err.startswith(f"error: {said}") and not written.out
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from azr import cli
+from azr.cli.main import COMMANDS, dispatch
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 HEAVY = ("ray", "torch", "transformers", "vllm", "deepspeed")
 
 
@@ -30,7 +30,7 @@ def azr(*argv: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(argv, said, capsys):
-    assert cli.dispatch(argv) == 2
+    assert dispatch(argv) == 2
     written = capsys.readouterr()
     assert written.err.startswith(f"error: {said}") and written.err.count("\n") == 1
     assert not written.out
@@ -38,14 +38,14 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(argv, said, capsys):
 
 @pytest.mark.parametrize("word", ["--help", "-h", "help"])
 def test_help_lists_every_command(word, capsys):
-    assert cli.dispatch([word]) == 0
+    assert dispatch([word]) == 0
     written = capsys.readouterr()
-    assert all(f"azr {name}" in written.out for name in cli.COMMANDS)
+    assert all(f"azr {name}" in written.out for name in COMMANDS)
     assert not written.err
 
 
 def test_every_command_is_a_module_with_help():
-    for name in cli.COMMANDS:
+    for name in COMMANDS:
         assert callable(importlib.import_module(f"azr.cli.{name}").main)
     done = azr("execute", "--help")
     assert done.returncode == 0
@@ -60,8 +60,8 @@ LIGHT = [["--help"], ["execute", "/dev/null", "--backend", "namespace"], ["docto
 def test_light_commands_load_nothing_heavy(argv):
     script = (
         "import sys\n"
-        "from azr import cli\n"
-        f"assert cli.dispatch({argv}) in (0, 1)\n"
+        "from azr.cli.main import dispatch\n"
+        f"assert dispatch({argv}) in (0, 1)\n"
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)

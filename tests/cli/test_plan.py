@@ -48,7 +48,7 @@ def test_overrides_of_the_config_and_of_the_assumptions(capsys):
 
 
 def test_small_gpus_do_not_fit_and_a_knob_is_named(capsys):
-    assert dispatch([*FLAGSHIP, "--no-train.offload-optimizer", "--no-train.gradient-checkpointing"]) == 1
+    assert dispatch([*FLAGSHIP, "--train.no-offload-optimizer", "--train.no-gradient-checkpointing"]) == 1
     text = capsys.readouterr().out
     assert "what to change, in this order:\n  --train.offload-optimizer" in text
 

@@ -4,13 +4,14 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from azr.cli import run
-from azr.config import Config
-from azr.config_tree import from_yaml
+from azr.config import GAE
+from azr.config_tree import from_yaml, knobs
 from playground.azr_14m_mini import config as mini
 
 ROOT = Path(__file__).parents[2]
@@ -20,10 +21,17 @@ ROOT = Path(__file__).parents[2]
     "argv, said",
     [
         (["--run.stepz", "3"], "There is no option --run.stepz; did you mean --run.steps?"),
-        (["--algorithm.estimator", "gea"], "invalid choice 'gea' for argument '--algorithm.estimator'"),
-        (["--run.steps", "many"], "Error parsing --run.steps"),
-        (["--run.steps"], "Missing value for argument '--run.steps'"),
-        (["steps"], "Unrecognized options: steps"),
+        (["--steps", "3"], "There is no option --steps; did you mean --run.steps?"),
+        (["--dry", "3"], "There is no option --dry; did you mean --dry-run?"),
+        (["--algorithm.estimator", "gea"], "algorithm.estimator is 'gea'; it must be one of trrpp, gae"),
+        (["--run.steps", "many"], "run.steps is 'many'; it must be a whole number of at least 1."),
+        (["--run.steps", "0"], "run.steps is '0'; it must be a whole number of at least 1."),
+        (["--run.steps"], "--run.steps takes a whole number of at least 1, not nothing."),
+        (["--run.steps", "3", "4"], "--run.steps takes a whole number of at least 1, not 3 4."),
+        (["--selfplay.kinds"], "--selfplay.kinds takes a list of names, not nothing."),
+        (["--run.no-deterministic", "true"], "--run.no-deterministic takes no value, not true."),
+        (["--run.no-steps"], "There is no option --run.no-steps"),
+        (["steps"], "unrecognized arguments: steps"),
         (["--selfplay.kinds", "deduction", "magic"], "There is no task kind 'magic'"),
     ],
 )
@@ -36,19 +44,25 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(argv, said, capsys):
 
 
 def test_dotted_overrides_reach_the_tree():
-    command = run.parse(mini, ["--run.steps", "3", "--algorithm.gae_lambda=0.5", "--selfplay.no-train-on-estimates"])
-    assert command.config.run.steps == 3
-    assert command.config.algorithm.gae_lambda == 0.5
-    assert not command.config.selfplay.train_on_estimates
-    assert command.config.model == mini.model
+    words = ["--run.steps", "3", "--algorithm.estimator.lambda=0.5", "--selfplay.no-train-on-estimates"]
+    words += ["--run.max_minutes", "none", "--run.deterministic", "--selfplay.kinds", "deduction", "induction"]
+    config = run.parse(mini, [*words, "--reward.wrong", "-1", "--ablation.new-tasks", "false"]).config
+    assert config.run == replace(mini.run, steps=3, deterministic=True)
+    assert config.algorithm.estimator == GAE(lambda_=0.5)
+    assert not config.selfplay.train_on_estimates and not config.ablation.new_tasks
+    assert config.selfplay.kinds == ("deduction", "induction")
+    assert config.reward.wrong == -1 and config.model == mini.model
 
 
-def test_help_lists_every_knob(capsys):
+def test_help_lists_every_knob_with_its_value_and_bounds(capsys):
     with pytest.raises(SystemExit) as ended:
         run.launch(mini, ["--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    assert all(f"--{key}" in text for key in run._keys(Config()) if ".no-" not in key)
+    assert all(f"  {knob.option} " in text for knob in knobs().values())
+    assert "  --run.steps 24  (a whole number of at least 1)\n      Training steps" in text
+    assert "  --algorithm.estimator.lambda 1.0  (a number of at least 0 and at most 1; only with gae)" in text
+    assert len(text.splitlines()) < 4 * len(knobs())
 
 
 def test_a_dry_run_prints_a_config_that_can_be_run_again(capsys, tmp_path):

@@ -70,10 +70,6 @@ def test_a_checkpoint_is_the_state_of_what_is_trained_and_the_policy(tmp_path):
     assert recipe.checkpoint_bytes(free) == 14 * policy
 
 
-def test_a_critic_of_its_own_is_looked_for_and_on_a_cluster_only_models_are(tmp_path):
-    config = replace(FLAGSHIP, model=replace(FLAGSHIP.model, critic_path="Qwen/Qwen2.5-7B"))
-    section = recipe.check(config, "x", Hub(cache=tmp_path, offline=True), None)
-    assert [(each.name, each.mark) for each in section.findings] == [
-        ("model.path", Mark.MISSING),
-        ("model.critic_path", Mark.MISSING),
-    ]
+def test_on_a_cluster_only_the_model_is_looked_for(tmp_path):
+    section = recipe.check(FLAGSHIP, "x", Hub(cache=tmp_path, offline=True), None)
+    assert [(each.name, each.mark) for each in section.findings] == [("model.path", Mark.MISSING)]
