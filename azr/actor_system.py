@@ -10,11 +10,11 @@ from typing import Self
 import ray
 
 from azr.cluster.placement import Placement, place
+from azr.cluster.weight_sync import WeightSync
 from azr.concurrency import Phase, task_group
 from azr.config import Config
 from azr.executor.remote import RemoteExecutor
-from azr.rollout.engine_group import EngineGroup
-from azr.rollout.engine_slot import Berth
+from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.train.critic import CriticWorker
 from azr.train.policy import PolicyWorker
 from azr.train.reference import ReferenceWorker
@@ -28,6 +28,8 @@ class ActorSystem:
 
     placement: Placement
     engines: EngineGroup
+    weights: WeightSync
+    """Keeps the engines' weights those of the policy."""
     executor: RemoteExecutor
     policy: WorkerGroup
     critic: WorkerGroup | None
@@ -37,7 +39,7 @@ class ActorSystem:
     async def start(cls, config: Config, phase: Phase) -> Self:
         """Reserves resources of the Ray that runs and starts every actor the config calls for; ends Ray after an error.
 
-        Raises ValueError for what a user can mend, TimeoutError with the name of whoever did not come up in time.
+        Raises UserError for what a user can put right, TimeoutError with the name of what did not come up in time.
         """
         try:
             with phase("reserve resources"):
@@ -56,9 +58,12 @@ class ActorSystem:
                 return await WorkerGroup.start(name, worker, options, config, placement.device)
 
         async def rollout_engines() -> EngineGroup:
-            berths = [Berth(placement.options(own[0]), partial(placement.gpus, own)) for own in placement.engines]
+            places = [
+                EnginePlacement(placement.options(bundles[0]), partial(placement.gpus, bundles))
+                for bundles in placement.engines
+            ]
             with phase("start engines"):
-                return await EngineGroup.start(config, berths)
+                return await EngineGroup.start(config, places)
 
         async def executor_pool() -> RemoteExecutor:
             with phase("start executor"):
@@ -72,9 +77,12 @@ class ActorSystem:
             reference = None
             if config.algorithm.needs_reference:
                 reference = starting.create_task(role("reference", ReferenceWorker))
+        weights = WeightSync(policy.result(), engines.result().slots, config.timeout.train_s)
+        engines.result().weights = weights
         return cls(
             placement=placement,
             engines=engines.result(),
+            weights=weights,
             executor=executor.result(),
             policy=policy.result(),
             critic=critic.result() if critic else None,

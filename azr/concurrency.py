@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 Phase = Callable[[str], AbstractContextManager[None]]
 """Opens a context in which something of the named phase is going on."""
-
-
-async def as_coroutine(call: Awaitable[Any]) -> Any:
-    """A coroutine around what can only be as_coroutine, such as a Ray reference, for ``asyncio`` to wrap."""
-    return await call
 
 
 @asynccontextmanager
@@ -24,3 +19,12 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
             yield group
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from failures
+
+
+async def wait_for_all(answers: Iterable[Awaitable[Any]]) -> list[Any]:
+    """Every answer, or the first failure once nothing is under way any more."""
+    outcomes = await asyncio.gather(*answers, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return outcomes

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ray.actor import ActorHandle
-
 from azr.actor_system import ActorSystem
+from azr.cluster.weight_sync import PushReport
 from azr.config import Config
 from azr.evaluation.periodic import InRunExam
 from azr.runs.checkpointer import Saver
@@ -19,9 +18,7 @@ from azr.selfplay.players import Proposer, Solver
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.round import Round, RoundResult
 from azr.tasks.registry import KINDS
-from azr.train.dispatch import push_weights
 from azr.train.learner import Learner
-from azr.train.policy import PushReport
 
 MAX_SEED_ROUNDS = 20
 """Rounds of proposals spent on seeding before going on with what there is."""
@@ -60,7 +57,8 @@ class SelfPlayExperiment:
             await self.system.engines.sleep()
             learned = await self.learner.learn(played.trajectories, seed=self.config.run.seed + step)
             await self.system.engines.wake()
-            pushed = await self.push_weights(version=step)
+            with self.tracker.phase("push"):
+                pushed = await self.system.weights.push(version=step)
             last = self._is_last(step)
             await self.record(step, played, learned | {"exam": await self.examine(step, last)}, pushed)
             self.saver.step_done(step)
@@ -101,15 +99,6 @@ class SelfPlayExperiment:
     def _round(self, step: int, name: str) -> Round:
         parts = (self.config, self.codec, self.system.engines, self.system.executor)
         return Round(self.config, step, name, self.buffer, Proposer(*parts), Solver(*parts), self.tracker.phase)
-
-    async def push_weights(self, version: int) -> PushReport:
-        """Sends the policy's weights to every engine; versions and digests are compared on the way."""
-
-        async def send(number: int, engines: Sequence[ActorHandle]) -> PushReport:
-            return await push_weights(self.system.policy, number, engines, self.config)
-
-        with self.tracker.phase("push"):
-            return await self.system.engines.push(version, send)
 
     async def examine(self, step: int, last: bool = False) -> dict[str, float]:
         """What the policy of this step knows of the held-out exam; nothing when none is due."""

@@ -156,7 +156,7 @@ class Driver:
     async def _play(self, experiment: SelfPlayExperiment) -> None:
         try:
             if experiment.saver.done:
-                await experiment.push_weights(version=experiment.saver.done)
+                await experiment.system.weights.push(version=experiment.saver.done)
             await experiment.run()
             await experiment.saver.finish_last()
             experiment.tracker.finish()

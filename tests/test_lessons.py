@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from azr.config import Config, RolloutConfig
-from azr.rollout.engine_group import EngineGroup
+from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.selfplay.players import Sampler
 from azr.tasks.registry import KINDS
 
@@ -34,6 +34,12 @@ def test_no_knob_is_without_effect():
     assert unread == []
 
 
+def group_of(config: Config, engine: object) -> EngineGroup:
+    group = EngineGroup(config, [EnginePlacement()])
+    group.slots[0].actor = engine
+    return group
+
+
 async def test_bug_3_every_sample_is_drawn_at_the_rollout_temperature():
     """No caller can ask for another temperature, so estimates are never greedy copies of one sample."""
     asked = []
@@ -44,7 +50,7 @@ async def test_bug_3_every_sample_is_drawn_at_the_rollout_temperature():
 
     engine = SimpleNamespace(generate=SimpleNamespace(remote=generate))
     config = replace(Config(), rollout=RolloutConfig(temperature=0.7))
-    await EngineGroup(config, [engine]).generate([1], n=8, max_tokens=5)
+    await group_of(config, engine).generate([1], n=8, max_tokens=5)
     assert asked == [{"n": 8, "max_tokens": 5, "temperature": 0.7, "seed": None}]
     assert "temperature" not in inspect.signature(Sampler.generate).parameters
 
@@ -57,7 +63,7 @@ async def test_evaluation_may_ask_at_a_temperature_of_its_own():
         return []
 
     engine = SimpleNamespace(generate=SimpleNamespace(remote=generate))
-    group = EngineGroup(replace(Config(), rollout=RolloutConfig(temperature=0.7)), [engine])
+    group = group_of(replace(Config(), rollout=RolloutConfig(temperature=0.7)), engine)
     await group.generate([1], n=1, max_tokens=5, temperature=0.0)
     assert asked == [0.0]
 

@@ -16,7 +16,6 @@ from ray.exceptions import AuthenticationError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from azr.concurrency import as_coroutine
 from azr.config import ClusterConfig, Config, TrainConfig
 from azr.hardware import ComputeType, Device, compute_type
 
@@ -182,7 +181,7 @@ async def _reserved(
 
 
 async def _bundles(group: PlacementGroup, count: int, device: Device) -> list[Bundle]:
-    await as_coroutine(group.ready())
+    await group.ready()
     found = await _whereabouts(group, range(count), with_gpu=device == "cuda")
     bundles = [Bundle(index, node, gpu) for index, (node, gpu) in enumerate(found)]
     home = ray.get_runtime_context().get_node_id()
@@ -192,7 +191,7 @@ async def _bundles(group: PlacementGroup, count: int, device: Device) -> list[Bu
 async def _whereabouts(group: PlacementGroup, indices: Iterable[int], with_gpu: bool) -> list[tuple[str, int | None]]:
     """Node and GPU of each bundle."""
     asked = (_where.options(**_options(group, index, with_gpu)).remote() for index in indices)
-    return await asyncio.gather(*map(as_coroutine, asked))
+    return await asyncio.gather(*asked)
 
 
 @ray.remote(max_retries=3)

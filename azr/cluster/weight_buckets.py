@@ -3,8 +3,8 @@
 The trainer packs named tensors into one block and hands out a `WeightBucket` each time the block is full. The bucket
 is a small plain record: it says where the block is and what lies in it. Engines of the same node map the block, so no
 weight passes through a message queue; to other nodes Ray's object store carries the bytes, once per node, and a
-`BucketRelay` there puts them into shared memory again. A running digest over names, types, shapes and bytes shows that
-all of it arrived, in order.
+`RemoteBucketStaging` there puts them into shared memory again. A running digest over names, types, shapes and bytes
+shows that all of it arrived, in order. `azr.cluster.weight_sync` has the whole timeline.
 
 The block is anonymous memory (memfd): the kernel frees it when its writer closes it, exits or is killed, and a
 container's small /dev/shm does not bound it.
@@ -16,8 +16,6 @@ import mmap
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import torch
@@ -46,7 +44,7 @@ class WeightBucket:
 
     version: int
     """Version of the weights that this bucket is a part of."""
-    channel: str
+    shm_path: str
     """Path under which other processes of this node can open the block."""
     slots: tuple[TensorSlot, ...]
     digest: str
@@ -60,7 +58,7 @@ class WeightBucket:
         return sum(slot.nbytes for slot in self.slots)
 
     @property
-    def extent(self) -> int:
+    def padded_nbytes(self) -> int:
         """Bytes of the block up to the end of the last tensor, gaps included."""
         return max((slot.offset + slot.nbytes for slot in self.slots), default=0)
 
@@ -87,11 +85,11 @@ def read_bucket(bucket: WeightBucket) -> list[tuple[str, torch.Tensor]]:
     the block. Raises ValueError when the block cannot be opened, which is so on another node than the writer's.
     """
     try:
-        with open(bucket.channel, "rb") as file:
+        with open(bucket.shm_path, "rb") as file:
             block = torch.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8)
     except OSError as error:
         raise ValueError(
-            f"cannot open the weight block {bucket.channel} ({error.strerror}): "
+            f"cannot open the weight block {bucket.shm_path} ({error.strerror}): "
             "its writer must be alive, on the same node and owned by the same user"
         ) from error
     return [(slot.name, _view(block, slot)) for slot in bucket.slots]
@@ -100,18 +98,16 @@ def read_bucket(bucket: WeightBucket) -> list[tuple[str, torch.Tensor]]:
 class SharedMemoryBucketWriter:
     """Packs weights of any number of versions into one reused block of shared memory.
 
-    Use as a context manager, or call `close`::
+    Each bucket is overwritten by the next one: let every engine load it before going on::
 
-        with SharedMemoryBucketWriter(bucket_mb=256) as writer:
-            for bucket in writer.pack(version, named_tensors):
-                ...  # let every engine load it; the next turn overwrites it
+        for bucket in writer.pack(version, named_tensors):
+            ...
     """
 
-    def __init__(self, bucket_mb: int) -> None:
-        """`bucket_mb`: size of the block in MiB. It grows when a single tensor is larger."""
-        if bucket_mb < 1:
-            raise ValueError(f"bucket_mb must be at least 1, not {bucket_mb}")
-        self._block = _Block(bucket_mb << 20)
+    def __init__(self, block_nbytes: int) -> None:
+        """`block_nbytes`: size of the block. It grows when a single tensor is larger."""
+        assert block_nbytes > 0, f"a block of {block_nbytes} bytes"
+        self._block = _Block(block_nbytes)
 
     def pack(self, version: int, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[WeightBucket]:
         """Buckets that together hold all tensors, in order; the last one has ``last`` set and the final digest.
@@ -124,7 +120,7 @@ class SharedMemoryBucketWriter:
         end, index = 0, 0
         for name, tensor in named_tensors:
             if slots and end + tensor.nbytes > self._block.size:
-                yield WeightBucket(version, self._block.channel, tuple(slots), digest.hexdigest(), index, last=False)
+                yield WeightBucket(version, self._block.shm_path, tuple(slots), digest.hexdigest(), index, last=False)
                 slots, end, index = [], 0, index + 1
             if tensor.nbytes > self._block.size:
                 self._block.close()
@@ -134,46 +130,33 @@ class SharedMemoryBucketWriter:
             digest.add(name, copy)
             slots.append(slot)
             end += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
-        yield WeightBucket(version, self._block.channel, tuple(slots), digest.hexdigest(), index, last=True)
+        yield WeightBucket(version, self._block.shm_path, tuple(slots), digest.hexdigest(), index, last=True)
 
-    def filled(self, bucket: WeightBucket) -> np.ndarray:
+    def bucket_bytes(self, bucket: WeightBucket) -> np.ndarray:
         """The bytes of the block that hold this bucket, the latest one: a view, for senders to other nodes."""
-        return self._block.bytes[: bucket.extent].numpy()
-
-    @property
-    def channel(self) -> str:
-        """Path of the current block."""
-        return self._block.channel
+        return self._block.bytes[: bucket.padded_nbytes].numpy()
 
     def close(self) -> None:
         """Free the block. Buckets can no longer be opened; views that readers still hold stay valid."""
         self._block.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class BucketRelay:
+class RemoteBucketStaging:
     """Where buckets of another node's writer become readable on this one: in a block of its own, reused by each."""
 
     def __init__(self) -> None:
         self._block: _Block | None = None
 
-    def relay(self, bucket: WeightBucket, block: np.ndarray) -> WeightBucket:
+    def stage(self, bucket: WeightBucket, block: np.ndarray) -> WeightBucket:
         """The bucket as this node's processes can read it, until the next one comes.
 
-        `block` (N) uint8: what `SharedMemoryBucketWriter.filled` gave.
+        `block` (N) uint8: what `SharedMemoryBucketWriter.bucket_bytes` gave.
         """
         if self._block is None or self._block.size < len(block):
             self.close()
             self._block = _Block(max(1, len(block)))
         self._block.bytes[: len(block)].numpy()[:] = block
-        return replace(bucket, channel=self._block.channel)
+        return replace(bucket, shm_path=self._block.shm_path)
 
     def close(self) -> None:
         if self._block is not None:
@@ -190,7 +173,7 @@ class _Block:
         self._file = open(os.memfd_create("azr-weights"), "r+b", buffering=0)  # noqa: SIM115
         self._file.truncate(size)
         self.bytes = torch.frombuffer(mmap.mmap(self._file.fileno(), size), dtype=torch.uint8)
-        self.channel = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
+        self.shm_path = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
 
     def close(self) -> None:
         self._file.close()

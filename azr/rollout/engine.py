@@ -7,23 +7,22 @@ sleeps, new calls wait; a completion is always sampled from one version of the w
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import ray
 
-from azr.cluster.weight_buckets import BucketRelay, WeightBucket
+from azr.cluster.weight_buckets import RemoteBucketStaging, WeightBucket
 from azr.config import RolloutConfig
 from azr.hardware import ComputeType
 from azr.records import Completion
-from azr.rollout.engine_core import reports_death
-from azr.rollout.launch import launch
-from azr.rollout.sampling import sample
+from azr.rollout.vllm_adapter import raise_if_dead, sample, start_vllm
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -40,19 +39,6 @@ class WeightUpdate:
     nbytes: int
     seconds: float
     """From the moment the last completion in flight was done to the end of the update."""
-
-
-@dataclass(slots=True, kw_only=True)
-class EngineStats:
-    """Counters since the engine started."""
-
-    prompt_tokens: int = 0
-    """A prompt counts once, however many samples were drawn from it."""
-    generated_tokens: int = 0
-    completions: int = 0
-    running: int = 0
-    """`generate` calls in flight."""
-    weight_version: int = 0
 
 
 class RolloutEngine:
@@ -73,8 +59,7 @@ class RolloutEngine:
         """`model_path`: Hugging Face folder or hub name.
 
         `gpus`: numbers of the GPUs of this node to use, when they are more than the one that Ray gave this actor.
-
-        `deterministic`: one prompt at a time, so that its samples hang on nothing but weights and seed.
+        `deterministic`: one prompt at a time, so that its samples depend on nothing but weights and seed.
         `max_model_len`: most tokens of a prompt and its response together; the sum of both limits in `rollout` when
         not given.
         """
@@ -84,14 +69,16 @@ class RolloutEngine:
         self._dtype = dtype
         self._seed = seed
         self._deterministic = deterministic
-        self._room: AbstractAsyncContextManager[None] = asyncio.Lock() if deterministic else nullcontext()
+        self._exclusive_lock: AbstractAsyncContextManager[None] = asyncio.Lock() if deterministic else nullcontext()
         self._max_model_len = max_model_len or rollout.max_prompt_tokens + rollout.max_response_tokens
         self._gpus = tuple(gpus)
-        self._arrivals = BucketRelay()
+        self._remote_staging = RemoteBucketStaging()
         self._engine: AsyncLLM | None = None
         self._on_gpu = False
-        self._requests = 0
-        self._stats = EngineStats()
+        self._request_ids = itertools.count(1)
+        self._num_running = 0
+        """`generate` calls in flight."""
+        self._weight_version = 0
         self._changed = asyncio.Condition()
         self._asleep = False
         self._updating: int | None = None
@@ -108,7 +95,7 @@ class RolloutEngine:
 
     @property
     def core_died(self) -> bool:
-        """Whether the process that samples is gone, without `shutdown`: this engine is of no more use then."""
+        """Whether vLLM's process is gone, without `shutdown`: this engine is of no more use then."""
         return self._engine is not None and self._engine.errored
 
     async def start(self) -> None:
@@ -116,7 +103,7 @@ class RolloutEngine:
         assert self._engine is None, "the engine was already started"
         if len(self._gpus) > 1:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self._gpus))
-        self._engine, self._on_gpu = await launch(
+        self._engine, self._on_gpu = await start_vllm(
             self._model_path,
             self._rollout,
             dtype=self._dtype,
@@ -125,7 +112,7 @@ class RolloutEngine:
             max_model_len=self._max_model_len,
         )
 
-    @reports_death
+    @raise_if_dead
     async def generate(
         self, prompt_ids: Sequence[int], *, n: int, max_tokens: int, temperature: float, seed: int | None = None
     ) -> list[Completion]:
@@ -145,64 +132,56 @@ class RolloutEngine:
         assert seed is not None or not self._deterministic, "a deterministic engine needs to be told which samples"
         limit = self._generate_timeout_s
         try:
-            async with asyncio.timeout(limit), self._turn(), self._room:
-                self._requests += 1
-                completions = await sample(
+            async with asyncio.timeout(limit), self._inference_permit(), self._exclusive_lock:
+                return await sample(
                     self._llm,
-                    str(self._requests),
+                    str(next(self._request_ids)),
                     prompt_ids,
                     n=n,
                     max_tokens=max_tokens,
                     temperature=temperature,
                     seed=seed,
-                    weight_version=self._stats.weight_version,
-                    alone=self._deterministic,
+                    weight_version=self._weight_version,
+                    exclusive=self._deterministic,
                 )
         except TimeoutError as error:
             raise TimeoutError(f"a prompt got no response within {limit:.0f} s: {self._state()}") from error
-        self._count(completions)
-        return completions
-
-    def _count(self, completions: list[Completion]) -> None:
-        self._stats.prompt_tokens += len(completions[0].prompt_ids)
-        self._stats.generated_tokens += sum(len(c.response_ids) for c in completions)
-        self._stats.completions += len(completions)
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _inference_permit(self) -> AsyncIterator[None]:
         """Wait until the weights may be sampled from, and keep them as they are meanwhile."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._updating is None and not self._asleep)
             if self._unusable is not None:
                 raise RuntimeError(self._unusable)
-            self._stats.running += 1
+            self._num_running += 1
         try:
             yield
         finally:
             async with self._changed:
-                self._stats.running -= 1
+                self._num_running -= 1
                 self._changed.notify_all()
 
     async def _drain(self) -> None:
         """Wait for the calls in flight. Each has its deadline, so this has one."""
-        await self._changed.wait_for(lambda: self._stats.running == 0)
+        await self._changed.wait_for(lambda: self._num_running == 0)
 
     def _state(self) -> str:
         if self._asleep:
-            return "the engine is asleep and nobody woke it"
+            return "the engine is asleep and was not woken"
         if self._updating is not None:
             return f"the engine waits for the rest of weight version {self._updating}"
-        return f"the engine was busy with {self._stats.running} prompts"
+        return f"the engine was busy with {self._num_running} prompts"
 
-    @reports_death
+    @raise_if_dead
     async def begin_update(self, version: int) -> str:
         """Hold back new prompts, wait for those in flight, and make the engine ready for weights.
 
         Returns Ray's id of the engine's node: buckets of a sender elsewhere must come with their bytes. May be called
-        anew when an update broke off. Raises ValueError when `version` is not above the current one.
+        again when an update broke off. Raises ValueError when `version` is not above the current one.
         """
-        if version <= self._stats.weight_version:
-            raise ValueError(f"weight version {version} is not newer than {self._stats.weight_version}")
+        if version <= self._weight_version:
+            raise ValueError(f"weight version {version} is not newer than {self._weight_version}")
         if self._asleep:
             raise RuntimeError("a sleeping engine cannot take weights: call wake() first")
         async with self._changed:
@@ -216,7 +195,7 @@ class RolloutEngine:
         self._workers_updating = True
         return ray.get_runtime_context().get_node_id()
 
-    @reports_death
+    @raise_if_dead
     async def load_bucket(self, bucket: WeightBucket, block: np.ndarray | None = None) -> None:
         """Load one bucket; when this returns, the bucket's block may be overwritten.
 
@@ -231,7 +210,7 @@ class RolloutEngine:
 
         self._check_version(bucket.version)
         if block is not None:
-            bucket = self._arrivals.relay(bucket, block)
+            bucket = self._remote_staging.stage(bucket, block)
         try:
             await self._llm.update_weights(WeightTransferUpdateRequest(update_info(bucket)))
         except Exception:
@@ -240,7 +219,7 @@ class RolloutEngine:
             await self._end_update()
             raise
 
-    @reports_death
+    @raise_if_dead
     async def finish_update(self, version: int, digest: str) -> WeightUpdate:
         """Serve the new weights. `digest`: that of the last bucket.
 
@@ -249,18 +228,18 @@ class RolloutEngine:
         self._check_version(version)
         await self._llm.finish_weight_update(str(version))
         self._workers_updating = False
-        forgotten = await self._llm.reset_prefix_cache()
-        assert forgotten, "a prefix cache without running prompts can be reset"
+        was_reset = await self._llm.reset_prefix_cache()
+        assert was_reset, "a prefix cache without running prompts can be reset"
         reports = await self._llm.collective_rpc("report_weight_update")
-        problem = _problem(digest, reports)
+        problem = _find_problem(digest, reports)
         if problem is None:
             self._unusable = None
-            self._stats.weight_version = int(await self._llm.get_weight_version())
+            self._weight_version = int(await self._llm.get_weight_version())
         await self._end_update()
         if problem is not None:
             raise ValueError(f"weight version {version} was not taken: {problem}")
         return WeightUpdate(
-            version=self._stats.weight_version,
+            version=self._weight_version,
             digest=reports[0]["digest"],
             nbytes=reports[0]["nbytes"],
             seconds=time.monotonic() - self._update_started,
@@ -275,7 +254,7 @@ class RolloutEngine:
             self._updating = None
             self._changed.notify_all()
 
-    @reports_death
+    @raise_if_dead
     async def sleep(self) -> None:
         """Hold back new prompts, wait for those in flight, and on a GPU free its memory.
 
@@ -289,7 +268,7 @@ class RolloutEngine:
             await self._llm.sleep(level=2)
             self._unusable = "the weights were dropped in sleep: send them again"
 
-    @reports_death
+    @raise_if_dead
     async def wake(self) -> None:
         """End `sleep`."""
         if self._on_gpu:
@@ -298,14 +277,11 @@ class RolloutEngine:
             self._asleep = False
             self._changed.notify_all()
 
-    @reports_death
+    @raise_if_dead
     async def ping(self) -> int:
         """The weight version that the engine's core process serves. Raises when that process is dead."""
         await self._llm.check_health()
         return int(await self._llm.get_weight_version())
-
-    async def stats(self) -> EngineStats:
-        return replace(self._stats)
 
     async def shutdown(self) -> None:
         """Stop the engine's processes."""
@@ -316,7 +292,7 @@ class RolloutEngine:
             vars(engine)["shutdown"] = lambda timeout=None: None
 
 
-def _problem(digest: str, reports: list[dict]) -> str | None:
+def _find_problem(digest: str, reports: list[dict]) -> str | None:
     for report in reports:
         if report["digest"] != digest:
             return f"its digest is {report['digest'][:16]}, not {digest[:16]}: parts are missing or damaged"

@@ -8,55 +8,105 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Self, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
 
 import ray
 from ray.actor import ActorHandle
 
-from azr.concurrency import as_coroutine, task_group
+from azr.cluster.supervisor import ActorLost, SupervisedActor, within
+from azr.cluster.weight_sync import WeightSync
+from azr.concurrency import task_group
 from azr.config import Config
 from azr.records import Completion
-from azr.rollout.engine_slot import Berth, EngineLost, Seat, answers, first_line, make, served_version
+from azr.rollout.engine import RolloutEngine
 
-MOST_ISSUES = 3
-"""Times that one request, or one push, is tried: it may lose two engines."""
-MOST_DEATHS = 3
+MAX_ATTEMPTS = 3
+"""Times that one request is tried: it may lose two engines."""
+MAX_RESTARTS = 2
 """Of one engine without any success in between; a run on such an engine would never end."""
+MAX_CONCURRENCY = 10_000
+"""Calls a Ray actor may have in flight; the engine queues them itself."""
 SHUTDOWN_S = 30.0
-log = logging.getLogger(__name__)
-Report = TypeVar("Report")
+
+
+async def no_explicit_gpus() -> tuple[int, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlacement:
+    """Where an engine, and any that replaces it, lives in the cluster."""
+
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Ray options of its actor."""
+    find_gpus: Callable[[], Awaitable[tuple[int, ...]]] = no_explicit_gpus
+    """Numbers of its GPUs on its node when it starts; none when what Ray gives its actor is all it has."""
+
+
+class EngineSlot(SupervisedActor):
+    """The place of one engine in the group."""
+
+    def __init__(
+        self,
+        index: int,
+        config: Config,
+        placement: EnginePlacement,
+        resync: Callable[[EngineSlot], Awaitable[None]],
+    ) -> None:
+        super().__init__(
+            f"rollout engine {index}",
+            self._create_actor,
+            start_timeout_s=config.timeout.start_s,
+            max_restarts=MAX_RESTARTS,
+            bring_up_to_date=lambda: resync(self),
+        )
+        self._index, self._config, self._placement = index, config, placement
+        self.num_inflight = 0
+        """Samples asked of it and not answered."""
+        self.lost_asleep: ActorLost | None = None
+        """Why there is no engine here until the others wake."""
+
+    async def _create_actor(self) -> ActorHandle:
+        config, find_gpus = self._config, self._placement.find_gpus()
+        gpus = await within(find_gpus, config.timeout.start_s, "Ray", f"find the GPUs of {self.name}")
+        return (
+            ray.remote(RolloutEngine)
+            .options(**self._placement.options, max_concurrency=MAX_CONCURRENCY)
+            .remote(
+                config.model.path,
+                config.rollout,
+                generate_timeout_s=config.timeout.generate_s,
+                dtype=config.train.dtype,
+                seed=config.run.seed + self._index,
+                deterministic=config.run.deterministic,
+                gpus=gpus,
+            )
+        )
 
 
 class EngineGroup:
     """The rollout engines of a run. Make one with `start`, end it with `shutdown`."""
 
-    def __init__(self, config: Config, actors: Sequence[ActorHandle], berths: Sequence[Berth] | None = None) -> None:
-        """`berths`: where each actor lives, for those that will have to replace it."""
+    def __init__(self, config: Config, placements: Sequence[EnginePlacement]) -> None:
         self._config = config
-        places = zip(berths or [Berth()] * len(actors), actors, strict=True)
-        self._seats = [Seat(number, config, *place) for number, place in enumerate(places)]
-        self._requests = itertools.count(1)
-        self._version = 0
-        self._reload: Callable[[ActorHandle], Awaitable[object]] | None = None
-        """Sends the weights of that version; None before the first push and while the policy may have newer ones."""
-        self.restarts = 0
-        """Engines replaced so far because they had died."""
+        self.slots = [EngineSlot(index, config, placement, self._resync) for index, placement in enumerate(placements)]
+        self.weights: WeightSync | None = None
+        """Sends the policy's weights to engines that were replaced; none before there is a policy."""
+        self._request_ids = itertools.count(1)
 
     @classmethod
-    async def start(cls, config: Config, berths: Sequence[Berth]) -> Self:
-        """One engine per berth.
+    async def start(cls, config: Config, placements: Sequence[EnginePlacement]) -> Self:
+        """One engine per placement.
 
-        Raises TimeoutError when one is not ready within `timeout.start_s`. Nothing is left running after an
-        error.
+        Raises TimeoutError when one is not ready within `timeout.start_s`. Nothing is left running after an error.
         """
-        actors = await asyncio.gather(*(make(config, number, berth) for number, berth in enumerate(berths)))
-        group = cls(config, actors, berths)
+        group = cls(config, placements)
         try:
             async with task_group() as starting:
-                for seat in group._seats:
-                    starting.create_task(seat.begin())
+                for slot in group.slots:
+                    starting.create_task(slot.start())
         except BaseException:
             await group.shutdown()
             raise
@@ -65,7 +115,12 @@ class EngineGroup:
     @property
     def actors(self) -> tuple[ActorHandle, ...]:
         """The engines as they are now; one that dies is replaced by another."""
-        return tuple(seat.actor for seat in self._seats)
+        return tuple(slot.actor for slot in self.slots if slot.actor is not None)
+
+    @property
+    def restarts(self) -> int:
+        """Engines replaced so far because they had died."""
+        return sum(slot.restarts for slot in self.slots)
 
     async def generate(
         self,
@@ -76,177 +131,96 @@ class EngineGroup:
         temperature: float | None = None,
         seed: int | None = None,
     ) -> list[Completion]:
-        """`n` samples from the engine with the fewest requests in flight, at the rollout temperature if none is given.
+        """`n` samples from the engine with the fewest in flight, at the rollout temperature if none is given.
 
         Only evaluation, whose answers are never trained on, gives one; 0 is greedy. `seed` decides which samples in a
         deterministic run, whichever engine draws them, and is left out in others: it would cost time without making
         them repeatable. Raises RuntimeError when engines died over this request again and again, or one engine over
         everything.
         """
-        if temperature is None:
-            temperature = self._config.rollout.temperature
-        return await self._ask(prompt_ids, n, max_tokens, temperature, seed)
-
-    async def _ask(
-        self, prompt_ids: list[int], n: int, max_tokens: int, temperature: float, seed: int | None
-    ) -> list[Completion]:
-        request = next(self._requests)
-        # The engine's own deadline comes first; this one is for an engine that does not answer at all.
-        limit = self._config.timeout.generate_s + 10
-        for issue in itertools.count(1):
-            seat = await self._free_seat()
-            actor = seat.actor
-            seat.busy += n
+        request_id = next(self._request_ids)
+        for attempt in itertools.count(1):
+            slot = await self._free_slot()
+            slot.num_inflight += n
             try:
-                completions = await seat.call(
+                completions = await slot.call(
                     "generate",
                     prompt_ids,
                     n=n,
                     max_tokens=max_tokens,
-                    temperature=temperature,
+                    temperature=self._config.rollout.temperature if temperature is None else temperature,
                     seed=seed if self._config.run.deterministic else None,
-                    timeout_s=limit,
+                    # The engine's own deadline comes first; this one is for an engine that does not answer at all.
+                    timeout_s=self._config.timeout.generate_s + 10,
                     to="generate",
                 )
-            except EngineLost as error:
-                if issue == MOST_ISSUES:
+            except ActorLost as error:
+                if attempt == MAX_ATTEMPTS:
                     raise RuntimeError(
-                        f"request {request} ({len(prompt_ids)} prompt tokens, {n} samples) is given up, because "
-                        f"{issue} engines were lost over it; the last: {error}"
+                        f"request {request_id} ({len(prompt_ids)} prompt tokens, {n} samples) is given up, because "
+                        f"{attempt} engines were lost over it; the last: {error}"
                     ) from error
-                cause = error
+                lost = error
             else:
-                seat.deaths = 0
+                slot.succeeded()
                 return completions
             finally:
-                seat.busy -= n
-            # One of those who lost this engine replaces it; the others look for a free one.
-            if not seat.lock.locked():
-                await self._replace(seat, actor, cause)
+                slot.num_inflight -= n
+            # One of the requests that lost this engine replaces it; the others look for a free one.
+            if not slot.restarting.locked():
+                await slot.restart(lost)
         raise AssertionError("unreachable")
 
-    async def _free_seat(self) -> Seat:
+    async def _free_slot(self) -> EngineSlot:
         while True:
-            free = [seat for seat in self._seats if not seat.lock.locked()]
+            free = [slot for slot in self.slots if not slot.restarting.locked()]
             if free:
-                return min(free, key=lambda seat: seat.busy)
-            async with self._seats[0].lock:
+                return min(free, key=lambda slot: slot.num_inflight)
+            async with self.slots[0].restarting:
                 pass
 
-    async def _replace(self, seat: Seat, dead: ActorHandle, cause: EngineLost) -> None:
-        """Put a new engine in the place of a dead one, unless that was done already.
-
-        Raises RuntimeError when engines die there again and again.
-        """
-        async with seat.lock:
-            while seat.actor is dead:
-                seat.deaths += 1
-                if seat.deaths >= MOST_DEATHS:
-                    raise RuntimeError(
-                        f"rollout engine {seat.number} was lost {seat.deaths} times and answered nothing in between; "
-                        f"the last time: {cause}"
-                    ) from cause
-                log.warning("%s; another one is started in its place", cause)
-                try:
-                    await seat.begin_anew()
-                    await self._equip(seat)
-                    self.restarts += 1
-                except EngineLost as error:
-                    dead, cause = seat.actor, error
-
-    async def _equip(self, seat: Seat) -> None:
-        """Bring a new engine to the weights of the others; EngineLost when it dies over that."""
-        if self._reload is None:
-            if self._version:
-                # The policy has moved on: the next push brings what is to be sampled from, and nothing is until then.
-                await seat.call(
-                    "begin_update",
-                    self._version + 1,
-                    timeout_s=self._config.timeout.start_s,
-                    to="await its weights",
-                )
-            return
-        try:
-            await self._reload(seat.actor)
-        except Exception as error:  # the sender's own, whatever that may be: who is to blame shows when asked
-            if await answers(seat.actor):
-                raise
-            raise EngineLost(f"rollout engine {seat.number} died over its weights ({first_line(error)})") from error
-
-    async def push(self, version: int, send: Callable[[int, Sequence[ActorHandle]], Awaitable[Report]]) -> Report:
-        """Have `send(version, actors)` send new weights to every engine; returns what it returns.
-
-        It is called anew, for the engines that do not have this version yet, when one died meanwhile. An engine that
-        dies later is sent these weights by it too, until the engines are put to sleep. Raises what `send` raises when
-        no engine is to blame or engines die again and again.
-        """
-        self._version, self._reload = version, None
-        due = self._seats
-        for issue in itertools.count(1):
-            try:
-                report = await send(version, [seat.actor for seat in due])
-                break
-            except Exception as error:  # the sender's own, whatever that may be: who is to blame shows when asked
-                if issue == MOST_ISSUES or not await self._replace_the_dead(version, error):
-                    raise
-            versions = await self._served_versions()
-            due = [seat for seat, served in versions.items() if served != version]
-        for seat in self._seats:
-            seat.deaths = 0
-        self._reload = lambda actor: send(version, [actor])
-        return report
-
-    async def _replace_the_dead(self, version: int, error: Exception) -> bool:
-        """After this error in a push; whether there were any."""
-        lost = [seat for seat, served in (await self._served_versions()).items() if served is None]
-        async with task_group() as replacing:
-            for seat in lost:
-                cause = f"rollout engine {seat.number} died over weight version {version} ({first_line(error)})"
-                replacing.create_task(self._replace(seat, seat.actor, EngineLost(cause)))
-        return bool(lost)
-
-    async def _served_versions(self) -> dict[Seat, int | None]:
-        served = await asyncio.gather(*(served_version(seat.actor) for seat in self._seats))
-        return dict(zip(self._seats, served, strict=True))
+    async def _resync(self, slot: EngineSlot) -> None:
+        slot.lost_asleep = None
+        if self.weights is not None:
+            await self.weights.resync(slot)
 
     async def sleep(self) -> None:
-        """Finish what is being generated and, on a GPU, leave the memory to the trainers.
+        """Finish what is being generated and, on a GPU, leave the memory to the trainers, who change the policy now.
 
-        What dies over it is replaced by `wake`.
+        An engine that dies over it is replaced by `wake`.
         """
-        self._reload = None
+        if self.weights is not None:
+            self.weights.policy_moves()
         async with task_group() as sleeping:
-            for seat in self._seats:
-                sleeping.create_task(self._sleep(seat))
+            for slot in self.slots:
+                sleeping.create_task(self._sleep(slot))
 
-    async def _sleep(self, seat: Seat) -> None:
-        async with seat.lock:
+    async def _sleep(self, slot: EngineSlot) -> None:
+        async with slot.restarting:
             try:
-                await seat.call("sleep", timeout_s=self._config.timeout.generate_s, to="sleep")
-            except EngineLost as error:
-                # A new engine would take the memory that the trainers are about to need.
-                seat.lost = error
-                ray.kill(seat.actor)
+                await slot.call("sleep", timeout_s=self._config.timeout.generate_s, to="sleep")
+            except ActorLost as error:
+                # A fresh engine would take the memory that the trainers are about to need.
+                slot.lost_asleep = error
+                ray.kill(error.actor)
 
     async def wake(self) -> None:
         """End `sleep`; a GPU engine then needs its weights pushed."""
         async with task_group() as waking:
-            for seat in self._seats:
-                waking.create_task(self._wake(seat))
+            for slot in self.slots:
+                waking.create_task(self._wake(slot))
 
-    async def _wake(self, seat: Seat) -> None:
+    async def _wake(self, slot: EngineSlot) -> None:
         try:
-            if seat.lost is not None:
-                raise seat.lost
-            await seat.call("wake", timeout_s=self._config.timeout.start_s, to="wake")
-        except EngineLost as error:
-            await self._replace(seat, seat.actor, error)
+            if slot.lost_asleep is not None:
+                raise slot.lost_asleep
+            await slot.call("wake", timeout_s=self._config.timeout.start_s, to="wake")
+        except ActorLost as error:
+            await slot.restart(error)
 
     async def shutdown(self) -> None:
         """Stop every engine and its processes."""
-        ended = asyncio.gather(
-            *(as_coroutine(actor.shutdown.remote()) for actor in self.actors), return_exceptions=True
-        )
+        ended = asyncio.gather(*(actor.shutdown.remote() for actor in self.actors), return_exceptions=True)
         with contextlib.suppress(TimeoutError):  # those that are late are killed all the same
             await asyncio.wait_for(ended, SHUTDOWN_S)
         for actor in self.actors:

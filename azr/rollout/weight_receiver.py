@@ -72,7 +72,7 @@ class SharedMemoryWeightTransferEngine(WeightTransferEngine[SharedMemoryInitInfo
         """No connection to make."""
 
     def start_weight_update(self) -> None:
-        """Begin anew, also when the last update broke off half-way."""
+        """Start over, also when the last update broke off half-way."""
         if self._open:
             self.finish_weight_update()
         self._reset()

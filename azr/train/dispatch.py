@@ -10,14 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from ray.actor import ActorHandle
 from torch import Tensor
 
 from azr.algorithms.losses import Sums, add_sums, mismatch_metrics, policy_metrics, value_metrics
 from azr.algorithms.packing import PackedBatch, pack, plan_micro_batches, share_prompts, stream_length, unpack
 from azr.config import Config
 from azr.records import Completion
-from azr.train.policy import PushReport
 from azr.train.worker_group import WorkerGroup
 
 
@@ -63,16 +61,6 @@ async def update_critic(
     """One optimizer step of the critic; `columns` must hold `values` and `returns`. Returns as `update_policy`."""
     sums, step, _ = await _update(group, completions, columns, config)
     return value_metrics(sums) | step
-
-
-async def push_weights(group: WorkerGroup, version: int, engines: Sequence[ActorHandle], config: Config) -> PushReport:
-    """Send the policy's weights to every engine; see `PolicyWorker.push_weights`."""
-    timeout_s = config.timeout.train_s
-    # The policy's own deadline comes first, because it knows which engine is late.
-    reports = await group.call(
-        "push_weights", version, list(engines), timeout_s, timeout_s=timeout_s + 10, to="push their weights"
-    )
-    return reports[0]
 
 
 def split(

@@ -5,17 +5,11 @@ Legend: R response tokens of one micro-batch.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import ray
 import torch
-from ray.actor import ActorHandle
-from ray.exceptions import RayActorError
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
@@ -23,52 +17,12 @@ from azr.algorithms.losses import Sums, policy_loss
 from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import PackedBatch
 from azr.cluster.weight_buckets import SharedMemoryBucketWriter
+from azr.cluster.weight_sync import Receiver, send_buckets
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.hashed_files import HashedFile, hash_file
 from azr.train.shards import TensorSpec, write_model
 from azr.train.worker import RoleWorker, StepReport
 from azr.train.zero3 import gathered, take_part, whole_shape
-
-
-@dataclass(frozen=True, slots=True)
-class PushReport:
-    """One push of the weights to every engine."""
-
-    version: int
-    digest: str
-    """Of all names, types, shapes and bytes that were sent; every engine has confirmed it."""
-    nbytes: int
-    """Sent once, however many engines read it."""
-    seconds: float
-
-
-def ask_all(engines: Sequence[ActorHandle], timeout_s: float, method: str, *args: object) -> list[Any]:
-    """What every engine answers to the same question; see `ask_each`."""
-    return ask_each(engines, timeout_s, method, [args] * len(engines))
-
-
-def ask_each(
-    engines: Sequence[ActorHandle], timeout_s: float, method: str, args: Sequence[tuple[object, ...]]
-) -> list[Any]:
-    """What every engine answers to its own question.
-
-    Raises TimeoutError, naming the late ones, when it takes longer than `timeout_s`, and RuntimeError, naming the dead
-    one, when an engine dies meanwhile.
-    """
-    refs = [getattr(engine, method).remote(*own) for engine, own in zip(engines, args, strict=True)]
-    _, late = ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
-    if late:
-        numbers = sorted(refs.index(ref) for ref in late)
-        raise TimeoutError(f"the policy waited {timeout_s:g} s for engines {numbers} to answer {method}")
-    return [_answer(ref, number, method) for number, ref in enumerate(refs)]
-
-
-def _answer(ref: ray.ObjectRef, number: int, method: str) -> Any:
-    try:
-        return ray.get(ref)
-    except RayActorError as error:
-        # Not as itself: to the driver it would look like the death of this rank.
-        raise RuntimeError(f"engine {number} died while the policy waited for it to answer {method}") from error
 
 
 class PolicyScorer(RoleWorker):
@@ -121,37 +75,20 @@ class PolicyWorker(PolicyScorer):
         )
         return loss, sums, logprobs_R
 
-    def push_weights(self, version: int, engines: Sequence[ActorHandle], timeout_s: float) -> PushReport | None:
-        """Send the current weights to every engine; the report on rank 0, None on the others. Collective.
+    def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> tuple[str, int] | None:
+        """Send the current weights to engines that are ready for them, see `azr.cluster.weight_sync`. Collective.
 
-        An engine is an actor with `begin_update(version)`, which answers with Ray's id of its node,
-        `load_bucket(bucket[, block])`, and `finish_update(version, digest)`, which echoes `version` and `digest`. The
-        block's bytes go along to engines of other nodes. Tensors have Hugging Face names; a tied head is sent as well,
-        because an engine may hold it apart. Raises TimeoutError when an engine takes longer than `timeout_s` over one
-        of these calls, and whatever an engine raises; the policy stays usable then.
+        Rank 0 returns their digest and size in bytes. Tensors have Hugging Face names; a tied head is sent as well,
+        because an engine may hold it apart. Raises as `send_buckets`; the policy stays usable then.
         """
-        started = time.perf_counter()
         weights = gathered(list(self._named()), WEIGHT_BUCKET_BYTES, self.dtype)
-        if self.rank != 0:
-            take_part(weights)
-            return None
-        ask = partial(ask_all, engines, timeout_s)
-        self._writer = self._writer or SharedMemoryBucketWriter(WEIGHT_BUCKET_BYTES >> 20)
-        nbytes, digest = 0, ""
         try:
-            here = ray.get_runtime_context().get_node_id()
-            near = [node == here for node in ask("begin_update", version)]
-            for bucket in self._writer.pack(version, weights):
-                block = None if all(near) else ray.put(self._writer.filled(bucket))
-                own = [(bucket,) if is_near else (bucket, block) for is_near in near]
-                ask_each(engines, timeout_s, "load_bucket", own)
-                nbytes, digest = nbytes + bucket.nbytes, bucket.digest
+            if self.rank != 0:
+                return None
+            self._writer = self._writer or SharedMemoryBucketWriter(WEIGHT_BUCKET_BYTES)
+            return send_buckets(self._writer.pack(version, weights), self._writer, receivers, timeout_s)
         finally:
-            take_part(weights)  # when an engine failed half-way, the other ranks still wait for this one
-        for engine, echo in enumerate(ask("finish_update", version, digest)):
-            if (echo.version, echo.digest) != (version, digest):
-                raise RuntimeError(f"engine {engine} was sent weights {version} ({digest}) and has {echo}")
-        return PushReport(version, digest, nbytes, time.perf_counter() - started)
+            take_part(weights)  # every rank gathers everything, also when an engine failed half-way
 
     def save_hf(self, folder: str) -> list[HashedFile]:
         """Writes a Hugging Face folder: safetensors in the compute type, config and tokenizer. Collective.

@@ -1,27 +1,26 @@
-"""A role addressed as one object: its ranks are started, called and ended together, and every wait has a deadline."""
+"""A model role addressed as one object: its ranks are started, called and ended together, all with deadlines.
+
+A rank is not replaced when it dies: its peers cannot go on without it, so the runtime starts everything again.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayActorError
 
-from azr.concurrency import as_coroutine
+from azr.cluster.supervisor import SENTENCES, kill_and_wait, unwrap_ray_error
 from azr.config import Config
 from azr.hardware import KERNEL_CACHES, Device
 from azr.train.worker import RoleWorker
 
-SHUTDOWN_S = 30.0
-DEATH_NOTICE_S = 10.0
-"""A rank's sisters may notice its death, as a broken connection, this much earlier than Ray does."""
-MISTAKES = (ValueError, TimeoutError, OSError)
-"""What a worker raises with a sentence of its own, the narrower before the wider."""
+ACTOR_DEATH_GRACE_S = 10.0
+"""A rank's peers may notice its death, as a broken connection, this much earlier than Ray does."""
 
 
 class RankDied(RuntimeError):
@@ -50,8 +49,8 @@ class WorkerGroup:
     ) -> Self:
         """Start one actor per element of `options` (its Ray options) and build the role's model in them.
 
-        Raises TimeoutError when that takes longer than `timeout.start_s`, ValueError for a user's mistake such
-        as a wrong model path. Nothing is left running after an error.
+        Raises TimeoutError when that takes longer than `timeout.start_s`, UserError for a user's mistake such as a
+        wrong model path. Nothing is left running after an error.
         """
         remote = ray.remote(worker)
         # DeepSpeed picks its device and its build mode when it is imported, so the process must be born with them.
@@ -61,10 +60,11 @@ class WorkerGroup:
             for rank, share in enumerate(options)
         ]
         group = cls(role, tuple(actors))
+        limit = config.timeout.start_s
         try:
-            address = await group._wait({0: actors[0].host_store.remote()}, config.timeout.start_s, "start")
-            await group.call("join", address[0], timeout_s=config.timeout.start_s, to="find each other")
-            await group.call("build", timeout_s=config.timeout.start_s, to="initialise")
+            (address,) = await group._wait({0: actors[0].host_store.remote()}, limit, "start")
+            await group.call("join", address, timeout_s=limit, to="find each other")
+            await group.call("build", timeout_s=limit, to="initialise")
         except BaseException:
             await group.shutdown()
             raise
@@ -78,7 +78,7 @@ class WorkerGroup:
         """Call the method with the same arguments on every rank; results in rank order.
 
         `to` says what the ranks do, for the message of the TimeoutError when `timeout_s` seconds pass. Raises RankDied
-        when a rank's process is gone or goes meanwhile, even if a sister that waited for it failed first.
+        when a rank's process is gone or goes meanwhile, even if a peer that waited for it failed first.
         """
         return await self.scatter(method, [args] * self.size, timeout_s=timeout_s, to=to)
 
@@ -86,62 +86,37 @@ class WorkerGroup:
         self, method: str, args: Sequence[tuple[object, ...]], *, timeout_s: float, to: str | None = None
     ) -> list[Any]:
         """Call the method with each rank's own arguments; results in rank order."""
-        assert len(args) == self.size, f"{len(args)} argument tuples for {self.size} {self.role} ranks"
-        refs = {
-            rank: getattr(actor, method).remote(*own)
-            for rank, (actor, own) in enumerate(zip(self.actors, args, strict=True))
-        }
+        calls = zip(self.actors, args, strict=True)
+        refs = {rank: getattr(actor, method).remote(*its) for rank, (actor, its) in enumerate(calls)}
         return await self._wait(refs, timeout_s, to or f"answer {method}")
 
     async def shutdown(self) -> None:
         """End the processes of this group, whatever they are doing, and wait until they are gone."""
-        for actor in self.actors:
-            ray.kill(actor)
-        gone = [asyncio.ensure_future(_until_dead(actor)) for actor in self.actors]
-        _, alive = await asyncio.wait(gone, timeout=SHUTDOWN_S)
-        if alive:
-            raise TimeoutError(f"the driver waited {SHUTDOWN_S:g} s for {len(alive)} {self.role} ranks to end")
+        await kill_and_wait({f"{self.role} rank {rank}": actor for rank, actor in enumerate(self.actors)})
 
     async def _wait(self, refs: Mapping[int, Awaitable[Any]], timeout_s: float, to: str) -> list[Any]:
-        ranks = {asyncio.ensure_future(as_coroutine(ref)): rank for rank, ref in refs.items()}
+        ranks = {asyncio.ensure_future(ref): rank for rank, ref in refs.items()}
         try:
             _, pending = await asyncio.wait(ranks, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
             if pending and _may_follow_a_death(ranks):
-                await asyncio.wait(pending, timeout=DEATH_NOTICE_S, return_when=asyncio.FIRST_EXCEPTION)
+                await asyncio.wait(pending, timeout=ACTOR_DEATH_GRACE_S, return_when=asyncio.FIRST_EXCEPTION)
             failed = {ranks[task]: error for task in ranks if task.done() and (error := task.exception()) is not None}
         finally:
-            # Nobody will ask what became of these: not after a failure or a deadline, nor when this wait is cancelled.
+            # Their outcome is of no more interest after a failure or a deadline, nor when this wait is cancelled.
             for task in ranks:
                 task.cancel()
         for rank, error in failed.items():
             if isinstance(error, RayActorError):
                 raise RankDied(self.role, rank, to, error) from error
         for error in failed.values():
-            raise _explained(error) from error
+            raise unwrap_ray_error(error) from error
         if pending:
             late = sorted(ranks[task] for task in pending)
             raise TimeoutError(f"the driver waited {timeout_s:g} s for {self.role} ranks {late} to {to}")
         return [task.result() for task in ranks]
 
 
-async def _until_dead(actor: ActorHandle) -> None:
-    """An actor may still answer a few calls between the order to die and its death."""
-    with contextlib.suppress(RayActorError):
-        while True:
-            await actor.ping.remote()
-            await asyncio.sleep(0.05)
-
-
 def _may_follow_a_death(tasks: Iterable[asyncio.Future[Any]]) -> bool:
-    """Whether a rank failed, with nothing that says that it is not its sister's death which it noticed."""
+    """Whether a rank failed, and nothing shows that it did not just notice the death of a peer."""
     errors = [error for task in tasks if task.done() and (error := task.exception()) is not None]
-    return bool(errors) and not any(isinstance(error, (RayActorError, *MISTAKES)) for error in errors)
-
-
-def _explained(error: BaseException) -> BaseException:
-    """The error as the driver should see it: one with a sentence for the user as itself, without Ray's traceback."""
-    if isinstance(error, RayTaskError):
-        for kind in MISTAKES:
-            if isinstance(error.cause, kind):
-                return kind(str(error.cause))
-    return error
+    return bool(errors) and not any(isinstance(error, (RayActorError, *SENTENCES)) for error in errors)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,10 @@ import torch
 from azr.cluster.weight_buckets import SharedMemoryBucketWriter, WeightBucket, WeightDigest, read_bucket
 
 MIB_OF_FLOATS = (1 << 20) // 4
+
+
+def open_writer(mib: int = 1) -> closing[SharedMemoryBucketWriter]:
+    return closing(SharedMemoryBucketWriter(mib << 20))
 
 
 def odd_tensors() -> list[tuple[str, torch.Tensor]]:
@@ -37,7 +42,7 @@ def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def test_round_trip_of_odd_shapes_and_types():
-    with SharedMemoryBucketWriter(bucket_mb=1) as writer:
+    with open_writer() as writer:
         (bucket,) = writer.pack(7, odd_tensors())
         received = read_bucket(bucket)
     assert bucket.last and bucket.index == 0 and bucket.version == 7
@@ -49,7 +54,7 @@ def test_round_trip_of_odd_shapes_and_types():
 def test_many_buckets_carry_a_running_digest():
     sent = [(f"w{i}", torch.randn(MIB_OF_FLOATS // 4)) for i in range(9)]
     received, running, buckets = [], WeightDigest(), []
-    with SharedMemoryBucketWriter(bucket_mb=1) as writer:
+    with open_writer() as writer:
         for bucket in writer.pack(1, sent):
             for name, view in read_bucket(bucket):
                 running.add(name, view)
@@ -64,13 +69,13 @@ def test_many_buckets_carry_a_running_digest():
 def test_a_tensor_larger_than_the_block_makes_it_grow():
     big = torch.randn(3 * MIB_OF_FLOATS)
     sent = [("small", torch.ones(5)), ("big", big), ("after", torch.zeros(2))]
-    with SharedMemoryBucketWriter(bucket_mb=1) as writer:
+    with open_writer() as writer:
         received = [(n, t.clone()) for bucket in writer.pack(1, sent) for n, t in read_bucket(bucket)]
     assert all(same_bytes(a, b) for (_, a), (_, b) in zip(received, sent, strict=True))
 
 
 def digest_of(tensors: list[tuple[str, torch.Tensor]]) -> str:
-    with SharedMemoryBucketWriter(bucket_mb=1) as writer:
+    with open_writer() as writer:
         *_, last = writer.pack(1, tensors)
     return last.digest
 
@@ -92,7 +97,7 @@ def test_digest_sees_order_names_shapes_types_and_bytes():
 
 def test_digest_does_not_depend_on_the_bucket_size():
     sent = [(f"w{i}", torch.full((MIB_OF_FLOATS // 3,), float(i))) for i in range(5)]
-    with SharedMemoryBucketWriter(bucket_mb=4) as writer:
+    with open_writer(mib=4) as writer:
         (bucket,) = writer.pack(1, sent)
     assert bucket.digest == digest_of(sent)
 
@@ -106,7 +111,7 @@ def _sum_in_another_process(bucket: WeightBucket, answers) -> None:
 def test_another_process_reads_but_cannot_write():
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
-    with SharedMemoryBucketWriter(bucket_mb=1) as writer:
+    with open_writer() as writer:
         (bucket,) = writer.pack(1, [("w", torch.arange(10.0))])
         child = context.Process(target=_sum_in_another_process, args=(bucket, answers))
         child.start()
@@ -127,19 +132,14 @@ def test_memory_is_freed_after_a_failure():
 
     gc.collect()
     before = blocks_mapped()
-    with pytest.raises(RuntimeError, match="a rank died"), SharedMemoryBucketWriter(bucket_mb=1) as writer:
+    with pytest.raises(RuntimeError, match="a rank died"), open_writer() as writer:
         list(writer.pack(1, failing()))
     gc.collect()
     assert blocks_mapped() == before
 
 
 def test_a_closed_block_is_refused_in_one_sentence():
-    with SharedMemoryBucketWriter(bucket_mb=1) as writer:
+    with open_writer() as writer:
         (bucket,) = writer.pack(1, [("w", torch.ones(3))])
     with pytest.raises(ValueError, match="same node"):
-        read_bucket(replace(bucket, channel=bucket.channel + "9999"))
-
-
-def test_bucket_size_is_checked():
-    with pytest.raises(ValueError, match="bucket_mb"):
-        SharedMemoryBucketWriter(bucket_mb=0)
+        read_bucket(replace(bucket, shm_path=bucket.shm_path + "9999"))

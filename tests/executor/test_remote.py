@@ -1,10 +1,12 @@
-"""The pool's actor is killed amid requests: what it ran is run again, and nothing of it is left behind."""
+"""The pool's actor is killed while it runs requests: what it ran is run again, and nothing of it is left behind."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 
@@ -12,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from azr.config import ExecutorConfig
-from azr.executor.remote import RemoteExecutor
+from azr.executor.remote import ExecutorPool, RemoteExecutor
 from azr.records import CallStatus, ExecutionRequest
 from tests.executor.conftest import alive, sandboxes
 
@@ -30,7 +32,7 @@ async def executor(ray_cluster: None) -> AsyncIterator[RemoteExecutor]:
 
 async def process(executor: RemoteExecutor) -> int:
     """Of the actor."""
-    return await executor._actor.__ray_call__.remote(lambda _: os.getpid())
+    return await executor._pool.actor.__ray_call__.remote(lambda _: os.getpid())
 
 
 async def gone(processes: set[int], within_s: float = 20.0) -> bool:
@@ -80,3 +82,20 @@ async def test_a_request_that_loses_every_pool_is_lost_and_the_next_is_not(execu
     assert (await executor.execute(answer_to(1))).ok
     counts = await executor.stats_delta()
     assert (counts["inputs"], counts["ok"]) == (2, 2)
+
+
+async def test_the_pool_as_a_ray_actor(ray_cluster: None) -> None:
+    actor = ExecutorPool.remote(ExecutorConfig(workers=2, repeats=2))
+    request = ExecutionRequest(program="def f(x): return x + 1", inputs=("1", "'a'"), repeats=2)
+    result = await actor.execute.remote(request)
+    assert [o.status for o in result.outputs] == [CallStatus.OK, CallStatus.RAISED]
+    assert result.outputs[0].value == "2" and result.deterministic
+    assert (await actor.execute.remote(request)).cached
+    assert (await actor.execute.remote(ExecutionRequest(program="def f(): return 1", inputs=("",)))).ok
+    stats = await actor.stats.remote()
+    assert (stats.requests, stats.cache_hits, stats.calls) == (3, 2, {"ok": 2, "raised": 1})
+
+
+def test_the_pool_itself_needs_no_ray() -> None:
+    code = "import sys, azr.executor.pool; sys.exit(any(m in sys.modules for m in ('ray', 'torch', 'numpy')))"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.getcwd()})

@@ -27,7 +27,7 @@ class Served:
     engine: Any
     model: PreTrainedModel
     version: int = 0
-    writer: SharedMemoryBucketWriter = field(default_factory=lambda: SharedMemoryBucketWriter(bucket_mb=1))
+    writer: SharedMemoryBucketWriter = field(default_factory=lambda: SharedMemoryBucketWriter(block_nbytes=1 << 20))
 
     def perturbed(self, seed: int) -> NamedTensors:
         """New values for every parameter, far enough from the old ones to change every logprob."""
@@ -59,8 +59,10 @@ class Served:
 
 @pytest.fixture(scope="session")
 def served(ray_cluster: None, tiny_model_path: Path) -> Iterator[Served]:
-    config = RolloutConfig(max_prompt_tokens=256, max_response_tokens=256, max_concurrent=64, cpu_kv_cache_gib=0.25)
-    engine = ray.remote(RolloutEngine).remote(str(tiny_model_path), config, dtype="float32", seed=0)
+    config = RolloutConfig(max_prompt_tokens=256, max_response_tokens=256, max_concurrent=64)
+    engine = ray.remote(RolloutEngine).remote(
+        str(tiny_model_path), config, generate_timeout_s=1800.0, dtype="float32", seed=0
+    )
     ray.get(engine.start.remote(), timeout=300)
     served = Served(engine, AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32).eval())
     yield served

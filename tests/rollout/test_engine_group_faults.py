@@ -1,4 +1,4 @@
-"""Engines are killed for real amid generation, sleep and a push: nothing is lost but time."""
+"""Engines are killed for real during generation, sleep and a push: nothing is lost but time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ import pytest_asyncio
 import torch
 from ray.actor import ActorHandle
 
+from azr.cluster import supervisor
+from azr.cluster.weight_sync import PushReport, WeightSync
 from azr.config import Config, ModelConfig, RolloutConfig, TrainConfig
 from azr.records import Completion
-from azr.rollout import engine_slot as seat
-from azr.rollout.engine_group import EngineGroup
-from azr.rollout.engine_slot import Berth
+from azr.rollout import engine_group
+from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.train import dispatch
-from azr.train.policy import PolicyWorker, PushReport
+from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -33,10 +34,8 @@ MODEL = Path(__file__).parents[2] / "data" / "azr_14m_base"
 TOKENS = 96
 CONFIG = Config(
     model=ModelConfig(path=str(MODEL)),
-    rollout=RolloutConfig(
-        engines=2, max_prompt_tokens=64, max_response_tokens=TOKENS, max_concurrent=16, cpu_kv_cache_gib=0.125
-    ),
-    train=TrainConfig(device="cpu", dtype="float32", cpu_threads=1, policy_lr=1e-3, tokens_per_micro_batch=2048),
+    rollout=RolloutConfig(engines=2, max_prompt_tokens=64, max_response_tokens=TOKENS, max_concurrent=16),
+    train=TrainConfig(device="cpu", dtype="float32", policy_lr=1e-3, tokens_per_micro_batch=2048),
 )
 
 
@@ -46,6 +45,7 @@ class Parts:
 
     engines: EngineGroup
     policy: WorkerGroup
+    weights: WeightSync
     version: int = 0
 
     async def learn(self) -> None:
@@ -53,12 +53,11 @@ class Parts:
         completions = [c for answer in await asyncio.gather(*self.ask(4)) for c in answer]
         tokens = sum(len(c.response_ids) for c in completions)
         columns = {"advantages": torch.randn(tokens, generator=torch.Generator().manual_seed(self.version))}
-        await dispatch.update_policy(self.policy, completions, columns, CONFIG.train)
+        await dispatch.update_policy(self.policy, completions, columns, CONFIG)
 
-    async def push(self, send=None) -> PushReport:
+    async def push(self) -> PushReport:
         self.version += 1
-        send = send or partial(dispatch.push_weights, self.policy, train=CONFIG.train)
-        return await self.engines.push(self.version, send)
+        return await self.weights.push(self.version)
 
     def ask(self, requests: int) -> list[asyncio.Task[list[Completion]]]:
         dice = random.Random(requests)
@@ -70,7 +69,7 @@ class Parts:
         for actor in self.engines.actors:
             answer = await actor.generate.remote(list(range(30, 60)), n=4, max_tokens=16, temperature=1.0)
             assert {c.weight_version for c in answer} == {self.version} == {await actor.ping.remote()}
-            scores = await dispatch.logprobs(self.policy, answer, CONFIG.train)
+            scores = await dispatch.logprobs(self.policy, answer, CONFIG)
             sampled = torch.tensor([x for c in answer for x in c.logprobs])
             assert float((scores.logprobs - sampled).abs().mean()) < 1e-3
 
@@ -79,10 +78,11 @@ class Parts:
 async def parts(ray_cluster: None) -> AsyncIterator[Parts]:
     options = {"num_cpus": 0.2}
     engines, policy = await asyncio.gather(
-        EngineGroup.start(CONFIG, [Berth(options)] * 2),
+        EngineGroup.start(CONFIG, [EnginePlacement(options)] * 2),
         WorkerGroup.start("policy", PolicyWorker, [options], CONFIG, "cpu"),
     )
-    yield Parts(engines, policy)
+    engines.weights = WeightSync(policy, engines.slots, CONFIG.timeout.train_s)
+    yield Parts(engines, policy, engines.weights)
     await asyncio.gather(engines.shutdown(), policy.shutdown())
 
 
@@ -119,7 +119,7 @@ def deaths(caplog: pytest.LogCaptureFixture) -> list[str]:
     return found
 
 
-async def test_an_actor_killed_amid_generation(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_actor_killed_during_generation(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:
     await parts.learn()
     await parts.push()
     first, second = parts.engines.actors
@@ -136,11 +136,11 @@ async def test_an_actor_killed_amid_generation(parts: Parts, caplog: pytest.LogC
     await parts.check()
 
 
-async def test_a_killed_and_a_silent_core_amid_generation(
+async def test_a_killed_and_a_silent_core_during_generation(
     parts: Parts, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seat, "WATCH_S", 2.0)
-    monkeypatch.setattr(seat, "PING_S", 15.0)
+    monkeypatch.setattr(supervisor, "HEALTH_CHECK_S", 2.0)
+    monkeypatch.setattr(supervisor, "PING_S", 15.0)
     before = parts.engines.restarts
     dead = [await processes(actor) for actor in parts.engines.actors]
     requests = parts.ask(40)
@@ -154,7 +154,7 @@ async def test_a_killed_and_a_silent_core_amid_generation(
     await parts.check()
 
 
-async def test_an_actor_killed_in_sleep_and_a_core_amid_the_push(
+async def test_an_actor_killed_in_sleep_and_a_core_during_the_push(
     parts: Parts, caplog: pytest.LogCaptureFixture
 ) -> None:
     await parts.learn()
@@ -173,16 +173,16 @@ async def test_an_actor_killed_in_sleep_and_a_core_amid_the_push(
     done, _ = await asyncio.wait([early], timeout=1)
     assert not done
 
-    async def send(version: int, actors: Sequence[ActorHandle]) -> PushReport:
-        sending = asyncio.create_task(dispatch.push_weights(parts.policy, version, actors, CONFIG.train))
-        if pushed["core"].is_running():
-            while await actors[1].__ray_call__.remote(lambda engine: engine._updating) != version:
-                await asyncio.sleep(0.01)
-            pushed["core"].send_signal(signal.SIGKILL)
-        return await sending
+    async def kill_the_core_that_is_updating() -> None:
+        actor = parts.engines.actors[1]
+        while await actor.__ray_call__.remote(lambda engine: engine._updating) != parts.version:
+            await asyncio.sleep(0.01)
+        pushed["core"].send_signal(signal.SIGKILL)
 
     began = time.monotonic()
-    report = await parts.push(send)
+    killing = asyncio.create_task(kill_the_core_that_is_updating())
+    report = await parts.push()
+    await killing
     print(f"pushed {time.monotonic() - began:.1f} s after a push began that a core did not survive")
     assert report.version == parts.version
     assert parts.engines.restarts == before + 2
@@ -222,10 +222,10 @@ class Mortal:
 async def test_deaths_without_end_are_an_error_and_hundreds_of_requests_one_death(
     ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seat, "RolloutEngine", Mortal)
+    monkeypatch.setattr(engine_group, "RolloutEngine", Mortal)
     dies_of = tmp_path / "dies_of"
     dies_of.write_text("")
-    group = await EngineGroup.start(Config(model=ModelConfig(path=str(dies_of))), [Berth({"num_cpus": 0.1})])
+    group = await EngineGroup.start(Config(model=ModelConfig(path=str(dies_of))), [EnginePlacement({"num_cpus": 0.1})])
     ask = partial(group.generate, n=1, max_tokens=1)
     assert await ask([1]) == [1]
     with pytest.raises(ValueError, match="no prompt"):

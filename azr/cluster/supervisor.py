@@ -1,0 +1,213 @@
+"""Ray actors under supervision: every call has a deadline, a dead actor is replaced, and a failure says its cause.
+
+Three users: engines (`azr.rollout.engine_group`) and the executor pool (`azr.executor.remote`) are `SupervisedActor`s,
+replaced when they are lost; the ranks of a trainer (`azr.train.worker_group`) are never replaced one by one, and use
+the functions below only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from azr.errors import UserError
+
+HEALTH_CHECK_S = 60.0
+"""A call that takes longer has its actor's health checked this often."""
+PING_S = 60.0
+"""An actor that does not answer a ping within this time counts as dead."""
+KILL_S = 30.0
+"""How long a killed actor may take to be gone."""
+SENTENCES = (UserError, ValueError, TimeoutError, OSError)
+"""Exceptions of an actor's own that say in a sentence what is wrong, the narrower before the wider."""
+log = logging.getLogger(__name__)
+
+
+class ActorLost(RuntimeError):
+    """An actor is dead or silent; the message says which, and what is known of the cause."""
+
+    def __init__(self, message: str, actor: ActorHandle) -> None:
+        super().__init__(message)
+        self.actor = actor
+
+
+class SupervisedActor:
+    """A place for one actor, which is replaced by a fresh one when it is lost.
+
+    The actor's class has an async `start()`, and an async `ping()` that answers, not with None, while the actor is of
+    use.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        create: Callable[[], Awaitable[ActorHandle]],
+        *,
+        start_timeout_s: float,
+        max_restarts: int,
+        bring_up_to_date: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`name`: as messages call it, e.g. ``rollout engine 0``. `create`: makes an actor that has not been started.
+
+        `max_restarts`: restarts in a row, without a success in between (`succeeded`). `bring_up_to_date`: what a
+        fresh actor needs after its start; it is replaced in turn when that raises ActorLost.
+        """
+        self.name = name
+        self.actor: ActorHandle | None = None
+        self.start_report: Any = None
+        """What the actor's `start` returned."""
+        self.restarts = 0
+        self.restarting = asyncio.Lock()
+        """Held while the actor is replaced."""
+        self._create, self._bring_up_to_date = create, bring_up_to_date
+        self._start_timeout_s, self._max_restarts = start_timeout_s, max_restarts
+        self._consecutive_failures = 0
+
+    async def start(self) -> None:
+        """Create the actor and start it. Raises what its start raises, and TimeoutError when that takes too long."""
+        self.actor = await self._create()
+        # No health checks: while an actor loads a model it answers nothing else.
+        started = self.actor.start.remote()
+        try:
+            self.start_report = await within(started, self._start_timeout_s, self.name, "start")
+        except RayTaskError as error:
+            raise unwrap_ray_error(error) from error
+
+    async def call(self, method: str, *args: object, timeout_s: float, to: str, **kwargs: object) -> Any:
+        """What the actor answers; `to` says in messages what it was to do.
+
+        Raises ActorLost when it is dead or silent, TimeoutError when it lives and takes longer than `timeout_s`, and
+        whatever a living actor raises.
+        """
+        actor = self.actor
+        assert actor is not None, f"{self.name} was not started"
+        answer = asyncio.ensure_future(getattr(actor, method).remote(*args, **kwargs))
+        try:
+            return await self._watch(answer, actor, timeout_s, to)
+        except RayActorError as error:
+            raise ActorLost(f"{self.name} died when it was to {to} ({root_cause(error)})", actor) from error
+        except RayTaskError as error:
+            # A ValueError is the caller's mistake; anything else may be what a dying actor says last.
+            if not isinstance(error, ValueError) and await ping(actor) is None:
+                raise ActorLost(f"{self.name} failed to {to} ({root_cause(error)})", actor) from error
+            raise unwrap_ray_error(error) from error
+        finally:
+            answer.cancel()
+
+    async def _watch(self, answer: asyncio.Future[Any], actor: ActorHandle, timeout_s: float, to: str) -> Any:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout_s
+        while not answer.done():
+            await asyncio.wait({answer}, timeout=min(HEALTH_CHECK_S, deadline - clock()))
+            if answer.done():
+                break
+            if await ping(actor) is None:
+                raise ActorLost(f"{self.name} was silent for {PING_S:g} s when it was to {to}", actor)
+            if clock() >= deadline:
+                raise TimeoutError(f"the driver waited {timeout_s:g} s for {self.name} to {to}")
+        return answer.result()
+
+    def succeeded(self) -> None:
+        """The actor did something useful: the restarts before this do not count against `max_restarts`."""
+        self._consecutive_failures = 0
+
+    async def restart(self, lost: ActorLost) -> None:
+        """Put a fresh actor in the place of the lost one, unless that was done already.
+
+        Raises RuntimeError when actors are lost here again and again, and UserError when the fresh one refuses to
+        start for a user's mistake.
+        """
+        async with self.restarting:
+            while self.actor is lost.actor:
+                self._consecutive_failures += 1
+                if self._consecutive_failures > self._max_restarts:
+                    raise RuntimeError(
+                        f"{self.name} was lost {self._consecutive_failures} times and answered nothing in between; "
+                        f"the last time: {lost}"
+                    ) from lost
+                log.warning("%s; another one is started in its place", lost)
+                await kill_and_wait({self.name: lost.actor})
+                try:
+                    await self._start_again()
+                    if self._bring_up_to_date is not None:
+                        await self._bring_up_to_date()
+                    self.restarts += 1
+                except ActorLost as error:
+                    lost = error
+
+    async def _start_again(self) -> None:
+        try:
+            await self.start()
+        except UserError:
+            raise
+        except (RayError, *SENTENCES) as error:
+            assert self.actor is not None
+            raise ActorLost(f"{self.name} did not start again ({root_cause(error)})", self.actor) from error
+
+
+async def within(answer: Awaitable[Any], timeout_s: float, who: str, to: str) -> Any:
+    """The answer of an actor; raises TimeoutError, which says who was to do what, after `timeout_s`."""
+    try:
+        return await asyncio.wait_for(answer, timeout_s)
+    except RayTaskError:
+        raise  # also when it is, at the same time, the actor's own TimeoutError
+    except TimeoutError as error:
+        raise TimeoutError(f"the driver waited {timeout_s:g} s for {who} to {to}") from error
+
+
+async def ping(actor: ActorHandle) -> Any:
+    """What the actor's `ping` answers; None when the actor is dead or silent."""
+    try:
+        return await asyncio.wait_for(actor.ping.remote(), PING_S)
+    except (RayError, TimeoutError):
+        return None
+
+
+async def kill_and_wait(actors: Mapping[str, ActorHandle]) -> None:
+    """Kill the actors and wait until they are gone; Ray ends the processes they had started along with them.
+
+    Raises TimeoutError, naming the late ones, after `KILL_S`.
+    """
+    for actor in actors.values():
+        ray.kill(actor)
+    gone = {asyncio.ensure_future(_until_dead(actor)): name for name, actor in actors.items()}
+    _, alive = await asyncio.wait(gone, timeout=KILL_S)
+    for task in alive:
+        task.cancel()
+    if alive:
+        names = ", ".join(sorted(gone[task] for task in alive))
+        raise TimeoutError(f"the driver waited {KILL_S:g} s for {names} to end")
+
+
+async def _until_dead(actor: ActorHandle) -> None:
+    """An actor may still answer a few calls between the order to die and its death."""
+    with contextlib.suppress(RayActorError):
+        while True:
+            with contextlib.suppress(RayTaskError):  # its process lives, and what it needs does not
+                await actor.ping.remote()
+            await asyncio.sleep(0.05)
+
+
+def root_cause(error: BaseException) -> str:
+    """The cause in one line, without the tracebacks that Ray wraps around it, one per actor on the way."""
+    while isinstance(error, RayTaskError):
+        error = error.cause
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def unwrap_ray_error(error: BaseException) -> BaseException:
+    """The error as the driver should see it: one that says a sentence as itself, without Ray's traceback."""
+    cause = error
+    while isinstance(cause, RayTaskError):
+        cause = cause.cause
+    for kind in SENTENCES:
+        if isinstance(cause, kind):
+            return kind(str(cause))
+    return error

@@ -1,0 +1,191 @@
+"""Keeps the engines' weights those of the policy: pushed after each update, and sent again to engines that restart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError
+
+from azr.cluster.supervisor import ActorLost, SupervisedActor, ping, root_cause
+from azr.cluster.weight_buckets import SharedMemoryBucketWriter, WeightBucket
+from azr.concurrency import task_group, wait_for_all
+
+MAX_ATTEMPTS = 3
+"""Times that one push is tried: it may lose engines twice."""
+GRACE_S = 10.0
+"""The sender's deadline for one engine comes this much before the driver's for the sender, which names no engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushReport:
+    """One push of the weights to every engine."""
+
+    version: int
+    digest: str
+    """Of all names, types, shapes and bytes that were sent; every engine has confirmed it."""
+    nbytes: int
+    """Sent once, however many engines read it."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """An engine that is ready for buckets."""
+
+    name: str
+    actor: ActorHandle
+    node: str
+    """Ray's id of its node: a sender elsewhere sends the bytes along with each bucket."""
+
+
+class Sender(Protocol):
+    """The policy's ranks: rank 0 answers ``send_weights(version, receivers, timeout_s)`` with digest and bytes sent."""
+
+    def call(self, method: str, *args: object, timeout_s: float, to: str) -> Awaitable[list[Any]]: ...
+
+
+class WeightSync:
+    """Keeps the weights of all engines those of the policy. The driver owns one.
+
+    Timeline of `push(version)`; each arrow is a call with a deadline:
+
+        driver                       policy's ranks                        engines
+        begin_update(version) ────────────────────────────────────────────► hold new prompts, wait for those in flight
+        send_weights ──────────────► all: gather ZeRO-3 parameters,
+                                     a bucket at a time
+                                     rank 0: copy a bucket into shared
+                                     memory, hash it
+                                     load_bucket(bucket) ─────────────────► map it, compare the digest, load
+                                     … until the last bucket
+        digest, bytes ◄──────────────
+        finish_update(version, digest) ───────────────────────────────────► repack layers, reset the prefix cache,
+                                                                            compare the digest of everything, serve
+        version, digest ◄──────────────────────────────────────────────────
+
+    When an engine dies on the way, it is replaced and all of it is repeated for the engines that do not serve this
+    version yet, `MAX_ATTEMPTS` times in all. An engine that is replaced later gets the same weights (`resync`), until
+    the policy may have moved on (`policy_moves`): then it serves nothing before the next push.
+    """
+
+    def __init__(self, policy: Sender, engines: Sequence[SupervisedActor], timeout_s: float) -> None:
+        """`timeout_s`: for each call, a prompt in flight or all of the sending included."""
+        self._policy, self._engines, self._timeout_s = policy, engines, timeout_s
+        self._version = 0
+        self._policy_has_it = False
+        """Whether the policy's weights still are those of that version."""
+
+    async def push(self, version: int) -> PushReport:
+        """Send the policy's weights to every engine.
+
+        Raises what the policy or a living engine raises, RuntimeError when engines die again and again.
+        """
+        self._version, self._policy_has_it = version, False
+        due = self._engines
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            try:
+                report = await self._send(due)
+                break
+            except Exception as error:  # the policy's own too: which engine is to blame shows when they are asked
+                if attempt == MAX_ATTEMPTS or not await self._restart_lost(error):
+                    raise
+            served = await wait_for_all(ping(engine.actor) for engine in self._engines)
+            due = [engine for engine, its in zip(self._engines, served, strict=True) if its != version]
+        for engine in self._engines:
+            engine.succeeded()
+        self._policy_has_it = True
+        return report
+
+    def policy_moves(self) -> None:
+        """From now on, and until the next push, the policy may have other weights than the engines."""
+        self._policy_has_it = False
+
+    async def resync(self, engine: SupervisedActor) -> None:
+        """Bring a fresh engine to the weights of the others. Raises ActorLost when it dies over that."""
+        if not self._version:
+            return  # it has loaded the same folder as the policy
+        if not self._policy_has_it:
+            # Serves nothing until the next push, which brings what is to be sampled from.
+            await engine.call(
+                "begin_update", self._version + 1, timeout_s=self._timeout_s, to="hold prompts until the next push"
+            )
+            return
+        try:
+            await self._send([engine])
+        except ActorLost:
+            raise
+        except Exception as error:  # the policy's own too: whether the engine is to blame shows when it is asked
+            if await ping(engine.actor) is not None:
+                raise
+            raise ActorLost(f"{engine.name} died over its weights ({root_cause(error)})", engine.actor) from error
+
+    async def _send(self, engines: Sequence[SupervisedActor]) -> PushReport:
+        version, limit, started = self._version, self._timeout_s, time.perf_counter()
+        nodes = await wait_for_all(
+            engine.call("begin_update", version, timeout_s=limit, to=f"get ready for weight version {version}")
+            for engine in engines
+        )
+        receivers = [Receiver(engine.name, engine.actor, node) for engine, node in zip(engines, nodes, strict=True)]
+        (sent, *_) = await self._policy.call(
+            "send_weights", version, receivers, limit, timeout_s=limit + GRACE_S, to="send their weights"
+        )
+        digest, nbytes = sent
+        updates = await wait_for_all(
+            engine.call("finish_update", version, digest, timeout_s=limit, to=f"serve weight version {version}")
+            for engine in engines
+        )
+        for engine, update in zip(engines, updates, strict=True):
+            if (update.version, update.digest) != (version, digest):
+                raise RuntimeError(f"{engine.name} was sent weights {version} ({digest}) and has {update}")
+        return PushReport(version, digest, nbytes, time.perf_counter() - started)
+
+    async def _restart_lost(self, error: Exception) -> bool:
+        """After this error in a push; whether any engine was lost."""
+        answers = await wait_for_all(ping(engine.actor) for engine in self._engines)
+        lost = [engine for engine, answer in zip(self._engines, answers, strict=True) if answer is None]
+        async with task_group() as restarting:
+            for engine in lost:
+                cause = f"{engine.name} died over weight version {self._version} ({root_cause(error)})"
+                restarting.create_task(engine.restart(ActorLost(cause, engine.actor)))
+        return bool(lost)
+
+
+def send_buckets(
+    buckets: Iterable[WeightBucket], writer: SharedMemoryBucketWriter, receivers: Sequence[Receiver], timeout_s: float
+) -> tuple[str, int]:
+    """In the policy's rank 0: have every receiver load every bucket. Returns the final digest and the bytes sent.
+
+    Raises TimeoutError, naming the late ones, when a bucket takes longer than `timeout_s`, RuntimeError, naming the
+    dead one, when an engine dies meanwhile, and whatever an engine raises.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    all_local = all(receiver.node == here for receiver in receivers)
+    nbytes, digest = 0, ""
+    for bucket in buckets:
+        block = None if all_local else ray.put(writer.bucket_bytes(bucket))
+        _load_bucket(bucket, block, receivers, here, timeout_s)
+        nbytes, digest = nbytes + bucket.nbytes, bucket.digest
+    return digest, nbytes
+
+
+def _load_bucket(
+    bucket: WeightBucket, block: ray.ObjectRef | None, receivers: Sequence[Receiver], here: str, timeout_s: float
+) -> None:
+    refs = [
+        receiver.actor.load_bucket.remote(bucket, *(() if receiver.node == here else (block,)))
+        for receiver in receivers
+    ]
+    _, late = ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
+    if late:
+        names = ", ".join(receiver.name for receiver, ref in zip(receivers, refs, strict=True) if ref in late)
+        raise TimeoutError(f"the policy waited {timeout_s:g} s for {names} to load a weight bucket")
+    for receiver, ref in zip(receivers, refs, strict=True):
+        try:
+            ray.get(ref)
+        except RayActorError as error:
+            # Not as itself: to the driver it would look like the death of this rank.
+            raise RuntimeError(f"{receiver.name} died while the policy waited for it to load weights") from error

@@ -1,0 +1,219 @@
+"""What is asked of vLLM: start an engine on a CPU or a GPU, sample from it, and notice that its process died."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from azr.config import RolloutConfig
+from azr.hardware import KERNEL_CACHES
+from azr.records import Completion, FinishReason
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+    from vllm.inputs import TokensInput
+    from vllm.outputs import RequestOutput
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+CPU_KV_CACHE_BYTES = 1 << 30
+CPU_THREADS = 1
+"""Compute threads of a CPU engine; with a tiny model, more of them wait for each other."""
+POLL_S = 1.0
+"""Between two looks at the core process while a call waits for it."""
+
+
+async def start_vllm(
+    model_path: str, rollout: RolloutConfig, *, dtype: str, seed: int, deterministic: bool, max_model_len: int
+) -> tuple[AsyncLLM, bool]:
+    """A running engine that serves weight version 0, and whether it runs on a GPU."""
+    _set_environment(model_path)
+    from vllm import AsyncEngineArgs
+    from vllm.platforms import current_platform
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    on_gpu = not current_platform.is_cpu()
+    engine_args = AsyncEngineArgs(
+        model=model_path,
+        dtype=dtype,
+        seed=seed,
+        max_model_len=max_model_len,
+        max_num_seqs=rollout.max_concurrent,
+        tensor_parallel_size=rollout.tensor_parallel,
+        enable_prefix_caching=True,
+        # Logprobs of the distribution that is sampled from: after the temperature.
+        logprobs_mode="processed_logprobs",
+        disable_log_stats=True,
+        use_tqdm_on_load=False,
+        **_weight_transfer_args(),
+        **(_gpu_args(rollout, deterministic) if on_gpu else _cpu_args(rollout, max_model_len)),
+    )
+    engine = AsyncLLM.from_engine_args(engine_args)
+    await engine.update_weight_version("0")
+    return engine, on_gpu
+
+
+def _set_environment(model_path: str) -> None:
+    """vLLM reads these when it is imported and when it starts its processes."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ["VLLM_NO_USAGE_STATS"] = "1"
+    # Threads bound to cores, or spinning while they wait, would take the cores that trainers compute on.
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+    os.environ["OMP_WAIT_POLICY"] = "passive"
+    os.environ["OMP_NUM_THREADS"] = str(CPU_THREADS)
+    os.environ.update(KERNEL_CACHES)
+    # Without this vLLM refuses to run the model inside the core process, see `_cpu_args`.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if Path(model_path).is_dir():
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def _weight_transfer_args() -> dict[str, Any]:
+    from azr.rollout.weight_receiver import SHARED_MEMORY, WeightReportExtension
+
+    extension = f"{WeightReportExtension.__module__}.{WeightReportExtension.__qualname__}"
+    return {"weight_transfer_config": {"backend": SHARED_MEMORY}, "worker_extension_cls": extension}
+
+
+def _gpu_args(rollout: RolloutConfig, deterministic: bool) -> dict[str, Any]:
+    return {
+        "gpu_memory_utilization": rollout.gpu_memory_utilization,
+        "enable_sleep_mode": True,
+        # Scheduling ahead of results would let their timing decide which samples are computed together.
+        "async_scheduling": False if deterministic else None,
+    }
+
+
+def _cpu_args(rollout: RolloutConfig, max_model_len: int) -> dict[str, Any]:
+    """Choices measured with a 14M model on two shared cores; see docs/log.md."""
+    return {
+        "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES,
+        # Prefixes are shared in whole blocks; vLLM's 128 tokens on a CPU are longer than many prompts.
+        "block_size": 32,
+        # Compiling gains 3 % of speed, costs a minute at the start, and its graphs keep the weights they were traced
+        # with.
+        "enforce_eager": True,
+        # One process instead of two: a core process that waits for a worker process polls and burns a core.
+        "distributed_executor_backend": "uni" if rollout.tensor_parallel == 1 else "mp",
+        # A seeded request whose prompt is prefilled in parts crashes vLLM's CPU sampler.
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(8192, max_model_len),
+    }
+
+
+async def sample(
+    llm: AsyncLLM,
+    request_id: str,
+    prompt_ids: Sequence[int],
+    *,
+    n: int,
+    max_tokens: int,
+    temperature: float,
+    seed: int | None,
+    weight_version: int,
+    exclusive: bool,
+) -> list[Completion]:
+    """`n` completions sampled from softmax(logits / temperature), without any truncation of the distribution.
+
+    `exclusive`: nothing else is in the engine, nor is asked of it meanwhile; with a seed the completions then depend
+    on the arguments and the weights only, to the last bit.
+    """
+    from vllm import SamplingParams
+    from vllm.inputs import tokens_input
+    from vllm.sampling_params import RequestOutputKind
+
+    params = SamplingParams(
+        n=n,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        top_p=1.0,
+        top_k=-1,
+        # The sampled token's own logprob and no others, as plain lists.
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+    generate = _generate_exclusive if exclusive else _generate_batched
+    output = await generate(llm, request_id, tokens_input(list(prompt_ids)), params)
+    return [
+        Completion(
+            prompt_ids=tuple(prompt_ids),
+            response_ids=tuple(sampled.token_ids),
+            logprobs=tuple(sampled.logprobs.logprobs),
+            finish_reason=FinishReason(sampled.finish_reason),
+            weight_version=weight_version,
+        )
+        for sampled in output.outputs
+    ]
+
+
+async def _generate_batched(
+    llm: AsyncLLM, request_id: str, prompt: TokensInput, params: SamplingParams
+) -> RequestOutput:
+    (output,) = [output async for output in llm.generate(prompt, params, request_id)]
+    return output
+
+
+async def _generate_exclusive(
+    llm: AsyncLLM, request_id: str, prompt: TokensInput, params: SamplingParams
+) -> RequestOutput:
+    """Rounding depends on what is computed together, so the samples start together, with an empty prefix cache.
+
+    vLLM takes in the samples of a prompt one after another and would begin with the first.
+    """
+    await llm.pause_generation(mode="keep", clear_cache=True)
+    try:
+        outputs = await llm.add_request(request_id, prompt, params)
+        await llm.resume_generation()
+        return await outputs.get()
+    except asyncio.CancelledError:
+        await llm.abort(request_id)
+        raise
+
+
+class EngineCoreDead(RuntimeError):
+    """The actor lives on without the core process that samples for it; nothing but another actor helps."""
+
+
+class HasEngineCore(Protocol):
+    @property
+    def core_died(self) -> bool: ...
+
+
+E = TypeVar("E", bound=HasEngineCore)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def raise_if_dead(
+    method: Callable[Concatenate[E, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[E, P], Coroutine[Any, Any, T]]:
+    """Makes a method of an engine raise EngineCoreDead when the core process is dead.
+
+    vLLM never answers some calls that were in flight when it died, those on weights among them. Others fail with a
+    class of vLLM's own, and a process that reads it from Ray would have to import all of vLLM.
+    """
+
+    @functools.wraps(method)
+    async def polling(engine: E, *args: P.args, **kwargs: P.kwargs) -> T:
+        work = asyncio.ensure_future(method(engine, *args, **kwargs))
+        try:
+            while not (await asyncio.wait({work}, timeout=POLL_S))[0]:
+                if engine.core_died:
+                    raise EngineCoreDead("vLLM's core process is dead")
+            return work.result()
+        except Exception as error:
+            from vllm.v1.engine.exceptions import EngineDeadError
+
+            if isinstance(error, EngineDeadError):
+                raise EngineCoreDead("vLLM's core process is dead") from None
+            raise
+        finally:
+            work.cancel()
+
+    return polling
