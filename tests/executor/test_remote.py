@@ -96,6 +96,6 @@ async def test_the_pool_as_a_ray_actor(ray_cluster: None) -> None:
     assert (stats.requests, stats.cache_hits, stats.calls) == (3, 2, {"ok": 2, "raised": 1})
 
 
-def test_the_pool_itself_needs_no_ray() -> None:
+async def test_the_pool_itself_needs_no_ray() -> None:
     code = "import sys, azr.executor.pool; sys.exit(any(m in sys.modules for m in ('ray', 'torch', 'numpy')))"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.getcwd()})

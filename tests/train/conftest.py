@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from azr.config import AlgorithmConfig, ClusterConfig, Config, ModelConfig, RolloutConfig, TrainConfig
+from azr.config import AlgorithmConfig, Config, ModelConfig, RolloutConfig, TimeoutConfig, TrainConfig
 from azr.records import Completion, FinishReason
 from azr.train.worker import RoleWorker
 from azr.train.worker_group import WorkerGroup
@@ -31,16 +31,13 @@ def make_config(path: Path, **train: object) -> Config:
         "warmup_steps": 2,
         "grad_clip": 0.05,
         "tokens_per_micro_batch": 64,
-        "logprob_chunk": 7,
-        "init_timeout_s": 120.0,
-        "step_timeout_s": STEP_S,
     }
     return Config(
         model=ModelConfig(path=str(path)),
         train=TrainConfig(**(defaults | train)),
         rollout=RolloutConfig(temperature=0.8),
         algorithm=AlgorithmConfig(entropy_coef=0.01, kl_coef=0.1),
-        cluster=ClusterConfig(bucket_mb=1),
+        timeout=TimeoutConfig(start_s=STEP_S, train_s=STEP_S),
     )
 
 

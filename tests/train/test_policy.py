@@ -4,74 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import time
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-import ray
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from azr.algorithms.losses import policy_loss
-from azr.cluster.weight_buckets import BucketRelay, WeightBucket, read_bucket
+from azr.cluster.supervisor import SupervisedActor
+from azr.cluster.weight_sync import WeightSync
 from azr.config import Config
 from azr.records import Completion
-from azr.rollout.engine import WeightUpdate
-from azr.train import dispatch
+from azr.train import dispatch, policy
 from azr.train.policy import PolicyWorker
 from azr.train.reference import ReferenceWorker
 from azr.train.worker_group import WorkerGroup
+from azr.train.zero3 import ADAM_BETA1
+from tests.cluster.receiving_engine import start_receiver
 from tests.train.conftest import LR, STEP_S, StartGroup, make_config
 
 
-class ReceivingEngine:
-    """Keeps clones of what it is sent, as an engine would load it."""
+class SmallBucketWorker(PolicyWorker):
+    """Sends the tiny model in several buckets."""
 
-    def __init__(self) -> None:
-        self.mischief: str | None = None
-        self.relay = BucketRelay()
-
-    def misbehave(self, mischief: str | None) -> None:
-        self.mischief = mischief
-
-    def begin_update(self, version: int) -> str:
-        self.version, self.weights = version, {}
-        self.buckets: list[WeightBucket] = []
-        return "elsewhere" if self.mischief == "far" else ray.get_runtime_context().get_node_id()
-
-    def load_bucket(self, bucket: WeightBucket, block: np.ndarray | None = None) -> None:
-        assert (block is not None) == (self.mischief == "far")
-        if block is not None:
-            bucket = self.relay.relay(bucket, block)
-        if self.mischief == "fail":
-            raise ValueError("no room")
-        if self.mischief == "hang":
-            time.sleep(1.0)
-        self.buckets.append(bucket)
-        self.weights |= {name: tensor.clone() for name, tensor in read_bucket(bucket)}
-
-    def finish_update(self, version: int, digest: str) -> WeightUpdate:
-        assert self.buckets[-1].last and self.buckets[-1].version == version
-        nbytes = sum(bucket.nbytes for bucket in self.buckets)
-        return WeightUpdate(version=version, digest=self.buckets[-1].digest, nbytes=nbytes, seconds=0.0)
-
-    def received(self) -> dict[str, Tensor]:
-        return self.weights
-
-    def bucket_count(self) -> int:
-        return len(self.buckets)
-
-
-def start_engine() -> ray.actor.ActorHandle:
-    return ray.remote(ReceivingEngine).options(num_cpus=0.1).remote()
+    def build(self) -> None:
+        policy.WEIGHT_BUCKET_BYTES = 1 << 20
+        super().build()
 
 
 @pytest.fixture(scope="module")
-def engine(ray_cluster: None) -> ray.actor.ActorHandle:
-    return start_engine()
+def engine(ray_cluster: None) -> SupervisedActor:
+    return asyncio.run(start_receiver())
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +49,7 @@ def groups(start_group: StartGroup, config: Config) -> dict[int, WorkerGroup]:
     """Policies of one and of two ranks."""
 
     async def start() -> list[WorkerGroup]:
-        return await asyncio.gather(*(start_group("policy", PolicyWorker, config, ranks) for ranks in (1, 2)))
+        return await asyncio.gather(*(start_group("policy", SmallBucketWorker, config, ranks) for ranks in (1, 2)))
 
     return dict(zip((1, 2), asyncio.run(start()), strict=True))
 
@@ -99,6 +64,10 @@ def plain(tiny_model_path: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32).eval()
 
 
+def with_micro_batches(config: Config, tokens: int) -> Config:
+    return replace(config, train=replace(config.train, tokens_per_micro_batch=tokens))
+
+
 async def fresh(group: WorkerGroup, folder: Path) -> WorkerGroup:
     """The group as it was when it was first given to this function with this folder."""
     method = "load_checkpoint" if folder.exists() else "save_checkpoint"
@@ -107,9 +76,9 @@ async def fresh(group: WorkerGroup, folder: Path) -> WorkerGroup:
     return group
 
 
-async def weights_of(group: WorkerGroup, engine: ray.actor.ActorHandle, config: Config) -> dict[str, Tensor]:
-    await dispatch.push_weights(group, 1, [engine], config.train)
-    return await engine.received.remote()
+async def weights_of(group: WorkerGroup, engine: SupervisedActor, config: Config) -> dict[str, Tensor]:
+    await WeightSync(group, [engine], STEP_S).push(1)
+    return await engine.actor.received.remote()
 
 
 def plain_scores(model: PreTrainedModel, completions: list[Completion], temperature: float) -> tuple[Tensor, Tensor]:
@@ -128,7 +97,7 @@ def plain_steps(
 ) -> tuple[dict[str, Tensor], list[float]]:
     """Weights and gradient norms of that many updates, by torch alone."""
     model, train = copy.deepcopy(model), config.train
-    betas = (train.adam_beta1, train.adam_beta2)
+    betas = (ADAM_BETA1, train.adam_beta2)
     optimizer = torch.optim.AdamW(model.parameters(), betas=betas, weight_decay=train.weight_decay)
     norms = []
     for step in range(steps):
@@ -158,8 +127,8 @@ async def test_each_of_two_ranks_holds_half_of_the_parameters(two: WorkerGroup) 
 async def test_scores_equal_a_plain_forward(
     two: WorkerGroup, plain: PreTrainedModel, completions: list[Completion], config: Config, tokens_per_micro_batch: int
 ) -> None:
-    train = replace(config.train, tokens_per_micro_batch=tokens_per_micro_batch)
-    scores = await dispatch.logprobs(two, completions, train)
+    config = with_micro_batches(config, tokens_per_micro_batch)
+    scores = await dispatch.logprobs(two, completions, config)
     with torch.no_grad():
         logprobs, entropy = plain_scores(plain, completions, config.rollout.temperature)
     torch.testing.assert_close(scores.logprobs, logprobs, atol=1e-5, rtol=1e-5)
@@ -174,15 +143,15 @@ async def test_updates_equal_plain_torch(
     completions: list[Completion],
     columns: dict[str, Tensor],
     config: Config,
-    engine: ray.actor.ActorHandle,
+    engine: SupervisedActor,
     ranks: int,
     tokens_per_micro_batch: int,
 ) -> None:
     """Sum over ranks and micro-batches, clipping, decay and warm-up are those of one process with one batch."""
     group = await fresh(groups[ranks], tmp_path_factory.getbasetemp() / f"fresh_{ranks}")
     expected, norms = plain_steps(plain, completions, columns, config, steps=3)
-    train = replace(config.train, tokens_per_micro_batch=tokens_per_micro_batch)
-    steps = [await dispatch.update_policy(group, completions, columns, train) for _ in norms]
+    config = with_micro_batches(config, tokens_per_micro_batch)
+    steps = [await dispatch.update_policy(group, completions, columns, config) for _ in norms]
     assert [step["lr"] for step in steps] == pytest.approx([5e-4, 1e-3, 1e-3])
     assert [step["grad_norm"] for step in steps] == pytest.approx(norms, rel=1e-5)
     assert (steps[0]["micro_batches"] == 1) == (tokens_per_micro_batch == 1000)
@@ -201,49 +170,47 @@ async def test_fillers_change_nothing(
     chosen = [completions[i] for i in longest]
     responses = [len(c.response_ids) for c in completions]
     picked = {n: torch.cat([column.split(responses)[i] for i in longest]) for n, column in columns.items()}
-    train = replace(config.train, tokens_per_micro_batch=max(lengths))
+    config = with_micro_batches(config, max(lengths))
     assert any(not batch.indices for rank in dispatch.split(chosen, 2, max(lengths)) for batch in rank)
 
-    scores = [await dispatch.logprobs(groups[ranks], chosen, train) for ranks in (1, 2)]
+    scores = [await dispatch.logprobs(groups[ranks], chosen, config) for ranks in (1, 2)]
     torch.testing.assert_close(scores[0].logprobs, scores[1].logprobs, atol=1e-4, rtol=0)
-    one, two = [await dispatch.update_policy(groups[ranks], chosen, picked, train) for ranks in (1, 2)]
+    one, two = [await dispatch.update_policy(groups[ranks], chosen, picked, config) for ranks in (1, 2)]
     assert two.pop("micro_batches") == 2 and one.pop("micro_batches") == 3
     real = sum(map(len, (c.prompt_ids + c.response_ids for c in chosen)))
     assert one.pop("packing") == 1 and two.pop("packing") == pytest.approx(real / (real + 1))
     assert two == pytest.approx(one, rel=1e-3)
 
 
-async def test_push_reaches_the_engine_in_buckets_with_the_tied_head(
-    two: WorkerGroup, engine: ray.actor.ActorHandle, config: Config
-) -> None:
-    report = await dispatch.push_weights(two, 7, [engine], config.train)
-    received = await engine.received.remote()
+async def test_push_reaches_the_engine_in_buckets_with_the_tied_head(two: WorkerGroup, engine: SupervisedActor) -> None:
+    report = await WeightSync(two, [engine], STEP_S).push(7)
+    received = await engine.actor.received.remote()
     assert report.version == 7
     assert report.nbytes == sum(tensor.nbytes for tensor in received.values())
-    assert await engine.bucket_count.remote() > 1
+    assert await engine.actor.bucket_count.remote() > 1
     assert torch.equal(received["lm_head.weight"], received["model.embed_tokens.weight"])
 
 
-async def test_push_carries_the_bytes_to_engines_of_other_nodes(two: WorkerGroup, config: Config) -> None:
-    near, far = start_engine(), start_engine()
-    await far.misbehave.remote("far")
-    await dispatch.push_weights(two, 8, [near, far], config.train)
-    one, other = await near.received.remote(), await far.received.remote()
+async def test_push_carries_the_bytes_to_engines_of_other_nodes(two: WorkerGroup) -> None:
+    near, far = await start_receiver(0), await start_receiver(1)
+    await far.actor.misbehave.remote("far")
+    await WeightSync(two, [near, far], STEP_S).push(8)
+    one, other = await near.actor.received.remote(), await far.actor.received.remote()
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 async def test_policy_survives_an_engine_that_fails_or_hangs(
-    two: WorkerGroup, engine: ray.actor.ActorHandle, completions: list[Completion], config: Config
+    two: WorkerGroup, engine: SupervisedActor, completions: list[Completion], config: Config
 ) -> None:
-    before = await dispatch.logprobs(two, completions, config.train)
-    await engine.misbehave.remote("fail")
+    before = await dispatch.logprobs(two, completions, config)
+    await engine.actor.misbehave.remote("fail")
     with pytest.raises(ValueError, match=r"^no room$"):
-        await dispatch.push_weights(two, 8, [engine], config.train)
-    await engine.misbehave.remote("hang")
-    with pytest.raises(TimeoutError, match=r"the policy waited 0.2 s for engines \[0\] to answer load_bucket"):
-        await dispatch.push_weights(two, 9, [engine], replace(config.train, step_timeout_s=0.2))
-    await engine.misbehave.remote(None)
-    after = await dispatch.logprobs(two, completions, config.train)
+        await WeightSync(two, [engine], STEP_S).push(8)
+    await engine.actor.misbehave.remote("hang")
+    with pytest.raises(TimeoutError, match=r"the policy waited 0.5 s for rollout engine 0 to load a weight bucket"):
+        await WeightSync(two, [engine], 0.5).push(9)
+    await engine.actor.misbehave.remote(None)
+    after = await dispatch.logprobs(two, completions, config)
     assert torch.equal(before.logprobs, after.logprobs)
 
 
@@ -254,7 +221,7 @@ async def test_saved_folder_loads_and_scores_alike(
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     with torch.no_grad():
         logprobs, _ = plain_scores(model, completions, config.rollout.temperature)
-    scores = await dispatch.logprobs(two, completions, config.train)
+    scores = await dispatch.logprobs(two, completions, config)
     torch.testing.assert_close(scores.logprobs, logprobs, atol=1e-5, rtol=1e-5)
     assert len(AutoTokenizer.from_pretrained(tmp_path)) == len(AutoTokenizer.from_pretrained(config.model.path))
 
@@ -263,9 +230,9 @@ async def test_checkpoint_continues_the_same_run(
     two: WorkerGroup, completions: list[Completion], columns: dict[str, Tensor], config: Config, tmp_path: Path
 ) -> None:
     await two.call("save_checkpoint", str(tmp_path), timeout_s=STEP_S)
-    first = [await dispatch.update_policy(two, completions, columns, config.train) for _ in range(2)]
+    first = [await dispatch.update_policy(two, completions, columns, config) for _ in range(2)]
     await two.call("load_checkpoint", str(tmp_path), timeout_s=STEP_S)
-    second = [await dispatch.update_policy(two, completions, columns, config.train) for _ in range(2)]
+    second = [await dispatch.update_policy(two, completions, columns, config) for _ in range(2)]
     assert first == second
 
 
@@ -273,7 +240,7 @@ async def test_reference_scores_as_the_policy_it_starts_from(
     start_group: StartGroup, plain: PreTrainedModel, completions: list[Completion], config: Config
 ) -> None:
     reference = await start_group("reference", ReferenceWorker, config, 2)
-    scores = await dispatch.logprobs(reference, completions, config.train)
+    scores = await dispatch.logprobs(reference, completions, config)
     with torch.no_grad():
         logprobs, _ = plain_scores(plain, completions, config.rollout.temperature)
     torch.testing.assert_close(scores.logprobs, logprobs, atol=1e-5, rtol=1e-5)
@@ -285,7 +252,7 @@ async def test_bfloat16_keeps_optimizer_state_in_float32(
     """Steps far below bfloat16's resolution add up only if the master weights are float32."""
     config = make_config(tiny_model_path, dtype="bfloat16", policy_lr=1e-5, warmup_steps=0)
     group = await start_group("policy", PolicyWorker, config, 1)
-    losses = [(await dispatch.update_policy(group, completions, columns, config.train))["loss"] for _ in range(12)]
+    losses = [(await dispatch.update_policy(group, completions, columns, config))["loss"] for _ in range(12)]
     assert losses[-1] < losses[0]
 
 
@@ -293,7 +260,7 @@ async def test_bfloat16_keeps_optimizer_state_in_float32(
 async def test_a_learning_rate_of_zero_leaves_every_bit_where_it_is(
     dtype: str,
     start_group: StartGroup,
-    engine: ray.actor.ActorHandle,
+    engine: SupervisedActor,
     completions: list[Completion],
     columns: dict[str, Tensor],
     tiny_model_path: Path,
@@ -302,7 +269,7 @@ async def test_a_learning_rate_of_zero_leaves_every_bit_where_it_is(
     group = await start_group("policy", PolicyWorker, config, 1)
     before = await weights_of(group, engine, config)
     for _ in range(3):
-        report = await dispatch.update_policy(group, completions, columns, config.train)
+        report = await dispatch.update_policy(group, completions, columns, config)
         assert report["grad_norm"] > 0 and report["lr"] == 0
     after = await weights_of(group, engine, config)
     assert before.keys() == after.keys()
