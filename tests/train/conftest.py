@@ -1,9 +1,10 @@
-"""Role groups of real Ray actors around the tiny model, shared by the tests of a module."""
+"""Role groups of real Ray actors around the tiny model. Starting a process takes long, so groups pass them on."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from azr.config import AlgorithmConfig, Config, ModelConfig, RolloutConfig, TimeoutConfig, TrainConfig
 from azr.records import Completion, FinishReason
 from azr.train.worker import RoleWorker
-from azr.train.worker_group import WorkerGroup
+from azr.train.worker_group import RankDied, WorkerGroup
 
 LR = 1e-3
 STEP_S = 120.0
@@ -71,15 +72,62 @@ def columns(completions: list[Completion]) -> dict[str, torch.Tensor]:
     }
 
 
+IdleGroups = defaultdict[tuple[type[RoleWorker], int], list[WorkerGroup]]
+"""By class and number of ranks."""
+
+
+class Lease:
+    """Starts groups; an idle one gets the config and a new model instead of new processes."""
+
+    def __init__(self, idle: IdleGroups) -> None:
+        self._idle = idle
+        self._used: list[tuple[type[RoleWorker], WorkerGroup]] = []
+
+    async def start(self, role: str, worker: type[RoleWorker], config: Config, ranks: int) -> WorkerGroup:
+        idle = self._idle[worker, ranks]
+        if idle:
+            group = idle.pop()
+            await asyncio.gather(*(actor.__ray_call__.remote(_adopt, config) for actor in group.actors))
+            await group.call("build", timeout_s=STEP_S)
+        else:
+            group = await WorkerGroup.start(role, worker, [{"num_cpus": 0.2}] * ranks, config, "cpu")
+        self._used.append((worker, group))
+        return group
+
+    async def end(self) -> None:
+        """What was started is idle from now on; groups that a test has ended are forgotten."""
+        for worker, group in self._used:
+            try:
+                await group.call("ping", timeout_s=STEP_S)
+            except RankDied:
+                continue
+            self._idle[worker, group.size].append(group)
+
+
+def _adopt(worker: RoleWorker, config: Config) -> None:
+    worker.config, worker.dtype = config, getattr(torch, config.train.dtype)
+
+
+@pytest.fixture(scope="package")
+def idle_groups(ray_cluster: None) -> Iterator[IdleGroups]:
+    idle: IdleGroups = defaultdict(list)
+    yield idle
+    for groups in idle.values():
+        for group in groups:
+            asyncio.run(group.shutdown())
+
+
 @pytest.fixture(scope="module")
-def start_group(ray_cluster: None) -> Iterator[StartGroup]:
-    """Starts groups, and ends them with the module."""
-    groups: list[WorkerGroup] = []
+def start_group(idle_groups: IdleGroups) -> Iterator[StartGroup]:
+    """Starts groups that the tests of a module share."""
+    lease = Lease(idle_groups)
+    yield lease.start
+    asyncio.run(lease.end())
 
-    async def start(role: str, worker: type[RoleWorker], config: Config, ranks: int) -> WorkerGroup:
-        groups.append(await WorkerGroup.start(role, worker, [{"num_cpus": 0.2}] * ranks, config, "cpu"))
-        return groups[-1]
 
-    yield start
-    for group in groups:
-        asyncio.run(group.shutdown())
+@pytest.fixture
+def lend_group(idle_groups: IdleGroups) -> Iterator[StartGroup]:
+    """Starts groups for one test."""
+    lease = Lease(idle_groups)
+    yield lease.start
+    asyncio.run(lease.end())

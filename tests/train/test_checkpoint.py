@@ -62,7 +62,7 @@ class Trained:
             else (dispatch.update_critic, ("values", "returns"))
         )
         columns = {name: torch.randn(shape, generator=generator) - 1 for name in names}
-        return [await step(self.group, self.samples, columns, self.config.train) for _ in range(times)]
+        return [await step(self.group, self.samples, columns, self.config) for _ in range(times)]
 
     async def save(self, folder: Path) -> Path:
         folder.mkdir()
@@ -81,20 +81,31 @@ Pairs = Callable[[str, str], Coroutine[None, None, tuple[Trained, Trained]]]
 
 
 @pytest.fixture(scope="module")
-def pairs(start_group: StartGroup, tiny_model_path: Path, samples: list[Completion]) -> Pairs:
-    """A role of one rank and of two, by role and type; started once, because that is what takes time here."""
-    started: dict[tuple[str, str], tuple[Trained, Trained]] = {}
+def policies() -> dict[str, tuple[Trained, Trained]]:
+    """Those that were started, by type."""
+    return {}
+
+
+@pytest.fixture
+def pairs(
+    start_group: StartGroup,
+    lend_group: StartGroup,
+    policies: dict[str, tuple[Trained, Trained]],
+    tiny_model_path: Path,
+    samples: list[Completion],
+) -> Pairs:
+    """A role of one rank and of two, by role and type. Starting takes most of the time here, so policies are kept."""
 
     async def start(role: str, dtype: str) -> tuple[Trained, Trained]:
-        if (role, dtype) not in started:
-            config = make_config(
-                tiny_model_path, dtype=dtype, warmup_steps=4, tokens_per_micro_batch=TOKENS, cpu_threads=1
-            )
-            worker = PolicyWorker if role == "policy" else CriticWorker
-            groups = await asyncio.gather(*(start_group(role, worker, config, ranks) for ranks in (1, 2)))
-            one, two = (Trained(group, config, samples) for group in groups)
-            started[role, dtype] = one, two
-        return started[role, dtype]
+        if role == "policy" and dtype in policies:
+            return policies[dtype]
+        config = make_config(tiny_model_path, dtype=dtype, warmup_steps=4, tokens_per_micro_batch=TOKENS)
+        worker, begin = (PolicyWorker, start_group) if role == "policy" else (CriticWorker, lend_group)
+        one, two = await asyncio.gather(*(begin(role, worker, config, ranks) for ranks in (1, 2)))
+        pair = Trained(one, config, samples), Trained(two, config, samples)
+        if role == "policy":
+            policies[dtype] = pair
+        return pair
 
     return start
 
@@ -155,10 +166,10 @@ async def test_a_run_may_go_on_where_another_type_is_faster(
     assert found == pytest.approx(expected, rel=0.1, abs=0.01)
 
 
-@pytest.fixture(scope="module")
-def two(pairs: Pairs) -> Trained:
+@pytest.fixture
+async def two(pairs: Pairs) -> Trained:
     """A policy of two ranks."""
-    return asyncio.run(pairs("policy", "bfloat16"))[1]
+    return (await pairs("policy", "bfloat16"))[1]
 
 
 @pytest.fixture

@@ -237,9 +237,9 @@ async def test_checkpoint_continues_the_same_run(
 
 
 async def test_reference_scores_as_the_policy_it_starts_from(
-    start_group: StartGroup, plain: PreTrainedModel, completions: list[Completion], config: Config
+    lend_group: StartGroup, plain: PreTrainedModel, completions: list[Completion], config: Config
 ) -> None:
-    reference = await start_group("reference", ReferenceWorker, config, 2)
+    reference = await lend_group("reference", ReferenceWorker, config, 2)
     scores = await dispatch.logprobs(reference, completions, config)
     with torch.no_grad():
         logprobs, _ = plain_scores(plain, completions, config.rollout.temperature)
@@ -247,11 +247,11 @@ async def test_reference_scores_as_the_policy_it_starts_from(
 
 
 async def test_bfloat16_keeps_optimizer_state_in_float32(
-    start_group: StartGroup, completions: list[Completion], columns: dict[str, Tensor], tiny_model_path: Path
+    lend_group: StartGroup, completions: list[Completion], columns: dict[str, Tensor], tiny_model_path: Path
 ) -> None:
     """Steps far below bfloat16's resolution add up only if the master weights are float32."""
     config = make_config(tiny_model_path, dtype="bfloat16", policy_lr=1e-5, warmup_steps=0)
-    group = await start_group("policy", PolicyWorker, config, 1)
+    group = await lend_group("policy", PolicyWorker, config, 1)
     losses = [(await dispatch.update_policy(group, completions, columns, config))["loss"] for _ in range(12)]
     assert losses[-1] < losses[0]
 
@@ -259,14 +259,14 @@ async def test_bfloat16_keeps_optimizer_state_in_float32(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 async def test_a_learning_rate_of_zero_leaves_every_bit_where_it_is(
     dtype: str,
-    start_group: StartGroup,
+    lend_group: StartGroup,
     engine: SupervisedActor,
     completions: list[Completion],
     columns: dict[str, Tensor],
     tiny_model_path: Path,
 ) -> None:
     config = make_config(tiny_model_path, dtype=dtype, policy_lr=0.0)
-    group = await start_group("policy", PolicyWorker, config, 1)
+    group = await lend_group("policy", PolicyWorker, config, 1)
     before = await weights_of(group, engine, config)
     for _ in range(3):
         report = await dispatch.update_policy(group, completions, columns, config)
