@@ -1,0 +1,161 @@
+"""``--dry-run`` prints config and plan, and ends with 2 where the run itself would be refused."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from azr.cli import run
+from azr.config import Config
+from azr.config_tree import from_yaml, override
+from azr.runs.run_dir import RunDirectory
+from playground.azr_14m_mini import config as mini
+from tests.conftest import byte_tokenizer
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def here(tmp_path) -> Config:
+    """The mini with a run directory and a model of its own."""
+    model = tmp_path / "model"
+    byte_tokenizer().save_pretrained(model)
+    tree = json.loads((ROOT / "data/azr_14m_base/config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**tree, "max_position_embeddings": 4096}))
+    values = {"run.root": str(tmp_path / "runs"), "model.path": str(model), "rollout.max_prompt_tokens": 3000}
+    return override(mini, values)
+
+
+def dry_run(config: Config, *options: str) -> int | str | None:
+    try:
+        run.launch(config, ["--dry-run", *options])
+    except SystemExit as ended:
+        return ended.code
+    return 0
+
+
+def test_what_would_run_is_printed_and_nothing_is_written(here, capsys):
+    assert dry_run(here, "--run.steps", "7") == 0
+    printed = capsys.readouterr()
+    assert from_yaml(printed.out) == override(here, {"run.steps": 7}) and not printed.err
+    assert "# plan: 7 steps" in printed.out and "\n# fits on 1 node(s)" in printed.out
+    assert not Path(here.run.root).exists()
+
+
+REFUSED = {
+    "no model": (["--model.path", "data/nothing"], "holds no model"),
+    "context": (["--rollout.max-response-tokens", "1097"], "reads at most 4096 tokens"),
+    "no exam": (["--eval.path", "playground"], "There is no exam in playground"),
+    "no room for a question": (["--rollout.max-prompt-tokens", "90"], "rollout.max_prompt_tokens is 90"),
+    "run name": (["--run.name", "a/b"], "must be the name of one folder"),
+    "nothing to go on with": (["--resume"], "There is no run in"),
+    "no such checkpoint": (["--resume", "nowhere/checkpoints/step_000003"], "There is no run in"),
+    "too large": (["--model.path", "Qwen/Qwen2.5-14B"], "The run does not fit on 1 node(s) of 1 GPU(s) with 80 GiB"),
+}
+
+
+@pytest.mark.parametrize("options, said", REFUSED.values(), ids=list(REFUSED))
+def test_a_run_that_would_be_refused_ends_with_2_after_the_plan(here, options, said, capsys):
+    assert dry_run(here, *options) == 2
+    printed = capsys.readouterr()
+    assert "# plan: 24 steps" in printed.out and from_yaml(printed.out).run.steps == 24
+    assert printed.err.startswith("error: ") and said in printed.err and printed.err.count("\n") == 1
+    assert not Path(here.run.root).exists()
+
+
+def test_a_tokenizer_without_an_end_is_refused(here, capsys):
+    file = Path(here.model.path) / "tokenizer_config.json"
+    settings = json.loads(file.read_text())
+    del settings["eos_token"]
+    file.write_text(json.dumps(settings))
+    assert dry_run(here) == 2
+    assert "has no end token" in capsys.readouterr().err
+
+
+def test_an_unknown_kind_is_refused_at_once(here, capsys):
+    assert dry_run(here, "--selfplay.kinds", "magic") == 2
+    printed = capsys.readouterr()
+    assert "There is no task kind 'magic'" in printed.err and not printed.out
+
+
+def test_a_run_that_is_there_is_not_overwritten_but_may_go_on(here, capsys):
+    RunDirectory.create(here)
+    assert dry_run(here) == 2
+    assert "already holds a run: go on with it by --resume" in capsys.readouterr().err
+    assert dry_run(here, "--resume", "--selfplay.kinds", "deduction") == 2
+    assert "selfplay.kinds was" in capsys.readouterr().err
+
+
+def test_a_cpu_is_given_no_verdict(here, capsys):
+    assert dry_run(here, "--model.path", "Qwen/Qwen2.5-14B", "--train.device", "cpu") == 0
+    assert "was not checked" in capsys.readouterr().out
+
+
+@contextmanager
+def hub(answer: int, headers: dict[str, str]):
+    """A hub that gives this answer to everything."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(answer)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def dry_run_at(endpoint: str, cache: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(cache)}
+    environment.pop("HF_HUB_OFFLINE", None)
+    argv = ["--dry-run", "--model.path", "someone/some-model", "--run.root", str(cache / "runs")]
+    return subprocess.run(
+        [sys.executable, "-m", "playground.azr_14m_mini", *argv],
+        capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "answer, headers, said",
+    [
+        (404, {"X-Error-Code": "RepoNotFound"}, "the hub has no such model; give a Hugging Face model folder."),
+        (403, {"X-Error-Code": "GatedRepo"}, "does not let you read it: ask for access"),
+    ],
+    ids=["no such model", "gated"],
+)
+def test_what_the_hub_refuses_is_refused(answer, headers, said, tmp_path):
+    with hub(answer, headers) as endpoint:
+        done = dry_run_at(endpoint, tmp_path)
+    assert done.returncode == 2 and "# plan: 24 steps" in done.stdout
+    assert done.stderr.startswith("error: ") and said in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("answer", [500, None], ids=["broken", "unreachable"])
+def test_a_hub_that_does_not_answer_leaves_the_model_unchecked(answer, tmp_path):
+    if answer is None:
+        done = dry_run_at("http://127.0.0.1:9", tmp_path)
+    else:
+        with hub(answer, {}) as endpoint:
+            done = dry_run_at(endpoint, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == (
+        "# model.path someone/some-model was not checked: it is not in the cache, and the hub does not answer"
+    )

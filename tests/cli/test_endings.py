@@ -1,0 +1,112 @@
+"""How a command ends: a user's mistake is one sentence and code 2, and everything else keeps its traceback."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from ray.exceptions import RayTaskError
+
+from azr import runtime
+from azr.cli import run
+from azr.cli.main import exit_code
+from azr.errors import UserError
+from azr.runs.metrics import check_finite
+from azr.runs.stop_signal import Stopped
+from playground.azr_14m_mini import config as mini
+
+
+def failing(error: BaseException):
+    def command() -> int:
+        raise error
+
+    return command
+
+
+def test_a_users_mistake_is_one_sentence_and_code_2(capsys):
+    assert exit_code(failing(UserError("There is no such thing: take another."))) == 2
+    assert capsys.readouterr().err == "error: There is no such thing: take another.\n"
+
+
+def test_ctrl_c_is_130(capsys):
+    assert exit_code(failing(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), TimeoutError("x"), OSError("x"), RuntimeError("x"), KeyError("x")])
+def test_nothing_else_is_caught(error):
+    with pytest.raises(type(error)) as raised:
+        exit_code(failing(error))
+    assert raised.value is error
+
+
+def test_a_slip_in_the_code_prints_its_traceback_and_exits_with_1():
+    script = (
+        "import sys\n"
+        "from azr.cli import export, main\n"
+        "export.main = lambda argv: list(zip([1], [1, 2], strict=True))\n"
+        "sys.argv = ['azr', 'export']\n"
+        "main.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback") and "zip() argument 2 is longer" in done.stderr
+    assert "error:" not in done.stderr.replace("ValueError:", "")
+
+
+@pytest.fixture
+def ends(monkeypatch, tmp_path):
+    """Starts a run of the real driver that ends with an exception, in place of everything that Ray does."""
+
+    def start(error: BaseException) -> None:
+        async def fail(*args: object) -> None:
+            raise error
+
+        monkeypatch.setattr(runtime.Driver, "_run", fail)
+        run.launch(replace(mini, run=replace(mini.run, root=str(tmp_path))), [])
+
+    return start
+
+
+def of_an_actor(cause: Exception) -> Exception:
+    """As Ray raises what an actor raised: an exception of both classes, whose text is the actor's traceback."""
+    return RayTaskError("work", "Traceback (most recent call last):\n  many\n  lines", cause).as_instanceof_cause()
+
+
+@pytest.mark.parametrize("wrap", [lambda error: error, of_an_actor], ids=["driver", "actor"])
+def test_a_mistake_that_a_run_meets_is_one_sentence(ends, wrap, capsys):
+    with pytest.raises(SystemExit) as ended:
+        ends(wrap(UserError("give another model.")))
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "error: give another model.\n"
+
+
+@pytest.mark.parametrize("wrap", [lambda error: error, of_an_actor], ids=["driver", "actor"])
+@pytest.mark.parametrize("error", [ValueError("x"), TimeoutError("x"), OSError("x")], ids=repr)
+def test_what_is_no_mistake_of_a_user_passes_through(ends, wrap, error):
+    with pytest.raises(type(error), match="x"):
+        ends(wrap(error))
+
+
+def test_divergence_is_no_mistake_of_a_user():
+    with pytest.raises(Exception, match="train/loss") as raised:
+        check_finite(3, {"train/loss": float("nan")})
+    assert not isinstance(raised.value, UserError)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_signal_keeps_its_exit_code(ends, number, capsys):
+    with pytest.raises(SystemExit) as ended:
+        ends(Stopped(number))
+    assert ended.value.code == 128 + number
+    assert capsys.readouterr().err == f"stopped by {number.name}: nothing had been done yet\n"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
+def test_a_second_signal_is_130(ends, error, capsys):
+    with pytest.raises(SystemExit) as ended:
+        ends(error)
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted: every process of the run was ended\n"
