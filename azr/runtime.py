@@ -12,7 +12,7 @@ from pathlib import Path
 from ray.exceptions import RayTaskError
 
 from azr.actor_system import ActorSystem
-from azr.cluster.placement import start_ray
+from azr.cluster.ray_start import start_ray
 from azr.config import Config
 from azr.evaluation.periodic import InRunExam
 from azr.experiment import SelfPlayExperiment

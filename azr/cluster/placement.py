@@ -1,78 +1,23 @@
-"""Where the actors of a run live: one Ray cluster, one placement group, on one node or several."""
+"""Which actor of a run lives where: one placement group on one node or several, and the GPUs of each engine."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import re
-import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 import ray
-from ray.exceptions import AuthenticationError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from azr.config import ClusterConfig, Config, TrainConfig
+from azr.config import Config, TrainConfig
+from azr.errors import UserError
 from azr.hardware import ComputeType, Device, compute_type
 
 SHARE = 0.2
-"""What one actor takes of its bundle's CPU slot and GPU. Policy, critic, reference and engine fit in one bundle.
+"""What one actor takes of its bundle's CPU slot and GPU: policy, critic, reference and engine fit in one bundle.
 The share only steers Ray's scheduling; how much memory each of them takes is decided elsewhere."""
-CPU_SLOTS = 8
-"""CPU slots of a cluster started here: they are bookkeeping, and a machine of any size runs the same actors."""
-
-CONNECT_S = 10.0
-
-
-def start_ray(cluster: ClusterConfig, places: int = 1) -> None:
-    """Join the cluster at `cluster.address`, or start one on this machine. Does nothing when Ray already runs.
-
-    Raises ValueError when no cluster answers at the address, or the one that is there does not take this process in.
-    """
-    if ray.is_initialized():
-        return
-    # Every worker of a run is an actor with a process of its own; idle ones would only slow the start down. A record of
-    # every call, which nobody reads here, would grow with the run.
-    os.environ.update(
-        {
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_prestart_worker_first_driver": "0",
-            "RAY_task_events_report_interval_ms": "0",
-        }
-    )
-    # Says at every start that the cluster wants a token, which Ray makes and uses by itself.
-    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
-    quiet = {"logging_level": logging.WARNING, "log_to_driver": False}
-    if cluster.address is None:
-        slots = max(CPU_SLOTS, places)
-        ray.init(address="local", num_cpus=slots, include_dashboard=False, **quiet)
-        return
-    said = (
-        f"no Ray cluster answers at {cluster.address!r}: run `ray start --head` there first, "
-        "or leave cluster.address out to start one on this machine"
-    )
-    try:
-        if _listens(cluster.address):
-            said = (
-                f"what listens at {cluster.address!r} does not take this process in: RAY_AUTH_MODE, the token "
-                "(RAY_AUTH_TOKEN or ~/.ray/auth_token) and the version of Ray must be those of the cluster's head"
-            )
-        ray.init(address=cluster.address, **quiet)
-    except (OSError, AuthenticationError) as error:
-        raise ValueError(said) from error
-
-
-def _listens(address: str) -> bool:
-    """Whether this is a host and a port; raises OSError when nobody answers there. Ray itself would try for minutes."""
-    if not re.fullmatch(r"[^/]+:\d+", address):
-        return False
-    host, port = address.rsplit(":", 1)
-    socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
-    return True
 
 
 def resolve_device(train: TrainConfig) -> Device:
@@ -101,7 +46,7 @@ class Placement:
     group: PlacementGroup
     device: Device
     dtype: ComputeType
-    """Decided here, once, for trainers and engines must agree wherever they live."""
+    """Decided once, since trainers and engines must agree wherever they live."""
     trainers: tuple[Bundle, ...]
     engines: tuple[tuple[Bundle, ...], ...]
     """Of each engine one bundle per tensor-parallel GPU, all on one node."""
@@ -113,18 +58,18 @@ class Placement:
     async def gpus(self, bundles: Sequence[Bundle]) -> tuple[int, ...]:
         """Numbers of several bundles' GPUs as they are now, for Ray moves bundles whose node has died.
 
-        None for a single bundle, whose GPU Ray gives its actor, and on `cpu`. Raises ValueError when the bundles are no
-        longer on one node.
+        None for a single bundle, whose GPU Ray gives its actor, and on `cpu`. Raises RuntimeError when the bundles are
+        no longer on one node.
         """
         if self.device == "cpu" or len(bundles) == 1:
             return ()
-        found = await _whereabouts(self.group, [bundle.index for bundle in bundles], with_gpu=True)
-        if len({node for node, _ in found}) > 1:
-            raise ValueError(
+        locations = await _locations(self.group, [bundle.index for bundle in bundles], with_gpu=True)
+        if len({node for node, _ in locations}) > 1:
+            raise RuntimeError(
                 f"Ray has moved the {len(bundles)} GPUs of a rollout engine to different nodes: resume the run once "
                 "there is a node with room for all of them"
             )
-        return tuple(gpu for _, gpu in found if gpu is not None)
+        return tuple(gpu for _, gpu in locations if gpu is not None)
 
     def remove(self) -> None:
         """Give the resources back; Ray ends the actors that still live in them."""
@@ -144,7 +89,7 @@ def _options(group: PlacementGroup, index: int, with_gpu: bool) -> dict[str, obj
 async def place(config: Config) -> Placement:
     """Reserve a bundle per data-parallel rank and per engine GPU; the same ones for both when they are colocated.
 
-    Ray takes as few nodes as it can. Raises ValueError, naming what is missing, when the cluster has too little of a
+    Ray takes as few nodes as it can. Raises UserError, naming what is missing, when the cluster has too little of a
     resource, when it is not free within `timeout.start_s` seconds, or when no node has room for all GPUs of
     an engine.
     """
@@ -153,12 +98,12 @@ async def place(config: Config) -> Placement:
     shape = {"CPU": 1.0, "GPU": 1.0} if device == "cuda" else {"CPU": 1.0}
     wanted = {name: amount * count for name, amount in shape.items()}
     if lack := _lack(wanted, ray.cluster_resources()):
-        raise ValueError(
+        raise UserError(
             f"the run needs {lack} in the whole cluster: lower train.data_parallel or rollout.engines, or {_more(lack)}"
         )
     group = placement_group([shape] * count, strategy="PACK")
     try:
-        bundles = await _reserved(group, count, device, config.timeout.start_s, wanted)
+        bundles = await _reserve(group, count, device, config.timeout.start_s, wanted)
         engines = assign_engines(bundles if config.cluster.colocate else bundles[ranks:], config.rollout.engines, width)
     except BaseException:
         remove_placement_group(group)
@@ -166,7 +111,7 @@ async def place(config: Config) -> Placement:
     return Placement(group, device, compute_type(config.train.dtype, device), tuple(bundles[:ranks]), engines)
 
 
-async def _reserved(
+async def _reserve(
     group: PlacementGroup, count: int, device: Device, timeout_s: float, wanted: dict[str, float]
 ) -> list[Bundle]:
     """The bundles once they are there, those of a node side by side."""
@@ -174,7 +119,7 @@ async def _reserved(
         return await asyncio.wait_for(_bundles(group, count, device), timeout_s)
     except TimeoutError as error:
         lack = _lack(wanted, ray.available_resources()) or f"{count} free places for the bundles of a run"
-        raise ValueError(
+        raise UserError(
             f"the driver waited {timeout_s:.0f} s for Ray to reserve what the run needs, {lack} unused: "
             "end the other jobs of this cluster, or raise timeout.start_s"
         ) from error
@@ -182,20 +127,19 @@ async def _reserved(
 
 async def _bundles(group: PlacementGroup, count: int, device: Device) -> list[Bundle]:
     await group.ready()
-    found = await _whereabouts(group, range(count), with_gpu=device == "cuda")
-    bundles = [Bundle(index, node, gpu) for index, (node, gpu) in enumerate(found)]
+    locations = await _locations(group, range(count), with_gpu=device == "cuda")
+    bundles = [Bundle(index, node, gpu) for index, (node, gpu) in enumerate(locations)]
     home = ray.get_runtime_context().get_node_id()
     return sorted(bundles, key=lambda bundle: (bundle.node != home, bundle.node, bundle.gpu or 0, bundle.index))
 
 
-async def _whereabouts(group: PlacementGroup, indices: Iterable[int], with_gpu: bool) -> list[tuple[str, int | None]]:
+async def _locations(group: PlacementGroup, indices: Iterable[int], with_gpu: bool) -> list[tuple[str, int | None]]:
     """Node and GPU of each bundle."""
-    asked = (_where.options(**_options(group, index, with_gpu)).remote() for index in indices)
-    return await asyncio.gather(*asked)
+    return await asyncio.gather(*(_locate.options(**_options(group, index, with_gpu)).remote() for index in indices))
 
 
 @ray.remote(max_retries=3)
-def _where() -> tuple[str, int | None]:
+def _locate() -> tuple[str, int | None]:
     gpus = ray.get_gpu_ids()
     return ray.get_runtime_context().get_node_id(), int(gpus[0]) if gpus else None
 
@@ -203,20 +147,20 @@ def _where() -> tuple[str, int | None]:
 def assign_engines(bundles: Sequence[Bundle], engines: int, width: int) -> tuple[tuple[Bundle, ...], ...]:
     """For each engine `width` bundles of one node; `bundles` must have those of a node side by side.
 
-    Raises ValueError when the nodes cannot hold so many engines.
+    Raises UserError when the nodes cannot hold that many engines.
     """
-    seats = [
-        tuple(own[start : start + width])
+    sets = [
+        tuple(on_node[start : start + width])
         for _, group in groupby(bundles, key=lambda bundle: bundle.node)
-        for own in [list(group)]
-        for start in range(0, len(own) - width + 1, width)
+        for on_node in [list(group)]
+        for start in range(0, len(on_node) - width + 1, width)
     ]
-    if len(seats) < engines:
-        raise ValueError(
+    if len(sets) < engines:
+        raise UserError(
             f"the run needs {engines} times {width} GPUs of one node for its engines, but Ray could reserve only "
-            f"{len(seats)} such sets: lower rollout.tensor_parallel or rollout.engines"
+            f"{len(sets)} such sets: lower rollout.tensor_parallel or rollout.engines"
         )
-    return tuple(seats[:engines])
+    return tuple(sets[:engines])
 
 
 def _lack(wanted: dict[str, float], present: dict[str, float]) -> str:

@@ -29,7 +29,7 @@ def look(address: str) -> Cluster:
     """Joins the cluster and leaves it again. Raises ValueError when none answers there."""
     import ray
 
-    from azr.cluster.placement import start_ray
+    from azr.cluster.ray_start import start_ray
 
     assert not ray.is_initialized(), "it would leave a cluster that somebody uses"
     start_ray(ClusterConfig(address=address))

@@ -13,13 +13,13 @@ import asyncio, json, sys
 import ray
 from ray.cluster_utils import Cluster
 from azr.cluster.placement import place
-from azr.config import ClusterConfig, Config, RolloutConfig, TrainConfig
+from azr.config import Config, RolloutConfig, TimeoutConfig, TrainConfig
 
 taken, nodes = json.loads(sys.argv[1])
 config = Config(
     train=TrainConfig(data_parallel=2, device="cuda"),
     rollout=RolloutConfig(tensor_parallel=2),
-    cluster=ClusterConfig(placement_timeout_s=60),
+    timeout=TimeoutConfig(start_s=60),
 )
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 first = cluster.add_node(num_cpus=2, num_gpus=2, include_dashboard=False)
@@ -44,7 +44,7 @@ async def main():
     cluster.remove_node(first)
     try:
         after = await asyncio.wait_for(placement.gpus(engine), 120)
-    except ValueError as error:
+    except RuntimeError as error:
         after = str(error)
     return [before, alone, after]
 
@@ -64,7 +64,7 @@ finally:
         ([1, 1], 0, "Ray has moved the 2 GPUs of a rollout engine to different nodes: resume the run once "),
     ],
 )
-def test_the_gpus_of_moved_bundles_are_looked_up_anew(nodes: list[int], taken: int, after: set[int] | str) -> None:
+def test_the_gpus_of_moved_bundles_are_looked_up_again(nodes: list[int], taken: int, after: set[int] | str) -> None:
     command = [sys.executable, "-c", PROGRAM, json.dumps([taken, nodes])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]

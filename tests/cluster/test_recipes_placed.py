@@ -45,9 +45,9 @@ async def placed(name):
     found = {
         "device": placement.device,
         "trainers": [[b.node, b.gpu] for b in placement.trainers],
-        "engines": [[[b.node, b.gpu] for b in own] for own in placement.engines],
+        "engines": [[[b.node, b.gpu] for b in bundles] for bundles in placement.engines],
         "roles": [await lives(placement, bundle, roles) for bundle in placement.trainers],
-        "samplers": [await lives(placement, own[0], 1 if roles else 0) for own in placement.engines],
+        "samplers": [await lives(placement, bundles[0], 1 if roles else 0) for bundles in placement.engines],
     }
     placement.remove()
     return found

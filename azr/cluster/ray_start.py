@@ -1,0 +1,65 @@
+"""Starts Ray on this machine, or joins a cluster that is there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+
+import ray
+from ray.exceptions import AuthenticationError
+
+from azr.config import ClusterConfig
+from azr.errors import UserError
+
+CPU_SLOTS = 8
+"""CPU slots of a cluster started here: they are bookkeeping, and a machine of any size runs the same actors."""
+CONNECT_S = 10.0
+
+
+def start_ray(cluster: ClusterConfig, places: int = 1) -> None:
+    """Join the cluster at `cluster.address`, or start one on this machine. Does nothing when Ray already runs.
+
+    Raises UserError when no cluster answers at the address, or the one that is there does not take this process in.
+    """
+    if ray.is_initialized():
+        return
+    # Every worker of a run is an actor with a process of its own; idle ones would only slow the start down. A record of
+    # every call, which is not read here, would grow with the run.
+    os.environ.update(
+        {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_prestart_worker_first_driver": "0",
+            "RAY_task_events_report_interval_ms": "0",
+        }
+    )
+    # Says at every start that the cluster wants a token, which Ray makes and uses by itself.
+    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
+    quiet = {"logging_level": logging.WARNING, "log_to_driver": False}
+    if cluster.address is None:
+        slots = max(CPU_SLOTS, places)
+        ray.init(address="local", num_cpus=slots, include_dashboard=False, **quiet)
+        return
+    problem = (
+        f"no Ray cluster answers at {cluster.address!r}: run `ray start --head` there first, "
+        "or leave cluster.address out to start one on this machine"
+    )
+    try:
+        if _listens(cluster.address):
+            problem = (
+                f"what listens at {cluster.address!r} does not take this process in: RAY_AUTH_MODE, the token "
+                "(RAY_AUTH_TOKEN or ~/.ray/auth_token) and the version of Ray must be those of the cluster's head"
+            )
+        ray.init(address=cluster.address, **quiet)
+    except (OSError, AuthenticationError) as error:
+        raise UserError(problem) from error
+
+
+def _listens(address: str) -> bool:
+    """Whether this is a host and a port; OSError when nothing answers there. Ray itself would try for minutes."""
+    if not re.fullmatch(r"[^/]+:\d+", address):
+        return False
+    host, port = address.rsplit(":", 1)
+    socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    return True
