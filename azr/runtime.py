@@ -1,13 +1,13 @@
-"""A run from its config to its end: started, put back where it was, played, saved, started anew, stopped."""
+"""A run from its config to its end: start it or put it back where it was, play, save, restart, stop."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 from ray.exceptions import RayTaskError
 
@@ -16,15 +16,15 @@ from azr.cluster.ray_start import start_ray
 from azr.config import Config
 from azr.evaluation.periodic import InRunExam
 from azr.experiment import SelfPlayExperiment
-from azr.runs.checkpoint_store import CheckpointStore
-from azr.runs.checkpointer import Saver
-from azr.runs.display import Progress, open_progress
-from azr.runs.resume import Resumption, find
-from azr.runs.run_dir import RunDirectory, folder, write_config
-from azr.runs.run_logger import Tracker
-from azr.runs.run_state import BEGINNING, Point
+from azr.runs.checkpoint_store import CheckpointStore, Staging
+from azr.runs.checkpointer import AsyncCheckpointer
+from azr.runs.progress import Progress, open_progress
+from azr.runs.resume import ResumeState, find_checkpoint
+from azr.runs.run_dir import RunDirectory, run_path, write_config
+from azr.runs.run_logger import RunLogger
+from azr.runs.run_state import INITIAL, RunState
 from azr.runs.sinks import read_tasks
-from azr.runs.stop_signal import Interrupt, Stopped
+from azr.runs.stop_signal import StopRequested, StopSignal
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.train.learner import Learner
@@ -34,8 +34,8 @@ TRAINERS = "trainers"
 """Folder in a checkpoint: weights, optimisers and random states of policy and critic."""
 POLICY = "policy"
 """Folder in a checkpoint: the policy as Hugging Face's libraries read it."""
-FUTILE_DEATHS = 3
-"""Deaths of trainers in a row, without a step done in between, that a run puts up with."""
+MAX_RESTARTS_WITHOUT_PROGRESS = 2
+"""Restarts in a row after the death of a trainer, without a checkpoint in between; the next death ends the run."""
 
 log = logging.getLogger(__name__)
 
@@ -43,145 +43,146 @@ log = logging.getLogger(__name__)
 class Driver:
     """One run, or its continuation."""
 
-    def __init__(self, config: Config, resumption: Resumption | None = None) -> None:
-        """``resumption``: where a run that exists goes on, from `azr.runs.resume.find`."""
+    def __init__(self, config: Config, resume: ResumeState | None = None) -> None:
+        """``resume``: where a run that exists goes on, from `azr.runs.resume.find_checkpoint`."""
         self._config = config
         self._codec = PromptCodec.load(config.model)
         self._exam = InRunExam(config, self._codec)
-        self._resumption = resumption
-        self._interrupt = Interrupt()
-        self._store = CheckpointStore(RunDirectory(folder(config.run)).checkpoints, config.checkpoint.keep)
+        self._resume = resume
+        self._stop_signal = StopSignal()
+        self._run = RunDirectory(run_path(config.run))
+        self._store = CheckpointStore(self._run.checkpoints, config.checkpoint.keep)
 
     async def run(self) -> None:
         """Starts everything, runs the experiment, and ends what it started.
 
-        When a trainer's process dies, everything is started anew and goes on from the last checkpoint.
+        When a trainer's process dies, everything is restarted and goes on from the last checkpoint.
 
-        Raises ValueError for what a user can mend, TimeoutError when somebody waited too long for somebody, OSError
-        when the end could not be saved, and Stopped after a signal; in each case nothing is left running, and unless
-        the system was up nothing was written.
+        Raises UserError for a user's mistake, TimeoutError when a wait passed its deadline, OSError when the last step
+        could not be saved, and StopRequested after a signal; in each case nothing is left running, and unless
+        the actors were up nothing was written.
         """
         progress = open_progress()
         try:
-            with progress.showing_warnings(), self._interrupt.listening(progress.note):
-                await self._run(progress)
+            with progress.showing_warnings(), self._stop_signal.listening(progress.log):
+                await self._run_with_restarts(progress)
         except RayTaskError as error:
-            # Ray wraps what an actor raised; the driver's reader wants the mistake, not the way it came.
+            # Ray wraps what an actor raised; the driver's reader wants the error, not the way it came.
             raise error.cause from error
         finally:
             progress.close()
 
-    async def _run(self, progress: Progress) -> None:
-        resumption, futile = self._resumption, 0
+    async def _run_with_restarts(self, progress: Progress) -> None:
+        resume, futile = self._resume, 0
         while True:
-            began_at = resumption.point.step if resumption else 0
+            started_at = resume.state.step if resume else 0
             try:
-                return await self._attempt(progress, resumption)
+                return await self._attempt(progress, resume)
             except RankDied as death:
-                if not RunDirectory(folder(self._config.run)).config.exists():
+                if not self._run.config.exists():
                     raise
-                resumption = find(self._config, None)
-                futile = 0 if resumption.point.step > began_at else futile + 1
-                if futile == FUTILE_DEATHS:
+                resume = await asyncio.to_thread(find_checkpoint, self._config, None)
+                futile = 0 if resume.state.step > started_at else futile + 1
+                if futile > MAX_RESTARTS_WITHOUT_PROGRESS:
                     raise
-                log.warning("%s; everything is started anew", _first_line(death))
+                log.warning("%s; everything is restarted", str(death).splitlines()[0])
 
-    async def _attempt(self, progress: Progress, resumption: Resumption | None) -> None:
-        point = resumption.point if resumption else BEGINNING
-        began = time.monotonic() - point.elapsed_s
-        progress.start(self._config.run.steps, point.step + 1, self._config.run.max_minutes, point.elapsed_s)
+    async def _attempt(self, progress: Progress, resume: ResumeState | None) -> None:
+        state = resume.state if resume else INITIAL
+        started = time.monotonic() - state.elapsed_s
+        progress.start(self._config.run.steps, state.step + 1, self._config.run.max_minutes, state.elapsed_s)
         with progress.busy("start Ray"):
             start_ray(self._config.cluster, self._config.num_gpus)
         # Ray's own handler of SIGTERM, which it has just installed, would abort the process.
-        self._interrupt.listen()
-        system = await self._interrupt.unless_asked(ActorSystem.start(self._config, progress.busy))
+        self._stop_signal.install_handlers()
+        system = await self._stop_signal.cancel_on_stop(ActorSystem.start(self._config, progress.busy))
         try:
-            if point.step:
-                await self._restore(system, point.step)
-            with self._records(progress, resumption) as tracker:
-                experiment = self._experiment(system, tracker, point.step, lambda: time.monotonic() - began)
-                progress.note(f"networks compute in {system.placement.dtype}")
-                progress.note(f"model-written code runs behind {system.executor.walls}")
-                await self._play(experiment)
+            if state.step:
+                await self._load_checkpoint(system, state.step)
+            async with self._open_logger(progress, resume) as logger:
+                progress.log(f"networks compute in {system.placement.dtype}")
+                progress.log(f"model-written code runs behind {system.executor.walls}")
+                await self._play(self._experiment(system, logger, state.step, lambda: time.monotonic() - started))
         finally:
             await system.stop()
 
-    async def _restore(self, system: ActorSystem, step: int) -> None:
-        place = str((self._store.path(step) / TRAINERS).absolute())
-        for role in _trained(system):
-            await role.call("load_checkpoint", place, timeout_s=self._config.timeout.train_s, to="load their state")
-
-    @contextmanager
-    def _records(self, progress: Progress, resumption: Resumption | None) -> Iterator[Tracker]:
-        """The run directory, new or as it was; what came after the step that the run goes on from is taken away."""
-        if resumption is None:
-            tracker = Tracker.create(self._config, progress)
+    @asynccontextmanager
+    async def _open_logger(self, progress: Progress, resume: ResumeState | None) -> AsyncIterator[RunLogger]:
+        """Of a new run directory, or of one that is taken back to the step that the run goes on from."""
+        if resume is None:
+            logger = RunLogger.create(self._config, progress)
         else:
-            point = resumption.point
-            tracker = Tracker.reopen(self._config, progress, point.step, point.position)
+            state = resume.state
+            logger = await asyncio.to_thread(RunLogger.reopen, self._config, progress, state.step, state.offsets)
         try:
-            if resumption is not None:
-                self._store.forget_after(resumption.point.step)
-                for note in resumption.notes:
-                    progress.note(note)
-            yield tracker
-        except (Stopped, RankDied):
+            if resume is not None:
+                await asyncio.to_thread(self._store.delete_after, resume.state.step)
+                for note in resume.notes:
+                    progress.log(note)
+            yield logger
+        except (StopRequested, RankDied):
             raise
         except Exception:
             log.exception("the run ended early")
             raise
         finally:
-            tracker.close()
+            logger.close()
 
     def _experiment(
-        self, system: ActorSystem, tracker: Tracker, done: int, elapsed_s: Callable[[], float]
+        self, system: ActorSystem, logger: RunLogger, done: int, elapsed_s: Callable[[], float]
     ) -> SelfPlayExperiment:
         config, play = self._config, self._config.selfplay
         buffer = TaskBuffer(play.kinds, exam=self._exam.programs)
-        buffer.refill(read_tasks(tracker.run.tasks))
-        fill = partial(self._fill, system, tracker.run, elapsed_s)
+        buffer.refill(read_tasks(self._run.tasks))
+        write = partial(self._save_checkpoint, system, logger, elapsed_s)
         return SelfPlayExperiment(
             config=config,
             codec=self._codec,
             exam=self._exam,
             buffer=buffer,
             system=system,
-            learner=Learner(config, system.policy, system.critic, system.reference, tracker.phase),
-            tracker=tracker,
-            saver=Saver(self._store, config.checkpoint.every, fill, tracker.progress.note, done),
-            interrupt=self._interrupt,
+            learner=Learner(config, system.policy, system.critic, system.reference, logger.phase),
+            logger=logger,
+            checkpointer=AsyncCheckpointer(self._store, config.checkpoint.every, write, logger.progress.log, done),
+            stop_signal=self._stop_signal,
             elapsed_s=elapsed_s,
         )
 
     async def _play(self, experiment: SelfPlayExperiment) -> None:
+        checkpointer = experiment.checkpointer
         try:
-            if experiment.saver.done:
-                await experiment.system.weights.push(version=experiment.saver.done)
+            if checkpointer.done:
+                await experiment.system.weights.push(version=checkpointer.done)
             await experiment.run()
-            await experiment.saver.finish_last()
-            experiment.tracker.finish()
-        except Stopped:
-            await experiment.saver.finish_last()
+            await checkpointer.finish_last()
+            experiment.logger.finish()
+        except StopRequested:
+            await checkpointer.finish_last()
             raise
         finally:
-            await experiment.saver.cancel()
+            await checkpointer.cancel()
 
-    async def _fill(
-        self, system: ActorSystem, run: RunDirectory, elapsed_s: Callable[[], float], step: int, draft: Path
+    async def _load_checkpoint(self, system: ActorSystem, step: int) -> None:
+        folder = str((self._store.path(step) / TRAINERS).absolute())
+        for group in _trained(system):
+            await group.call("load_checkpoint", folder, timeout_s=self._config.timeout.train_s, to="load their state")
+
+    async def _save_checkpoint(
+        self, system: ActorSystem, logger: RunLogger, elapsed_s: Callable[[], float], step: int, staging: Staging
     ) -> None:
         """Writes a checkpoint. Logs and weights stay as they are meanwhile."""
-        Point(step=step, elapsed_s=elapsed_s(), position=run.position()).write(draft)
-        write_config(self._config, draft / run.config.name)
-        (draft / TRAINERS).mkdir()
-        place, timeout_s = draft.absolute(), self._config.timeout.train_s
-        for role in _trained(system):
-            await role.call("save_checkpoint", str(place / TRAINERS), timeout_s=timeout_s, to="save their state")
-        await system.policy.call("save_hf", str(place / POLICY), timeout_s=timeout_s, to="save the model")
+        folder, deadline_s = staging.folder, self._config.timeout.train_s
+        RunState(step=step, elapsed_s=elapsed_s(), offsets=logger.offsets()).write(folder)
+        write_config(self._config, folder / self._run.config.name)
+        await asyncio.to_thread(logger.sync)
+        trainers, policy = folder / TRAINERS, folder / POLICY
+        trainers.mkdir()
+        for group in _trained(system):
+            doing = "save their state"
+            staging.written.extend(await group.call("save_checkpoint", str(trainers), timeout_s=deadline_s, to=doing))
+        by_rank = await system.policy.call("save_hf", str(policy), timeout_s=deadline_s, to="save the model")
+        staging.written.extend(file for files in by_rank for file in files)
 
 
 def _trained(system: ActorSystem) -> list[WorkerGroup]:
-    return [role for role in (system.policy, system.critic) if role is not None]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
+    return [group for group in (system.policy, system.critic) if group is not None]

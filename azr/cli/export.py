@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from azr.cli.options import Parser, whole
-from azr.runs.export import source, write
+from azr.runs.export import export, find_source
 
 
 def main(argv: Sequence[str]) -> int:
@@ -22,8 +22,8 @@ def main(argv: Sequence[str]) -> int:
         help="remove: the tags <think> and </think> become plain text for the tokenizer, which Qwen3 base models need",
     )
     options = parser.parse(argv)
-    found = source.find(options.run, options.step)
-    size = write.export(found, options.out, remove_think_tokens=options.think_tokens == "remove")
-    whose = f"{options.run}" if found.step is None else f"step {found.step} of {options.run}"
-    print(f"{whose} is now in {options.out}, {size / 1e6:.1f} MB")
+    source = find_source(options.run, options.step)
+    nbytes = export(source, options.out, remove_think_tokens=options.think_tokens == "remove")
+    whose = f"{options.run}" if source.step is None else f"step {source.step} of {options.run}"
+    print(f"{whose} is now in {options.out}, {nbytes / 1e6:.1f} MB")
     return 0

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
@@ -23,10 +23,10 @@ from azr.config_tree import Knob, from_yaml, knobs, leaves, override, to_tree
 from azr.errors import UserError
 from azr.plan import planner
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
-from azr.runs.config_changes import differences
-from azr.runs.resume import LATEST, Resumption, find, named
-from azr.runs.run_dir import folder
-from azr.runs.stop_signal import Stopped
+from azr.runs.checkpoint_store import Verify
+from azr.runs.resume import LATEST, ResumeState, config_changes, find_checkpoint, resolve_run
+from azr.runs.run_dir import run_path
+from azr.runs.stop_signal import StopRequested
 
 USAGE = "usage: azr run CONFIG.yaml [--dry-run] [--resume [RUN]] [--section.knob value ...]"
 _INTERRUPTED = 130
@@ -40,6 +40,8 @@ class CommandLine:
     dry_run: bool
     resume: str | None
     """What ``--resume`` names; `LATEST` when it names nothing."""
+    verify: Verify
+    """How the checkpoint is verified that the run goes on from."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,14 +73,14 @@ def _start(default: Config, argv: Sequence[str]) -> int:
     preflight.check(command.config)
     if command.dry_run:
         return _dry_run(command)
-    config, resumption = resumed(command.config, command.resume)
+    config, resumption = resumed(command.config, command.resume, command.verify)
     preflight.check_surroundings(config, resumed=resumption is not None)
     from azr.runtime import Driver
 
     try:
         asyncio.run(Driver(config, resumption).run())
-    except Stopped as stopped:
-        begun = (folder(config.run) / "config.yaml").exists()
+    except StopRequested as stopped:
+        begun = (run_path(config.run) / "config.yaml").exists()
         left = "what was done is saved, and --resume goes on from there" if begun else "nothing had been done yet"
         print(f"{stopped}: {left}", file=sys.stderr)
         return stopped.exit_code
@@ -92,7 +94,7 @@ def _dry_run(command: CommandLine) -> int:
     """Prints config and plan, then raises UserError where the run would be refused or does not fit."""
     config, resumption = command.config, None
     try:
-        config, resumption = resumed(config, command.resume)
+        config, resumption = resumed(config, command.resume, command.verify)
     finally:
         print(describe(config), flush=True)
     for note in resumption.notes if resumption is not None else ():
@@ -103,7 +105,7 @@ def _dry_run(command: CommandLine) -> int:
     return 0
 
 
-def resumed(config: Config, where: str | None) -> tuple[Config, Resumption | None]:
+def resumed(config: Config, where: str | None, level: Verify = "headers") -> tuple[Config, ResumeState | None]:
     """The config with the place of the run that ``--resume`` names, and where that run goes on.
 
     Raises:
@@ -111,12 +113,12 @@ def resumed(config: Config, where: str | None) -> tuple[Config, Resumption | Non
     """
     if where is None:
         return config, None
-    run, step = named(config.run, where)
+    run, step = resolve_run(config.run, where)
     config = dataclasses.replace(config, run=run)
-    changes = differences(read_config(str(folder(run) / "config.yaml")), config)
-    found = find(config, step)
-    notes = tuple(f"changed: {change}" for change in changes) + found.notes
-    return config, dataclasses.replace(found, notes=notes)
+    changes = config_changes(read_config(str(run_path(run) / "config.yaml")), config)
+    state = find_checkpoint(config, step, level)
+    notes = tuple(f"changed: {change}" for change in changes) + state.notes
+    return config, dataclasses.replace(state, notes=notes)
 
 
 def parse(default: Config, argv: Sequence[str]) -> CommandLine:
@@ -129,7 +131,7 @@ def parse(default: Config, argv: Sequence[str]) -> CommandLine:
     own, about_knobs = split(argv)
     options = _parser(default).parse(own, knob_options())
     config = override(default, overrides(about_knobs))
-    return CommandLine(config=config, dry_run=options.dry_run, resume=options.resume)
+    return CommandLine(config=config, dry_run=options.dry_run, resume=options.resume, verify=options.verify)
 
 
 def _parser(default: Config) -> Parser:
@@ -139,6 +141,8 @@ def _parser(default: Config) -> Parser:
         "anything, print the resolved config and the plan, and exit")  # fmt: skip
     parser.add_argument("--resume", nargs="?", const=LATEST, metavar="RUN", help="go on with the run of this name from "
         "its newest complete checkpoint; or name a run or a checkpoint by its folder")  # fmt: skip
+    parser.add_argument("--verify", choices=get_args(Verify), default="headers", help="with --resume: look at sizes "
+        "and headers of the checkpoint's large files, or read all of them and compare digests")  # fmt: skip
     return parser
 
 

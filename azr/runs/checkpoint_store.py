@@ -1,27 +1,50 @@
-"""The checkpoints of one run: one folder per step, complete or not there."""
+"""The checkpoints of one run on disk: a folder per step with a manifest of its files, complete or not there."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from azr.runs import manifest
-from azr.runs.manifest import Damaged
+from safetensors import SafetensorError, safe_open
 
-MARK = "KEEP"
+from azr.hashed_files import HashedFile, hash_file, sync
+
+MANIFEST = "manifest.json"
+PIN_FILE = "KEEP"
 """A file of this name in a checkpoint's folder protects it from pruning."""
+Verify = Literal["headers", "full"]
+"""How a checkpoint is verified: by the size of every file, the header of every safetensors file and the content of all
+others, which are small; or by the content of every file."""
 _STEP = re.compile(r"step_(\d{6,})")
-_DRAFT = ".draft_"
+_STAGING = ".draft_"
+_WEIGHTS = ".safetensors"
+
+
+class CorruptCheckpoint(Exception):
+    """A file of a checkpoint is not what was written; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """A checkpoint that is being written."""
+
+    folder: Path
+    """Absolute."""
+    written: list[HashedFile] = field(default_factory=list)
+    """Files that were hashed while they were written; the manifest takes their digests from here."""
 
 
 class CheckpointStore:
-    """Folders ``step_000010`` below one folder, of which the newest ``keep`` stay, and any with a mark."""
+    """Folders ``step_000010`` below one folder, of which the newest ``keep`` stay, and any that is pinned."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         assert keep >= 1, "the newest checkpoint always stays"
@@ -35,54 +58,55 @@ class CheckpointStore:
         """Steps with a checkpoint, damaged or not, oldest first."""
         return sorted(step for path in self._folder.iterdir() if (step := step_of(path)) >= 0)
 
-    def newest(self, warn: Callable[[str], None]) -> int | None:
-        """The newest step whose checkpoint is whole; ``warn`` hears of every damaged one that is passed over."""
+    def newest(self, warn: Callable[[str], None], level: Verify = "headers") -> int | None:
+        """The newest step with a sound checkpoint; ``warn`` gets a line for every damaged one that is passed over."""
         for step in reversed(self.steps()):
             try:
-                manifest.check(self.path(step))
-            except Damaged as damage:
+                verify(self.path(step), level)
+            except CorruptCheckpoint as damage:
                 warn(f"the checkpoint of step {step} is not used: {damage}")
             else:
                 return step
         return None
 
     @asynccontextmanager
-    async def draft(self, step: int) -> AsyncIterator[Path]:
+    async def stage(self, step: int) -> AsyncIterator[Staging]:
         """A folder to fill; leaving the context commits it as the step's checkpoint and prunes old ones.
 
         After an error nothing of it is left, and what was there stays. Raises OSError when the disk is full.
         """
-        self.clear_drafts()
-        draft = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=self._folder))
+        await asyncio.to_thread(self.clear_staging)
+        staging = Staging(Path(tempfile.mkdtemp(prefix=_STAGING, dir=self._folder)).absolute())
         try:
-            draft.chmod(0o755)
-            yield draft
-            await asyncio.to_thread(self._commit, draft, self.path(step))
+            staging.folder.chmod(0o755)
+            yield staging
+            await asyncio.to_thread(self._commit, staging, self.path(step))
         except BaseException:
-            await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, staging.folder, ignore_errors=True)
             raise
 
-    def forget_after(self, step: int) -> None:
+    def delete_after(self, step: int) -> None:
         """Removes checkpoints of later steps: the run goes on from this one."""
         for later in self.steps():
             if later > step:
                 _remove(self.path(later))
 
-    def clear_drafts(self) -> None:
+    def clear_staging(self) -> None:
         """Removes what a killed process left half-written."""
-        for left in self._folder.glob(f"{_DRAFT}*"):
+        for left in self._folder.glob(f"{_STAGING}*"):
             shutil.rmtree(left)
 
-    def _commit(self, draft: Path, path: Path) -> None:
-        manifest.write(draft)
+    def _commit(self, staging: Staging, path: Path) -> None:
+        _write_manifest(staging)
         if path.exists():
             _remove(path)
-        os.rename(draft, path)
+        os.rename(staging.folder, path)
+        sync(self._folder)
         self._prune()
 
     def _prune(self) -> None:
         for step in self.steps()[: -self._keep]:
-            if not (self.path(step) / MARK).exists():
+            if not (self.path(step) / PIN_FILE).exists():
                 _remove(self.path(step))
 
 
@@ -92,8 +116,60 @@ def step_of(path: Path) -> int:
     return int(match[1]) if match else -1
 
 
+def verify(folder: Path, level: Verify) -> None:
+    """Compares a checkpoint with its manifest.
+
+    Raises:
+        CorruptCheckpoint: a file is missing, cut off or altered, or there is no manifest that can be read.
+    """
+    path = folder / MANIFEST
+    try:
+        entries = json.loads(path.read_text())["files"].items()
+        expected = {name: (entry["bytes"], entry["blake3"]) for name, entry in entries}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptCheckpoint(f"{path} cannot be read") from error
+    for name, (nbytes, digest) in expected.items():
+        file = folder / name
+        if not file.is_file():
+            raise CorruptCheckpoint(f"{file} is missing")
+        if file.stat().st_size != nbytes:
+            raise CorruptCheckpoint(f"{file} has {file.stat().st_size} bytes instead of {nbytes}")
+        if file.suffix == _WEIGHTS:
+            _check_header(file)
+        if (level == "full" or file.suffix != _WEIGHTS) and hash_file(file).digest != digest:
+            raise CorruptCheckpoint(f"{file} has another content than was written")
+
+
+def _check_header(file: Path) -> None:
+    """Opening a safetensors file compares every tensor's type, shape and place with the file's size."""
+    try:
+        with safe_open(file, framework="numpy"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise CorruptCheckpoint(f"{file} has a damaged header ({error})") from error
+
+
+def _write_manifest(staging: Staging) -> None:
+    """Lists everything in the folder, and makes sure that all of it is on the disk."""
+    written = {Path(file.path): file for file in staging.written}
+    files = {}
+    for path in sorted(path for path in staging.folder.rglob("*") if path.is_file()):
+        file = written.pop(path, None) or hash_file(path)
+        if path.stat().st_size != file.nbytes:
+            raise OSError(f"{path} has {path.stat().st_size} bytes and not the {file.nbytes} that were written")
+        files[str(path.relative_to(staging.folder))] = {"bytes": file.nbytes, "blake3": file.digest}
+        sync(path)
+    if written:
+        raise OSError(f"{next(iter(written))} was written, but not where the driver looks: all nodes must share it")
+    manifest = staging.folder / MANIFEST
+    manifest.write_text(json.dumps({"files": files}, indent=1) + "\n")
+    sync(manifest)
+    for folder in (staging.folder, *(inner for inner in staging.folder.rglob("*") if inner.is_dir())):
+        sync(folder)
+
+
 def _remove(path: Path) -> None:
-    """By way of a draft's name, so that a kill in the middle leaves no half checkpoint."""
-    doomed = path.with_name(f"{_DRAFT}{path.name}")
+    """By way of a staging folder's name, so that a kill meanwhile leaves no half checkpoint."""
+    doomed = path.with_name(f"{_STAGING}{path.name}")
     os.rename(path, doomed)
     shutil.rmtree(doomed)

@@ -5,42 +5,43 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
-from azr.runs.checkpoint_store import CheckpointStore
+from azr.runs.checkpoint_store import CheckpointStore, Staging
 
-Fill = Callable[[int, Path], Awaitable[None]]
+WriteFn = Callable[[int, Staging], Awaitable[None]]
 """Writes all there is after a step into a folder. Raises OSError when the disk is full."""
 
 
-class Saver:
+class AsyncCheckpointer:
     """Knows which step was done last and which was saved; writes at most one checkpoint at a time."""
 
-    def __init__(self, store: CheckpointStore, every: int, fill: Fill, note: Callable[[str], None], done: int) -> None:
-        """``note`` hears of a checkpoint that could not be saved; ``done`` is the step that the run goes on from."""
-        self._store, self._every, self._fill, self._note = store, every, fill, note
+    def __init__(
+        self, store: CheckpointStore, every: int, write: WriteFn, log: Callable[[str], None], done: int
+    ) -> None:
+        """``log`` gets a line for a checkpoint that could not be saved; ``done`` is the step the run goes on from."""
+        self._store, self._every, self._write, self._log = store, every, write, log
         self._saving: asyncio.Task[None] | None = None
         self.done = self.saved = done
         self.seconds: float | None = None
         """What the last checkpoint took, most of it beside other work; None before the first."""
 
     def step_done(self, step: int) -> None:
-        """Begins to save if a checkpoint is due. Nobody may change anything until `finish` has returned."""
+        """Begins to save if a checkpoint is due. Nothing of it may change until `finish` has returned."""
         self.done = step
         if self._every and step % self._every == 0:
-            self._begin()
+            self._start()
 
     async def finish(self) -> None:
         """Waits for the checkpoint that is being written, if one is.
 
-        One that cannot be written costs a note and nothing else: the one before it is still there.
+        One that cannot be written costs a line in the log and nothing else: the one before it is still there.
         """
         if self._saving is None:
             return
         try:
             await self._saving
         except OSError as error:
-            self._note(f"no checkpoint of step {self.done} was saved, and the run goes on: {error}")
+            self._log(f"no checkpoint of step {self.done} was saved, and the run goes on: {error}")
         finally:
             self._saving = None
 
@@ -48,7 +49,7 @@ class Saver:
         """Makes sure that the last step done is saved. Raises OSError when it cannot be."""
         await self.finish()
         if self.saved != self.done:
-            self._begin()
+            self._start()
             await self.finish()
         if self.saved != self.done:
             raise OSError(f"step {self.done} could not be saved; the last checkpoint is of step {self.saved}")
@@ -60,12 +61,12 @@ class Saver:
             await asyncio.wait([self._saving])
             self._saving = None
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         assert self._saving is None, "finish the last checkpoint first"
         self._saving = asyncio.create_task(self._save(self.done))
 
     async def _save(self, step: int) -> None:
-        began = time.monotonic()
-        async with self._store.draft(step) as folder:
-            await self._fill(step, folder)
-        self.saved, self.seconds = step, time.monotonic() - began
+        started = time.monotonic()
+        async with self._store.stage(step) as staging:
+            await self._write(step, staging)
+        self.saved, self.seconds = step, time.monotonic() - started

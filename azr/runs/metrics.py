@@ -1,4 +1,4 @@
-"""From what happened in a step to one flat dict of numbers. A quantity that was not measured has no key.
+"""One flat dict of numbers from what happened in a step. A quantity that was not measured has no key.
 
 Names are paths: ``<kind>/<role>/<quantity>``, or ``<part>/<quantity>`` for what concerns the whole step.
 """
@@ -15,8 +15,8 @@ from azr.tasks.base import RejectReason
 
 Value = float | int | list[int]
 Metrics = dict[str, Value]
-EXAM = "exam/"
-"""Begins the names of exam results; see `azr.evaluation.result.metrics`."""
+EVAL = "eval/"
+"""Begins the names of evaluation results; see `azr.evaluation`."""
 
 
 class ProposalCounts(Protocol):
@@ -42,8 +42,8 @@ def step_metrics(
 ) -> Metrics:
     """Everything known about a step.
 
-    ``parts`` holds what others measured, e.g. ``{"policy": {"loss": 0.1}, "seconds": {"solve": 3.2}}``; a value of
-    None was not measured and is left out.
+    ``parts`` holds other measurements, e.g. ``{"policy": {"loss": 0.1}, "seconds": {"solve": 3.2}}``; a value of None
+    was not measured and is left out.
     """
     metrics = trajectory_metrics(trajectories)
     for kind, funnel in funnels.items():
@@ -62,11 +62,11 @@ def trajectory_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     for trajectory in trajectories:
         players[f"{trajectory.kind}/{trajectory.role}"].append(trajectory)
     metrics: Metrics = {}
-    for player, own in sorted(players.items()):
-        completions = [trajectory.completion for trajectory in own]
-        graded = [trajectory.accuracy for trajectory in own if trajectory.accuracy is not None]
-        metrics[f"{player}/trajectories"] = len(own)
-        metrics[f"{player}/reward"] = _mean([trajectory.reward for trajectory in own])
+    for player, played in sorted(players.items()):
+        completions = [trajectory.completion for trajectory in played]
+        graded = [trajectory.accuracy for trajectory in played if trajectory.accuracy is not None]
+        metrics[f"{player}/trajectories"] = len(played)
+        metrics[f"{player}/reward"] = _mean([trajectory.reward for trajectory in played])
         metrics[f"{player}/response_length"] = _mean([len(c.response_ids) for c in completions])
         metrics[f"{player}/truncated"] = _mean([c.finish_reason is FinishReason.LENGTH for c in completions])
         if graded:
@@ -115,22 +115,22 @@ def valid_rate(metrics: Metrics) -> float | None:
 def solve_rates(metrics: Metrics) -> dict[str, float]:
     """Solver accuracy of every kind that was played."""
     suffix = "/solver/accuracy"
-    return {name.removesuffix(suffix): number(metrics, name) for name in metrics if name.endswith(suffix)}
+    return {name.removesuffix(suffix): scalar(metrics, name) for name in metrics if name.endswith(suffix)}
 
 
-def has_exam(metrics: Metrics) -> bool:
-    """Whether there was an exam after the step."""
-    return any(name.startswith(EXAM) for name in metrics)
+def has_eval(metrics: Metrics) -> bool:
+    """Whether there was an evaluation after the step."""
+    return any(name.startswith(EVAL) for name in metrics)
 
 
-def exam_accuracies(metrics: Metrics) -> dict[str, float]:
-    """Exam accuracy at temperature 1 of every kind, and of all kinds under ``mean``."""
-    own = [name.removeprefix(EXAM).split("/") for name in metrics if name.startswith(EXAM)]
-    kinds = [path[0] for path in own if path[1:] == ["accuracy"]]
-    return {kind: number(metrics, f"{EXAM}{kind}/accuracy") for kind in kinds}
+def eval_accuracies(metrics: Metrics) -> dict[str, float]:
+    """Accuracy in the evaluation at temperature 1 of every kind, and of all kinds under ``mean``."""
+    paths = [name.removeprefix(EVAL).split("/") for name in metrics if name.startswith(EVAL)]
+    kinds = [path[0] for path in paths if path[1:] == ["accuracy"]]
+    return {kind: scalar(metrics, f"{EVAL}{kind}/accuracy") for kind in kinds}
 
 
-def number(metrics: Metrics, name: str) -> float:
+def scalar(metrics: Metrics, name: str) -> float:
     """A metric that is a single number."""
     value = metrics[name]
     assert not isinstance(value, list)
@@ -141,18 +141,18 @@ def check_finite(step: int, metrics: Metrics) -> None:
     """Stops a run that has diverged before its numbers are written.
 
     Raises:
-        ValueError: a metric is NaN or infinite.
+        RuntimeError: a metric is NaN or infinite.
     """
     for name, value in metrics.items():
         if not isinstance(value, list) and not math.isfinite(value):
-            raise ValueError(
+            raise RuntimeError(
                 f"{name} is {value} in step {step}, so training has diverged: lower the learning rate or "
                 "train.grad_clip, or set train.dtype to float32."
             )
 
 
 def _total(metrics: Metrics, suffix: str) -> float:
-    return sum(number(metrics, name) for name in metrics if name.endswith(suffix))
+    return sum(scalar(metrics, name) for name in metrics if name.endswith(suffix))
 
 
 def _mean(values: Sequence[float]) -> float:

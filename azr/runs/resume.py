@@ -1,4 +1,4 @@
-"""Finds where a run goes on, before anything is started."""
+"""Finds where a run goes on and with which changes of its config, before anything is started."""
 
 from __future__ import annotations
 
@@ -6,79 +6,105 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from azr.config import Config, RunConfig
-from azr.runs import manifest
-from azr.runs.checkpoint_store import CheckpointStore, step_of
-from azr.runs.manifest import Damaged
-from azr.runs.run_dir import RunDirectory, folder
-from azr.runs.run_state import BEGINNING, Point, code_version
+from azr.config_tree import leaves
+from azr.errors import UserError
+from azr.runs.checkpoint_store import CheckpointStore, CorruptCheckpoint, Verify, step_of, verify
+from azr.runs.run_dir import RunDirectory, run_path
+from azr.runs.run_state import INITIAL, RunState, code_version
 
 LATEST = "latest"
+FIXED = ("model.", "selfplay.kinds")
+"""Knobs, or beginnings of their names, that the saved weights and tasks are made for."""
+_PLACE = ("run.name", "run.root")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resumption:
+class ResumeState:
     """A run that goes on."""
 
     run: RunConfig
     """With the name and place of the run; the rest is the caller's."""
-    point: Point
+    state: RunState
     notes: tuple[str, ...]
     """What a person should know about it."""
 
 
-def named(run: RunConfig, where: str) -> tuple[RunConfig, int | None]:
+def resolve_run(run: RunConfig, where: str) -> tuple[RunConfig, int | None]:
     """The run that ``--resume where`` speaks of, and the step if it names one.
 
     ``where`` is ``latest``, a run directory, or the folder of one of its checkpoints.
 
     Raises:
-        ValueError: there is no such run.
+        UserError: there is no such run.
     """
+    step = None
     if where == LATEST:
-        place, step = folder(run), None
+        place = run_path(run)
     else:
         place = Path(where)
-        step = None if (own := step_of(place)) < 0 else own
-        if step is not None:
-            place = place.resolve().parent.parent
+        if step_of(place) >= 0:
+            step, place = step_of(place), place.resolve().parent.parent
     if not RunDirectory(place).config.is_file():
-        raise ValueError(f"There is no run in {place} to go on with: leave out --resume, or name a run directory.")
+        raise UserError(f"There is no run in {place} to go on with: leave out --resume, or name a run directory.")
     return replace(run, root=str(place.parent), name=place.resolve().name), step
 
 
-def find(config: Config, step: int | None) -> Resumption:
-    """The newest complete checkpoint of the run that ``config.run`` names, or the one of ``step``.
+def find_checkpoint(config: Config, step: int | None, level: Verify = "headers") -> ResumeState:
+    """The newest sound checkpoint of the run that ``config.run`` names, or the one of ``step``.
 
-    Without any checkpoint the run goes on from its beginning.
+    Without any checkpoint the run goes on from its beginning. Reads files, all of them with ``level`` full: do not
+    call it on an event loop.
 
     Raises:
-        ValueError: the checkpoint asked for is damaged or missing, or the logs are not what they were.
+        UserError: the checkpoint asked for is damaged or missing, or the logs are not what they were.
     """
-    run = RunDirectory(folder(config.run))
+    run = RunDirectory(run_path(config.run))
     store = CheckpointStore(run.checkpoints, config.checkpoint.keep)
-    point, notes = _point(run, store, step)
-    run.check(point.position)
-    later = [other for other in store.steps() if other > point.step]
+    state, notes = _read_state(run, store, step, level)
+    run.check_logs(state.offsets)
+    later = [other for other in store.steps() if other > state.step]
     if later and step is not None:
-        notes.append(f"what came after step {step} is dropped, checkpoints of steps {_listed(later)} included")
-    return Resumption(run=config.run, point=point, notes=tuple(notes))
+        dropped = ", ".join(map(str, later))
+        notes.append(f"what came after step {step} is dropped, checkpoints of steps {dropped} included")
+    return ResumeState(run=config.run, state=state, notes=tuple(notes))
 
 
-def _point(run: RunDirectory, store: CheckpointStore, step: int | None) -> tuple[Point, list[str]]:
+def _read_state(
+    run: RunDirectory, store: CheckpointStore, step: int | None, level: Verify
+) -> tuple[RunState, list[str]]:
     notes: list[str] = []
     try:
         if step is not None:
-            manifest.check(store.path(step))
-        chosen = store.newest(notes.append) if step is None else step
+            verify(store.path(step), level)
+        chosen = store.newest(notes.append, level) if step is None else step
         if chosen is None:
-            return BEGINNING, [*notes, f"{run.path} has no complete checkpoint: it starts again from its beginning"]
-        point, code = Point.read(store.path(chosen))
-    except Damaged as damage:
-        raise ValueError(f"The checkpoint of step {step} cannot be used: {damage}.") from damage
+            return INITIAL, [*notes, f"{run.path} has no complete checkpoint: it starts again from its beginning"]
+        state, code = RunState.read(store.path(chosen))
+    except CorruptCheckpoint as damage:
+        raise UserError(f"The checkpoint of step {step} cannot be used: {damage}.") from damage
     if code != code_version():
         notes.append(f"the code has changed since the checkpoint was saved: {code} -> {code_version()}")
-    return point, [*notes, f"going on after step {chosen}"]
+    return state, [*notes, f"going on after step {chosen}"]
 
 
-def _listed(steps: list[int]) -> str:
-    return ", ".join(map(str, steps))
+def config_changes(saved: Config, wanted: Config) -> list[str]:
+    """``run.steps: 24 -> 48``, one for each knob that is not as saved; where the run lives does not count.
+
+    Raises:
+        UserError: a change that the checkpoint cannot follow.
+    """
+    before, after = leaves(saved), leaves(wanted)
+    for name in after:
+        if name.startswith(FIXED) and after[name] != before[name]:
+            raise UserError(
+                f"{name} was {before[name]} when the run was saved and cannot become {after[name]}: leave it as it "
+                "was, or start another run."
+            )
+    if wanted.algorithm.needs_critic and not saved.algorithm.needs_critic:
+        raise UserError(
+            f"algorithm.estimator was {saved.algorithm.estimator_name} when the run was saved, so there is no critic "
+            f"for {wanted.algorithm.estimator_name}: leave it as it was, or start another run."
+        )
+    # A knob of one estimator is no knob of another.
+    pairs = {name: (before.get(name, "unset"), after.get(name, "unset")) for name in after | before}
+    return [f"{name}: {old} -> {new}" for name, (old, new) in pairs.items() if old != new and name not in _PLACE]

@@ -1,4 +1,4 @@
-"""The run directory: what it holds, and how it comes to be whole or not at all."""
+"""The run directory: the paths in it, and how it is made complete or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import yaml
 
 from azr.config import Config, RunConfig
 from azr.config_tree import to_tree
-from azr.runs.log_offsets import Mark, Position
+from azr.errors import UserError
+from azr.runs.run_state import LogOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +28,15 @@ class RunDirectory:
         """Makes ``<run.root>/<run.name>`` with its ``config.yaml``, by one rename of a finished folder.
 
         Raises:
-            ValueError: the folder holds a run already, cannot be made, or its name is not a folder name.
+            UserError: the folder holds a run already, cannot be made, or its name is not a folder name.
         """
-        path = folder(config.run)
+        path = run_path(config.run)
         check_free(config.run)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         except OSError as error:
-            raise ValueError(
+            raise UserError(
                 f"Nothing can be written into {path.parent} ({error}): choose another --run.root."
             ) from error
         try:
@@ -78,19 +79,15 @@ class RunDirectory:
     def rollouts(self, step: int) -> Path:
         return self.path / "rollouts" / f"step_{step:06d}.jsonl.gz"
 
-    def position(self) -> Position:
-        """How far the logs have come."""
-        return Position(metrics=Mark.of(self.metrics), tasks=Mark.of(self.tasks))
+    def check_logs(self, offsets: LogOffsets) -> None:
+        """Raises UserError when the logs are not what they were there, apart from what came later. Reads them."""
+        offsets.metrics.check(self.metrics)
+        offsets.tasks.check(self.tasks)
 
-    def check(self, position: Position) -> None:
-        """Raises ValueError when the logs are not what they were at that position, apart from what came later."""
-        position.metrics.check(self.metrics)
-        position.tasks.check(self.tasks)
-
-    def cut_back(self, step: int, position: Position) -> None:
+    def truncate_to(self, step: int, offsets: LogOffsets) -> None:
         """Takes away what later steps wrote. TensorBoard's files go too: they are made again from the metrics."""
-        position.metrics.cut(self.metrics)
-        position.tasks.cut(self.tasks)
+        offsets.metrics.truncate(self.metrics)
+        offsets.tasks.truncate(self.tasks)
         for path in self.rollouts(0).parent.glob("*.gz"):
             # Drafts included: their names begin with a dot.
             if path.name.lstrip(".") > self.rollouts(step).name:
@@ -105,14 +102,14 @@ class RunDirectory:
         os.replace(draft, self.config)
 
 
-def folder(run: RunConfig) -> Path:
+def run_path(run: RunConfig) -> Path:
     """Where a run goes.
 
     Raises:
-        ValueError: the name is empty or names more than one folder.
+        UserError: the name is empty or names more than one folder.
     """
     if run.name in ("", ".", "..") or Path(run.name).name != run.name:
-        raise ValueError(f"--run.name must be the name of one folder, not {run.name!r}; the place goes in --run.root.")
+        raise UserError(f"--run.name must be the name of one folder, not {run.name!r}; the place goes in --run.root.")
     return Path(run.root) / run.name
 
 
@@ -120,14 +117,14 @@ def check_free(run: RunConfig) -> None:
     """Finds a taken folder before anything is started.
 
     Raises:
-        ValueError: it holds something already.
+        UserError: it holds something already.
     """
-    path = folder(run)
+    path = run_path(run)
     if path.is_dir():
         if any(path.iterdir()):
-            raise ValueError(f"{path} already holds a run: go on with it by --resume, or choose another --run.name.")
+            raise UserError(f"{path} already holds a run: go on with it by --resume, or choose another --run.name.")
     elif path.exists():
-        raise ValueError(f"{path} is a file: choose another --run.name, or remove or rename that file.")
+        raise UserError(f"{path} is a file: choose another --run.name, or remove or rename that file.")
 
 
 def write_config(config: Config, path: Path) -> None:

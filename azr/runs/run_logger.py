@@ -2,56 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Self
 
 from azr.config import Config
 from azr.records import Task, Trajectory
-from azr.runs.display import Progress
-from azr.runs.log_offsets import Position
-from azr.runs.metrics import EXAM, Metrics, ProposalCounts, has_exam, step_metrics
-from azr.runs.run_dir import RunDirectory, folder, log_to, stop_logging
-from azr.runs.sinks import Decode, MetricsLog, TaskLog, TensorBoardMirror, read_metrics, write_rollouts
-from azr.runs.summary import summary
-from azr.runs.timing import Lap, PhaseClock
+from azr.runs.metrics import (
+    EVAL,
+    Metrics,
+    ProposalCounts,
+    check_finite,
+    eval_accuracies,
+    has_eval,
+    scalar,
+    solve_rates,
+    step_metrics,
+    valid_rate,
+)
+from azr.runs.progress import Progress
+from azr.runs.run_dir import RunDirectory, log_to, run_path, stop_logging
+from azr.runs.run_state import LogOffsets
+from azr.runs.sinks import Decode, JsonLines, TensorBoardWriter, read_metrics, write_rollouts
+from azr.runs.timing import PhaseClock, StepTiming
 
 
-class Tracker:
+class RunLogger:
     """Writes everything that goes into a run's directory but checkpoints."""
 
-    def __init__(self, run: RunDirectory, config: Config, progress: Progress) -> None:
+    def __init__(self, run: RunDirectory, config: Config, progress: Progress, offsets: LogOffsets) -> None:
         """For a directory that exists; see `create` and `reopen`."""
         self.run = run
         self.progress = progress
         self._config = config
-        self._clock = PhaseClock(hidden=("validate", "verify"))
+        self._clock = PhaseClock(overlapped=("validate", "verify"))
+        self._metrics = JsonLines(self.run.metrics, offsets.metrics)
+        self._tasks = JsonLines(self.run.tasks, offsets.tasks)
         self._log = log_to(self.run.log)
-        self._metrics = MetricsLog(self.run.metrics)
-        self._tasks = TaskLog(self.run.tasks)
-        self._mirror = TensorBoardMirror(self.run.tensorboard)
+        self._tensorboard = TensorBoardWriter(self.run.tensorboard)
         self._steps: list[Metrics] = []
-        self._exams: list[Metrics] = []
+        self._evals: list[Metrics] = []
 
     @classmethod
     def create(cls, config: Config, progress: Progress) -> Self:
-        """Raises ValueError when the run directory is taken or cannot be made."""
-        return cls(RunDirectory.create(config), config, progress)
+        """Raises UserError when the run directory is taken or cannot be made."""
+        return cls(RunDirectory.create(config), config, progress, LogOffsets())
 
     @classmethod
-    def reopen(cls, config: Config, progress: Progress, step: int, position: Position) -> Self:
+    def reopen(cls, config: Config, progress: Progress, step: int, offsets: LogOffsets) -> Self:
         """Goes on in the directory of a run as it was after ``step``; what came later is taken away.
 
-        Raises ValueError when the logs were altered since.
+        Reads the logs: do not call it on an event loop. Raises UserError when they were altered since.
         """
-        run = RunDirectory(folder(config.run))
-        run.check(position)
-        run.cut_back(step, position)
+        run = RunDirectory(run_path(config.run))
+        run.check_logs(offsets)
+        run.truncate_to(step, offsets)
         run.rewrite_config(config)
-        tracker = cls(run, config, progress)
-        for number, metrics in read_metrics(run.metrics):
-            tracker._remember(number, metrics)
-        return tracker
+        logger = cls(run, config, progress, offsets)
+        for logged_step, metrics in read_metrics(run.metrics):
+            logger._remember(logged_step, metrics)
+        return logger
+
+    def offsets(self) -> LogOffsets:
+        """How far the logs have come."""
+        return LogOffsets(metrics=self._metrics.offset(), tasks=self._tasks.offset())
+
+    def sync(self) -> None:
+        """Returns when the logs are on the disk as far as they have come. Blocks."""
+        self._metrics.sync()
+        self._tasks.sync()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -59,25 +81,25 @@ class Tracker:
         with self.progress.busy(name), self._clock.phase(name):
             yield
 
-    def began(self, exam: Mapping[str, float]) -> None:
-        """Writes what the policy knew before its first step, if it was asked, as step 0."""
-        if exam:
-            self._write(0, {f"{EXAM}{name}": value for name, value in exam.items()})
+    def log_baseline(self, results: Mapping[str, float]) -> None:
+        """Writes what the policy knew before its first step, if it was evaluated, as step 0."""
+        if results:
+            self._write(0, {f"{EVAL}{name}": value for name, value in results.items()})
 
     def begin_step(self) -> None:
         """Times from before, such as start-up and seeding, are no part of the step."""
-        self._clock.lap()
+        self._clock.step_timing()
         self.progress.step_begun()
 
-    def lap(self) -> Lap:
+    def step_timing(self) -> StepTiming:
         """Times since the step began."""
-        return self._clock.lap()
+        return self._clock.step_timing()
 
-    def stored(self, tasks: Sequence[Task]) -> None:
+    def log_tasks(self, tasks: Sequence[Task]) -> None:
         """Tasks entered the buffer."""
-        self._tasks.write(tasks)
+        self._tasks.write(asdict(task) for task in tasks)
 
-    async def rollouts(self, step: int, trajectories: Sequence[Trajectory], decode: Decode) -> None:
+    async def log_rollouts(self, step: int, trajectories: Sequence[Trajectory], decode: Decode) -> None:
         """Texts of a step."""
         await write_rollouts(self.run.rollouts(step), step, trajectories, decode)
 
@@ -91,7 +113,7 @@ class Tracker:
         """Writes the step's metrics (`azr.runs.metrics.step_metrics`) and its summary line.
 
         Raises:
-            ValueError: a metric is NaN or infinite.
+            RuntimeError: a metric is NaN or infinite; nothing is written.
         """
         metrics = step_metrics(trajectories, funnels, self._config.selfplay.group_size, parts)
         self._write(step, metrics)
@@ -99,27 +121,72 @@ class Tracker:
         return metrics
 
     def _write(self, step: int, metrics: Metrics) -> None:
-        self._metrics.write(step, metrics)
+        check_finite(step, metrics)
+        self._metrics.write([{"step": step, **metrics}])
         self._remember(step, metrics)
 
     def _remember(self, step: int, metrics: Metrics) -> None:
-        if self._mirror is not None:
-            self._mirror.write(step, metrics)
+        self._tensorboard.write(step, metrics)
         if step:
             self._steps.append(metrics)
-        if has_exam(metrics):
-            self._exams.append(metrics)
+        if has_eval(metrics):
+            self._evals.append(metrics)
 
     def finish(self) -> None:
         """Prints the final table, if there was a step."""
         if self._steps:
-            self.progress.note(summary(self._steps, self.run, exams=self._exams))
+            self.progress.log(summary(self._steps, self.run, evals=self._evals))
 
     def close(self) -> None:
         """Closes every file; safe after an error."""
         self.progress.close()
         self._metrics.close()
         self._tasks.close()
-        if self._mirror is not None:
-            self._mirror.close()
+        self._tensorboard.close()
         stop_logging(self._log)
+
+
+def summary(steps: Sequence[Metrics], run: RunDirectory, window: int = 3, evals: Sequence[Metrics] = ()) -> str:
+    """The table at the end of a run: means over the first and the last ``window`` steps, or over half of them.
+
+    ``steps`` holds at least one step's metrics, oldest first; ``evals`` the metrics that have evaluation results, of
+    which the first and the last are shown.
+    """
+    window = max(1, min(window, len(steps) // 2))
+    first, last = steps[:window], steps[-window:]
+    kinds = sorted({kind for step in steps for kind in solve_rates(step)})
+    rows = [("", "start", "end"), _row("valid proposals", valid_rate, first, last)]
+    rows += [_row(f"solve rate, {kind}", _rate_of(kind), first, last) for kind in kinds]
+    if evals:
+        before, after = eval_accuracies(evals[0]), eval_accuracies(evals[-1])
+        rows += [(f"held-out exam, {kind}", f"{before[kind]:.1%}", f"{after[kind]:.1%}") for kind in after]
+    prefix = "buffer/"
+    buffers = {name.removeprefix(prefix): scalar(steps[-1], name) for name in steps[-1] if name.startswith(prefix)}
+    rows += [(f"tasks in the buffer, {kind}", "", f"{count:.0f}") for kind, count in buffers.items()]
+    width = max(len(label) for label, _, _ in rows)
+    title = f"{len(steps)} steps; start and end: means of {window} step{'s' * (window > 1)} each"
+    table = [f"{label:<{width}}  {start:>6}  {end:>6}" for label, start, end in rows]
+    return "\n".join([title, *table, f"run directory: {run.path}", f"to see it:     {tensorboard_command(run)}"])
+
+
+def tensorboard_command(run: RunDirectory) -> str:
+    """The one command that opens TensorBoard on a run, from the folder this process was started in."""
+    program = Path(sys.prefix, "bin", "tensorboard")
+    here = Path.cwd()
+    shown = program.relative_to(here) if program.is_relative_to(here) else program
+    return f"{shown} --logdir {run.tensorboard}"
+
+
+def _rate_of(kind: str) -> Callable[[Metrics], float | None]:
+    return lambda step: solve_rates(step).get(kind)
+
+
+def _row(
+    label: str, rate: Callable[[Metrics], float | None], first: Sequence[Metrics], last: Sequence[Metrics]
+) -> tuple[str, str, str]:
+    return label, _mean(map(rate, first)), _mean(map(rate, last))
+
+
+def _mean(rates: Iterable[float | None]) -> str:
+    known = [rate for rate in rates if rate is not None]
+    return f"{sum(known) / len(known):.1%}" if known else "-"

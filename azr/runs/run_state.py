@@ -1,29 +1,75 @@
-"""Where a run goes on: what the driver alone knows about a step that was done."""
+"""Where a run goes on: the step that was done, the time it has taken, and how far its logs had come."""
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import subprocess
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from azr.runs.log_offsets import Mark, Position
-from azr.runs.manifest import Damaged
+from blake3 import blake3
+
+from azr.errors import UserError
+from azr.runs.checkpoint_store import CorruptCheckpoint
 
 FILE = "driver.json"
+_CHUNK = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileOffset:
+    """A place in a file that only grows: its first bytes, which have this BLAKE3 digest. The default is the start."""
+
+    size: int = 0
+    digest: str = blake3().hexdigest()
+
+    def check(self, path: Path) -> blake3:
+        """Returns a hasher that has read up to here, for what comes next; the file may have grown.
+
+        Raises:
+            UserError: the file no longer begins as it did.
+        """
+        hasher, left = blake3(), self.size
+        try:
+            # A run that was killed before its first line may have no file at all.
+            if left:
+                with path.open("rb") as file:
+                    while left and (chunk := file.read(min(left, _CHUNK))):
+                        hasher.update(chunk)
+                        left -= len(chunk)
+        except OSError as error:
+            raise UserError(f"{path} cannot be read ({error.strerror}), so the run cannot go on.") from error
+        if left or hasher.hexdigest() != self.digest:
+            raise UserError(f"{path} was altered since the checkpoint was saved, so the run cannot go on from it.")
+        return hasher
+
+    def truncate(self, path: Path) -> None:
+        """Takes away what came later."""
+        if self.size or path.exists():
+            os.truncate(path, self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffsets:
+    """How far the logs had come that grow with every step; the default is the start of a run."""
+
+    metrics: FileOffset = FileOffset()
+    tasks: FileOffset = FileOffset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class RunState:
     """After a step. Every draw of a run is seeded by its step, so the step is the driver's random state too."""
 
     step: int
     """The last step that was done; also the version of the weights."""
     elapsed_s: float
     """Seconds that the run has taken, pauses between its processes left out."""
-    position: Position
+    offsets: LogOffsets
     """Of the logs; the task buffer is what the task log says."""
 
     def write(self, folder: Path) -> None:
@@ -32,20 +78,21 @@ class Point:
         (folder / FILE).write_text(json.dumps(tree, indent=1) + "\n")
 
     @classmethod
-    def read(cls, folder: Path) -> tuple[Point, str]:
-        """From a checkpoint's folder, with the version of the code that wrote it. Raises `Damaged`."""
+    def read(cls, folder: Path) -> tuple[RunState, str]:
+        """From a checkpoint's folder, with the version of the code that wrote it. Raises `CorruptCheckpoint`."""
         try:
             tree: dict[str, Any] = json.loads((folder / FILE).read_text())
-            position = Position(**{name: Mark(**mark) for name, mark in tree["position"].items()})
-            return cls(step=tree["step"], elapsed_s=tree["elapsed_s"], position=position), tree["code"]
+            offsets = LogOffsets(**{name: FileOffset(**offset) for name, offset in tree["offsets"].items()})
+            return cls(step=tree["step"], elapsed_s=tree["elapsed_s"], offsets=offsets), tree["code"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Damaged(f"{folder / FILE} cannot be read") from error
+            raise CorruptCheckpoint(f"{folder / FILE} cannot be read") from error
 
 
-BEGINNING = Point(step=0, elapsed_s=0.0, position=Position())
+INITIAL = RunState(step=0, elapsed_s=0.0, offsets=LogOffsets())
 """Before anything was done, the seed tasks included."""
 
 
+@functools.cache
 def code_version() -> str:
     """The package's version, and the commit it was checked out at where that is known."""
     version = metadata.version("azr")

@@ -7,13 +7,13 @@ import gzip
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
 from azr.records import Task, Trajectory
-from azr.runs.metrics import Metrics, check_finite
+from azr.runs.metrics import Metrics
+from azr.runs.run_state import FileOffset
 
 _TUPLES = ("inputs", "outputs", "parents")
 """Fields of a task that JSON holds as lists."""
@@ -22,9 +22,16 @@ Decode = Callable[[Sequence[int]], str]
 
 
 class JsonLines:
-    """An append-only file of JSON objects."""
+    """An append-only file of JSON objects, hashed as it grows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, offset: FileOffset = FileOffset()) -> None:  # noqa: B008 (frozen)
+        """A file that exists goes on from ``offset``, and what comes later is taken away.
+
+        Raises:
+            UserError: the file no longer begins as it did.
+        """
+        self._hasher, self._size = offset.check(path), offset.size
+        offset.truncate(path)
         self._file = path.open("ab", buffering=0)
 
     def write(self, records: Iterable[Mapping[str, object]]) -> None:
@@ -32,56 +39,41 @@ class JsonLines:
 
         Raises:
             ValueError: a number is NaN or infinite; nothing of that record is written.
+            OSError: a line could not be written.
         """
         for record in records:
-            self._file.write(_line(record))
+            line = _line(record)
+            if self._file.write(line) != len(line):
+                raise OSError(f"{self._file.name} could not be written: the disk is full")
+            self._hasher.update(line)
+            self._size += len(line)
+
+    def offset(self) -> FileOffset:
+        """How far the file has come."""
+        return FileOffset(self._size, self._hasher.hexdigest())
+
+    def sync(self) -> None:
+        """Returns when everything written is on the disk."""
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
 
 
-class MetricsLog:
-    """``metrics.jsonl``: one object per step, with its number under ``step``."""
-
-    def __init__(self, path: Path) -> None:
-        self._lines = JsonLines(path)
-
-    def write(self, step: int, metrics: Metrics) -> None:
-        """Raises ValueError when a number is NaN or infinite."""
-        check_finite(step, metrics)
-        self._lines.write([{"step": step, **metrics}])
-
-    def close(self) -> None:
-        self._lines.close()
-
-
-class TaskLog:
-    """``tasks.jsonl``: every task that entered the buffer, in order."""
-
-    def __init__(self, path: Path) -> None:
-        self._lines = JsonLines(path)
-
-    def write(self, tasks: Sequence[Task]) -> None:
-        self._lines.write(asdict(task) for task in tasks)
-
-    def close(self) -> None:
-        self._lines.close()
-
-
 def read_metrics(path: Path) -> list[tuple[int, Metrics]]:
-    """What `MetricsLog` wrote: steps with their numbers."""
+    """Steps of ``metrics.jsonl`` with their numbers."""
     records = map(json.loads, _lines(path))
     return [(record.pop("step"), record) for record in records]
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """What `TaskLog` wrote: every task that entered the buffer, in order."""
+    """What ``tasks.jsonl`` holds: every task that entered the buffer, in order."""
     records = map(json.loads, _lines(path))
     return [Task(**record | {name: tuple(record[name]) for name in _TUPLES}) for record in records]
 
 
-class TensorBoardMirror:
-    """The same numbers for TensorBoard: lists of counts as histograms, the rest as scalars."""
+class TensorBoardWriter:
+    """The metrics for TensorBoard: lists of counts as histograms, the rest as scalars."""
 
     def __init__(self, folder: Path) -> None:
         self._writer = SummaryWriter(str(folder))

@@ -12,64 +12,64 @@ T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopped(Exception):
+class StopRequested(Exception):
     """The run was asked to stop and did."""
 
-    def __init__(self, number: int) -> None:
-        self.exit_code = 128 + number
-        super().__init__(f"stopped by {signal.Signals(number).name}")
+    def __init__(self, signal_number: int) -> None:
+        self.exit_code = 128 + signal_number
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
 
 
-class Interrupt:
+class StopSignal:
     """Listens for signals while its context is open."""
 
     def __init__(self) -> None:
-        self._asked = asyncio.Event()
-        self._number = 0
-        self._note: Callable[[str], None] = print
+        self._requested = asyncio.Event()
+        self._received = 0
+        self._log: Callable[[str], None] = print
         self._task: asyncio.Task[Any] | None = None
 
     @contextmanager
-    def listening(self, note: Callable[[str], None]) -> Iterator[None]:
-        """``note`` is told of the first signal. A second one cancels the task that opened the context."""
-        self._note, self._task = note, asyncio.current_task()
-        self.listen()
+    def listening(self, log: Callable[[str], None]) -> Iterator[None]:
+        """``log`` gets a line for the first signal. A second one cancels the task that opened the context."""
+        self._log, self._task = log, asyncio.current_task()
+        self.install_handlers()
         try:
             yield
         finally:
-            for number in SIGNALS:
-                asyncio.get_running_loop().remove_signal_handler(number)
+            for each in SIGNALS:
+                asyncio.get_running_loop().remove_signal_handler(each)
 
-    def listen(self) -> None:
+    def install_handlers(self) -> None:
         """Once more, when a library may have taken the signals for itself."""
-        for number in SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, self._heard, number)
+        for each in SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(each, self._on_signal, each)
 
-    def _heard(self, number: int) -> None:
-        if self._asked.is_set():
+    def _on_signal(self, received: int) -> None:
+        if self._requested.is_set():
             assert self._task is not None
             self._task.cancel()
             return
-        self._number = number
-        self._asked.set()
-        self._note("asked to stop: saving what is done; ask once more to stop at once")
+        self._received = received
+        self._requested.set()
+        self._log("asked to stop: saving what is done; ask once more to stop at once")
 
-    def check(self) -> None:
-        """Raises Stopped if somebody asked."""
-        if self._asked.is_set():
-            raise Stopped(self._number)
+    def raise_if_requested(self) -> None:
+        """Raises StopRequested after the first signal."""
+        if self._requested.is_set():
+            raise StopRequested(self._received)
 
-    async def unless_asked(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` returns; it is given up and Stopped raised as soon as somebody asks."""
+    async def cancel_on_stop(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` returns; with the first signal it is cancelled and StopRequested raised."""
         working = asyncio.ensure_future(work)
-        asking = asyncio.ensure_future(self._asked.wait())
+        stopping = asyncio.ensure_future(self._requested.wait())
         try:
-            await asyncio.wait((working, asking), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
             if working.done():
                 return working.result()
         finally:
-            asking.cancel()
+            stopping.cancel()
             if not working.done():
                 working.cancel()
                 await asyncio.wait((working,))
-        raise Stopped(self._number)
+        raise StopRequested(self._received)

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Lap:
+class StepTiming:
     """Times of one step."""
 
     seconds: dict[str, float]
-    """Per phase, the wall time in which at least one thing was in it; phases overlap, so sums mean nothing."""
+    """Per phase, the wall time in which anything was in it; phases overlap, so sums mean nothing."""
     wall_s: float
-    alone_s: float
-    """Wall time in which every open phase was one of those that should hide behind others."""
+    exposed_s: float
+    """Wall time in which every open phase was one of those that should cost nothing because they overlap others."""
     cpu_share: float
     """CPU time of this process divided by wall time; 1.0 is one busy core."""
 
@@ -26,14 +26,14 @@ class PhaseClock:
 
     def __init__(
         self,
-        hidden: Collection[str] = (),
+        overlapped: Collection[str] = (),
         wall: Callable[[], float] = time.perf_counter,
         cpu: Callable[[], float] = time.process_time,
     ) -> None:
-        """``hidden``: phases that should cost no time of their own because they overlap others."""
-        self._hidden = frozenset(hidden)
-        self._alone_s = 0.0
-        self._marked = wall()
+        """``overlapped``: phases that should cost no time of their own because they overlap others."""
+        self._overlapped = frozenset(overlapped)
+        self._exposed_s = 0.0
+        self._counted_until = wall()
         self._wall, self._cpu = wall, cpu
         self._active: dict[str, int] = {}
         self._since: dict[str, float] = {}
@@ -43,38 +43,38 @@ class PhaseClock:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Something is going on in this phase while the context is open."""
-        self._mark()
+        self._count()
         self._active[name] = self._active.get(name, 0) + 1
         if self._active[name] == 1:
             self._since[name] = self._wall()
         try:
             yield
         finally:
-            self._mark()
+            self._count()
             self._active[name] -= 1
             if self._active[name] == 0:
                 self._add(name, self._wall())
 
-    def lap(self) -> Lap:
-        """Times since the last lap; a phase that is still going on counts up to now and begins anew."""
-        self._mark()
+    def step_timing(self) -> StepTiming:
+        """Times since the last call; a phase that is still going on counts up to now and starts again."""
+        self._count()
         wall, cpu = self._wall(), self._cpu()
         for name, active in self._active.items():
             if active:
                 self._add(name, wall)
                 self._since[name] = wall
         elapsed = max(wall - self._start[0], 1e-9)
-        lap = Lap(self._seconds, elapsed, self._alone_s, (cpu - self._start[1]) / elapsed)
-        self._seconds, self._alone_s, self._start = {}, 0.0, (wall, cpu)
-        return lap
+        timing = StepTiming(self._seconds, elapsed, self._exposed_s, (cpu - self._start[1]) / elapsed)
+        self._seconds, self._exposed_s, self._start = {}, 0.0, (wall, cpu)
+        return timing
 
-    def _mark(self) -> None:
+    def _count(self) -> None:
         """Account for the time since the last change of open phases."""
         now = self._wall()
         going = {name for name, active in self._active.items() if active}
-        if going and going <= self._hidden:
-            self._alone_s += now - self._marked
-        self._marked = now
+        if going and going <= self._overlapped:
+            self._exposed_s += now - self._counted_until
+        self._counted_until = now
 
     def _add(self, name: str, until: float) -> None:
         self._seconds[name] = self._seconds.get(name, 0.0) + until - self._since[name]

@@ -8,11 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
-from azr.runs import manifest
-from azr.runs.checkpoint_store import MARK, CheckpointStore, step_of
-from azr.runs.manifest import Damaged
+from azr.hashed_files import HashedFile, hash_file, write_hashed
+from azr.runs.checkpoint_store import MANIFEST, PIN_FILE, CheckpointStore, CorruptCheckpoint, step_of, verify
 
 
 @pytest.fixture
@@ -20,8 +21,9 @@ def store(tmp_path: Path) -> CheckpointStore:
     return CheckpointStore(tmp_path, keep=2)
 
 
-async def save(store: CheckpointStore, step: int, text: str = "weights") -> Path:
-    async with store.draft(step) as folder:
+async def save_text(store: CheckpointStore, step: int, text: str = "weights") -> Path:
+    async with store.stage(step) as staging:
+        folder = staging.folder
         (folder / "trainers").mkdir()
         (folder / "trainers" / "policy").write_text(text)
         (folder / "driver.json").write_text("{}")
@@ -29,27 +31,27 @@ async def save(store: CheckpointStore, step: int, text: str = "weights") -> Path
 
 
 async def test_a_checkpoint_appears_whole_with_sizes_and_checksums(store):
-    path = await save(store, 7)
-    files = json.loads((path / manifest.NAME).read_text())["files"]
+    path = await save_text(store, 7)
+    files = json.loads((path / MANIFEST).read_text())["files"]
     assert files["trainers/policy"]["bytes"] == 7 and set(files) == {"trainers/policy", "driver.json"}
-    manifest.check(path)
+    verify(path, "full")
     assert store.steps() == [7] and step_of(path) == 7 and step_of(path.parent) == -1
 
 
 async def test_the_newest_and_the_marked_stay(store):
     for step in (1, 2, 3):
-        await save(store, step)
+        await save_text(store, step)
         if step == 1:
-            (store.path(1) / MARK).touch()
-    await save(store, 4)
+            (store.path(1) / PIN_FILE).touch()
+    await save_text(store, 4)
     assert store.steps() == [1, 3, 4]
 
 
 async def test_a_failed_draft_leaves_what_was_there(store, tmp_path):
-    await save(store, 1, "old")
+    await save_text(store, 1, "old")
     with pytest.raises(OSError, match="full"):
-        async with store.draft(1) as folder:
-            (folder / "half").write_text("...")
+        async with store.stage(1) as staging:
+            (staging.folder / "half").write_text("...")
             raise OSError("disk full")
     assert (store.path(1) / "trainers" / "policy").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["step_000001"]
@@ -57,9 +59,9 @@ async def test_a_failed_draft_leaves_what_was_there(store, tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut", "altered", "missing", "no manifest", "broken manifest"])
 async def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(store, damage):
-    await save(store, 1)
-    path = await save(store, 2)
-    victim = path / ("trainers/policy" if "manifest" not in damage else manifest.NAME)
+    await save_text(store, 1)
+    path = await save_text(store, 2)
+    victim = path / ("trainers/policy" if "manifest" not in damage else MANIFEST)
     if damage == "cut":
         os.truncate(victim, 3)
     elif damage == "altered":
@@ -68,27 +70,80 @@ async def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(store, d
         victim.write_text("{")
     else:
         victim.unlink()
-    with pytest.raises(Damaged, match=str(victim)):
-        manifest.check(path)
+    with pytest.raises(CorruptCheckpoint, match=str(victim)):
+        verify(path, "headers")
     warnings: list[str] = []
     assert store.newest(warnings.append) == 1
     assert len(warnings) == 1 and "step 2 is not used" in warnings[0] and str(victim) in warnings[0]
 
 
+def shard(path: Path) -> HashedFile:
+    """A safetensors file, written as a trainer writes its own."""
+    return write_hashed(path, [save({"weight": np.arange(9.0)})])
+
+
+async def save_shard(store: CheckpointStore, step: int) -> Path:
+    async with store.stage(step) as staging:
+        staging.written.append(shard(staging.folder / "rank_000.safetensors"))
+    return store.path(step) / "rank_000.safetensors"
+
+
+async def test_what_was_hashed_while_it_was_written_is_not_read_again(store, monkeypatch):
+    read: list[Path] = []
+    monkeypatch.setattr("azr.runs.checkpoint_store.hash_file", lambda path: read.append(path) or hash_file(path))
+    path = await save_shard(store, 1)
+    assert not read
+    verify(path.parent, "headers")
+    assert not read
+    verify(path.parent, "full")
+    assert read == [path]
+
+
+async def test_a_flipped_byte_of_weights_is_found_by_full_verification_and_one_of_their_header_always(store):
+    path = await save_shard(store, 1)
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    verify(path.parent, "headers")
+    with pytest.raises(CorruptCheckpoint, match=f"^{path} has another content than was written"):
+        verify(path.parent, "full")
+    path.write_bytes(sound.replace(b"F64", b"F32"))
+    with pytest.raises(CorruptCheckpoint, match=f"^{path} has a damaged header"):
+        verify(path.parent, "headers")
+    await save_shard(store, 2)
+    assert store.newest(pytest.fail) == 2
+    warnings: list[str] = []
+    store.path(2).joinpath("rank_000.safetensors").write_bytes(sound[:-1] + b"!")
+    path.write_bytes(sound)
+    assert store.newest(warnings.append, "full") == 1 and "step 2 is not used" in warnings[0]
+
+
+async def test_a_file_that_is_not_where_the_driver_looks_makes_no_checkpoint(store, tmp_path_factory, tmp_path):
+    """As when the nodes of a cluster do not share the run's folder."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "rank_001.safetensors"
+    with pytest.raises(OSError, match=f"{elsewhere} was written, but not where the driver looks"):
+        async with store.stage(1) as staging:
+            staging.written.append(shard(elsewhere))
+    with pytest.raises(OSError, match=r"bytes and not the \d+ that were written"):
+        async with store.stage(1) as staging:
+            staging.written.append(shard(staging.folder / "x.safetensors"))
+            os.truncate(staging.folder / "x.safetensors", 20)
+    assert not list(tmp_path.iterdir())
+
+
 async def test_pruning_spares_the_newest_when_older_ones_are_damaged(store):
     for step in (1, 2, 3):
-        path = await save(store, step)
-    (path / manifest.NAME).unlink()
-    await save(store, 4)
+        path = await save_text(store, step)
+    (path / MANIFEST).unlink()
+    await save_text(store, 4)
     assert store.newest(lambda _: None) == 4
 
 
-async def test_going_back_forgets_later_steps_and_half_written_ones(store, tmp_path):
+async def test_going_back_deletes_later_steps_and_half_written_ones(store, tmp_path):
     for step in (1, 2):
-        await save(store, step)
+        await save_text(store, step)
     (tmp_path / ".draft_x").mkdir()
-    store.forget_after(1)
-    store.clear_drafts()
+    store.delete_after(1)
+    store.clear_staging()
     assert [path.name for path in tmp_path.iterdir()] == ["step_000001"]
 
 
@@ -102,9 +157,9 @@ async def main():
     step = 0
     while True:
         step += 1
-        async with store.draft(step) as folder:
-            for number in range(20):
-                (folder / str(number)).write_bytes(bytes([step % 256]) * 10_000)
+        async with store.stage(step) as staging:
+            for index in range(20):
+                (staging.folder / str(index)).write_bytes(bytes([step % 256]) * 10_000)
         print(step, flush=True)
 
 asyncio.run(main())
@@ -123,12 +178,12 @@ async def test_a_kill_at_any_instant_leaves_a_whole_checkpoint(store, tmp_path, 
     newest = store.newest(pytest.fail)
     assert newest is not None and newest >= told
     assert {(store.path(newest) / "0").read_bytes()} == {bytes([newest % 256]) * 10_000}
-    store.clear_drafts()
+    store.clear_staging()
     assert len(list(tmp_path.iterdir())) <= 3
 
 
 async def test_what_is_written_may_be_replaced(store):
-    await save(store, 1, "old")
-    await asyncio.gather(save(store, 1, "new"))
+    await save_text(store, 1, "old")
+    await asyncio.gather(save_text(store, 1, "new"))
     assert (store.path(1) / "trainers" / "policy").read_text() == "new"
-    manifest.check(store.path(1))
+    verify(store.path(1), "full")

@@ -79,5 +79,5 @@ def test_throughput_is_known_only_for_phases_that_took_time() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_numbers_of_a_diverged_run_are_refused(bad: float) -> None:
-    with pytest.raises(ValueError, match=r"policy/loss is (nan|-?inf) in step 3, so training has diverged"):
+    with pytest.raises(RuntimeError, match=r"policy/loss is (nan|-?inf) in step 3, so training has diverged"):
         check_finite(3, {"a/hist": [1, 2], "policy/loss": bad})

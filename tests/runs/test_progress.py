@@ -11,9 +11,8 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from azr.runs.display import LiveDisplay, PlainDisplay, Progress, open_progress
 from azr.runs.metrics import Metrics
-from azr.runs.progress import ProgressState, duration, share
+from azr.runs.progress import LiveDisplay, PlainDisplay, Progress, ProgressState, duration, open_progress, share
 
 METRICS: Metrics = {
     "deduction/proposer/funnel/proposed": 12,
@@ -133,7 +132,7 @@ def test_without_a_terminal_lines_follow_what_moves(caplog: pytest.LogCaptureFix
     lines = stream.getvalue().splitlines()
     assert len(lines) <= 6 and len(set(lines)) == len(lines)
     progress.step_done(1, METRICS)
-    progress.note("a word\nor two")
+    progress.log("a word\nor two")
     progress.close()
     progress.close()
     assert "step 1/2 · valid 91%" in stream.getvalue()
@@ -150,26 +149,16 @@ def test_a_long_silence_is_broken() -> None:
     progress.close()
 
 
-def test_switched_off_only_what_stays_is_printed() -> None:
-    stream = io.StringIO()
-    progress = open_progress(False, stream)
-    progress.start(1)
-    progress.phase("propose", 3)
-    progress.step_done(1, METRICS)
-    progress.close()
-    assert len(stream.getvalue().splitlines()) == 1
-
-
 def test_a_stream_that_is_no_terminal_gets_plain_lines() -> None:
     stream = io.StringIO()
-    progress = open_progress(True, stream)
+    progress = open_progress(stream)
     progress.start(1)
-    progress.note("[bold]as it is[/bold]")
+    progress.log("[bold]as it is[/bold]")
     progress.close()
     assert stream.getvalue() == "[bold]as it is[/bold]\n"
 
 
-def test_a_terminal_gets_a_live_table_and_keeps_the_notes() -> None:
+def test_a_terminal_gets_a_live_table_and_keeps_what_is_logged() -> None:
     reader, writer = pty.openpty()
     os.set_blocking(reader, False)
     seen = bytearray()
@@ -186,7 +175,7 @@ def test_a_terminal_gets_a_live_table_and_keeps_the_notes() -> None:
             progress.step_begun()
             progress.phase("propose", 36)
             progress.advance("propose", 12)
-            progress.note("[tag] stays")
+            progress.log("[tag] stays")
             until(lambda: shows("[tag] stays", "step 1/24 · propose 12/36", "━━━"))
             progress.step_done(1, METRICS)
             until(lambda: shows("step 1/24 · valid 91%"))

@@ -3,14 +3,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save as save_tensors
 
 from azr.config import GAE, AlgorithmConfig, Config, RunConfig, TrainConfig
+from azr.errors import UserError
+from azr.hashed_files import hash_file
 from azr.runs.checkpoint_store import CheckpointStore
-from azr.runs.config_changes import differences
-from azr.runs.resume import LATEST, find, named
+from azr.runs.resume import LATEST, config_changes, find_checkpoint, resolve_run
 from azr.runs.run_dir import RunDirectory
-from azr.runs.run_state import BEGINNING, Point
+from azr.runs.run_state import INITIAL, FileOffset, LogOffsets, RunState
 
 
 @pytest.fixture
@@ -20,38 +23,42 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture
 def run(config: Config) -> RunDirectory:
-    made = RunDirectory.create(config)
-    made.metrics.write_text("")
-    made.tasks.write_text("")
-    return made
+    run = RunDirectory.create(config)
+    run.metrics.write_text("")
+    run.tasks.write_text("")
+    return run
 
 
-async def save(run: RunDirectory, step: int) -> Point:
+def offset_of(path: Path) -> FileOffset:
+    return FileOffset(path.stat().st_size, hash_file(path).digest)
+
+
+async def save(run: RunDirectory, step: int) -> RunState:
     with run.metrics.open("a") as file:
         file.write(f'{{"step": {step}}}\n')
-    point = Point(step=step, elapsed_s=10.0 * step, position=run.position())
-    async with CheckpointStore(run.checkpoints, keep=9).draft(step) as folder:
-        point.write(folder)
-    return point
+    state = RunState(step=step, elapsed_s=10.0 * step, offsets=LogOffsets(offset_of(run.metrics), offset_of(run.tasks)))
+    async with CheckpointStore(run.checkpoints, keep=9).stage(step) as staging:
+        state.write(staging.folder)
+    return state
 
 
 async def test_a_run_goes_on_from_its_newest_checkpoint(config, run):
     await save(run, 1)
-    point = await save(run, 2)
+    state = await save(run, 2)
     with run.metrics.open("a") as file:
         file.write('{"step": 3}\n')
-    found = find(config, None)
-    assert found.point == point and found.notes[-1] == "going on after step 2"
+    found = find_checkpoint(config, None)
+    assert found.state == state and found.notes[-1] == "going on after step 2"
 
 
 async def test_an_older_one_may_be_named_by_its_folder(config, run, tmp_path):
-    point = await save(run, 1)
+    state = await save(run, 1)
     await save(run, 2)
     for place in (run.path / "checkpoints" / "step_000001", tmp_path / "run" / "checkpoints" / "step_000001"):
-        own, step = named(RunConfig(name="else", root="elsewhere"), str(place))
-        assert (own.name, Path(own.root), step) == ("run", tmp_path, 1)
-    found = find(config, 1)
-    assert found.point == point and "checkpoints of steps 2 included" in found.notes[-1]
+        found, step = resolve_run(RunConfig(name="else", root="elsewhere"), str(place))
+        assert (found.name, Path(found.root), step) == ("run", tmp_path, 1)
+    found = find_checkpoint(config, 1)
+    assert found.state == state and "checkpoints of steps 2 included" in found.notes[-1]
 
 
 async def test_a_damaged_one_is_passed_over_unless_it_was_asked_for(config, run):
@@ -59,45 +66,62 @@ async def test_a_damaged_one_is_passed_over_unless_it_was_asked_for(config, run)
     await save(run, 2)
     damaged = run.checkpoints / "step_000002" / "driver.json"
     damaged.write_text("{}")
-    found = find(config, None)
-    assert found.point.step == 1 and str(damaged) in found.notes[0]
-    with pytest.raises(ValueError, match=r"The checkpoint of step 2 cannot be used: .*driver.json"):
-        find(config, 2)
-    with pytest.raises(ValueError, match="The checkpoint of step 3 cannot be used"):
-        find(config, 3)
+    found = find_checkpoint(config, None)
+    assert found.state.step == 1 and str(damaged) in found.notes[0]
+    with pytest.raises(UserError, match=r"The checkpoint of step 2 cannot be used: .*driver.json"):
+        find_checkpoint(config, 2)
+    with pytest.raises(UserError, match="The checkpoint of step 3 cannot be used"):
+        find_checkpoint(config, 3)
+
+
+async def test_full_verification_finds_before_a_start_what_headers_do_not_show(config, run):
+    for step in (1, 2):
+        async with CheckpointStore(run.checkpoints, keep=9).stage(step) as staging:
+            RunState(step=step, elapsed_s=0.0, offsets=LogOffsets()).write(staging.folder)
+            (staging.folder / "rank_000.safetensors").write_bytes(save_tensors({"weight": np.arange(9.0)}))
+    damaged = run.checkpoints / "step_000002" / "rank_000.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
+    assert find_checkpoint(config, None).state.step == 2
+    found = find_checkpoint(config, None, "full")
+    assert found.state.step == 1 and str(damaged) in found.notes[0]
+    with pytest.raises(UserError, match=f"The checkpoint of step 2 cannot be used: {damaged} has another content"):
+        find_checkpoint(config, 2, "full")
 
 
 def test_without_any_checkpoint_a_run_starts_again(config, run):
-    found = find(config, None)
-    assert found.point == BEGINNING and "starts again from its beginning" in found.notes[-1]
+    found = find_checkpoint(config, None)
+    assert found.state == INITIAL and "starts again from its beginning" in found.notes[-1]
 
 
 async def test_logs_that_were_altered_are_refused(config, run):
     await save(run, 1)
     run.metrics.write_text('{"step": 7}\n')
-    with pytest.raises(ValueError, match=r"metrics.jsonl was altered since the checkpoint was saved"):
-        find(config, None)
+    with pytest.raises(UserError, match=r"metrics.jsonl was altered since the checkpoint was saved"):
+        find_checkpoint(config, None)
     run.metrics.unlink()
-    with pytest.raises(ValueError, match=r"metrics.jsonl cannot be read"):
-        find(config, None)
+    with pytest.raises(UserError, match=r"metrics.jsonl cannot be read"):
+        find_checkpoint(config, None)
 
 
 def test_there_must_be_a_run_to_go_on_with(config, tmp_path):
     for where in (LATEST, str(tmp_path), str(tmp_path / "step_000003")):
-        with pytest.raises(ValueError, match=r"There is no run in .* to go on with"):
-            named(config.run, where)
+        with pytest.raises(UserError, match=r"There is no run in .* to go on with"):
+            resolve_run(config.run, where)
 
 
 def test_changes_are_told_and_those_that_cannot_be_followed_refused():
     saved = Config()
     wanted = replace(saved, run=RunConfig(steps=9, name="other"), train=TrainConfig(data_parallel=2, policy_lr=1e-3))
-    assert differences(saved, wanted) == [
+    assert config_changes(saved, wanted) == [
         "run.steps: 500 -> 9", "train.data_parallel: 1 -> 2", "train.policy_lr: 1e-06 -> 0.001",
     ]  # fmt: skip
     with pytest.raises(
-        ValueError, match=r"model.prompt_format was chat when the run was saved and cannot become compact"
+        UserError, match=r"model.prompt_format was chat when the run was saved and cannot become compact"
     ):
-        differences(saved, replace(saved, model=replace(saved.model, prompt_format="compact")))
-    with pytest.raises(ValueError, match="there is no critic for gae"):
-        differences(saved, replace(saved, algorithm=AlgorithmConfig(estimator=GAE())))
-    assert differences(replace(saved, algorithm=AlgorithmConfig(estimator=GAE())), saved)
+        config_changes(saved, replace(saved, model=replace(saved.model, prompt_format="compact")))
+    with pytest.raises(UserError, match="there is no critic for gae"):
+        config_changes(saved, replace(saved, algorithm=AlgorithmConfig(estimator=GAE())))
+    assert config_changes(replace(saved, algorithm=AlgorithmConfig(estimator=GAE(lambda_=0.5))), saved) == [
+        "algorithm.estimator: gae -> trrpp", "algorithm.estimator.lambda_: 0.5 -> unset",
+        "algorithm.estimator.critic_mini_batches: 1 -> unset",
+    ]  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 
 from azr.config import Config, RunConfig
 from azr.config_tree import from_yaml
+from azr.errors import UserError
 from azr.runs.run_dir import RunDirectory, check_free, log_to, stop_logging
 
 
@@ -29,10 +30,10 @@ def test_a_taken_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
     RunDirectory.create(config(tmp_path))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(
-        ValueError, match=r"first already holds a run: go on with it by --resume, or choose another --run\.name"
+        UserError, match=r"first already holds a run: go on with it by --resume, or choose another --run\.name"
     ):
         RunDirectory.create(config(tmp_path))
-    with pytest.raises(ValueError, match="already holds a run"):
+    with pytest.raises(UserError, match="already holds a run"):
         check_free(config(tmp_path).run)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -46,13 +47,13 @@ def test_an_empty_folder_is_free(tmp_path: Path) -> None:
 
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "first").touch()
-    with pytest.raises(ValueError, match="first is a file"):
+    with pytest.raises(UserError, match="first is a file"):
         RunDirectory.create(config(tmp_path))
 
 
 def test_a_root_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"choose another --run\.root"):
+    with pytest.raises(UserError, match=r"choose another --run\.root"):
         RunDirectory.create(config(tmp_path / "file" / "runs"))
 
 
@@ -63,14 +64,14 @@ def test_two_runs_racing_for_a_folder_leave_one_winner_and_no_draft(
     winner = RunDirectory.create(config(tmp_path))
     looks: list[RunConfig] = []
     monkeypatch.setattr("azr.runs.run_dir.check_free", lambda run: looks.append(run) if not looks else check_free(run))
-    with pytest.raises(ValueError, match="already holds a run"):
+    with pytest.raises(UserError, match="already holds a run"):
         RunDirectory.create(config(tmp_path))
     assert list(tmp_path.iterdir()) == [winner.path]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/tmp/x", "a/"])
 def test_a_name_is_one_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="must be the name of one folder"):
+    with pytest.raises(UserError, match="must be the name of one folder"):
         RunDirectory.create(config(tmp_path, name))
     assert not list(tmp_path.iterdir())
 

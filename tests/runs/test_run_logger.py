@@ -9,51 +9,50 @@ from pathlib import Path
 
 import pytest
 
-from azr.config import Config, RunConfig, TrackingConfig
+from azr.config import Config, RunConfig
 from azr.records import Role
-from azr.runs.display import open_progress
 from azr.runs.metrics import Metrics
+from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
-from azr.runs.run_logger import Tracker
-from azr.runs.summary import summary, tensorboard_command
+from azr.runs.run_logger import RunLogger, summary, tensorboard_command
 from azr.tasks.base import RejectReason
 from tests.runs.factory import Counts, trajectory
 
 
-def config(root: Path, tracking: TrackingConfig) -> Config:
-    return replace(Config(), run=RunConfig(root=str(root), name="run", steps=2), tracking=tracking)
+def config(root: Path) -> Config:
+    return replace(Config(), run=RunConfig(root=str(root), name="run", steps=2))
 
 
-def opened(of: Config) -> Tracker:
-    return Tracker.create(of, open_progress(of.tracking.progress))
+def opened(of: Config) -> RunLogger:
+    return RunLogger.create(of, open_progress())
 
 
 def decode(ids: Sequence[int]) -> str:
     return str(list(ids))
 
 
-async def step(tracker: Tracker, number: int, loss: float = 0.5) -> Metrics:
-    tracker.begin_step()
-    with tracker.phase("solve"):
+async def step(logger: RunLogger, number: int, loss: float = 0.5) -> Metrics:
+    logger.begin_step()
+    with logger.phase("solve"):
         await asyncio.sleep(0.01)
     trajectories = [trajectory(Role.SOLVER, accuracy=number - 1.0), trajectory(Role.PROPOSER)]
-    lap = tracker.lap()
-    await tracker.rollouts(number, trajectories, decode)
-    return tracker.end_step(
+    timing = logger.step_timing()
+    await logger.log_rollouts(number, trajectories, decode)
+    return logger.end_step(
         number,
         trajectories,
         {"deduction": Counts(4, Counter({RejectReason.FAILED: 2}), [0.5, 1.0])},
-        {"policy": {"loss": loss}, "seconds": lap.seconds, "driver": {"cpu_share": lap.cpu_share}},
+        {"policy": {"loss": loss}, "seconds": timing.seconds, "driver": {"cpu_share": timing.cpu_share}},
     )
 
 
 async def test_a_run_leaves_everything_in_its_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tracker = opened(config(tmp_path, TrackingConfig()))
-    tracker.progress.start(2)
-    steps = [await step(tracker, 1), await step(tracker, 2)]
-    tracker.finish()
-    tracker.close()
-    run = tracker.run
+    logger = opened(config(tmp_path))
+    logger.progress.start(2)
+    steps = [await step(logger, 1), await step(logger, 2)]
+    logger.finish()
+    logger.close()
+    run = logger.run
     lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     assert lines == [{"step": number, **metrics} for number, metrics in enumerate(steps, 1)]
     assert lines[0]["seconds/solve"] >= 0.01 and lines[0]["driver/cpu_share"] >= 0
@@ -69,38 +68,30 @@ async def test_a_run_leaves_everything_in_its_directory(tmp_path: Path, capsys: 
     assert "step 2/2 · valid 50%" in run.log.read_text()
 
 
-async def test_what_is_switched_off_is_not_written(tmp_path: Path) -> None:
-    tracker = opened(config(tmp_path, TrackingConfig(tensorboard=False, rollouts=False, progress=False)))
-    await step(tracker, 1)
-    tracker.close()
-    assert not tracker.run.tensorboard.exists()
-    assert not list((tracker.run.path / "rollouts").iterdir())
-
-
 async def test_a_diverged_step_is_refused_and_leaves_no_line(tmp_path: Path) -> None:
-    tracker = opened(config(tmp_path, TrackingConfig()))
-    with pytest.raises(ValueError, match="policy/loss is nan in step 1"):
-        await step(tracker, 1, float("nan"))
-    tracker.close()
-    assert tracker.run.metrics.read_text() == ""
+    logger = opened(config(tmp_path))
+    with pytest.raises(RuntimeError, match="policy/loss is nan in step 1"):
+        await step(logger, 1, float("nan"))
+    logger.close()
+    assert logger.run.metrics.read_text() == ""
 
 
-async def test_an_exam_before_the_first_step_is_step_0(tmp_path: Path) -> None:
-    tracker = opened(config(tmp_path, TrackingConfig()))
-    tracker.began({})
-    tracker.began({"mean/accuracy": 0.25})
-    await step(tracker, 1)
-    tracker.close()
-    lines = [json.loads(line) for line in tracker.run.metrics.read_text().splitlines()]
-    assert lines[0] == {"step": 0, "exam/mean/accuracy": 0.25} and lines[1]["step"] == 1
+async def test_an_evaluation_before_the_first_step_is_step_0(tmp_path: Path) -> None:
+    logger = opened(config(tmp_path))
+    logger.log_baseline({})
+    logger.log_baseline({"mean/accuracy": 0.25})
+    await step(logger, 1)
+    logger.close()
+    lines = [json.loads(line) for line in logger.run.metrics.read_text().splitlines()]
+    assert lines[0] == {"step": 0, "eval/mean/accuracy": 0.25} and lines[1]["step"] == 1
 
 
-def test_the_final_table_shows_the_first_and_the_last_exam() -> None:
-    exams: list[Metrics] = [
-        {"exam/mean/accuracy": share, "exam/mean/accuracy_low": 0.0, "exam/mean/short/accuracy": 0.5}
+def test_the_final_table_shows_the_first_and_the_last_evaluation() -> None:
+    evals: list[Metrics] = [
+        {"eval/mean/accuracy": share, "eval/mean/accuracy_low": 0.0, "eval/mean/short/accuracy": 0.5}
         for share in (0.125, 0.5, 0.75)
     ]
-    table = summary([{}], RunDirectory(Path("orz_ckpt/x")), exams=exams).splitlines()
+    table = summary([{}], RunDirectory(Path("orz_ckpt/x")), evals=evals).splitlines()
     assert "held-out exam, mean   12.5%   75.0%" in table
 
 

@@ -3,15 +3,19 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import resource
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from azr.hashed_files import hash_file
 from azr.records import Role, Task
-from azr.runs.sinks import JsonLines, MetricsLog, TaskLog, TensorBoardMirror, write_rollouts
+from azr.runs.run_state import FileOffset
+from azr.runs.sinks import JsonLines, TensorBoardWriter, read_tasks, write_rollouts
 from tests.runs.factory import trajectory
 
 
@@ -19,31 +23,55 @@ def read(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_every_step_is_one_line_that_is_on_disk_at_once(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path / "metrics.jsonl")
-    log.write(1, {"policy/loss": 0.5, "x/hist": [1, 0]})
+def test_every_record_is_one_line_that_is_on_disk_at_once(tmp_path: Path) -> None:
+    log = JsonLines(tmp_path / "metrics.jsonl")
+    log.write([{"step": 1, "policy/loss": 0.5, "x/hist": [1, 0]}])
     assert read(tmp_path / "metrics.jsonl") == [{"step": 1, "policy/loss": 0.5, "x/hist": [1, 0]}]
     log.close()
-    again = MetricsLog(tmp_path / "metrics.jsonl")
-    again.write(2, {})
+    again = JsonLines(tmp_path / "metrics.jsonl", log.offset())
+    again.write([{"step": 2}])
     again.close()
     assert [line["step"] for line in read(tmp_path / "metrics.jsonl")] == [1, 2]
 
 
+def test_the_digest_grows_with_the_file_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = JsonLines(path)
+    assert log.offset() == FileOffset()
+    log.write([{"a": "ü"}, {"b": 1}])
+    offset = log.offset()
+    assert offset == FileOffset(path.stat().st_size, hash_file(path).digest)
+    log.write([{"c": 1}])
+    log.close()
+    again = JsonLines(path, offset)
+    assert again.offset() == offset and len(read(path)) == 2
+    again.write([{"d": 1}])
+    again.close()
+    assert again.offset() == FileOffset(path.stat().st_size, hash_file(path).digest)
+
+
+def test_a_line_that_does_not_fit_on_the_disk_is_an_error(tmp_path: Path) -> None:
+    free = resource.getrlimit(resource.RLIMIT_FSIZE)
+    log = JsonLines(tmp_path / "log")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, free[1]))
+    try:
+        with pytest.raises(OSError, match="could not be written"):
+            log.write([{"text": "x" * 5000}])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, free)
+        log.close()
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_nan_and_infinity_never_reach_a_file(tmp_path: Path, bad: float) -> None:
-    log = MetricsLog(tmp_path / "metrics.jsonl")
-    with pytest.raises(ValueError, match="training has diverged"):
-        log.write(1, {"policy/entropy": 1.0, "policy/loss": bad})
-    log.close()
     lines = JsonLines(tmp_path / "lines.jsonl")
     with pytest.raises(ValueError, match="not JSON compliant"):
         lines.write([{"nested": {"reward": bad}}])
     lines.close()
-    assert (tmp_path / "metrics.jsonl").read_bytes() == (tmp_path / "lines.jsonl").read_bytes() == b""
+    assert (tmp_path / "lines.jsonl").read_bytes() == b""
 
 
-def test_tasks_are_appended_whole(tmp_path: Path) -> None:
+def test_tasks_read_back_as_they_were(tmp_path: Path) -> None:
     task = Task(
         id="1",
         kind="deduction",
@@ -54,14 +82,11 @@ def test_tasks_are_appended_whole(tmp_path: Path) -> None:
         parents=("0",),
         solve_rate=0.5,
     )
-    log = TaskLog(tmp_path / "tasks.jsonl")
-    log.write([task])
-    log.write([task, task])
+    log = JsonLines(tmp_path / "tasks.jsonl")
+    log.write([asdict(task)])
+    log.write([asdict(task), asdict(task)])
     log.close()
-    lines = read(tmp_path / "tasks.jsonl")
-    assert len(lines) == 3
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in lines[0].items()}
-    assert Task(**fields) == task  # type: ignore[arg-type]
+    assert read_tasks(tmp_path / "tasks.jsonl") == [task] * 3
 
 
 async def test_rollouts_are_decoded_and_written_off_the_event_loop(tmp_path: Path) -> None:
@@ -101,10 +126,10 @@ async def test_rollouts_that_cannot_be_written_whole_do_not_appear(tmp_path: Pat
 
 
 def test_tensorboard_shows_the_same_numbers(tmp_path: Path) -> None:
-    mirror = TensorBoardMirror(tmp_path)
-    mirror.write(1, {"policy/loss": 0.5, "deduction/proposer/solve_rate_hist": [1, 0, 2], "executor/calls": 7})
-    mirror.write(2, {"policy/loss": 0.25, "deduction/proposer/solve_rate_hist": [0, 3, 0]})
-    mirror.close()
+    writer = TensorBoardWriter(tmp_path)
+    writer.write(1, {"policy/loss": 0.5, "deduction/proposer/solve_rate_hist": [1, 0, 2], "executor/calls": 7})
+    writer.write(2, {"policy/loss": 0.25, "deduction/proposer/solve_rate_hist": [0, 3, 0]})
+    writer.close()
     events = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "histograms": 0}).Reload()
     assert [(event.step, event.value) for event in events.Scalars("policy/loss")] == [(1, 0.5), (2, 0.25)]
     assert [event.value for event in events.Scalars("executor/calls")] == [7.0]

@@ -32,14 +32,14 @@ def test_overlapping_work_in_a_phase_counts_once() -> None:
         wall.now = 7.0
     other.__exit__(None, None, None)
     cpu.now, wall.now = 2.0, 8.0
-    lap = clock.lap()
-    assert lap.seconds == {"solve": 5.0, "propose": 6.0}
-    assert lap.wall_s == 8.0 and lap.cpu_share == 0.25
+    timing = clock.step_timing()
+    assert timing.seconds == {"solve": 5.0, "propose": 6.0}
+    assert timing.wall_s == 8.0 and timing.cpu_share == 0.25
 
 
-def test_time_that_hidden_phases_cost_alone_is_told() -> None:
+def test_time_that_overlapped_phases_cost_alone_is_told() -> None:
     wall = Clock()
-    clock = PhaseClock(hidden=("verify", "validate"), wall=wall, cpu=Clock())
+    clock = PhaseClock(overlapped=("verify", "validate"), wall=wall, cpu=Clock())
     with clock.phase("solve"):
         with clock.phase("verify"):
             wall.now = 3.0
@@ -47,21 +47,21 @@ def test_time_that_hidden_phases_cost_alone_is_told() -> None:
     with clock.phase("verify"), clock.phase("validate"):
         wall.now = 6.0
     wall.now = 7.0
-    assert clock.lap().alone_s == 2.0
+    assert clock.step_timing().exposed_s == 2.0
     with clock.phase("solve"):
         wall.now = 9.0
-    assert clock.lap().alone_s == 0.0
+    assert clock.step_timing().exposed_s == 0.0
 
 
-def test_a_phase_across_laps_is_split_between_them() -> None:
+def test_a_phase_across_steps_is_split_between_them() -> None:
     wall = Clock()
     clock = PhaseClock(wall=wall, cpu=Clock())
     with clock.phase("solve"):
         wall.now = 2.0
-        assert clock.lap().seconds == {"solve": 2.0}
+        assert clock.step_timing().seconds == {"solve": 2.0}
         wall.now = 5.0
-    assert clock.lap().seconds == {"solve": 3.0}
-    assert clock.lap().seconds == {}
+    assert clock.step_timing().seconds == {"solve": 3.0}
+    assert clock.step_timing().seconds == {}
 
 
 def test_a_phase_that_fails_is_over() -> None:
@@ -71,7 +71,7 @@ def test_a_phase_that_fails_is_over() -> None:
         wall.now = 1.0
         raise RuntimeError
     wall.now = 9.0
-    assert clock.lap().seconds == {"solve": 1.0}
+    assert clock.step_timing().seconds == {"solve": 1.0}
 
 
 async def test_coroutines_overlap_and_waiting_costs_no_cpu() -> None:
@@ -82,10 +82,10 @@ async def test_coroutines_overlap_and_waiting_costs_no_cpu() -> None:
             await asyncio.sleep(0.2)
 
     await asyncio.gather(*(work() for _ in range(20)))
-    waited = clock.lap()
+    waited = clock.step_timing()
     assert 0.19 < waited.seconds["solve"] <= waited.wall_s
     assert waited.seconds["solve"] < 20 * 0.2 / 2
     end = time.process_time() + 0.2
     while time.process_time() < end:
         pass
-    assert clock.lap().cpu_share > waited.cpu_share
+    assert clock.step_timing().cpu_share > waited.cpu_share

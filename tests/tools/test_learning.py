@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import sys
 from collections import Counter
@@ -17,14 +18,13 @@ from azr.config import (
     RewardConfig,
     RunConfig,
     SelfPlayConfig,
-    TrackingConfig,
     TrainConfig,
 )
 from azr.evaluation import result
 from azr.evaluation.evaluate import Marks
 from azr.records import Role
-from azr.runs.display import open_progress
-from azr.runs.run_logger import Tracker
+from azr.runs.progress import open_progress
+from azr.runs.run_logger import RunLogger
 from azr.tasks.base import RejectReason
 from tests.runs.factory import Counts, trajectory
 from tools.learning_report import report as learning
@@ -57,29 +57,28 @@ def config(root: Path, name: str, seed: int = 1, **sections: object) -> Config:
         model=ModelConfig(path=str(root / "base")),
         selfplay=SelfPlayConfig(kinds=KINDS, group_size=2),
         eval=EvalConfig(every=2),
-        tracking=TrackingConfig(tensorboard=False, rollouts=False, progress=False),
     )
     return replace(default, **sections)
 
 
 def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
     """A run directory whose exams, every other step, have these accuracies; proposals get better by the step."""
-    tracker = Tracker.create(of, open_progress(False))
+    logger = RunLogger.create(of, open_progress(io.StringIO()))
     exams = [result.metrics(result.rows(paper(share, seed=of.run.seed))) for share in shares]
-    tracker.began(exams[0])
+    logger.log_baseline(exams[0])
     for step in range(1, 2 * len(exams) - 1):
         failed = 8 - min(step, 6)
         counts = Counts(12, Counter({RejectReason.FAILED: failed, RejectReason.DUPLICATE: 2, RejectReason.LOST: 2}),
                         ([0.5, 1.0] * 3)[: 8 - failed])  # fmt: skip
-        tracker.begin_step()
-        tracker.end_step(
+        logger.begin_step()
+        logger.end_step(
             step,
             [trajectory(Role.SOLVER, accuracy=0.5)],
             {"deduction": counts if proposing else Counts()},
-            {"exam": exams[step // 2] if step % 2 == 0 else {}},
+            {"eval": exams[step // 2] if step % 2 == 0 else {}},
         )
-    tracker.close()
-    return tracker.run.path
+    logger.close()
+    return logger.run.path
 
 
 def rows(table: str) -> dict[str, list[str]]:
@@ -176,6 +175,6 @@ def test_the_figure_has_a_line_per_arm_with_an_interval(folders: list[Path]) -> 
 @pytest.mark.parametrize("name, said", [("empty", "is no run directory"), ("short", "let it end")])
 def test_folders_without_results_are_named(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "empty").mkdir()
-    Tracker.create(config(tmp_path, "short"), open_progress(False)).close()
+    RunLogger.create(config(tmp_path, "short"), open_progress(io.StringIO())).close()
     with pytest.raises(ValueError, match=said):
         read(tmp_path / name)

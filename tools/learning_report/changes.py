@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from azr.evaluation.evaluate import Marks
 from azr.evaluation.result import ALL, GREEDY
 from azr.evaluation.statistics import estimate
-from azr.runs.metrics import EXAM, Metrics, number
+from azr.runs.metrics import EVAL, Metrics, scalar
 from azr.tasks.base import RejectReason
 from tools.learning_report.runs import Run
 
@@ -41,9 +41,9 @@ class Change:
 
 def in_run_change(run: Run, kind: str, band: str, measure: str) -> Change | None:
     """From the first to the last exam inside the run; None when they have no such measure."""
-    path = "/".join([EXAM + ("mean" if kind == ALL else kind), *([] if band == ALL else [band]), measure])
+    path = "/".join([EVAL + ("mean" if kind == ALL else kind), *([] if band == ALL else [band]), measure])
     first, *_, last = run.exams
-    return Change(number(first, path), number(last, path)) if path in first and path in last else None
+    return Change(scalar(first, path), scalar(last, path)) if path in first and path in last else None
 
 
 def full_change(run: Run, kind: str, band: str, measure: str) -> Change | None:
@@ -104,7 +104,7 @@ def learnable(step: Metrics) -> float:
 
 def _count(step: Metrics, outcome: str) -> float:
     """Over all kinds."""
-    return sum(number(step, name) for name in step if name.endswith(f"/proposer/funnel/{outcome}"))
+    return sum(scalar(step, name) for name in step if name.endswith(f"/proposer/funnel/{outcome}"))
 
 
 def over_seeds(changes: Sequence[Change]) -> Change:

@@ -20,14 +20,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from azr.evaluation.result import ACCURACY, ALL, GREEDY
-from azr.runs.metrics import EXAM, number
+from azr.runs.metrics import EVAL, scalar
 from tools.learning_report import changes as changes
 from tools.learning_report.changes import Change
 from tools.learning_report.runs import Run, arms, read
 
 HARDEST = "novel"
 """The band of compositions that pretraining never shows."""
-SHOWN = f"{EXAM}mean/{ACCURACY}"
+SHOWN = f"{EVAL}mean/{ACCURACY}"
 PROPOSALS = {
     "valid proposals": (changes.valid, changes.judged),
     "valid and new proposals": (changes.fresh, changes.judged),
@@ -42,7 +42,7 @@ def table(found: dict[str, list[Run]]) -> str:
         ["", *found],
         ["---"] * (1 + len(found)),
         ["seeds", *(_listed(run.config.run.seed for run in own) for own in found.values())],
-        ["steps", *(_listed(number(run.steps[-1], "step") for run in own) for own in found.values())],
+        ["steps", *(_listed(scalar(run.steps[-1], "step") for run in own) for own in found.values())],
     ]
     for name, change in _changes([run for own in found.values() for run in own]).items():
         rows.append([name, *(_cell([change(run) for run in own]) for own in found.values())])
@@ -102,14 +102,14 @@ def figure(found: dict[str, list[Run]]) -> Figure:
 
 
 def _draw(axes: Axes, name: str, runs: Sequence[Run]) -> None:
-    lines = [{number(exam, "step"): 100 * number(exam, SHOWN) for exam in run.exams} for run in runs]
+    lines = [{scalar(exam, "step"): 100 * scalar(exam, SHOWN) for exam in run.exams} for run in runs]
     steps = sorted(set.intersection(*map(set, lines)))
     means = [fmean(line[step] for line in lines) for step in steps]
     if len(runs) > 1:
         halves = [changes.half_width([line[step] for line in lines]) for step in steps]
         low, high = ([mean + sign * half for mean, half in zip(means, halves, strict=True)] for sign in (-1, 1))
     else:
-        low, high = ([100 * number(exam, f"{SHOWN}_{end}") for exam in runs[0].exams] for end in ("low", "high"))
+        low, high = ([100 * scalar(exam, f"{SHOWN}_{end}") for exam in runs[0].exams] for end in ("low", "high"))
     (drawn,) = axes.plot(steps, means, marker="o", markersize=3, label=name + f", {len(runs)} seeds" * (len(runs) > 1))
     axes.fill_between(steps, low, high, color=drawn.get_color(), alpha=0.15, linewidth=0)
     if len(runs) > 1:

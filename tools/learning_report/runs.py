@@ -11,7 +11,7 @@ from typing import Any
 from azr.config import Config
 from azr.config_tree import from_yaml
 from azr.evaluation.evaluate import Marks
-from azr.runs.metrics import Metrics, has_exam
+from azr.runs.metrics import Metrics, has_eval
 
 CONTROLS = {
     ("train.policy_lr", 0.0): "learning rate 0",
@@ -47,7 +47,7 @@ def read(path: Path, base: Path | None = None) -> Run:
         lines: list[Metrics] = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     except OSError as error:
         raise ValueError(f"{path} is no run directory: {error}") from error
-    steps, exams = [line for line in lines if line["step"]], [line for line in lines if has_exam(line)]
+    steps, exams = [line for line in lines if line["step"]], [line for line in lines if has_eval(line)]
     if not steps or len(exams) < 2:
         raise ValueError(f"{path} has no exam before and after its steps: let it end, with eval.every above 0.")
     return Run(path, config, steps, exams, _full(path / "exam.json", base or Path(config.model.path, "exam.json")))

@@ -25,9 +25,9 @@ from azr.runs.run_dir import RunDirectory
 
 RECIPE = "playground.azr_14m_mini"
 SMALL = [
-    *("--eval.every", "0", "--checkpoint.every", "2", "--tracking.no-progress"),
+    *("--eval.every", "0", "--checkpoint.every", "2"),
     *("--selfplay.proposer-prompts", "3", "--selfplay.solver-prompts", "1", "--selfplay.group-size", "2"),
-    *("--selfplay.seed-tasks", "3", "--selfplay.seed-rounds", "2", "--rollout.max-response-tokens", "64"),
+    *("--selfplay.seed-tasks", "3", "--rollout.max-response-tokens", "64"),
 ]
 
 
@@ -57,9 +57,9 @@ def check(run: RunDirectory) -> None:
                 sizes[task["kind"]] = sizes.get(task["kind"], 0) + 1
         assert all(lines[-1][f"buffer/{kind}"] == size for kind, size in sizes.items()), "the buffer is not its log"
     assert len({task["id"] for task in tasks}) == len(tasks), "a task is there twice"
-    told = CheckpointStore(run.checkpoints, 2)
+    store = CheckpointStore(run.checkpoints, 2)
     damaged: list[str] = []
-    told.newest(damaged.append)
+    store.newest(damaged.append, "full")
     assert not damaged, damaged
 
 

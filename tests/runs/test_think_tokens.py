@@ -10,8 +10,9 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from azr.runs.export import think_tokens
-from azr.runs.export.think_tokens import TAGS
+from azr.errors import UserError
+from azr.runs import think_tokens
+from azr.runs.think_tokens import TAGS
 
 TEXT = "User: why?\nAssistant: <think>\nbecause 1 < 2\n</think>\n<answer>\n42\n</answer><|im_end|>"
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -88,5 +89,5 @@ def test_no_file_brings_the_tags_back(tmp_path: Path):
 
 def test_a_tokenizer_without_the_tags_is_refused(tmp_path: Path):
     qwen3_like(tmp_path, ["<tool_call>"], {})
-    with pytest.raises(ValueError, match="has no tokens <think> and </think>: leave out --think-tokens"):
+    with pytest.raises(UserError, match="has no tokens <think> and </think>: leave out --think-tokens"):
         think_tokens.remove(tmp_path)

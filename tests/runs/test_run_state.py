@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 
-from azr.config import Config, RunConfig, TrackingConfig
+from azr.config import Config, RunConfig
+from azr.errors import UserError
+from azr.hashed_files import hash_file
 from azr.records import Task
-from azr.runs.display import open_progress
-from azr.runs.log_offsets import Mark, Position
+from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
-from azr.runs.run_logger import Tracker
+from azr.runs.run_logger import RunLogger
+from azr.runs.run_state import FileOffset, LogOffsets
 from azr.runs.sinks import read_metrics, read_tasks
 
 TASK = Task(
@@ -18,40 +21,40 @@ TASK = Task(
 )  # fmt: skip
 
 
-def test_a_mark_knows_what_a_file_began_with(tmp_path: Path) -> None:
+def test_an_offset_knows_what_a_file_began_with(tmp_path: Path) -> None:
     file = tmp_path / "log"
     file.write_text("one\n")
-    mark = Mark.of(file)
+    offset = FileOffset(file.stat().st_size, hash_file(file).digest)
     file.write_text("one\ntwo\n")
-    mark.check(file)
-    mark.cut(file)
+    offset.check(file)
+    offset.truncate(file)
     assert file.read_text() == "one\n"
     for text in ("oNe\n", "on"):
         file.write_text(text)
-        with pytest.raises(ValueError, match="was altered"):
-            mark.check(file)
+        with pytest.raises(UserError, match="was altered"):
+            offset.check(file)
 
 
 def test_the_beginning_of_a_run_asks_for_no_file(tmp_path: Path) -> None:
-    Mark().check(tmp_path / "missing")
-    Mark().cut(tmp_path / "missing")
+    FileOffset().check(tmp_path / "missing")
+    FileOffset().truncate(tmp_path / "missing")
     (tmp_path / "log").write_text("one\n")
-    Mark().cut(tmp_path / "log")
+    FileOffset().truncate(tmp_path / "log")
     assert (tmp_path / "log").read_text() == ""
 
 
-def test_a_run_is_cut_back_to_a_step_and_its_mirror_made_again(tmp_path: Path) -> None:
-    config = Config(run=RunConfig(root=str(tmp_path), name="run", steps=9), tracking=TrackingConfig(progress=False))
-    tracker = Tracker.create(config, open_progress(False))
-    places: dict[int, Position] = {}
+def test_a_run_is_cut_back_to_a_step_and_tensorboard_made_again(tmp_path: Path) -> None:
+    config = Config(run=RunConfig(root=str(tmp_path), name="run", steps=9))
+    logger = RunLogger.create(config, open_progress(io.StringIO()))
+    offsets: dict[int, LogOffsets] = {}
     for step in (1, 2, 3):
-        tracker.stored([TASK])
-        tracker.end_step(step, [], {}, {"policy": {"loss": float(step)}})
-        tracker.run.rollouts(step).write_bytes(b"...")
-        places[step] = tracker.run.position()
-    tracker.run.rollouts(4).with_name(".step_000004.jsonl.gz").write_bytes(b"half")
-    tracker.close()
-    again = Tracker.reopen(config, open_progress(False), 2, places[2])
+        logger.log_tasks([TASK])
+        logger.end_step(step, [], {}, {"policy": {"loss": float(step)}})
+        logger.run.rollouts(step).write_bytes(b"...")
+        offsets[step] = logger.offsets()
+    logger.run.rollouts(4).with_name(".step_000004.jsonl.gz").write_bytes(b"half")
+    logger.close()
+    again = RunLogger.reopen(config, open_progress(io.StringIO()), 2, offsets[2])
     run = again.run
     assert read_metrics(run.metrics) == [(1, {"policy/loss": 1.0}), (2, {"policy/loss": 2.0})]
     assert read_tasks(run.tasks) == [TASK, TASK]
