@@ -1,0 +1,1 @@
+"""One recipe per file: only its differences from the default config."""

@@ -1,0 +1,1 @@
+"""vLLM engines as Ray actors, and how they receive weights."""

@@ -1,0 +1,1 @@
+"""Propose and solve: prompts, rewards, and the buffer of tasks."""

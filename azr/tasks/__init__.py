@@ -1,0 +1,1 @@
+"""The kinds of reasoning, one file each, and the prompts and answer formats that they share."""

@@ -1,0 +1,1 @@
+"""DeepSpeed ZeRO-3 workers as Ray actors, and the update of policy and critic."""
