@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 ROOT = Path(__file__).parent.parent.parent
 CONTROLS = [
-    *("--train.policy-lr", "0", "--ablation.shuffle_rewards", "--ablation.no-new-tasks", "--run.max-minutes", "0.01"),
+    *("--train.policy-lr", "0", "--ablation.shuffle-rewards", "--ablation.no-new-tasks", "--run.max-minutes", "0.01"),
     *("--selfplay.proposer-prompts", "6", "--selfplay.group-size", "6", "--selfplay.seed-tasks", "4"),
     *("--eval.tasks-per-kind", "4"),
 ]
@@ -47,8 +47,8 @@ def test_without_new_tasks_only_seed_tasks_are_solved_and_nothing_is_proposed(ru
         rows = [json.loads(line) for line in file]
     assert {row["role"] for row in rows} == {"solver"}
     sizes = Counter(row["group"] for row in rows).values()
-    asked, crossed = 3 * 6, 6 + 6 + 6 * (3 + 3)
-    assert all(size % 6 == 0 for size in sizes) and 6 * asked < len(rows) <= 6 * (asked + crossed)
+    sampled, derived = 3 * 6, 6 + 6 + 6 * (3 + 3)
+    assert all(size % 6 == 0 for size in sizes) and 6 * sampled < len(rows) <= 6 * (sampled + derived)
     assert all(row["task_id"].startswith("seed") for row in rows)
     (step,) = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()[1:])
     assert step["deduction/proposer/funnel/proposed"] == 0 and "deduction/proposer/valid_rate" not in step

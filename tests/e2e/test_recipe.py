@@ -14,11 +14,11 @@ from ray.cluster_utils import Cluster
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = [
-    *("--model.path", "data/azr_14m_base", "--model.prompt-style", "compact", "--train.device", "cpu"),
+    *("--model.path", "data/azr_14m_base", "--model.prompt-format", "compact", "--train.device", "cpu"),
     *("--train.data-parallel", "2", "--rollout.engines", "1", "--rollout.tensor-parallel", "2"),
     *("--run.steps", "1", "--selfplay.proposer-prompts", "4", "--selfplay.solver-prompts", "2"),
     *("--selfplay.seed-tasks", "3", "--rollout.max-prompt-tokens", "384", "--rollout.max-response-tokens", "128"),
-    *("--rollout.cpu-kv-cache-gib", "0.125", "--eval.every", "0"),
+    *("--eval.every", "0"),
 ]
 PLAY = ("propose", "validate", "estimate", "solve", "verify")
 PHASES = (*PLAY, "critic values", "reference logprobs", "train critic", "train policy", "push")
