@@ -22,12 +22,20 @@ GRACE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
+class WeightUpdate:
+    """One version of the weights as its sender, or an engine that serves it, says it was; the two must be equal."""
+
+    version: int
+    digest: str
+    """Of all names, types, shapes and bytes."""
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class PushReport:
     """One push of the weights to every engine."""
 
     version: int
-    digest: str
-    """Of all names, types, shapes and bytes that were sent; every engine has confirmed it."""
     nbytes: int
     """Sent once, however many engines read it."""
     seconds: float
@@ -44,7 +52,7 @@ class Receiver:
 
 
 class Sender(Protocol):
-    """The policy's ranks: rank 0 answers ``send_weights(version, receivers, timeout_s)`` with digest and bytes sent."""
+    """The policy's ranks: rank 0 answers ``send_weights(version, receivers, timeout_s)`` with a `WeightUpdate`."""
 
     def call(self, method: str, *args: object, timeout_s: float, to: str) -> Awaitable[list[Any]]: ...
 
@@ -62,10 +70,10 @@ class WeightSync:
                                      memory, hash it
                                      load_bucket(bucket) ─────────────────► map it, compare the digest, load
                                      … until the last bucket
-        digest, bytes ◄──────────────
+        WeightUpdate ◄──────────────
         finish_update(version, digest) ───────────────────────────────────► repack layers, reset the prefix cache,
                                                                             compare the digest of everything, serve
-        version, digest ◄──────────────────────────────────────────────────
+        the same WeightUpdate ◄────────────────────────────────────────────
 
     When an engine dies on the way, it is replaced and all of it is repeated for the engines that do not serve this
     version yet, `MAX_ATTEMPTS` times in all. An engine that is replaced later gets the same weights (`resync`), until
@@ -133,15 +141,14 @@ class WeightSync:
         (sent, *_) = await self._policy.call(
             "send_weights", version, receivers, limit, timeout_s=limit + GRACE_S, to="send their weights"
         )
-        digest, nbytes = sent
-        updates = await wait_for_all(
-            engine.call("finish_update", version, digest, timeout_s=limit, to=f"serve weight version {version}")
+        received = await wait_for_all(
+            engine.call("finish_update", version, sent.digest, timeout_s=limit, to=f"serve weight version {version}")
             for engine in engines
         )
-        for engine, update in zip(engines, updates, strict=True):
-            if (update.version, update.digest) != (version, digest):
-                raise RuntimeError(f"{engine.name} was sent weights {version} ({digest}) and has {update}")
-        return PushReport(version, digest, nbytes, time.perf_counter() - started)
+        for engine, update in zip(engines, received, strict=True):
+            if update != sent:
+                raise RuntimeError(f"{engine.name} was sent {sent} and has {update}")
+        return PushReport(version, sent.nbytes, time.perf_counter() - started)
 
     async def _restart_lost(self, error: Exception) -> bool:
         """After this error in a push; whether any engine was lost."""
@@ -156,20 +163,20 @@ class WeightSync:
 
 def send_buckets(
     buckets: Iterable[WeightBucket], writer: SharedMemoryBucketWriter, receivers: Sequence[Receiver], timeout_s: float
-) -> tuple[str, int]:
-    """In the policy's rank 0: have every receiver load every bucket. Returns the final digest and the bytes sent.
+) -> WeightUpdate:
+    """In the policy's rank 0: have every receiver load every bucket of one version.
 
     Raises TimeoutError, naming the late ones, when a bucket takes longer than `timeout_s`, RuntimeError, naming the
     dead one, when an engine dies meanwhile, and whatever an engine raises.
     """
     here = ray.get_runtime_context().get_node_id()
     all_local = all(receiver.node == here for receiver in receivers)
-    nbytes, digest = 0, ""
+    nbytes = 0
     for bucket in buckets:
         block = None if all_local else ray.put(writer.bucket_bytes(bucket))
         _load_bucket(bucket, block, receivers, here, timeout_s)
-        nbytes, digest = nbytes + bucket.nbytes, bucket.digest
-    return digest, nbytes
+        nbytes += bucket.nbytes
+    return WeightUpdate(bucket.version, bucket.digest, nbytes)
 
 
 def _load_bucket(

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 import ray
 
 from azr.cluster.weight_buckets import RemoteBucketStaging, WeightBucket
+from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig
 from azr.hardware import ComputeType
 from azr.records import Completion
@@ -26,19 +26,6 @@ from azr.rollout.vllm_adapter import raise_if_dead, sample, start_vllm
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightUpdate:
-    """What an engine says about an update it has finished."""
-
-    version: int
-    """Read back from the engine's core process."""
-    digest: str
-    """Of the bytes that reached the workers."""
-    nbytes: int
-    seconds: float
-    """From the moment the last completion in flight was done to the end of the update."""
 
 
 class RolloutEngine:
@@ -83,7 +70,6 @@ class RolloutEngine:
         self._asleep = False
         self._updating: int | None = None
         self._workers_updating = False
-        self._update_started = 0.0
         self._unusable: str | None = None
         """Why the weights must not be sampled from; None when they may."""
 
@@ -188,7 +174,6 @@ class RolloutEngine:
             self._updating = version
             await self._drain()
         self._unusable = f"the update to weight version {version} failed: send all weights again"
-        self._update_started = time.monotonic()
         if self._workers_updating:
             await self._llm.finish_weight_update()
         await self._llm.start_weight_update()
@@ -206,13 +191,11 @@ class RolloutEngine:
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        from azr.rollout.weight_receiver import update_info
-
         self._check_version(bucket.version)
         if block is not None:
             bucket = self._remote_staging.stage(bucket, block)
         try:
-            await self._llm.update_weights(WeightTransferUpdateRequest(update_info(bucket)))
+            await self._llm.update_weights(WeightTransferUpdateRequest({"bucket": asdict(bucket)}))
         except Exception:
             # vLLM's workers leave the update by themselves when a part of it fails.
             self._workers_updating = False
@@ -221,7 +204,7 @@ class RolloutEngine:
 
     @raise_if_dead
     async def finish_update(self, version: int, digest: str) -> WeightUpdate:
-        """Serve the new weights. `digest`: that of the last bucket.
+        """Serve the new weights, and say which. `digest`: that of the last bucket.
 
         Raises ValueError when the workers received other bytes, or not every parameter of the model.
         """
@@ -234,16 +217,11 @@ class RolloutEngine:
         problem = _find_problem(digest, reports)
         if problem is None:
             self._unusable = None
-            self._weight_version = int(await self._llm.get_weight_version())
+            self._weight_version = int(await self._llm.get_weight_version())  # read back from the core process
         await self._end_update()
         if problem is not None:
             raise ValueError(f"weight version {version} was not taken: {problem}")
-        return WeightUpdate(
-            version=self._weight_version,
-            digest=reports[0]["digest"],
-            nbytes=reports[0]["nbytes"],
-            seconds=time.monotonic() - self._update_started,
-        )
+        return WeightUpdate(self._weight_version, reports[0]["digest"], reports[0]["nbytes"])
 
     def _check_version(self, version: int) -> None:
         if version != self._updating:

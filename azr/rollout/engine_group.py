@@ -31,18 +31,14 @@ MAX_CONCURRENCY = 10_000
 SHUTDOWN_S = 30.0
 
 
-async def no_explicit_gpus() -> tuple[int, ...]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class EnginePlacement:
     """Where an engine, and any that replaces it, lives in the cluster."""
 
     options: Mapping[str, object] = field(default_factory=dict)
     """Ray options of its actor."""
-    find_gpus: Callable[[], Awaitable[tuple[int, ...]]] = no_explicit_gpus
-    """Numbers of its GPUs on its node when it starts; none when what Ray gives its actor is all it has."""
+    find_gpus: Callable[[], Awaitable[tuple[int, ...]]] | None = None
+    """Numbers of its GPUs on its node when it starts; None when what Ray gives its actor is all it has."""
 
 
 class EngineSlot(SupervisedActor):
@@ -69,8 +65,9 @@ class EngineSlot(SupervisedActor):
         """Why there is no engine here until the others wake."""
 
     async def _create_actor(self) -> ActorHandle:
-        config, find_gpus = self._config, self._placement.find_gpus()
-        gpus = await within(find_gpus, config.timeout.start_s, "Ray", f"find the GPUs of {self.name}")
+        config, find_gpus, gpus = self._config, self._placement.find_gpus, ()
+        if find_gpus is not None:
+            gpus = await within(find_gpus(), config.timeout.start_s, "Ray", f"find the GPUs of {self.name}")
         return (
             ray.remote(RolloutEngine)
             .options(**self._placement.options, max_concurrency=MAX_CONCURRENCY)

@@ -7,7 +7,7 @@ engine there, so no entry point has to be installed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -34,14 +34,8 @@ class SharedMemoryInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class SharedMemoryUpdateInfo(WeightTransferUpdateInfo):
-    """One bucket, as the plain data that vLLM's message queue carries."""
-
     bucket: dict[str, Any]
-
-
-def update_info(bucket: WeightBucket) -> dict[str, Any]:
-    """The argument of vLLM's ``update_weights`` that carries this bucket."""
-    return {"bucket": asdict(bucket)}
+    """A `WeightBucket` as the plain data that vLLM's message queue carries."""
 
 
 class SharedMemoryWeightTransferEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemoryUpdateInfo]):
@@ -57,7 +51,7 @@ class SharedMemoryWeightTransferEngine(WeightTransferEngine[SharedMemoryInitInfo
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._aliases = tied_names(self.model)
-        self._later = {alias for aliases in self._aliases.values() for alias in aliases}
+        self._alias_names = {alias for aliases in self._aliases.values() for alias in aliases}
         """Names that are loaded along with the first name of the same parameter."""
         self._expected = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
         self._open = False
@@ -102,7 +96,7 @@ class SharedMemoryWeightTransferEngine(WeightTransferEngine[SharedMemoryInitInfo
         Tied weights are loaded under each of their names: a tied output head has a packed copy of its own.
         """
         for name, tensor in received:
-            if name in self._later:
+            if name in self._alias_names:
                 continue
             copy = tensor.clone()
             for alias in (name, *self._aliases.get(name, ())):

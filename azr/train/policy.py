@@ -17,7 +17,7 @@ from azr.algorithms.losses import Sums, policy_loss
 from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import PackedBatch
 from azr.cluster.weight_buckets import SharedMemoryBucketWriter
-from azr.cluster.weight_sync import Receiver, send_buckets
+from azr.cluster.weight_sync import Receiver, WeightUpdate, send_buckets
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.hashed_files import HashedFile, hash_file
 from azr.train.shards import TensorSpec, write_model
@@ -75,10 +75,10 @@ class PolicyWorker(PolicyScorer):
         )
         return loss, sums, logprobs_R
 
-    def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> tuple[str, int] | None:
+    def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> WeightUpdate | None:
         """Send the current weights to engines that are ready for them, see `azr.cluster.weight_sync`. Collective.
 
-        Rank 0 returns their digest and size in bytes. Tensors have Hugging Face names; a tied head is sent as well,
+        Rank 0 returns what it sent. Tensors have Hugging Face names; a tied head is sent as well,
         because an engine may hold it apart. Raises as `send_buckets`; the policy stays usable then.
         """
         weights = gathered(list(self._named()), WEIGHT_BUCKET_BYTES, self.dtype)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from azr.cluster.supervisor import SupervisedActor
 from azr.cluster.weight_buckets import RemoteBucketStaging, WeightBucket, read_bucket
-from azr.rollout.engine import WeightUpdate
+from azr.cluster.weight_sync import WeightUpdate
 
 
 class ReceivingEngine:
@@ -52,7 +52,7 @@ class ReceivingEngine:
         assert self.buckets[-1].last and self.buckets[-1].version == version
         self.served = version
         nbytes = sum(bucket.nbytes for bucket in self.buckets)
-        return WeightUpdate(version=version, digest=self.buckets[-1].digest, nbytes=nbytes, seconds=0.0)
+        return WeightUpdate(version, self.buckets[-1].digest, nbytes)
 
     def received(self) -> dict[str, Tensor]:
         return self.weights

@@ -13,9 +13,10 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from azr.cluster.weight_buckets import SharedMemoryBucketWriter
+from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig
 from azr.records import Completion
-from azr.rollout.engine import RolloutEngine, WeightUpdate
+from azr.rollout.engine import RolloutEngine
 
 NamedTensors = dict[str, torch.Tensor]
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from ray.exceptions import RayTaskError
 
+from azr.cluster.weight_sync import WeightUpdate
 from azr.records import FinishReason
-from azr.rollout.engine import WeightUpdate
 from tests.rollout.conftest import Served
 
 PROMPT = list(range(40, 140))
