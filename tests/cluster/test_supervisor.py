@@ -129,6 +129,6 @@ async def test_a_silent_actor_is_lost(ray_cluster: None, orders: Path, monkeypat
     clerk = await start(orders)
     assert clerk.actor is not None
     clerk.actor.__ray_call__.remote(lambda _: time.sleep(30))
-    with pytest.raises(ActorLost, match="the clerk was silent for 0.5 s when it was to add"):
+    with pytest.raises(ActorLost, match=r"the clerk was silent for 0.5 s when it was to add"):
         await clerk.call("add", 1, timeout_s=60, to="add")
     ray.kill(clerk.actor)
