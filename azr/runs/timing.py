@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,49 +33,39 @@ class PhaseClock:
     ) -> None:
         """``overlapped``: phases that should cost no time of their own because they overlap others."""
         self._overlapped = frozenset(overlapped)
-        self._exposed_s = 0.0
-        self._counted_until = wall()
         self._wall, self._cpu = wall, cpu
-        self._active: dict[str, int] = {}
-        self._since: dict[str, float] = {}
-        self._seconds: dict[str, float] = {}
-        self._start = (wall(), cpu())
+        self._open: defaultdict[str, int] = defaultdict(int)
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._exposed_s = 0.0
+        self._start = self._counted_until = wall()
+        self._cpu_start = cpu()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Something is going on in this phase while the context is open."""
         self._count()
-        self._active[name] = self._active.get(name, 0) + 1
-        if self._active[name] == 1:
-            self._since[name] = self._wall()
+        self._open[name] += 1
         try:
             yield
         finally:
             self._count()
-            self._active[name] -= 1
-            if self._active[name] == 0:
-                self._add(name, self._wall())
+            self._open[name] -= 1
 
     def step_timing(self) -> StepTiming:
-        """Times since the last call; a phase that is still going on counts up to now and starts again."""
+        """Times since the last call; of a phase that is still going on, the time up to now."""
         self._count()
-        wall, cpu = self._wall(), self._cpu()
-        for name, active in self._active.items():
-            if active:
-                self._add(name, wall)
-                self._since[name] = wall
-        elapsed = max(wall - self._start[0], 1e-9)
-        timing = StepTiming(self._seconds, elapsed, self._exposed_s, (cpu - self._start[1]) / elapsed)
-        self._seconds, self._exposed_s, self._start = {}, 0.0, (wall, cpu)
+        now, cpu = self._counted_until, self._cpu()
+        elapsed = max(now - self._start, 1e-9)
+        timing = StepTiming(dict(self._seconds), elapsed, self._exposed_s, (cpu - self._cpu_start) / elapsed)
+        self._seconds, self._exposed_s, self._start, self._cpu_start = defaultdict(float), 0.0, now, cpu
         return timing
 
     def _count(self) -> None:
-        """Account for the time since the last change of open phases."""
+        """Adds the time since the last change of open phases to those that were open."""
         now = self._wall()
-        going = {name for name, active in self._active.items() if active}
-        if going and going <= self._overlapped:
-            self._exposed_s += now - self._counted_until
-        self._counted_until = now
-
-    def _add(self, name: str, until: float) -> None:
-        self._seconds[name] = self._seconds.get(name, 0.0) + until - self._since[name]
+        passed, self._counted_until = now - self._counted_until, now
+        going_on = {name for name, times in self._open.items() if times}
+        for name in going_on:
+            self._seconds[name] += passed
+        if going_on and going_on <= self._overlapped:
+            self._exposed_s += passed

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from azr.runs.metrics import Metrics
-from azr.runs.progress import LiveDisplay, PlainDisplay, Progress, ProgressState, duration, open_progress, share
+from azr.runs.progress import LiveDisplay, PlainDisplay, Progress, duration, open_progress, share
 
 METRICS: Metrics = {
     "deduction/proposer/funnel/proposed": 12,
@@ -38,68 +38,96 @@ def until(happened: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def started(clock: Clock, steps: int, **more: float) -> tuple[Progress, io.StringIO]:
+    """A run that is shown on a stream, which only gets what stays."""
+    stream = io.StringIO()
+    progress = Progress(PlainDisplay(stream, interval_s=10**6), clock)
+    progress.start(steps, int(more.pop("first_step", 1)), **more)
+    return progress, stream
+
+
 def test_a_line_says_what_goes_on_how_far_it_is_and_what_is_left() -> None:
     clock = Clock()
-    state = ProgressState(24, clock=clock)
-    state.phase("start engines").declared = 1
+    progress, _ = started(clock, 24)
+    progress.phase("start engines", 1)
     clock.now = 40.0
-    assert state.line() == "starting · start engines 40 s · 40 s · time left known after step 1"
-    state.step_begun()
+    assert progress.line() == "starting · start engines 40 s · 40 s · time left known after step 1"
+    progress.step_begun()
     clock.now = 50.0
-    assert state.line() == "step 1/24 · 10 s · time left known after step 1"
+    assert progress.line() == "step 1/24 · 10 s · time left known after step 1"
     clock.now = 60.0
-    assert state.step_done() == 20.0
-    state.phase("propose").declared = 36
-    state.phase("propose").done = 36
-    state.phase("solve").entered, state.phase("solve").done = 5, 2
+    progress.step_done(1, {})
+    progress.phase("propose", 36)
+    progress.advance("propose", 36)
+    for _ in range(5):
+        progress.enter("solve")
+    progress.advance("solve", 2)
     clock.now = 70.0
-    assert state.line() == "step 2/24 · solve 2/5 · 10 s · about 8 min left"
+    assert progress.line() == "step 2/24 · solve 2/5 · 10 s · about 8 min left"
+    progress.close()
 
 
 def test_after_the_last_step_a_run_is_ending() -> None:
     clock = Clock()
-    state = ProgressState(1, clock=clock)
-    state.step_begun()
-    state.step_done()
+    progress, _ = started(clock, 1)
+    progress.step_begun()
+    progress.step_done(1, {})
     clock.now = 3.0
-    assert state.line() == "ending · 3 s"
+    assert progress.line() == "ending · 3 s"
+    progress.close()
+
+
+def test_a_restarted_run_is_starting_again() -> None:
+    clock = Clock()
+    progress, _ = started(clock, 9)
+    progress.step_begun()
+    progress.enter("solve")
+    clock.now = 5.0
+    progress.start(9, first_step=4)
+    assert progress.line() == "starting · 0 s · time left known after step 4"
+    progress.close()
 
 
 def test_time_left_is_at_most_what_the_run_may_take() -> None:
     clock = Clock()
-    state = ProgressState(1000, max_minutes=2, clock=clock)
+    progress, _ = started(clock, 1000, max_minutes=3, elapsed_s=60.0)
     clock.now = 20.0
-    state.step_begun()
+    progress.step_begun()
     clock.now = 50.0
-    state.step_done()
-    assert state.remaining_s() == 70.0
+    progress.step_done(1, {})
+    assert progress.remaining_s() == 70.0
     clock.now = 130.0
-    assert state.remaining_s() == 0.0
+    assert progress.remaining_s() == 0.0
+    progress.close()
 
 
 def test_time_left_is_the_median_of_past_steps_times_what_is_left() -> None:
     clock = Clock()
-    state = ProgressState(6, clock=clock)
-    assert state.remaining_s() is None
-    for seconds in (100.0, 10.0, 12.0):
+    progress, _ = started(clock, 6)
+    assert progress.remaining_s() is None
+    for step, seconds in enumerate((100.0, 10.0, 12.0), start=1):
         clock.now += seconds
-        state.step_done()
-    assert state.remaining_s() == 36.0
+        progress.step_done(step, {})
+    assert progress.remaining_s() == 36.0
     clock.now += 5.0
-    assert state.remaining_s() == 31.0
+    assert progress.remaining_s() == 31.0
     clock.now += 500.0
-    assert state.remaining_s() == 24.0
+    assert progress.remaining_s() == 24.0
+    progress.close()
 
 
 def test_a_step_ends_in_one_summary_line() -> None:
     clock = Clock()
-    state = ProgressState(3, first_step=2, clock=clock)
+    progress, stream = started(clock, 3, first_step=2)
     clock.now = 21.0
-    seconds = state.step_done()
-    summary = "step 2/3 · valid 91% · solve ded .41 abd 1.0 · loss -0.0123 · 21 s · about 21 s left"
-    assert state.summary(2, METRICS, seconds) == summary
-    state.step_done()
-    assert state.summary(3, {}, 1.0) == "step 3/3 · 1 s"
+    progress.step_done(2, METRICS)
+    clock.now = 22.0
+    progress.step_done(3, {})
+    assert stream.getvalue().splitlines() == [
+        "step 2/3 · valid 91% · solve ded .41 abd 1.0 · loss -0.0123 · 21 s · about 21 s left",
+        "step 3/3 · 1 s",
+    ]
+    progress.close()
 
 
 @pytest.mark.parametrize(
