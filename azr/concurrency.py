@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 Phase = Callable[[str], AbstractContextManager[None]]
 """Opens a context in which something of the named phase is going on."""
@@ -28,3 +30,10 @@ async def wait_for_all(answers: Iterable[Awaitable[Any]]) -> list[Any]:
         if isinstance(outcome, BaseException):
             raise outcome
     return outcomes
+
+
+async def gather(*work: Coroutine[Any, Any, T]) -> list[T]:
+    """As ``asyncio.gather``, but the first failure cancels the others before it is raised."""
+    async with task_group() as group:
+        tasks = [group.create_task(each) for each in work]
+    return [task.result() for task in tasks]

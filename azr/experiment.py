@@ -1,4 +1,29 @@
-"""Absolute Zero self-play (arXiv 2505.03335, algorithm 1), from the first seed task to the last step."""
+"""Absolute Zero self-play (arXiv 2505.03335, algorithm 1): the whole run, to be read from top to bottom.
+
+    seed             grow the first tasks of every kind from one identity program
+    evaluate         what the policy knows of the held-out benchmark before its first step
+    for every step:
+        play         propose, validate, estimate, solve, verify, reward -> trajectories
+        sleep        engines hand their GPU memory to the trainers
+        learn        values, logprobs, advantages, then the updates of critic and policy
+        wake
+        push         the new weights to every engine
+        evaluate     where it is due
+        record       tasks, texts and metrics
+        checkpoint   begun here, and written while the next step is played
+
+Who produces, consumes and waits in a step's play. All kinds are played at once; engines and executor are shared.
+Each line is a coroutine, and `::` is where it waits for what another one produces:
+
+    propose_one(0)   sample -> validate -> reserve -> estimate -> reward          a proposal per prompt, all at once;
+    propose_one(1)   sample -> validate -> reserve -> ...                         they reserve one after the other, in
+      ...                                                                         a deterministic run by index
+    follow(i)        :: proposal i is accepted -> solve_one, estimate derived tasks   i among the first solver_prompts
+    the kind         :: all proposals -> store the accepted tasks in the buffer
+      solve_one      :: stored -> later tasks of this step, then older ones, up to solver_prompts
+    play             :: all kinds -> sort -> trajectories, tasks, counts
+    learn            :: play, and the checkpoint of the step before
+"""
 
 from __future__ import annotations
 
@@ -14,9 +39,9 @@ from azr.runs.metrics import throughput
 from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import StopSignal
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.players import Proposer, Solver
+from azr.selfplay.play import SelfPlayStep, StepResult
 from azr.selfplay.prompt_codec import PromptCodec
-from azr.selfplay.round import Round, RoundResult
+from azr.selfplay.roles import Proposer, Solver
 from azr.tasks.registry import KINDS
 from azr.train.learner import Learner
 
@@ -45,72 +70,74 @@ class SelfPlayExperiment:
     async def run(self) -> None:
         """Plays and learns for the configured steps, after the last one that was done.
 
-        Raises StopRequested after a signal: between two steps, or during a step's play, which is then given up.
+        Raises StopRequested after a signal: between two steps, or at once while a step is played, which is then given up.
         """
+        engines, stop = self.system.engines, self.stop_signal
         if self.checkpointer.done == 0:
-            await self.stop_signal.cancel_on_stop(self.seed())
-            self.logger.log_baseline(await self.stop_signal.cancel_on_stop(self.examine(0)))
+            await stop.cancel_on_stop(self.seed())
+            self.logger.log_baseline(await stop.cancel_on_stop(self.evaluate(0)))
         for step in range(self.checkpointer.done + 1, self.config.run.steps + 1):
-            played = await self.stop_signal.cancel_on_stop(self.play(step))
-            with self.logger.phase("save"):
-                await self.checkpointer.finish()
-            await self.system.engines.sleep()
+            played = await stop.cancel_on_stop(self.play(step))
+            await self.finish_checkpoint()
+            await engines.sleep()
             learned = await self.learner.learn(played.trajectories, seed=self.config.run.seed + step)
-            await self.system.engines.wake()
-            with self.logger.phase("push"):
-                pushed = await self.system.weights.push(version=step)
-            last = self._is_last(step)
-            await self.record(step, played, learned | {"eval": await self.examine(step, last)}, pushed)
+            await engines.wake()
+            pushed = await self.push(step)
+            is_last = self._is_last(step)
+            evaluated = await self.evaluate(step, is_last)
+            await self.record(step, played, learned | {"eval": evaluated}, pushed)
             self.checkpointer.step_done(step)
-            if last:
+            if is_last:
                 break
-            self.stop_signal.raise_if_requested()
-
-    def _is_last(self, step: int) -> bool:
-        run = self.config.run
-        return step == run.steps or (run.max_minutes is not None and self.elapsed_s() > 60 * run.max_minutes)
+            stop.raise_if_requested()
 
     async def seed(self) -> None:
         """Grows the first tasks of every kind from one identity program."""
-        play = self.config.selfplay
-        for kind in play.kinds:
-            self.buffer.reserve(KINDS[kind].seed())
+        for kind in self.config.selfplay.kinds:
             self.buffer.add(KINDS[kind].seed())
             self.logger.log_tasks([KINDS[kind].seed()])
-        for number in range(MAX_SEED_ROUNDS):
-            if min(self.buffer.sizes().values()) >= play.seed_tasks:
+        for index in range(MAX_SEED_ROUNDS):
+            if min(self.buffer.sizes().values()) >= self.config.selfplay.seed_tasks:
                 break
-            found = await self._round(0, f"seed{number}").seed()
-            self.logger.log_tasks(found.stored)
+            grown = await self._step(0, f"seed{index}").seed()
+            self.logger.log_tasks(grown.stored)
         await self.system.executor.stats_delta()
-        found_tasks = ", ".join(f"{size} {kind}" for kind, size in self.buffer.sizes().items())
-        self.logger.progress.log(f"tasks to start from: {found_tasks}")
+        sizes = ", ".join(f"{size} {kind}" for kind, size in self.buffer.sizes().items())
+        self.logger.progress.log(f"tasks to start from: {sizes}")
 
-    async def play(self, step: int) -> RoundResult:
-        """Propose, validate, estimate, solve, verify and reward: one overlapping pipeline, see `Round`."""
+    async def play(self, step: int) -> StepResult:
+        """One step of self-play with the current policy."""
         self.logger.begin_step()
-        play = self.config.selfplay
-        self.logger.progress.phase(
-            "propose" if self.config.ablation.new_tasks else "estimate", len(play.kinds) * play.proposer_prompts
-        )
-        self.logger.progress.phase("solve", len(play.kinds) * play.solver_prompts)
-        return await self._round(step, f"{step:06d}").play()
+        selfplay, first = self.config.selfplay, "propose" if self.config.ablation.new_tasks else "estimate"
+        self.logger.progress.phase(first, len(selfplay.kinds) * selfplay.proposer_prompts)
+        self.logger.progress.phase("solve", len(selfplay.kinds) * selfplay.solver_prompts)
+        return await self._step(step, f"{step:06d}").play()
 
-    def _round(self, step: int, name: str) -> Round:
+    def _step(self, step: int, name: str) -> SelfPlayStep:
         parts = (self.config, self.codec, self.system.engines, self.system.executor)
-        return Round(self.config, step, name, self.buffer, Proposer(*parts), Solver(*parts), self.logger.phase)
+        return SelfPlayStep(self.config, step, name, self.buffer, Proposer(*parts), Solver(*parts), self.logger.phase)
 
-    async def examine(self, step: int, last: bool = False) -> dict[str, float]:
-        """What the policy of this step knows of the held-out exam; nothing when none is due."""
-        if not self.exam.due(step, last):
+    async def finish_checkpoint(self) -> None:
+        """The checkpoint of the step before holds weights that the trainers are about to change."""
+        with self.logger.phase("save"):
+            await self.checkpointer.finish()
+
+    async def push(self, step: int) -> PushReport:
+        """Engines sample with the policy of this step from now on."""
+        with self.logger.phase("push"):
+            return await self.system.weights.push(version=step)
+
+    async def evaluate(self, step: int, is_last: bool = False) -> dict[str, float]:
+        """What the policy of this step knows of the held-out benchmark; nothing when no evaluation is due."""
+        if not self.exam.due(step, is_last):
             return {}
         with self.logger.phase("exam"):
             return await self.exam.take(self.system.engines.generate, self.system.executor)
 
     async def record(
-        self, step: int, played: RoundResult, learned: dict[str, dict[str, float]], pushed: PushReport
+        self, step: int, played: StepResult, learned: dict[str, dict[str, float]], pushed: PushReport
     ) -> None:
-        """Writes what the step brought."""
+        """Writes the tasks, texts and metrics of a step."""
         self.logger.log_tasks(played.stored)
         await self.logger.log_rollouts(step, played.trajectories, self.codec.decode)
         timing = self.logger.step_timing()
@@ -133,4 +160,8 @@ class SelfPlayExperiment:
             "batch": {"ungraded": played.ungraded, "trajectories": len(played.trajectories), "tokens": trained},
             **learned,
         }
-        self.logger.end_step(step, played.trajectories, played.funnels, parts)
+        self.logger.end_step(step, played.trajectories, played.proposal_stats, parts)
+
+    def _is_last(self, step: int) -> bool:
+        run = self.config.run
+        return step == run.steps or (run.max_minutes is not None and self.elapsed_s() > 60 * run.max_minutes)

@@ -132,7 +132,7 @@ class Driver:
         self, system: ActorSystem, logger: RunLogger, done: int, elapsed_s: Callable[[], float]
     ) -> SelfPlayExperiment:
         config, play = self._config, self._config.selfplay
-        buffer = TaskBuffer(play.kinds, exam=self._exam.programs)
+        buffer = TaskBuffer(play.kinds, benchmark=self._exam.programs)
         buffer.refill(read_tasks(self._run.tasks))
         write = partial(self._save_checkpoint, system, logger, elapsed_s)
         return SelfPlayExperiment(

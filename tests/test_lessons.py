@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 from azr.config import Config, RolloutConfig
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
-from azr.selfplay.players import Sampler
+from azr.selfplay.roles import Sampler
 from azr.tasks.registry import KINDS
 
 SOURCE = Path(__file__).parent.parent / "azr"

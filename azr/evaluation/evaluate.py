@@ -10,10 +10,9 @@ from azr.concurrency import task_group
 from azr.config import Config
 from azr.evaluation.suite import ExamTask
 from azr.records import Completion
-from azr.selfplay.grading import graded
 from azr.selfplay.ordering import stable_seed
-from azr.selfplay.players import Executor, Solver
 from azr.selfplay.prompt_codec import PromptCodec
+from azr.selfplay.roles import Executor, Solver
 from azr.tasks.base import Verdict
 from azr.tasks.registry import KINDS
 
@@ -80,16 +79,21 @@ async def sit(
 
 async def _mark(greedy: Solver, sampled: Solver, question: ExamTask, samples: int, seed: int) -> Marks:
     task = question.task
-    firm = graded(await greedy.verify(task, await greedy.solve(task, 1, seed)))
-    drawn = graded(await sampled.verify(task, await sampled.solve(task, samples, seed)))
+    firm = _graded(await greedy.verify(task, await greedy.solve(task, 1, seed)))
+    drawn = _graded(await sampled.verify(task, await sampled.solve(task, samples, seed)))
     return Marks(
         id=task.id,
         kind=task.kind,
         band=question.band,
-        greedy=firm[0].verdict is Verdict.RIGHT if firm else None,
-        right=sum(attempt.verdict is Verdict.RIGHT for attempt in drawn),
+        greedy=firm[0] if firm else None,
+        right=sum(drawn),
         graded=len(drawn),
     )
+
+
+def _graded(verdicts: Sequence[Verdict]) -> list[bool]:
+    """Whether each answer is right, without those that the executor lost."""
+    return [verdict is Verdict.RIGHT for verdict in verdicts if verdict is not Verdict.UNGRADED]
 
 
 def longest_prompt(codec: PromptCodec, paper: Sequence[ExamTask]) -> int:

@@ -8,8 +8,8 @@ from azr.config import Config
 from azr.evaluation.evaluate import Examine, longest_prompt, sit
 from azr.evaluation.result import metrics, rows
 from azr.evaluation.suite import ExamTask, program_fingerprint, read
-from azr.selfplay.players import Executor
 from azr.selfplay.prompt_codec import PromptCodec
+from azr.selfplay.roles import Executor
 
 
 class InRunExam:

@@ -16,18 +16,17 @@ CAPACITY = 16384
 
 
 class TaskBuffer:
-    """Newest tasks of each kind, no two with the same fingerprint and none about a program of the exam.
+    """Newest tasks of each kind, no two with the same fingerprint and none about a program of the benchmark.
 
-    When a kind is full its oldest task leaves, so stale programs never displace new ones. A task that is still being
-    estimated holds its fingerprint by ``reserve``, so that of two equal proposals in flight one is a duplicate.
+    When a kind is full its oldest task leaves, so stale programs never displace new ones.
     """
 
-    def __init__(self, kinds: Sequence[str], capacity: int = CAPACITY, exam: Collection[str] = ()) -> None:
-        """``exam``: fingerprints of the programs alone that may never be stored, with whatever inputs."""
+    def __init__(self, kinds: Sequence[str], capacity: int = CAPACITY, benchmark: Collection[str] = ()) -> None:
+        """``benchmark``: fingerprints of the programs alone that may never be stored, with whatever inputs."""
         self._capacity = capacity
-        self._exam = frozenset(exam)
+        self._benchmark = frozenset(benchmark)
         self._tasks: dict[str, deque[Task]] = {kind: deque() for kind in kinds}
-        self._known: dict[str, set[str]] = {kind: set() for kind in kinds}
+        self._fingerprints: dict[str, set[str]] = {kind: set() for kind in kinds}
 
     def sizes(self) -> dict[str, int]:
         """Stored tasks per kind."""
@@ -37,39 +36,33 @@ class TaskBuffer:
         """Tasks of a kind, oldest first."""
         return tuple(self._tasks[kind])
 
-    def reserve(self, task: Task) -> RejectReason | None:
-        """Claims the task's fingerprint; or says that an equal task is there already, or its program in the exam."""
-        if fingerprint(task.program) in self._exam:
+    def reject_reason(self, task: Task) -> RejectReason | None:
+        """Why the task cannot be stored: an equal one is there already, or its program is in the benchmark."""
+        if fingerprint(task.program) in self._benchmark:
             return RejectReason.IN_BENCHMARK
-        if task.fingerprint in self._known[task.kind]:
-            return RejectReason.DUPLICATE
-        self._known[task.kind].add(task.fingerprint)
-        return None
-
-    def release(self, task: Task) -> None:
-        """Gives a claimed fingerprint back: the task will not be stored."""
-        self._known[task.kind].remove(task.fingerprint)
+        return RejectReason.DUPLICATE if task.fingerprint in self._fingerprints[task.kind] else None
 
     def add(self, task: Task) -> None:
-        """Stores a task whose fingerprint was reserved."""
-        assert task.fingerprint in self._known[task.kind], "reserve a task before adding it"
-        tasks = self._tasks[task.kind]
-        if len(tasks) == self._capacity:
-            self.release(tasks.popleft())
-        tasks.append(task)
+        """Stores a task that nothing speaks against."""
+        assert self.reject_reason(task) is None, "only a task without a reject reason may be stored"
+        self._append(task)
 
     def refill(self, tasks: Iterable[Task]) -> None:
         """Stores tasks that were stored before, in their old order, such as those of a run's log."""
         for task in tasks:
-            self._known[task.kind].add(task.fingerprint)
-            self.add(task)
+            self._append(task)
+
+    def _append(self, task: Task) -> None:
+        tasks, fingerprints = self._tasks[task.kind], self._fingerprints[task.kind]
+        if len(tasks) == self._capacity:
+            fingerprints.remove(tasks.popleft().fingerprint)
+        tasks.append(task)
+        fingerprints.add(task.fingerprint)
 
     def references(self, kind: str, count: int, rng: random.Random) -> list[Task]:
         """Past tasks to show a proposer of this kind, up to ``count``, drawn without replacement."""
-        sources = [name for name in KINDS[kind].reference_kinds if name in self._tasks]
-        pool = [task for name in sources for task in self._tasks[name]]
-        wanted = KINDS[kind].references_per_prompt(count)
-        return rng.sample(pool, min(wanted, len(pool)))
+        pool = [task for name in KINDS[kind].reference_kinds for task in self._tasks.get(name, ())]
+        return rng.sample(pool, min(KINDS[kind].references_per_prompt(count), len(pool)))
 
     def sample_tasks(self, kind: str, count: int, excluded: Collection[str], rng: random.Random) -> list[Task]:
         """Stored tasks for solvers, without those whose ids are excluded; repeats only when there are too few."""

@@ -1,4 +1,4 @@
-"""What keeps a round's outcome from hanging on who finished first: seeds from names, turns by number, sorting."""
+"""What keeps results independent of who finishes first: seeds from names, turns by index, and sorting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from azr.records import Trajectory
 
 
 def stable_seed(*names: object) -> int:
-    """A seed of 48 bits for whatever these names together identify, the same in every process."""
+    """A seed of 48 bits for what these names together identify, the same in every process."""
     return int.from_bytes(hashlib.sha256(repr(names).encode()).digest()[:6])
 
 
@@ -23,17 +23,17 @@ def sort_trajectories(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
 
 
 class OrderedGate:
-    """Lets callers pass one by one: as they come, or `ordered` by their numbers, of which each from 0 on must come."""
+    """Lets callers pass one at a time, in any order or ``ordered`` by their indices; then each from 0 on must come."""
 
     def __init__(self, ordered: bool) -> None:
-        self._ordered, self._passed = ordered, 0
+        self._ordered, self._num_passed = ordered, 0
         self._moved = asyncio.Condition()
 
     @asynccontextmanager
-    async def turn(self, number: int) -> AsyncIterator[None]:
-        """Waits until it is this number's turn."""
+    async def turn(self, index: int) -> AsyncIterator[None]:
+        """Waits until it is this index's turn."""
         async with self._moved:
-            await self._moved.wait_for(lambda: not self._ordered or self._passed == number)
+            await self._moved.wait_for(lambda: not self._ordered or self._num_passed == index)
             yield
-            self._passed += 1
+            self._num_passed += 1
             self._moved.notify_all()

@@ -1,9 +1,20 @@
-"""Rewards of proposer and solver (arXiv 2505.03335, equations 4 to 6)."""
+"""What proposer and solver earn (arXiv 2505.03335, equations 4 to 6), and the optional bonuses for proposals."""
 
 from __future__ import annotations
 
-from azr.config import RewardConfig
+import ast
+import difflib
+from collections.abc import Callable, Sequence
+from math import prod
+
+from radon.complexity import cc_visit
+from radon.metrics import h_visit
+
+from azr.config import IntrinsicRewardConfig, RewardConfig
+from azr.records import Task
 from azr.tasks.base import RejectReason, Verdict
+
+MAX_BONUS = 0.5
 
 
 def learnability(solve_rate: float, unlearnable: float) -> float:
@@ -11,37 +22,79 @@ def learnability(solve_rate: float, unlearnable: float) -> float:
     return 1.0 - solve_rate if 0.0 < solve_rate < 1.0 else unlearnable
 
 
-def combine(base: float, bonuses: list[float], how: str) -> float:
-    """Joins learnability a with intrinsic bonuses c: a+Σc, a·Πc, a+Πc or a·Σc; without bonuses, a."""
-    if not bonuses:
-        return base
-    total = sum(bonuses)
-    product = 1.0
-    for bonus in bonuses:
-        product *= bonus
-    return {
-        "sum": base + total,
-        "multiply": base * product,
-        "sum_multiply": base + product,
-        "multiply_sum": base * total,
-    }[how]
-
-
 def proposer_reward(
-    solve_rate: float, bonuses: dict[str, float], config: RewardConfig
+    outcome: Task | RejectReason, bonuses: dict[str, float], config: RewardConfig
 ) -> tuple[float, dict[str, float]]:
-    """Reward of a valid, new proposal and its named parts; bonuses come capped from ``intrinsic``."""
-    base = learnability(solve_rate, config.unlearnable)
+    """Reward of a proposal and its named parts: by its solve rate when it became a task, else by the reason.
+
+    A mere repetition is wrong, any other rejected proposal malformed. Bonuses come capped from `intrinsic_bonuses`.
+    """
+    if isinstance(outcome, RejectReason):
+        reward = config.wrong if outcome is RejectReason.DUPLICATE else config.malformed
+        return reward, {str(outcome): reward}
+    assert outcome.solve_rate is not None
+    base = learnability(outcome.solve_rate, config.unlearnable)
     reward = combine(base, list(bonuses.values()), config.intrinsic.combine) if base > 0 else base
     return reward, {"learnability": base, **bonuses}
-
-
-def refused_reward(refusal: RejectReason, config: RewardConfig) -> float:
-    """Reward of a proposal that did not become a task; a mere repetition is wrong, anything else malformed."""
-    return config.wrong if refusal is RejectReason.DUPLICATE else config.malformed
 
 
 def solver_reward(verdict: Verdict, config: RewardConfig) -> float:
     """1 right, ``wrong`` when well-formed, ``malformed`` otherwise. An ungraded solution has no reward."""
     assert verdict is not Verdict.UNGRADED
     return {Verdict.RIGHT: 1.0, Verdict.WRONG: config.wrong, Verdict.MALFORMED: config.malformed}[verdict]
+
+
+def combine(base: float, bonuses: list[float], how: str) -> float:
+    """Joins learnability a with intrinsic bonuses c: a+Σc, a·Πc, a+Πc or a·Σc; without bonuses, a."""
+    if not bonuses:
+        return base
+    return {
+        "sum": base + sum(bonuses),
+        "multiply": base * prod(bonuses),
+        "sum_multiply": base + prod(bonuses),
+        "multiply_sum": base * sum(bonuses),
+    }[how]
+
+
+def intrinsic_bonuses(
+    task: Task, references: Sequence[Task], known: Callable[[], Sequence[Task]], config: IntrinsicRewardConfig
+) -> dict[str, float]:
+    """Enabled bonuses by name, each coefficient times raw value and at most ``MAX_BONUS``.
+
+    ``known`` gives the tasks that answers are compared with; it is called only when that bonus is enabled.
+    """
+    raw: dict[str, tuple[float, Callable[[], float]]] = {
+        "complexity": (config.complexity, lambda: complexity(task)),
+        "edit_distance": (config.edit_distance, lambda: edit_distance(task, references)),
+        "halstead": (config.halstead, lambda: halstead(task)),
+        "answer_diversity": (config.answer_diversity, lambda: answer_diversity(task, known())),
+    }
+    return {name: min(coefficient * value(), MAX_BONUS) for name, (coefficient, value) in raw.items() if coefficient}
+
+
+def complexity(task: Task) -> float:
+    """Cyclomatic complexity of the program over 15."""
+    return float(sum(block.complexity for block in cc_visit(task.program))) / 15
+
+
+def edit_distance(task: Task, references: Sequence[Task]) -> float:
+    """Mean over the references of one minus the similarity of the two syntax trees; 0 without references."""
+    if not references:
+        return 0.0
+    tree = ast.dump(ast.parse(task.program))
+    ratios = [difflib.SequenceMatcher(None, tree, ast.dump(ast.parse(r.program))).ratio() for r in references]
+    return 1 - sum(ratios) / len(ratios)
+
+
+def halstead(task: Task) -> float:
+    """Half effort (of 10,000), three tenths complexity (of 10), two tenths volume (of 500), each at most 1."""
+    total = h_visit(task.program).total
+    cyclomatic = max((block.complexity for block in cc_visit(task.program)), default=1)
+    return 0.5 * min(total.effort / 10_000, 1) + 0.3 * min(cyclomatic / 10, 1) + 0.2 * min(total.volume / 500, 1)
+
+
+def answer_diversity(task: Task, known: Sequence[Task]) -> float:
+    """One minus the frequency of the task's first output among those of the known tasks."""
+    if not known:
+        return 1.0
+    return 1 - sum(other.outputs[0] == task.outputs[0] for other in known) / len(known)

@@ -17,7 +17,6 @@ def task(number: int, kind: str = "deduction") -> Task:
 def filled(count: int, capacity: int = 100) -> TaskBuffer:
     buffer = TaskBuffer(["deduction", "induction"], capacity)
     for number in range(count):
-        assert buffer.reserve(task(number)) is None
         buffer.add(task(number))
     return buffer
 
@@ -32,14 +31,14 @@ def test_new_tasks_are_played_however_long_the_run():
     assert {t.step for t in drawn} == set(range(984, 1000))
 
 
-def test_an_equal_task_is_refused_until_it_is_evicted_or_released():
+def test_an_equal_task_is_rejected_until_it_is_evicted():
     buffer = filled(2, capacity=2)
-    assert buffer.reserve(task(0)) is RejectReason.DUPLICATE
-    assert buffer.reserve(task(2)) is None and buffer.reserve(task(2)) is RejectReason.DUPLICATE
+    assert buffer.reject_reason(task(0)) is RejectReason.DUPLICATE and buffer.reject_reason(task(2)) is None
+    with pytest.raises(AssertionError):
+        buffer.add(task(0))
     buffer.add(task(2))
-    assert buffer.reserve(task(0)) is None
-    buffer.release(task(0))
-    assert buffer.reserve(task(0)) is None
+    assert buffer.reject_reason(task(2)) is RejectReason.DUPLICATE
+    assert buffer.reject_reason(task(0)) is None
 
 
 def test_references_are_drawn_without_replacement():
@@ -58,11 +57,11 @@ def test_problems_repeat_only_when_there_are_too_few():
     assert all(t.step in (1, 2) for t in drawn)
 
 
-def test_a_program_of_the_exam_is_refused_with_any_input_and_any_names():
+def test_a_program_of_the_benchmark_is_rejected_with_any_input_and_any_names():
     buffer = TaskBuffer(["deduction"], 10, {fingerprint("def f(b):\n    return 7")})
     renamed = replace(task(7), inputs=("'other'",), program='def f(number):\n    """7."""\n    return 7  # seven')
     for held_out in (task(7), renamed):
-        assert buffer.reserve(held_out) is RejectReason.IN_BENCHMARK
+        assert buffer.reject_reason(held_out) is RejectReason.IN_BENCHMARK
         with pytest.raises(AssertionError):
             buffer.add(held_out)
-    assert buffer.reserve(task(8)) is None
+    assert buffer.reject_reason(task(8)) is None

@@ -1,4 +1,4 @@
-"""In a deterministic run a round's outcome does not hang on who finished first."""
+"""In a deterministic run a step's outcome does not depend on who finished first."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from azr.config import Config, IntrinsicRewardConfig, RewardConfig, RunConfig
 from azr.records import CallResult, CallStatus, Completion, ExecutionRequest, ExecutionResult, Role
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.ordering import OrderedGate, sort_trajectories, stable_seed
-from azr.selfplay.players import Proposer, Solver
-from azr.selfplay.round import Round, RoundResult
+from azr.selfplay.play import SelfPlayStep, StepResult
+from azr.selfplay.roles import Proposer, Solver
 from azr.tasks.base import RejectReason
 from azr.tasks.registry import KINDS
-from tests.selfplay.test_round import CODEC, CONFIG, completion, proposal, replace_play
+from tests.selfplay.test_play import CODEC, CONFIG, completion, proposal, replace_play
 
 PLAY = replace_play(
     replace(
@@ -68,25 +68,24 @@ class Delays:
         return ExecutionResult(outputs=tuple(calls), deterministic=True)
 
 
-async def play(config: Config, world: Delays) -> tuple[RoundResult, dict]:
-    """A seeding round and two steps; the result of the last."""
+async def play(config: Config, world: Delays) -> tuple[StepResult, dict]:
+    """A seeding and two steps; the result of the last."""
     buffer = TaskBuffer(config.selfplay.kinds, CAPACITY)
     for kind in config.selfplay.kinds:
-        buffer.reserve(KINDS[kind].seed())
         buffer.add(KINDS[kind].seed())
     parts = (config, CODEC, world, world)
 
-    def round_(step: int, name: str) -> Round:
-        return Round(config, step, name, buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
+    def self_play(step: int, name: str) -> SelfPlayStep:
+        return SelfPlayStep(config, step, name, buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
 
-    await round_(0, "seed0").seed()
-    await round_(1, "000001").play()
-    result = await round_(2, "000002").play()
+    await self_play(0, "seed0").seed()
+    await self_play(1, "000001").play()
+    result = await self_play(2, "000002").play()
     return result, {kind: buffer.tasks(kind) for kind in config.selfplay.kinds}
 
 
 @pytest.mark.parametrize("play_options", [{}, {"new_tasks": False}, {"proposer_prompts": 3, "solver_prompts": 9}])
-async def test_rounds_are_equal_whatever_the_order_in_which_things_finish(play_options):
+async def test_steps_are_equal_whatever_the_order_in_which_things_finish(play_options):
     config = replace_play(PLAY, **play_options)
     first = await play(config, Delays(0))
     assert first[0].trajectories and all(len(tasks) > 2 for tasks in first[1].values())
@@ -98,34 +97,34 @@ async def test_the_orders_that_are_tried_matter():
     """Otherwise the test above would say nothing."""
     loose = replace(PLAY, run=RunConfig(deterministic=False))
     first, _ = await play(loose, Delays(0))
-    assert first.funnels["deduction"].rejected[RejectReason.DUPLICATE] > 0
+    assert first.proposal_stats["deduction"].rejected[RejectReason.DUPLICATE] > 0
     results = [await play(loose, Delays(seed)) for seed in range(1, 15)]
     assert any(result.trajectories != first.trajectories for result, _ in results)
 
 
-async def test_lost_proposals_give_their_fingerprint_back_after_the_round():
+async def test_programs_that_the_executor_loses_are_never_tasks():
     result, tasks = await play(PLAY, Delays(0, lost="1"))
-    assert result.ungraded and result.funnels["deduction"].rejected[RejectReason.LOST]
+    assert result.ungraded and sum(s.rejected[RejectReason.LOST] for s in result.proposal_stats.values())
     assert not any("1" in task.program for task in tasks["deduction"][1:])
     assert await play(PLAY, Delays(5, lost="1")) == (result, tasks)
 
 
-async def test_other_seeds_give_other_rounds():
+async def test_other_seeds_give_other_steps():
     first, _ = await play(PLAY, Delays(0))
     other, _ = await play(replace(PLAY, run=RunConfig(deterministic=True, seed=2)), Delays(0))
     assert first.trajectories != other.trajectories
 
 
-async def test_of_equal_proposals_the_first_by_number_is_kept():
-    turns, passed = OrderedGate(ordered=True), []
+async def test_of_equal_proposals_the_first_by_index_is_kept():
+    gate, passed = OrderedGate(ordered=True), []
 
-    async def pass_by(number: int) -> None:
-        async with turns.turn(number):
-            passed.append(number)
+    async def pass_by(index: int) -> None:
+        async with gate.turn(index):
+            passed.append(index)
 
     await asyncio.gather(*map(pass_by, (3, 1, 0, 2)))
     assert passed == [0, 1, 2, 3]
-    turns, passed = OrderedGate(ordered=False), []
+    gate, passed = OrderedGate(ordered=False), []
     await asyncio.gather(*map(pass_by, (3, 1, 0, 2)))
     assert passed == [3, 1, 0, 2]
 

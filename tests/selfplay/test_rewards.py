@@ -1,17 +1,19 @@
+from dataclasses import replace
+
 import pytest
 
 from azr.config import IntrinsicRewardConfig, RewardConfig
-from azr.selfplay.intrinsic import bonuses
-from azr.selfplay.rewards import combine, learnability, proposer_reward, refused_reward, solver_reward
+from azr.selfplay.rewards import combine, intrinsic_bonuses, learnability, proposer_reward, solver_reward
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.registry import KINDS
 
 PAPER = RewardConfig()
+SEED = KINDS["deduction"].seed()
 
 
 @pytest.mark.parametrize("rate, reward", [(0.0, 0.0), (0.125, 0.875), (0.5, 0.5), (0.875, 0.125), (1.0, 0.0)])
 def test_the_paper_pays_one_minus_solve_rate(rate, reward):
-    assert proposer_reward(rate, {}, PAPER) == (reward, {"learnability": reward})
+    assert proposer_reward(replace(SEED, solve_rate=rate), {}, PAPER) == (reward, {"learnability": reward})
 
 
 def test_the_authors_code_is_a_knob():
@@ -27,9 +29,10 @@ def test_an_ungraded_solution_has_no_reward():
         solver_reward(Verdict.UNGRADED, PAPER)
 
 
-def test_refusals():
-    assert refused_reward(RejectReason.FAILED, PAPER) == -1.0
-    assert refused_reward(RejectReason.DUPLICATE, PAPER) == -0.5
+def test_a_repetition_is_wrong_and_any_other_rejected_proposal_malformed():
+    rewards = {reason: proposer_reward(reason, {}, PAPER) for reason in RejectReason}
+    assert rewards.pop(RejectReason.DUPLICATE) == (-0.5, {"duplicate": -0.5})
+    assert rewards == {reason: (-1.0, {str(reason): -1.0}) for reason in rewards}
 
 
 @pytest.mark.parametrize(
@@ -44,13 +47,13 @@ def test_bonuses_that_are_off_are_not_computed():
     def forbidden():
         raise AssertionError("computed a bonus that is off")
 
-    assert bonuses(KINDS["deduction"].seed(), [], forbidden, IntrinsicRewardConfig()) == {}
+    assert intrinsic_bonuses(KINDS["deduction"].seed(), [], forbidden, IntrinsicRewardConfig()) == {}
 
 
 def test_bonuses_are_capped_and_named():
     seed = KINDS["deduction"].seed()
     config = IntrinsicRewardConfig(complexity=15.0, edit_distance=1.0, halstead=1.0, answer_diversity=0.25)
-    found = bonuses(seed, [seed], lambda: [seed], config)
+    found = intrinsic_bonuses(seed, [seed], lambda: [seed], config)
     assert found == {"complexity": 0.5, "edit_distance": 0.0, "halstead": pytest.approx(0.03), "answer_diversity": 0.0}
 
 
@@ -58,4 +61,4 @@ def test_bonuses_know_every_kind():
     """The error kind too: its answer is an exception's name, and its diversity counts like any other."""
     config = IntrinsicRewardConfig(answer_diversity=0.5)
     for kind in KINDS.values():
-        assert bonuses(kind.seed(), [], lambda: [], config) == {"answer_diversity": 0.5}
+        assert intrinsic_bonuses(kind.seed(), [], lambda: [], config) == {"answer_diversity": 0.5}

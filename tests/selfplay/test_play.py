@@ -1,23 +1,28 @@
-"""A round of self-play with scripted responses and the real executor."""
+"""A step of self-play with scripted responses and the real executor."""
 
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
+import pytest
+import pytest_asyncio
+
 from azr.config import Config, ExecutorConfig, RolloutConfig, SelfPlayConfig
 from azr.executor.pool import SandboxPool
 from azr.records import CallResult, CallStatus, Completion, ExecutionResult, FinishReason, Role
 from azr.runs.metrics import step_metrics
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.players import Proposer, Solver
+from azr.selfplay.play import SelfPlayStep, StepResult
 from azr.selfplay.prompt_codec import PromptCodec
-from azr.selfplay.round import Round, RoundResult
+from azr.selfplay.roles import Proposer, Solver
 from azr.tasks.base import RejectReason
 from azr.tasks.normalize import fingerprint
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 from tests.conftest import byte_tokenizer
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CONFIG = Config(
     selfplay=SelfPlayConfig(
@@ -68,18 +73,25 @@ def proposal(body: str, given: str = "2") -> str:
     return f"<|program|>def f(a):\n    return {body}<|input|>{given}<|end|>"
 
 
-async def play(config: Config, script: Script, executor=None, buffer=None) -> tuple[RoundResult, TaskBuffer]:
-    buffer = buffer or seeded(config)
-    async with SandboxPool(config.executor) as pool:
-        parts = (config, CODEC, script, executor or pool)
-        round_ = Round(config, 1, "000001", buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
-        return await round_.play(), buffer
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def play():
+    """Plays one step with scripted responses, unless given another executor with a real one."""
+    async with SandboxPool(CONFIG.executor) as pool:
+
+        async def play_step(
+            config: Config, script: Script, executor=None, buffer=None, name: str = "000001"
+        ) -> tuple[StepResult, TaskBuffer]:
+            buffer = buffer or seeded(config)
+            parts = (config, CODEC, script, executor or pool)
+            step = SelfPlayStep(config, 1, name, buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
+            return await step.play(), buffer
+
+        yield play_step
 
 
 def seeded(config: Config) -> TaskBuffer:
     buffer = TaskBuffer(config.selfplay.kinds)
     for kind in config.selfplay.kinds:
-        buffer.reserve(KINDS[kind].seed())
         buffer.add(KINDS[kind].seed())
     return buffer
 
@@ -89,12 +101,12 @@ def half_right(prompt: str, attempt: int) -> str:
     return "<|output|>3<|end|>" if attempt % 2 == 0 else "<|output|>4<|end|>"
 
 
-async def test_the_funnel_counts_every_proposal_and_pays_it():
+async def test_the_funnel_counts_every_proposal_and_pays_it(play):
     script = Script(
         [proposal("a + 1"), proposal("a +"), proposal("1 // 0"), "<|program|>never ends"], half_right
     )  # fmt: skip
     result, buffer = await play(CONFIG, script)
-    funnel = result.funnels["deduction"]
+    funnel = result.proposal_stats["deduction"]
     assert funnel.proposed == 4
     assert funnel.rejected == {RejectReason.MALFORMED: 2, RejectReason.FAILED: 1}
     assert funnel.solve_rates == [0.5]
@@ -103,27 +115,27 @@ async def test_the_funnel_counts_every_proposal_and_pays_it():
     assert buffer.sizes() == {"deduction": 2}
 
 
-async def test_of_two_equal_proposals_in_flight_one_is_a_duplicate():
+async def test_of_two_equal_proposals_in_flight_one_is_a_duplicate(play):
     again = "<|program|>def f(number):\n    # again\n    return number + 1<|input|>2<|end|>"
     result, buffer = await play(
         replace_play(CONFIG, proposer_prompts=2), Script([proposal("a + 1"), again], half_right)
     )
-    assert result.funnels["deduction"].rejected == {RejectReason.DUPLICATE: 1}
+    assert result.proposal_stats["deduction"].rejected == {RejectReason.DUPLICATE: 1}
     assert buffer.sizes() == {"deduction": 2}
 
 
-async def test_a_program_of_the_exam_is_counted_but_neither_stored_nor_estimated_nor_trained_on():
+async def test_a_program_of_the_benchmark_is_counted_but_neither_stored_nor_estimated_nor_trained_on(play):
     config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
     buffer = TaskBuffer(("deduction",), 10, {fingerprint("def f(other):\n    return other + 1")})
     script = Script([proposal("a + 1"), proposal("a + 2")], half_right)
     result, buffer = await play(config, script, buffer=buffer)
-    assert result.funnels["deduction"].rejected == {RejectReason.IN_BENCHMARK: 1}
+    assert result.proposal_stats["deduction"].rejected == {RejectReason.IN_BENCHMARK: 1}
     assert [task.program for task in buffer.tasks("deduction")] == ["def f(a):\n    return a + 2"]
     texts = [CODEC.decode(t.completion.prompt_ids + t.completion.response_ids) for t in result.trajectories]
     assert len(texts) == 5 and not any("a + 1" in text for text in texts)
 
 
-async def test_estimates_are_groups_that_are_trained_on():
+async def test_estimates_are_groups_that_are_trained_on(play):
     config = replace_play(CONFIG, proposer_prompts=1, solver_prompts=0)
     result, _ = await play(config, Script([proposal("a + 1")], half_right))
     estimates = [t for t in result.trajectories if t.role is Role.SOLVER]
@@ -134,7 +146,7 @@ async def test_estimates_are_groups_that_are_trained_on():
     assert [t.role for t in result.trajectories] == [Role.PROPOSER]
 
 
-async def test_derived_tasks_are_played_in_groups_but_neither_stored_nor_paid_for():
+async def test_derived_tasks_are_played_in_groups_but_neither_stored_nor_paid_for(play):
     config = replace_play(
         CONFIG, kinds=("deduction", "abduction"), proposer_prompts=1, solver_prompts=0, derived_tasks=1
     )
@@ -147,10 +159,10 @@ async def test_derived_tasks_are_played_in_groups_but_neither_stored_nor_paid_fo
     assert sorted(kind for kind, _ in groups) == ["abduction", "abduction", "deduction", "deduction"]
     assert set(groups.values()) == {4} and len(groups) == 4
     assert buffer.sizes() == {"deduction": 2, "abduction": 2}
-    assert [funnel.solve_rates for funnel in result.funnels.values()] == [[0.5], [1.0]]
+    assert [funnel.solve_rates for funnel in result.proposal_stats.values()] == [[0.5], [1.0]]
 
 
-async def test_solvers_play_this_steps_tasks_first_and_the_buffer_after():
+async def test_solvers_play_this_steps_tasks_first_and_the_buffer_after(play):
     bodies = [proposal(f"a + {n}") for n in range(4)]
     config = replace_play(CONFIG, train_on_estimates=False)
     result, _ = await play(config, Script(bodies, half_right))
@@ -161,7 +173,7 @@ async def test_solvers_play_this_steps_tasks_first_and_the_buffer_after():
     assert sorted(solved) == ["000001-deduction-0000", "seed-deduction", "seed-deduction"]
 
 
-async def test_an_unsolvable_task_is_stored_and_pays_nothing():
+async def test_an_unsolvable_task_is_stored_and_pays_nothing(play):
     config = replace_play(CONFIG, proposer_prompts=1)
     script = Script([proposal("a + 1")], lambda prompt, attempt: "<|output|>0<|end|>")
     result, buffer = await play(config, script)
@@ -181,23 +193,42 @@ class Lost:
         return ExecutionResult(outputs=(call,) * len(request.inputs), deterministic=True)
 
 
-async def test_a_lost_proposal_is_neither_paid_nor_stored():
+async def test_a_lost_proposal_is_neither_paid_nor_stored(play):
     config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
     result, buffer = await play(config, Script([proposal("a + 1"), proposal("a + 2")], half_right), Lost((2,)))
     assert result.ungraded == 1
-    assert result.funnels["deduction"].rejected == {RejectReason.LOST: 1}
+    assert result.proposal_stats["deduction"].rejected == {RejectReason.LOST: 1}
     assert len([t for t in result.trajectories if t.role is Role.PROPOSER]) == 1
     assert buffer.sizes() == {"deduction": 2}
 
 
-async def test_solver_only_training_still_proposes():
+class LostVerifying:
+    """An executor that validates proposals and fails whenever an abduction is graded."""
+
+    async def execute(self, request):
+        status, value = (CallStatus.OK, "3") if request.screen else (CallStatus.LOST, None)
+        return ExecutionResult(outputs=(CallResult(status=status, value=value),), deterministic=True)
+
+
+async def test_a_proposal_that_was_lost_after_it_was_reserved_may_come_again(play):
+    config = replace_play(CONFIG, kinds=("abduction",), proposer_prompts=1, solver_prompts=0)
+    attempt = Script([proposal("a + 1")] * 2, lambda prompt, attempt: "<|input|>2<|end|>")
+    lost, buffer = await play(config, attempt, LostVerifying())
+    assert lost.proposal_stats["abduction"].rejected == {RejectReason.LOST: 1}
+    assert lost.ungraded == 5 and not lost.trajectories and buffer.sizes() == {"abduction": 1}
+    again, buffer = await play(config, attempt, buffer=buffer, name="000002")
+    assert not again.proposal_stats["abduction"].rejected and again.proposal_stats["abduction"].solve_rates == [1.0]
+    assert buffer.sizes() == {"abduction": 2}
+
+
+async def test_solver_only_training_still_proposes(play):
     config = replace_play(CONFIG, train_proposer=False, proposer_prompts=1)
     result, buffer = await play(config, Script([proposal("a + 1")], half_right))
     assert {t.role for t in result.trajectories} == {Role.SOLVER}
     assert buffer.sizes() == {"deduction": 2}
 
 
-async def test_references_of_a_round_are_drawn_before_it_adds_to_the_buffer():
+async def test_references_of_a_step_are_drawn_before_it_adds_to_the_buffer(play):
     config = replace_play(CONFIG, references=6)
     result, _ = await play(config, Script([proposal(f"a + {n}") for n in range(4)], half_right))
     assert all(task.parents == ("seed-deduction",) for task in result.stored)
@@ -209,15 +240,15 @@ def replace_play(config: Config, **values) -> Config:
     return replace(config, selfplay=replace(config.selfplay, **values), ablation=replace(config.ablation, **ablation))
 
 
-async def test_metrics_of_solver_only_training_keep_their_names():
+async def test_metrics_of_solver_only_training_keep_their_names(play):
     config = replace_play(CONFIG, train_proposer=False, proposer_prompts=1)
     result, _ = await play(config, Script([proposal("a + 1")], half_right))
-    metrics = step_metrics(result.trajectories, result.funnels, config.selfplay.group_size, {})
+    metrics = step_metrics(result.trajectories, result.proposal_stats, config.selfplay.group_size, {})
     assert "deduction/solver/reward" in metrics and "deduction/proposer/reward" not in metrics
     assert metrics["deduction/proposer/funnel/proposed"] == 1
 
 
-async def test_without_new_tasks_stored_ones_are_sampled_as_groups_and_nothing_is_proposed():
+async def test_without_new_tasks_stored_ones_are_sampled_as_groups_and_nothing_is_proposed(play):
     config = replace_play(CONFIG, new_tasks=False, proposer_prompts=2, solver_prompts=0)
     buffer = seeded(config)
     first, _ = await play(replace_play(CONFIG, proposer_prompts=1, solver_prompts=0),
@@ -228,6 +259,6 @@ async def test_without_new_tasks_stored_ones_are_sampled_as_groups_and_nothing_i
     assert Counter(t.group for t in result.trajectories) == {
         "estimate:seed-deduction": 4, "estimate:000001-deduction-0000": 4,
     }  # fmt: skip
-    metrics = step_metrics(result.trajectories, result.funnels, config.selfplay.group_size, {})
+    metrics = step_metrics(result.trajectories, result.proposal_stats, config.selfplay.group_size, {})
     assert metrics["deduction/proposer/funnel/proposed"] == 0 and "deduction/proposer/valid_rate" not in metrics
     assert "deduction/solver/accuracy" in metrics

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from azr.config import Config
@@ -28,31 +27,11 @@ class Executor(Protocol):
     async def execute(self, request: ExecutionRequest) -> ExecutionResult: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposed:
-    """A proposal and what validation made of it."""
-
-    completion: Completion
-    outcome: Task | RejectReason
-    references: tuple[Task, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Solved:
-    """A graded attempt at a task."""
-
-    task: Task
-    completion: Completion
-    verdict: Verdict
-
-
 class Proposer:
-    """Invents tasks and has them run before anyone believes them."""
+    """Invents tasks, which count only once they ran."""
 
     def __init__(self, config: Config, codec: PromptCodec, sampler: Sampler, executor: Executor) -> None:
-        self._codec = codec
-        self._sampler = sampler
-        self._executor = executor
+        self._codec, self._sampler, self._executor = codec, sampler, executor
         self._kinds = config.selfplay.kinds
         self._max_prompt = config.rollout.max_prompt_tokens
         self._max_response = config.rollout.max_response_tokens
@@ -62,32 +41,24 @@ class Proposer:
             repeats=config.executor.repeats,
         )
 
-    async def propose(
-        self, kind_name: str, references: Sequence[Task], seed: int
-    ) -> tuple[Completion, tuple[Task, ...]]:
+    async def propose(self, kind: str, references: Sequence[Task], seed: int) -> tuple[Completion, tuple[Task, ...]]:
         """One proposal and the references that its prompt showed."""
-        prompt, shown = self._codec.proposer_prompt(KINDS[kind_name], list(references), self._max_prompt)
+        prompt, shown = self._codec.proposer_prompt(KINDS[kind], list(references), self._max_prompt)
         (completion,) = await self._sampler.generate(prompt, n=1, max_tokens=self._max_response, seed=seed)
         return completion, tuple(shown)
 
     async def validate(
-        self, kind_name: str, completion: Completion, references: tuple[Task, ...], *, id: str, step: int
-    ) -> Proposed:
-        """The task a proposal becomes once its program ran, or the first check that it failed."""
-        outcome = await self._admit(kind_name, completion, references, id=id, step=step)
-        return Proposed(completion=completion, outcome=outcome, references=references)
-
-    async def _admit(
-        self, kind_name: str, completion: Completion, references: tuple[Task, ...], *, id: str, step: int
+        self, kind: str, completion: Completion, references: Sequence[Task], *, id: str, step: int
     ) -> Task | RejectReason:
+        """The task that a proposal becomes once its program ran, or the first check that it failed."""
         sections = self._codec.parse_response(completion)
         if sections is None:
             return RejectReason.MALFORMED
         proposal = Proposal(id=id, sections=sections, references=references, step=step)
-        task = await KINDS[kind_name].validate(proposal, self._limits, self._executor.execute)
-        return RejectReason.TOO_LARGE if isinstance(task, Task) and not self._can_be_played(task) else task
+        task = await KINDS[kind].validate(proposal, self._limits, self._executor.execute)
+        return RejectReason.TOO_LARGE if isinstance(task, Task) and not self._fits_prompts(task) else task
 
-    def _can_be_played(self, task: Task) -> bool:
+    def _fits_prompts(self, task: Task) -> bool:
         """Whether the task fits into its solver's prompt and into every proposal prompt that may show it."""
         prompts = [self._codec.solver_prompt(KINDS[task.kind], task)]
         for name in self._kinds:
@@ -100,9 +71,7 @@ class Solver:
     """Answers tasks; every answer is graded by running code or by comparing plain data."""
 
     def __init__(self, config: Config, codec: PromptCodec, sampler: Sampler, executor: Executor) -> None:
-        self._codec = codec
-        self._sampler = sampler
-        self._executor = executor
+        self._codec, self._sampler, self._executor = codec, sampler, executor
         self._max_prompt = config.rollout.max_prompt_tokens
         self._max_response = config.rollout.max_response_tokens
 
@@ -110,27 +79,17 @@ class Solver:
         """Whether the task fits into a prompt."""
         return len(self._codec.solver_prompt(KINDS[task.kind], task)) <= self._max_prompt
 
-    async def solve(self, task: Task, attempts: int, seed: int) -> list[Completion]:
+    async def solve(self, task: Task, count: int, seed: int) -> list[Completion]:
         """Responses of the current policy to one task."""
         prompt = self._codec.solver_prompt(KINDS[task.kind], task)
-        return await self._sampler.generate(prompt, n=attempts, max_tokens=self._max_response, seed=seed)
+        return await self._sampler.generate(prompt, n=count, max_tokens=self._max_response, seed=seed)
 
-    async def verify(self, task: Task, completions: Sequence[Completion]) -> list[Solved]:
-        """Grades in the order of the completions."""
-        verdicts = await asyncio.gather(*(self._verdict(task, completion) for completion in completions))
-        return [
-            Solved(task=task, completion=completion, verdict=verdict)
-            for completion, verdict in zip(completions, verdicts, strict=True)
-        ]
+    async def verify(self, task: Task, completions: Sequence[Completion]) -> list[Verdict]:
+        """One verdict per completion, in their order."""
+        return await asyncio.gather(*(self._grade(task, completion) for completion in completions))
 
-    async def _verdict(self, task: Task, completion: Completion) -> Verdict:
-        sections = self._codec.parse_response(completion)
-        if sections is None:
+    async def _grade(self, task: Task, completion: Completion) -> Verdict:
+        answer = self._codec.parse_response(completion)
+        if answer is None:
             return Verdict.MALFORMED
-        return await KINDS[task.kind].grade(task, sections, self._executor.execute)
-
-
-def solve_rate(attempts: Sequence[Solved]) -> float | None:
-    """Share of right answers among the graded ones; None when the executor graded none."""
-    graded = [attempt.verdict is Verdict.RIGHT for attempt in attempts if attempt.verdict is not Verdict.UNGRADED]
-    return sum(graded) / len(graded) if graded else None
+        return await KINDS[task.kind].grade(task, answer, self._executor.execute)
