@@ -70,7 +70,7 @@ class SelfPlayExperiment:
     async def run(self) -> None:
         """Plays and learns for the configured steps, after the last one that was done.
 
-        Raises StopRequested after a signal: between two steps, or at once while a step is played, which is then given up.
+        Raises StopRequested after a signal: between two steps, or at once during a step's play, which is then given up.
         """
         engines, stop = self.system.engines, self.stop_signal
         if self.checkpointer.done == 0:
@@ -131,7 +131,7 @@ class SelfPlayExperiment:
         """What the policy of this step knows of the held-out benchmark; nothing when no evaluation is due."""
         if not self.exam.due(step, is_last):
             return {}
-        with self.logger.phase("exam"):
+        with self.logger.phase("evaluate"):
             return await self.exam.take(self.system.engines.generate, self.system.executor)
 
     async def record(
