@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from azr.config import RolloutConfig
 from azr.hardware import KERNEL_CACHES
@@ -180,27 +180,21 @@ class EngineCoreDead(RuntimeError):
     """The actor lives on without the core process that samples for it; nothing but another actor helps."""
 
 
-class HasEngineCore(Protocol):
-    @property
-    def core_died(self) -> bool: ...
-
-
-E = TypeVar("E", bound=HasEngineCore)
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def raise_if_dead(
-    method: Callable[Concatenate[E, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[E, P], Coroutine[Any, Any, T]]:
-    """Makes a method of an engine raise EngineCoreDead when the core process is dead.
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Makes a method of an engine raise EngineCoreDead when the engine's `core_died` says so.
 
     vLLM never answers some calls that were in flight when it died, those on weights among them. Others fail with a
     class of vLLM's own, and a process that reads it from Ray would have to import all of vLLM.
     """
 
     @functools.wraps(method)
-    async def polling(engine: E, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def polling(engine: Any, *args: P.args, **kwargs: P.kwargs) -> T:
         work = asyncio.ensure_future(method(engine, *args, **kwargs))
         try:
             while not (await asyncio.wait({work}, timeout=POLL_S))[0]:
