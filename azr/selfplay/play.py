@@ -101,17 +101,6 @@ class SelfPlayStep:
         self._gates = {kind: OrderedGate(self.config.run.deterministic) for kind in self.config.selfplay.kinds}
         self._reserved = {kind: set() for kind in self.config.selfplay.kinds}
 
-    async def seed(self) -> StepResult:
-        """Proposals only, and none is estimated: how the buffer first fills."""
-        proposing = {
-            kind: gather(*(self.propose_one(kind, i, shown, estimate=False) for i, shown in enumerate(references)))
-            for kind, references in self._draw_references().items()
-        }
-        proposed = dict(zip(proposing, await gather(*proposing.values()), strict=True))
-        for of_kind in proposed.values():
-            self._store(of_kind)
-        return _step_result(proposed, [])
-
     async def play(self) -> StepResult:
         """Proposals and solutions of every kind, graded. Solvers get this step's tasks first."""
         if self.config.ablation.new_tasks:
@@ -137,6 +126,26 @@ class SelfPlayStep:
             solving = [group.create_task(work) for work in late]
         return proposed, [each for done in following for each in done.result()] + [done.result() for done in solving]
 
+    async def propose_one(
+        self, kind: str, index: int, references: Sequence[Task], *, estimate: bool = True
+    ) -> Proposed:
+        """Sample, validate, reserve, estimate, reward."""
+        id = f"{self.name}-{kind}-{index:04d}"
+        with self.phase("propose"):
+            completion, shown = await self.proposer.propose(kind, references, self._seed("propose", kind, index))
+        with self.phase("validate"):
+            validated = await self.proposer.validate(kind, completion, shown, id=id, step=self.step)
+        async with self._gates[kind].turn(index):
+            reserved = self._reserve(validated)
+        answers = await self.estimate(reserved, index) if estimate and isinstance(reserved, Task) else None
+        outcome = _with_solve_rate(reserved, answers)
+        return Proposed(
+            outcome=outcome,
+            num_tokens=len(completion.response_ids),
+            trajectory=self._reward(kind, id, completion, outcome, shown),
+            estimate=answers,
+        )
+
     async def _follow(self, proposal: asyncio.Task[Proposed], index: int) -> list[Answers]:
         """What waits for one proposal only: its derived tasks, and a solver where its index is among the first."""
         task = (await proposal).outcome
@@ -145,70 +154,6 @@ class SelfPlayStep:
         # Among the first to be solved, whatever becomes of the other proposals.
         solving = [self.solve_one(task, "new")] if index < self.config.selfplay.solver_prompts else []
         return await gather(*solving, *(self.estimate(derived, index) for derived in self._derive(task, index)))
-
-    async def _play_stored(self, kind: str) -> tuple[list[Proposed], list[Answers]]:
-        """The ablation without new tasks: samples as many stored tasks as would be proposed, as if for an estimate."""
-        rng, selfplay = self._rng(kind), self.config.selfplay
-        sampled = self.buffer.sample_tasks(kind, selfplay.proposer_prompts, (), rng)
-        solved = self.buffer.sample_tasks(kind, selfplay.solver_prompts, (), rng)
-        return [], await gather(
-            *(self.estimate(task, i) for i, task in enumerate(sampled)),
-            *(self.estimate(derived, i) for i, task in enumerate(sampled) for derived in self._derive(task, i)),
-            *(self.solve_one(task, i) for i, task in enumerate(solved)),
-        )
-
-    async def propose_one(
-        self, kind: str, index: int, references: Sequence[Task], *, estimate: bool = True
-    ) -> Proposed:
-        """Sample, validate, reserve, estimate, reward."""
-        id, answers = f"{self.name}-{kind}-{index:04d}", None
-        with self.phase("propose"):
-            completion, shown = await self.proposer.propose(kind, references, self._seed("propose", kind, index))
-        with self.phase("validate"):
-            outcome = await self.proposer.validate(kind, completion, shown, id=id, step=self.step)
-        async with self._gates[kind].turn(index):
-            outcome = self._reserve(outcome) if isinstance(outcome, Task) else outcome
-        if isinstance(outcome, Task) and estimate:
-            answers = await self.estimate(outcome, index)
-            rate = answers.solve_rate
-            outcome = RejectReason.LOST if rate is None else replace(outcome, solve_rate=rate)
-        return Proposed(
-            outcome=outcome,
-            num_tokens=len(completion.response_ids),
-            trajectory=self._reward(kind, id, completion, outcome, shown),
-            estimate=answers,
-        )
-
-    def _reserve(self, task: Task) -> Task | RejectReason:
-        """Claims the task's fingerprint, so that of two equal proposals in flight one is a duplicate."""
-        reason = self.buffer.reject_reason(task)
-        if reason is not None:
-            return reason
-        if task.fingerprint in self._reserved[task.kind]:
-            return RejectReason.DUPLICATE
-        self._reserved[task.kind].add(task.fingerprint)
-        return task
-
-    def _reward(
-        self, kind: str, id: str, completion: Completion, outcome: Task | RejectReason, shown: Sequence[Task]
-    ) -> Trajectory | None:
-        """What the proposal teaches, if anything."""
-        is_seed = isinstance(outcome, Task) and outcome.solve_rate is None
-        if is_seed or outcome in _NOT_TRAINED_ON or not self.config.ablation.train_proposer:
-            return None
-        config, bonuses = self.config.reward, {}
-        if isinstance(outcome, Task):
-            bonuses = intrinsic_bonuses(outcome, shown, lambda: self.buffer.tasks(kind), config.intrinsic)
-        reward, parts = proposer_reward(outcome, bonuses, config)
-        return Trajectory(
-            completion=completion,
-            role=Role.PROPOSER,
-            kind=kind,
-            task_id=id,
-            group=f"propose:{id}",
-            reward=reward,
-            reward_parts=parts,
-        )
 
     async def estimate(self, task: Task, index: int) -> Answers:
         """A group of answers of the current policy at the rollout temperature, for its share of right ones."""
@@ -247,11 +192,66 @@ class SelfPlayStep:
             accuracy=float(verdict is Verdict.RIGHT),
         )
 
+    def _reserve(self, outcome: Task | RejectReason) -> Task | RejectReason:
+        """Claims the fingerprint of a task, so that of two equal proposals in flight one is a duplicate."""
+        if isinstance(outcome, RejectReason):
+            return outcome
+        reason = self.buffer.reject_reason(outcome)
+        if reason is not None:
+            return reason
+        if outcome.fingerprint in self._reserved[outcome.kind]:
+            return RejectReason.DUPLICATE
+        self._reserved[outcome.kind].add(outcome.fingerprint)
+        return outcome
+
+    def _reward(
+        self, kind: str, id: str, completion: Completion, outcome: Task | RejectReason, shown: Sequence[Task]
+    ) -> Trajectory | None:
+        """What the proposal teaches, if anything."""
+        is_seed = isinstance(outcome, Task) and outcome.solve_rate is None
+        if is_seed or outcome in _NOT_TRAINED_ON or not self.config.ablation.train_proposer:
+            return None
+        config, bonuses = self.config.reward, {}
+        if isinstance(outcome, Task):
+            bonuses = intrinsic_bonuses(outcome, shown, lambda: self.buffer.tasks(kind), config.intrinsic)
+        reward, parts = proposer_reward(outcome, bonuses, config)
+        return Trajectory(
+            completion=completion,
+            role=Role.PROPOSER,
+            kind=kind,
+            task_id=id,
+            group=f"propose:{id}",
+            reward=reward,
+            reward_parts=parts,
+        )
+
     def _derive(self, task: Task, index: int) -> list[Task]:
         """Tasks that a task makes for free, as far as they fit into a prompt."""
         rng, selfplay = random.Random(self._seed("cross", task.kind, index)), self.config.selfplay
         derived = derived_tasks(task, selfplay.kinds, selfplay.derived_tasks, rng)
         return [each for each in derived if self.solver.fits_prompt(each)]
+
+    async def seed(self) -> StepResult:
+        """Proposals only, and none is estimated: how the buffer first fills."""
+        proposing = {
+            kind: gather(*(self.propose_one(kind, i, shown, estimate=False) for i, shown in enumerate(references)))
+            for kind, references in self._draw_references().items()
+        }
+        proposed = dict(zip(proposing, await gather(*proposing.values()), strict=True))
+        for of_kind in proposed.values():
+            self._store(of_kind)
+        return _step_result(proposed, [])
+
+    async def _play_stored(self, kind: str) -> tuple[list[Proposed], list[Answers]]:
+        """The ablation without new tasks: samples as many stored tasks as would be proposed, as if for an estimate."""
+        rng, selfplay = self._rng(kind), self.config.selfplay
+        sampled = self.buffer.sample_tasks(kind, selfplay.proposer_prompts, (), rng)
+        solved = self.buffer.sample_tasks(kind, selfplay.solver_prompts, (), rng)
+        return [], await gather(
+            *(self.estimate(task, i) for i, task in enumerate(sampled)),
+            *(self.estimate(derived, i) for i, task in enumerate(sampled) for derived in self._derive(task, i)),
+            *(self.solve_one(task, i) for i, task in enumerate(solved)),
+        )
 
     def _store(self, proposed: Sequence[Proposed]) -> list[Task]:
         """Puts the accepted tasks of a kind into the buffer, in the order of the proposals, and returns them."""
@@ -284,6 +284,13 @@ def derived_tasks(task: Task, kinds: Sequence[str], most: int, rng: random.Rando
 
 def _accepted(proposed: Sequence[Proposed]) -> list[Task]:
     return [each.outcome for each in proposed if isinstance(each.outcome, Task)]
+
+
+def _with_solve_rate(outcome: Task | RejectReason, estimate: Answers | None) -> Task | RejectReason:
+    """A task as it was estimated; without any graded answer, it is lost."""
+    if estimate is None or isinstance(outcome, RejectReason):
+        return outcome
+    return RejectReason.LOST if estimate.solve_rate is None else replace(outcome, solve_rate=estimate.solve_rate)
 
 
 def _step_result(proposed: dict[str, list[Proposed]], answers: Sequence[Answers]) -> StepResult:

@@ -1,4 +1,4 @@
-"""Between text and tokens: how prompts are encoded and responses read for one model."""
+"""Between text and tokens: prompts are encoded and responses parsed for one model."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Callable, Sequence
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from azr.config import ModelConfig
+from azr.errors import UserError
 from azr.records import Completion, FinishReason, Task
 from azr.tasks.base import TaskKind
 from azr.tasks.prompts import ChatFormat, CompactFormat, PromptFormat, Section, plain_conversation
 
 
 class PromptCodec:
-    """A tokenizer and a prompt style."""
+    """A tokenizer and a prompt format."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, style: PromptFormat) -> None:
-        self._tokenizer = tokenizer
-        self._style = style
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt_format: PromptFormat) -> None:
+        self._tokenizer, self._format = tokenizer, prompt_format
 
     @classmethod
     def load(cls, model: ModelConfig) -> PromptCodec:
-        """Tokenizer of the model and the configured style.
+        """Tokenizer of the model and the configured format.
 
         Raises:
-            ValueError: the tokenizer has no end token, so no response could ever be finished.
+            UserError: the tokenizer has no end token, so no response could ever be finished.
         """
         tokenizer = AutoTokenizer.from_pretrained(model.path)
         if tokenizer.eos_token_id is None:
-            raise ValueError(
+            raise UserError(
                 f"The tokenizer in {model.path} has no end token; set eos_token in its tokenizer_config.json."
             )
         if model.prompt_format == "compact":
@@ -50,20 +50,20 @@ class PromptCodec:
         if completion.finish_reason is not FinishReason.STOP:
             return None
         ids = completion.response_ids
-        return self._style.parse(self.decode(ids[:-1] if ids[-1] == self.end_id else ids))
+        return self._format.parse(self.decode(ids[:-1] if ids[-1] == self.end_id else ids))
 
     def solver_prompt(self, kind: TaskKind, task: Task) -> list[int]:
-        return self.encode(self._style.solve(kind.name, kind.instructions, kind.solver_view(task)))
+        return self.encode(self._format.solve(kind.name, kind.instructions, kind.solver_view(task)))
 
     def proposal_ids(self, kind: TaskKind, shown: Sequence[Task]) -> list[int]:
         """Ids of the proposal prompt that shows these tasks, however long."""
-        return self.encode(self._style.propose(kind.name, kind.instructions, [kind.reference(task) for task in shown]))
+        return self.encode(self._format.propose(kind.name, kind.instructions, [kind.reference(task) for task in shown]))
 
     def proposer_prompt(self, kind: TaskKind, references: list[Task], max_tokens: int) -> tuple[list[int], list[Task]]:
         """Prompt ids and the references that fitted into ``max_tokens``; the last ones are left out first.
 
         Raises:
-            ValueError: not even the shortest form of the prompt fits.
+            UserError: not even the shortest form of the prompt fits.
         """
         fewest = 1 if kind.references_per_prompt(0) else 0
         for count in range(len(references), fewest - 1, -1):
@@ -71,7 +71,7 @@ class PromptCodec:
             ids = self.proposal_ids(kind, shown)
             if len(ids) <= max_tokens:
                 return ids, shown
-        raise ValueError(
+        raise UserError(
             f"A {kind.name} proposal prompt with {fewest} references has {len(ids)} tokens, but "
             f"rollout.max_prompt_tokens is {max_tokens}; raise it."
         )

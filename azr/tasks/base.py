@@ -127,6 +127,34 @@ class TaskKind(ABC):
         """Tasks of this kind, other than the task itself, that known pairs of its program make."""
         return ()
 
+    def fingerprint(self, program: str, inputs: Sequence[str]) -> str:
+        """What tasks of this kind that count as equal have in common."""
+        return fingerprint(program)
+
+    def make_task(
+        self,
+        id: str,
+        program: str,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        *,
+        message: str = "",
+        parents: Sequence[Task] = (),
+        step: int = 0,
+    ) -> Task:
+        """A task of this kind."""
+        return Task(
+            id=id,
+            kind=self.name,
+            program=program,
+            inputs=inputs,
+            outputs=outputs,
+            fingerprint=self.fingerprint(program, inputs),
+            message=message,
+            parents=tuple(task.id for task in parents),
+            step=step,
+        )
+
 
 class SingleCallKind(TaskKind):
     """Base of the kinds whose tasks are one call; as it stands, the output is what the solver must find."""
@@ -139,7 +167,7 @@ class SingleCallKind(TaskKind):
         return call.value
 
     def seed(self) -> Task:
-        return self._task(f"seed-{self.name}", IDENTITY, IDENTITY_INPUT, IDENTITY_INPUT)
+        return self.make_task(f"seed-{self.name}", IDENTITY, (IDENTITY_INPUT,), (IDENTITY_INPUT,))
 
     def reference(self, task: Task) -> tuple[Section, ...]:
         return (*self.proposal(task), Section("output", task.outputs[0]))
@@ -163,8 +191,9 @@ class SingleCallKind(TaskKind):
         output = self.label(result.outputs[0])
         if output is None:
             return RejectReason.NOT_ALLOWED
-        parents = tuple(task.id for task in proposal.references)
-        return self._task(proposal.id, program, arguments, output, parents=parents, step=proposal.step)
+        return self.make_task(
+            proposal.id, program, (arguments,), (output,), parents=proposal.references, step=proposal.step
+        )
 
     def solver_view(self, task: Task) -> tuple[Section, ...]:
         return self.proposal(task)
@@ -176,22 +205,10 @@ class SingleCallKind(TaskKind):
         if task.kind == self.name:
             return ()
         return tuple(
-            self._task(f"{task.id}-{self.name}-{index}", task.program, *pair, parents=(task.id,), step=task.step)
-            for index, pair in enumerate(pairs)
-        )
-
-    def _task(
-        self, id: str, program: str, arguments: str, output: str, *, parents: tuple[str, ...] = (), step: int = 0
-    ) -> Task:
-        return Task(
-            id=id,
-            kind=self.name,
-            program=program,
-            inputs=(arguments,),
-            outputs=(output,),
-            fingerprint=fingerprint(program),
-            parents=parents,
-            step=step,
+            self.make_task(
+                f"{task.id}-{self.name}-{index}", task.program, (given,), (returned,), parents=(task,), step=task.step
+            )
+            for index, (given, returned) in enumerate(pairs)
         )
 
 

@@ -35,7 +35,7 @@ class Error(SingleCallKind):
         return None if call.error == NO_ERROR else call.error
 
     def seed(self) -> Task:
-        return self._task(f"seed-{self.name}", IDENTITY, IDENTITY_INPUT, NO_ERROR)
+        return self.make_task(f"seed-{self.name}", IDENTITY, (IDENTITY_INPUT,), (NO_ERROR,))
 
     async def grade(self, task: Task, answer: Sequence[Section], run: Run) -> Verdict:
         stated = section_texts(answer, "output")

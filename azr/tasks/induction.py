@@ -47,7 +47,11 @@ class Induction(TaskKind):
     )
 
     def seed(self) -> Task:
-        return self._task("seed-induction", IDENTITY, SEED_INPUTS, SEED_INPUTS, "The input comes back unchanged.")
+        message = "The input comes back unchanged."
+        return self.make_task("seed-induction", IDENTITY, SEED_INPUTS, SEED_INPUTS, message=message)
+
+    def fingerprint(self, program: str, inputs: Sequence[str]) -> str:
+        return fingerprint(program, *sorted(inputs))
 
     def reference(self, task: Task) -> tuple[Section, ...]:
         return (Section("program", task.program),)
@@ -81,8 +85,9 @@ class Induction(TaskKind):
         if reason is not None:
             return reason
         outputs = tuple(call.value for call in result.outputs if call.value is not None)
-        parents = tuple(task.id for task in proposal.references)
-        return self._task(proposal.id, program, inputs, outputs, message, parents, proposal.step)
+        return self.make_task(
+            proposal.id, program, inputs, outputs, message=message, parents=proposal.references, step=proposal.step
+        )
 
     def solver_view(self, task: Task) -> tuple[Section, ...]:
         shown: list[Section] = []
@@ -100,28 +105,6 @@ class Induction(TaskKind):
         hidden = slice(_num_shown(task), None)
         result = await run(ExecutionRequest(program=stated[0].strip("\n"), inputs=task.inputs[hidden]))
         return grade_outputs(result, task.outputs[hidden])
-
-    def _task(
-        self,
-        id: str,
-        program: str,
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-        message: str,
-        parents: tuple[str, ...] = (),
-        step: int = 0,
-    ) -> Task:
-        return Task(
-            id=id,
-            kind=self.name,
-            program=program,
-            inputs=inputs,
-            outputs=outputs,
-            fingerprint=fingerprint(program, *sorted(inputs)),
-            message=message,
-            parents=parents,
-            step=step,
-        )
 
 
 def _num_shown(task: Task) -> int:
