@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from azr.actor_system import ActorSystem
 from azr.cluster.weight_sync import PushReport
 from azr.config import Config
-from azr.evaluation.periodic import InRunExam
+from azr.evaluation.periodic import PeriodicEval
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.metrics import throughput
 from azr.runs.run_logger import RunLogger
@@ -57,7 +57,7 @@ class SelfPlayExperiment:
 
     config: Config
     codec: PromptCodec
-    exam: InRunExam
+    evaluation: PeriodicEval
     buffer: TaskBuffer
     system: ActorSystem
     learner: Learner
@@ -129,10 +129,10 @@ class SelfPlayExperiment:
 
     async def evaluate(self, step: int, is_last: bool = False) -> dict[str, float]:
         """What the policy of this step knows of the held-out benchmark; nothing when no evaluation is due."""
-        if not self.exam.due(step, is_last):
+        if not self.evaluation.should_run(step, is_last):
             return {}
         with self.logger.phase("evaluate"):
-            return await self.exam.take(self.system.engines.generate, self.system.executor)
+            return await self.evaluation.run(self.system.engines.generate, self.system.executor)
 
     async def record(
         self, step: int, played: StepResult, learned: dict[str, dict[str, float]], pushed: PushReport

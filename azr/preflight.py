@@ -8,7 +8,7 @@ from pathlib import Path
 
 from azr.config import Config
 from azr.errors import UserError
-from azr.evaluation.suite import read
+from azr.evaluation.suite import read_tasks
 from azr.plan.inputs import Assumptions, ClusterSpec
 from azr.plan.planner import plan_run
 from azr.runs.run_dir import check_free
@@ -38,7 +38,7 @@ def check_surroundings(config: Config, *, resumed: bool = False, fetch: bool = T
     folder = _model_folder(config.model.path, fetch=fetch)
     if folder is None:
         if config.eval.path is not None:
-            read(Path(config.eval.path))
+            read_tasks(Path(config.eval.path))
         return [f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"]
     _check_context(config, folder)
     _check_tokenizer_and_exam(config, folder)
@@ -148,11 +148,11 @@ def _check_context(config: Config, folder: Path) -> None:
 
 def _check_tokenizer_and_exam(config: Config, folder: Path) -> None:
     # Only now, because this takes seconds to load.
-    from azr.evaluation.periodic import InRunExam
+    from azr.evaluation.periodic import PeriodicEval
     from azr.selfplay.prompt_codec import PromptCodec
 
     try:
-        InRunExam(config, PromptCodec.load(replace(config.model, path=str(folder))))
+        PeriodicEval(config, PromptCodec.load(replace(config.model, path=str(folder))))
     except UserError:
         raise
     except (OSError, ValueError) as error:

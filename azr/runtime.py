@@ -14,7 +14,7 @@ from ray.exceptions import RayTaskError
 from azr.actor_system import ActorSystem
 from azr.cluster.ray_start import start_ray
 from azr.config import Config
-from azr.evaluation.periodic import InRunExam
+from azr.evaluation.periodic import PeriodicEval
 from azr.experiment import SelfPlayExperiment
 from azr.runs.checkpoint_store import CheckpointStore, Staging
 from azr.runs.checkpointer import AsyncCheckpointer
@@ -47,7 +47,7 @@ class Driver:
         """``resume``: where a run that exists goes on, from `azr.runs.resume.find_checkpoint`."""
         self._config = config
         self._codec = PromptCodec.load(config.model)
-        self._exam = InRunExam(config, self._codec)
+        self._evaluation = PeriodicEval(config, self._codec)
         self._resume = resume
         self._stop_signal = StopSignal()
         self._run = RunDirectory(run_path(config.run))
@@ -132,13 +132,13 @@ class Driver:
         self, system: ActorSystem, logger: RunLogger, done: int, elapsed_s: Callable[[], float]
     ) -> SelfPlayExperiment:
         config, play = self._config, self._config.selfplay
-        buffer = TaskBuffer(play.kinds, benchmark=self._exam.programs)
+        buffer = TaskBuffer(play.kinds, benchmark=self._evaluation.programs)
         buffer.refill(read_tasks(self._run.tasks))
         write = partial(self._save_checkpoint, system, logger, elapsed_s)
         return SelfPlayExperiment(
             config=config,
             codec=self._codec,
-            exam=self._exam,
+            evaluation=self._evaluation,
             buffer=buffer,
             system=system,
             learner=Learner(config, system.policy, system.critic, system.reference, logger.phase),

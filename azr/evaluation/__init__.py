@@ -1,1 +1,1 @@
-"""The held-out benchmark: its suites, its graders, and how a run or a finished model takes it."""
+"""What a model can do: held-out tasks of a suite, answered greedily and at temperature 1, graded by running code."""

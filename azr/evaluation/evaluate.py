@@ -1,4 +1,4 @@
-"""A model sits the exam: every question once greedily and several times at temperature 1."""
+"""A model answers the tasks of a suite, each once greedily and several times at temperature 1."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from azr.concurrency import task_group
 from azr.config import Config
-from azr.evaluation.suite import ExamTask
+from azr.evaluation.suite import BenchmarkTask
 from azr.records import Completion
 from azr.selfplay.ordering import stable_seed
 from azr.selfplay.prompt_codec import PromptCodec
@@ -16,12 +16,12 @@ from azr.selfplay.roles import Executor, Solver
 from azr.tasks.base import Verdict
 from azr.tasks.registry import KINDS
 
-GREEDY, SAMPLED = 0.0, 1.0
-"""Temperatures of the exam, whatever a run samples at."""
+GREEDY_TEMPERATURE, SAMPLING_TEMPERATURE = 0.0, 1.0
+"""Of every evaluation, whatever a run samples at."""
 
 
-class Examine(Protocol):
-    """Asks a model at any temperature; what it answers is graded and never trained on."""
+class GenerateFn(Protocol):
+    """Samples a model at any temperature; what it answers is graded and never trained on."""
 
     def __call__(
         self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature: float, seed: int | None = None
@@ -29,12 +29,12 @@ class Examine(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
-    """What a model made of one question."""
+class TaskScore:
+    """How a model did on one task."""
 
     id: str
     kind: str
-    band: str
+    difficulty: str
     greedy: bool | None
     """Whether the greedy answer is right; None when the executor lost it."""
     right: int
@@ -43,51 +43,53 @@ class Marks:
     """Samples that the executor did not lose."""
 
 
-class _Candidate:
-    """The model as a solver sees it, at one temperature."""
+@dataclass(frozen=True, slots=True)
+class _FixedTemperature:
+    """The model as a solver samples it."""
 
-    def __init__(self, examine: Examine, temperature: float) -> None:
-        self._examine, self._temperature = examine, temperature
+    model: GenerateFn
+    temperature: float
 
     async def generate(
         self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
     ) -> list[Completion]:
-        return await self._examine(prompt_ids, n=n, max_tokens=max_tokens, temperature=self._temperature, seed=seed)
+        return await self.model(prompt_ids, n=n, max_tokens=max_tokens, temperature=self.temperature, seed=seed)
 
 
-async def sit(
+async def evaluate(
     config: Config,
     codec: PromptCodec,
-    examine: Examine,
+    generate: GenerateFn,
     executor: Executor,
-    paper: Sequence[ExamTask],
+    benchmark: Sequence[BenchmarkTask],
     samples: int,
-) -> list[Marks]:
-    """Marks in the order of the paper; answers are at most ``rollout.max_response_tokens`` long."""
+) -> list[TaskScore]:
+    """Scores in the order of the tasks; answers have at most ``rollout.max_response_tokens`` tokens."""
     greedy, sampled = (
-        Solver(config, codec, _Candidate(examine, temperature), executor) for temperature in (GREEDY, SAMPLED)
+        Solver(config, codec, _FixedTemperature(generate, temperature), executor)
+        for temperature in (GREEDY_TEMPERATURE, SAMPLING_TEMPERATURE)
     )
     async with task_group() as group:
-        sitting = [
+        scoring = [
             group.create_task(
-                _mark(greedy, sampled, question, samples, stable_seed(config.run.seed, "exam", question.task.id))
+                _score_task(greedy, sampled, each, samples, stable_seed(config.run.seed, "exam", each.task.id))
             )
-            for question in paper
+            for each in benchmark
         ]
-    return [marked.result() for marked in sitting]
+    return [score.result() for score in scoring]
 
 
-async def _mark(greedy: Solver, sampled: Solver, question: ExamTask, samples: int, seed: int) -> Marks:
-    task = question.task
-    firm = _graded(await greedy.verify(task, await greedy.solve(task, 1, seed)))
-    drawn = _graded(await sampled.verify(task, await sampled.solve(task, samples, seed)))
-    return Marks(
+async def _score_task(greedy: Solver, sampled: Solver, each: BenchmarkTask, samples: int, seed: int) -> TaskScore:
+    task = each.task
+    greedy_graded = _graded(await greedy.verify(task, await greedy.solve(task, 1, seed)))
+    sampled_graded = _graded(await sampled.verify(task, await sampled.solve(task, samples, seed)))
+    return TaskScore(
         id=task.id,
         kind=task.kind,
-        band=question.band,
-        greedy=firm[0] if firm else None,
-        right=sum(drawn),
-        graded=len(drawn),
+        difficulty=each.difficulty,
+        greedy=greedy_graded[0] if greedy_graded else None,
+        right=sum(sampled_graded),
+        graded=len(sampled_graded),
     )
 
 
@@ -96,6 +98,6 @@ def _graded(verdicts: Sequence[Verdict]) -> list[bool]:
     return [verdict is Verdict.RIGHT for verdict in verdicts if verdict is not Verdict.UNGRADED]
 
 
-def longest_prompt(codec: PromptCodec, paper: Sequence[ExamTask]) -> int:
-    """Tokens of the longest question."""
-    return max(len(codec.solver_prompt(KINDS[question.task.kind], question.task)) for question in paper)
+def longest_prompt(codec: PromptCodec, benchmark: Sequence[BenchmarkTask]) -> int:
+    """Tokens of the longest prompt."""
+    return max(len(codec.solver_prompt(KINDS[each.task.kind], each.task)) for each in benchmark)

@@ -1,59 +1,49 @@
-"""The exam as part of a run: a fixed part of it before the first step, every few steps and after the last."""
+"""The exam as part of a run: a fixed subset of it before the first step, every few steps and after the last."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from azr.config import Config
-from azr.evaluation.evaluate import Examine, longest_prompt, sit
-from azr.evaluation.result import metrics, rows
-from azr.evaluation.suite import ExamTask, program_fingerprint, read
+from azr.errors import UserError
+from azr.evaluation.evaluate import GenerateFn, evaluate, longest_prompt
+from azr.evaluation.results import metrics, rows
+from azr.evaluation.suite import program_fingerprint, read_tasks, subset
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Executor
 
 
-class InRunExam:
-    """What a run has to do with the exam: it is graded by a part of it, and trains on no program of it."""
+class PeriodicEval:
+    """Evaluates a run's policy on a subset of the exam, and knows the programs that the run must not train on."""
 
     def __init__(self, config: Config, codec: PromptCodec) -> None:
-        """Raises ValueError when there is no exam where it should be, or a question does not fit into a prompt."""
+        """Raises UserError when there is no exam where it should be, or a task does not fit into a prompt."""
         self._config, self._codec = config, codec
-        paper = read(Path(config.eval.path)) if config.eval.path is not None else ()
-        self.programs = frozenset(program_fingerprint(question.task) for question in paper)
-        """Fingerprints of its programs, whichever part is asked."""
-        self.paper = part(paper, config.eval.tasks_per_kind)
-        """The questions that are asked, the same in every run of these settings."""
+        benchmark = read_tasks(Path(config.eval.path)) if config.eval.path is not None else ()
+        self.programs = frozenset(program_fingerprint(each.task) for each in benchmark)
+        """Fingerprints of all programs of the exam."""
+        self.benchmark = subset(benchmark, config.eval.tasks_per_kind)
+        """The tasks that are evaluated, the same in every run of these settings."""
         if config.eval.every:
             self._check()
 
     def _check(self) -> None:
-        if not self.paper:
-            raise ValueError("eval.every asks for exams but eval.path is none: give the folder of an exam.")
-        longest = longest_prompt(self._codec, self.paper)
+        if not self.benchmark:
+            raise UserError("eval.every asks for evaluations but eval.path is none: give the folder of an exam.")
+        longest = longest_prompt(self._codec, self.benchmark)
         if longest > self._config.rollout.max_prompt_tokens:
-            raise ValueError(
-                f"A question of the exam has {longest} tokens, but rollout.max_prompt_tokens is "
+            raise UserError(
+                f"A task of the exam has {longest} tokens, but rollout.max_prompt_tokens is "
                 f"{self._config.rollout.max_prompt_tokens}; raise it or set eval.every to 0."
             )
 
-    def due(self, step: int, last: bool) -> bool:
-        """Whether there is an exam after this step, which may be the run's last; step 0 stands for the start."""
+    def should_run(self, step: int, last: bool) -> bool:
+        """Whether to evaluate after this step, which may be the run's last; step 0 stands for the start."""
         every = self._config.eval.every
         return every > 0 and (last or step % every == 0)
 
-    async def take(self, examine: Examine, executor: Executor) -> dict[str, float]:
-        """Results of the current policy, see `azr.evaluation.result.metrics`."""
+    async def run(self, generate: GenerateFn, executor: Executor) -> dict[str, float]:
+        """Results of the current policy, see `azr.evaluation.results.metrics`."""
         samples = self._config.eval.samples
-        return metrics(rows(await sit(self._config, self._codec, examine, executor, self.paper, samples)))
-
-
-def part(paper: tuple[ExamTask, ...], per_kind: int) -> tuple[ExamTask, ...]:
-    """At most so many questions of each kind, spread evenly over the bands it is ordered by."""
-    kinds: dict[str, list[ExamTask]] = {}
-    for question in paper:
-        kinds.setdefault(question.task.kind, []).append(question)
-    return tuple(
-        own[number * len(own) // per_kind] if per_kind < len(own) else own[number]
-        for own in kinds.values()
-        for number in range(min(per_kind, len(own)))
-    )
+        scores = await evaluate(self._config, self._codec, generate, executor, self.benchmark, samples)
+        return metrics(rows(scores))

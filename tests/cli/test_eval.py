@@ -1,4 +1,4 @@
-"""``azr exam`` on a random model: the real engine and executor, a few questions, the file and the table."""
+"""``azr eval`` on a random model: the real engine and executor, a few tasks, the file and the table."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 import pytest
 
 from azr.cli.eval import main
-from azr.evaluation.periodic import part
-from azr.evaluation.suite import read, write
+from azr.errors import UserError
+from azr.evaluation.suite import read_tasks, subset, write_tasks
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_a_model_is_graded_from_the_command_line(tiny_model_path: Path, tmp_path: Path):
-    write(tmp_path / "small", part(read(ROOT / "data" / "exam"), 3))
+def test_a_model_is_evaluated_from_the_command_line(tiny_model_path: Path, tmp_path: Path):
+    write_tasks(tmp_path / "small", subset(read_tasks(ROOT / "data" / "exam"), 3))
     options = ["--model", str(tiny_model_path), "--samples", "8", "--max-response-tokens", "16"]
-    places = ["--exam", str(tmp_path / "small"), "--out", str(tmp_path / "exam.json")]
+    places = ["--exam", str(tmp_path / "small"), "--out", str(tmp_path / "eval.json")]
     done = subprocess.run(
-        [sys.executable, "-m", "azr", "exam", *options, *places], cwd=ROOT, capture_output=True, text=True, timeout=400
+        [sys.executable, "-m", "azr", "eval", *options, *places], cwd=ROOT, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    tree = json.loads((tmp_path / "exam.json").read_text())
-    assert (tree["style"], tree["samples"], len(tree["marks"])) == ("compact", 8, 9)
-    assert all(mark["graded"] == 8 and mark["greedy"] is False for mark in tree["marks"])
+    tree = json.loads((tmp_path / "eval.json").read_text())
+    assert (tree["prompt_format"], tree["samples"], len(tree["scores"])) == ("compact", 8, 9)
+    assert all(score["graded"] == 8 and score["greedy"] is False for score in tree["scores"])
     assert tree["rows"][-1]["estimates"]["pass@8"]["value"] == 0
     assert done.stdout.splitlines()[0].split()[-1] == "pass@8"
     assert done.stdout.splitlines()[-1].startswith("9 tasks, 8 samples each")
@@ -41,6 +41,6 @@ def test_a_model_is_graded_from_the_command_line(tiny_model_path: Path, tmp_path
     ],
 )
 def test_mistakes_are_one_sentence(options: list[str], said: str):
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(UserError) as error:
         main(options)
     assert said in str(error.value) and "\n" not in str(error.value)

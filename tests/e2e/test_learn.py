@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_time_bound_ends_a_run_as_its_last_step_would(run: Path) -> None:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1]
-    assert all("exam/mean/accuracy" in line for line in lines)
+    assert all("eval/mean/accuracy" in line for line in lines)
     assert [folder.name for folder in (run / "checkpoints").iterdir()] == ["step_000001"]
 
 

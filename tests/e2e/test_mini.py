@@ -71,10 +71,10 @@ def test_every_step_is_there_once_with_a_growing_weight_version(metrics):
 
 
 def test_the_exam_is_sat_before_the_first_step_and_after_the_last(lines):
-    assert lines[0]["step"] == 0 and not any(name.startswith("exam/") for name in lines[1])
+    assert lines[0]["step"] == 0 and not any(name.startswith("eval/") for name in lines[1])
     for line in (lines[0], lines[-1]):
-        assert 0 <= line["exam/mean/accuracy_low"] <= line["exam/mean/accuracy"] <= line["exam/mean/accuracy_high"] <= 1
-        assert {"exam/deduction/greedy", "exam/abduction/novel/accuracy"} <= line.keys()
+        assert 0 <= line["eval/mean/accuracy_low"] <= line["eval/mean/accuracy"] <= line["eval/mean/accuracy_high"] <= 1
+        assert {"eval/deduction/greedy", "eval/abduction/novel/accuracy"} <= line.keys()
     assert lines[-1]["seconds/evaluate"] > 0
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from azr.evaluation.evaluate import Marks
-from azr.evaluation.result import ALL, GREEDY
-from azr.evaluation.statistics import estimate
+from azr.errors import UserError
+from azr.evaluation.evaluate import TaskScore
+from azr.evaluation.results import ALL, Measure, estimate
 from azr.runs.metrics import EVAL, Metrics, scalar
 from azr.tasks.base import RejectReason
 from tools.learning_report.runs import Run
@@ -39,45 +39,47 @@ class Change:
         return f"{100 * self.start:.1f} → {100 * self.end:.1f} ({100 * self.gain:+.1f}{within})"
 
 
-def in_run_change(run: Run, kind: str, band: str, measure: str) -> Change | None:
-    """From the first to the last exam inside the run; None when they have no such measure."""
-    path = "/".join([EVAL + ("mean" if kind == ALL else kind), *([] if band == ALL else [band]), measure])
-    first, *_, last = run.exams
+def in_run_change(run: Run, kind: str, difficulty: str, measure: Measure) -> Change | None:
+    """From the first to the last evaluation inside the run; None when they have no such measure."""
+    kind = "mean" if kind == ALL else kind
+    path = EVAL + (f"{kind}/{measure}" if difficulty == ALL else f"{kind}/{difficulty}/{measure}")
+    first, *_, last = run.evals
     return Change(scalar(first, path), scalar(last, path)) if path in first and path in last else None
 
 
-def full_change(run: Run, kind: str, band: str, measure: str) -> Change | None:
-    """In the whole exam; kinds weigh the same. The interval is a bootstrap over tasks, paired task by task."""
-    assert run.full is not None
-    before, after = run.full
-    ends = {mark.id: _score(mark, measure) for mark in after}
+def whole_exam_change(run: Run, kind: str, difficulty: str, measure: Measure) -> Change | None:
+    """On the whole exam; kinds weigh the same. The interval is a bootstrap over tasks, paired task by task."""
+    assert run.whole is not None
+    before, after = run.whole
+    ends = {score.id: _share_right(score, measure) for score in after}
     pairs: dict[str, list[tuple[float, float]]] = {}
-    for mark in before:
-        start, end = _score(mark, measure), ends[mark.id]
-        if kind in (mark.kind, ALL) and band in (mark.band, ALL) and start is not None and end is not None:
-            pairs.setdefault(mark.kind, []).append((start, end))
+    for score in before:
+        start, end = _share_right(score, measure), ends[score.id]
+        selected = kind in (score.kind, ALL) and difficulty in (score.difficulty, ALL)
+        if selected and start is not None and end is not None:
+            pairs.setdefault(score.kind, []).append((start, end))
     if not pairs:
         return None
-    gain = estimate([[end - start for start, end in own] for own in pairs.values()])
-    start, end = (fmean(fmean(pair[side] for pair in own) for own in pairs.values()) for side in (0, 1))
+    gain = estimate([[end - start for start, end in of_kind] for of_kind in pairs.values()])
+    start, end = (fmean(fmean(pair[side] for pair in of_kind) for of_kind in pairs.values()) for side in (0, 1))
     return Change(start, end, (gain.low, gain.high))
 
 
-def _score(mark: Marks, measure: str) -> float | None:
+def _share_right(score: TaskScore, measure: Measure) -> float | None:
     """Share of right answers; None where the executor lost them all."""
-    if measure == GREEDY:
-        return None if mark.greedy is None else float(mark.greedy)
-    return mark.right / mark.graded if mark.graded else None
+    if measure is Measure.GREEDY:
+        return None if score.greedy is None else float(score.greedy)
+    return score.right / score.graded if score.graded else None
 
 
-def proposal_change(run: Run, wanted: Callable[[Metrics], float], among: Callable[[Metrics], float]) -> Change | None:
+def proposal_change(run: Run, part: Callable[[Metrics], float], whole: Callable[[Metrics], float]) -> Change | None:
     """Share of the proposals of the first and of the last steps; None when there were none to have a share of."""
     window = max(1, min(WINDOW, len(run.steps) // 2))
-    parts = run.steps[:window], run.steps[-window:]
-    totals = [sum(map(among, part)) for part in parts]
+    windows = run.steps[:window], run.steps[-window:]
+    totals = [sum(map(whole, steps)) for steps in windows]
     if not all(totals):
         return None
-    start, end = (sum(map(wanted, part)) / total for part, total in zip(parts, totals, strict=True))
+    start, end = (sum(map(part, steps)) / total for steps, total in zip(windows, totals, strict=True))
     return Change(start, end)
 
 
@@ -92,7 +94,7 @@ def fresh(step: Metrics) -> float:
 
 
 def valid(step: Metrics) -> float:
-    """Those, and the ones refused only because the buffer or the exam has them already."""
+    """Those, and the ones rejected only because the buffer or the exam has them already."""
     return fresh(step) + _count(step, RejectReason.DUPLICATE) + _count(step, RejectReason.IN_BENCHMARK)
 
 
@@ -120,8 +122,8 @@ def half_width(values: Sequence[float]) -> float:
     """Half of Student's 95% interval of the mean of two to ten values.
 
     Raises:
-        ValueError: there are more.
+        UserError: there are more.
     """
     if len(values) > len(STUDENT) + 1:
-        raise ValueError(f"An arm has {len(values)} runs; give at most {len(STUDENT) + 1}.")
+        raise UserError(f"An arm has {len(values)} runs; give at most {len(STUDENT) + 1}.")
     return STUDENT[len(values) - 2] * stdev(values) / len(values) ** 0.5

@@ -9,7 +9,7 @@ import ast
 import random
 from collections.abc import Callable
 
-from tools.pretrain.generator import TYPES, Sketch
+from tools.pretrain.generator import TYPES, ProgramTemplate
 from tools.pretrain.operations import CONDITIONS, CONSTANTS, EXPRESSIONS, Operation
 
 _ELEMENT = {"ints": "int", "words": "str", "str": "str"}
@@ -45,16 +45,16 @@ def _tree(expression: str) -> str | None:
         return None
 
 
-def _type(rng: random.Random, among: tuple[str, ...]) -> str:
-    (kind,) = rng.choices(among, [TYPES[name] for name in among])
+def _type(rng: random.Random, names: tuple[str, ...]) -> str:
+    (kind,) = rng.choices(names, [TYPES[name] for name in names])
     return kind
 
 
-def _program(lines: list[str], message: str, kind: str, steps: int) -> Sketch:
-    return Sketch("\n    ".join(["def f(x):", *lines]), message, (kind,), steps)
+def _program(lines: list[str], message: str, kind: str, steps: int) -> ProgramTemplate:
+    return ProgramTemplate("\n    ".join(["def f(x):", *lines]), message, (kind,), steps)
 
 
-def _nested(rng: random.Random) -> Sketch:
+def _nested(rng: random.Random) -> ProgramTemplate:
     start = kind = _type(rng, tuple(TYPES))
     depth = rng.choice((2, 2, 3))
     expression, hints = "x", []
@@ -79,13 +79,13 @@ def _item(rng: random.Random, kind: str) -> tuple[str, str]:
     return _fill(rng, op, "a"), op.hint
 
 
-def _loop(kind: str, gather: tuple[str, str, str], body: list[str], hint: str) -> Sketch:
+def _loop(kind: str, gather: tuple[str, str, str], body: list[str], hint: str) -> ProgramTemplate:
     name, start, _ = gather
     lines = [f"r = {start}", "for a in x:", *(f"    {line}" for line in body), "return r"]
     return _program(lines, f"loop {name} {hint}", kind, 2)
 
 
-def _branch_in_loop(rng: random.Random) -> Sketch:
+def _branch_in_loop(rng: random.Random) -> ProgramTemplate:
     kind = _type(rng, tuple(_GATHER))
     gather, guard = rng.choice(_GATHER[kind]), rng.choice(_GUARDS[kind])
     (body, hint), (other, other_hint) = _item(rng, kind), _item(rng, kind)
@@ -94,14 +94,14 @@ def _branch_in_loop(rng: random.Random) -> Sketch:
     return _loop(kind, gather, lines, f"if {guard.hint} {hint} else {other_hint}")
 
 
-def _two_step_loop(rng: random.Random) -> Sketch:
+def _two_step_loop(rng: random.Random) -> ProgramTemplate:
     kind = _type(rng, tuple(_GATHER))
     gather, op = rng.choice(_GATHER[kind]), rng.choice(_ITEMS[_ELEMENT[kind]])
     last, hint = _item(rng, kind)
     return _loop(kind, gather, [f"a = {_fill(rng, op, 'a')}", gather[2].format(last)], f"{op.hint} {hint}")
 
 
-def _branch_in_branch(rng: random.Random) -> Sketch:
+def _branch_in_branch(rng: random.Random) -> ProgramTemplate:
     kind = _type(rng, ("int", "str", "ints"))
     guards = rng.sample([op for op in CONDITIONS if op.source == kind], 2)
     bodies = rng.sample([op for op in EXPRESSIONS if op.source == op.target == kind], 2)
@@ -118,7 +118,7 @@ def _branch_in_branch(rng: random.Random) -> Sketch:
     return _program(lines, hint, kind, 2)
 
 
-FORMS: dict[str, Callable[[random.Random], Sketch]] = {
+FORMS: dict[str, Callable[[random.Random], ProgramTemplate]] = {
     "nested": _nested,
     "branch in loop": _branch_in_loop,
     "two-step loop": _two_step_loop,

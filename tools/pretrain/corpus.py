@@ -13,7 +13,7 @@ from azr.records import Task
 from azr.tasks.base import TaskKind
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
-from tools.pretrain.generator import Sample, error_sample, identity_sample, sample
+from tools.pretrain.generator import Sample, random_error_sample, random_identity_sample, random_sample
 
 SEED_SHARE = 0.04
 """How often a reference, or the program of an induction proposal, is the identity that self-play grows from."""
@@ -44,7 +44,7 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PaddedBatch:
     """Right-padded documents; every row starts at position 0, as in inference."""
 
     ids_BT: torch.Tensor
@@ -55,24 +55,24 @@ class Batch:
     """Whether a token belongs to the answer, bool."""
 
 
-def as_task(kind: str, made: Sample) -> Task:
+def as_task(kind: str, sample: Sample) -> Task:
     """A generated program as a task of a kind. Its fingerprint is never read: deduplication is by program text."""
     return Task(
         id="",
         kind=kind,
-        program=made.program,
-        inputs=made.inputs,
-        outputs=made.outputs,
+        program=sample.program,
+        inputs=sample.inputs,
+        outputs=sample.outputs,
         fingerprint="",
-        message=made.message if kind == "induction" else "",
+        message=sample.message if kind == "induction" else "",
     )
 
 
 def make_task(rng: random.Random, kind: str, induction_inputs: int) -> Task:
     """A fresh task of a kind."""
     if kind == "error":
-        return as_task(kind, error_sample(rng))
-    return as_task(kind, sample(rng, induction_inputs if kind == "induction" else 1))
+        return as_task(kind, random_error_sample(rng))
+    return as_task(kind, random_sample(rng, induction_inputs if kind == "induction" else 1))
 
 
 def proposal_prompt(kind: TaskKind, references: list[Task]) -> str:
@@ -89,18 +89,18 @@ def make_document(rng: random.Random, config: CorpusConfig) -> Document:
         ("propose", k, w) for k, w in config.propose.items()
     ]
     role, name, _ = rng.choices(choices, [weight for *_, weight in choices])[0]
-    kind, style = KINDS[name], CompactFormat()
+    kind, form = KINDS[name], CompactFormat()
     task = make_task(rng, name, config.induction_inputs)
     if role == "solve":
-        return Document(solver_prompt(kind, task), style.response(kind.solution(task)))
+        return Document(solver_prompt(kind, task), form.response(kind.solution(task)))
     shown = [task]
     if name != "induction":
         count = config.references if rng.random() < 0.5 else rng.randint(1, config.references)
         shown = [_reference(rng, kind, config) for _ in range(kind.references_per_prompt(count))]
     elif rng.random() < SEED_SHARE:
-        task = as_task(name, identity_sample(rng, config.induction_inputs))
+        task = as_task(name, random_identity_sample(rng, config.induction_inputs))
         shown = [task]
-    answer = style.response(kind.proposal(task))
+    answer = form.response(kind.proposal(task))
     return Document(proposal_prompt(kind, shown), answer)
 
 
@@ -108,7 +108,7 @@ def _reference(rng: random.Random, kind: TaskKind, config: CorpusConfig) -> Task
     return kind.seed() if rng.random() < SEED_SHARE else make_task(rng, kind.name, config.induction_inputs)
 
 
-def collate(encoded: list[tuple[list[int], list[int]]], multiple: int) -> Batch:
+def collate(encoded: list[tuple[list[int], list[int]]], multiple: int) -> PaddedBatch:
     """Ids of prompts and answers, padded to a common length that is a ``multiple``."""
     length = max(len(prompt) + len(answer) for prompt, answer in encoded)
     length = -(-length // multiple) * multiple
@@ -120,7 +120,7 @@ def collate(encoded: list[tuple[list[int], list[int]]], multiple: int) -> Batch:
         ids_BT[row, :stop] = torch.tensor(prompt + answer)
         real_BT[row, :stop] = True
         answers_BT[row, start:stop] = True
-    return Batch(ids_BT, real_BT, answers_BT)
+    return PaddedBatch(ids_BT, real_BT, answers_BT)
 
 
 def batches(
@@ -131,7 +131,7 @@ def batches(
     tokens_per_batch: int,
     pool: int = 4096,
     multiple: int = 8,
-) -> Iterator[Batch]:
+) -> Iterator[PaddedBatch]:
     """Endless batches of about ``tokens_per_batch`` tokens, padding included.
 
     Documents are made ``pool`` at a time, without repeats within the run, sorted by length into batches, and the

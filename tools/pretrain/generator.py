@@ -2,7 +2,7 @@
 
 The set of programs is closed, so that harder ones outside of it exist:
 
-* one function ``f(x)``, or ``f(x, y)`` where ``y`` stands in for one integer constant or is of the type of ``x``;
+* one function ``f(x)``, or ``f(x, y)`` where ``y`` takes the place of one integer constant or is of the type of ``x``;
 * a chain of at most `MAX_STEPS` (4) steps, each taking the value of the step before; the last is the return;
 * a step is one expression of `EXPRESSIONS` (first step of ``f(x, y)``: or `BINARY`), one in-place change of
   `MUTATIONS`, one branch (a guard of `CONDITIONS`, with or without ``else``, over expressions that keep the type) or
@@ -31,9 +31,9 @@ from tools.pretrain.operations import (
     CONSTANTS,
     EXPRESSIONS,
     LOOPS,
+    MAY_RAISE,
     MUTATIONS,
     NUMERIC,
-    RISKY,
     Operation,
     syllables,
 )
@@ -42,7 +42,7 @@ MAX_STEPS = 4
 MAX_OUTPUT = 40
 STEP_WEIGHTS = (0.56, 0.29, 0.11, 0.04)
 """Shares of programs with 1, 2, 3 and 4 steps."""
-STAND_IN_SHARE, BINARY_SHARE = 0.08, 0.10
+SECOND_ARG_SHARE, BINARY_SHARE = 0.08, 0.10
 """Shares of programs that may take an integer ``y`` for a constant, and that combine ``x`` with a ``y`` of its type."""
 TYPES = {"int": 0.26, "str": 0.26, "ints": 0.34, "words": 0.1, "dict": 0.04}
 """Shares of the first argument's type."""
@@ -54,13 +54,13 @@ _BY_SOURCE = {
         ("condition", CONDITIONS),
         ("mutation", MUTATIONS),
         ("loop", LOOPS),
-        ("risky", RISKY),
+        ("may raise", MAY_RAISE),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Sketch:
+class ProgramTemplate:
     """A generated program that has not been given inputs."""
 
     source: str
@@ -114,21 +114,21 @@ def compile_program(source: str) -> Callable[..., Any]:
 class _Chain:
     """A program while it grows, statement by statement."""
 
-    def __init__(self, rng: random.Random, kind: str, stand_in: bool) -> None:
+    def __init__(self, rng: random.Random, kind: str, second_arg: bool) -> None:
         self.rng = rng
         self.kind = kind
         self.value = "x"
         self.lines: list[str] = []
         self.hints: list[str] = []
-        self.stand_in = stand_in
-        """Whether ``y`` still waits to stand in for a constant."""
+        self.second_arg = second_arg
+        """Whether an integer argument ``y`` is still to take the place of a constant."""
 
     def fill(self, op: Operation) -> str:
         if not op.constant:
             return op.template.format(v=self.value)
         constant = CONSTANTS[op.constant](self.rng)
-        if self.stand_in and op.constant in NUMERIC and op.constant != "divisor":
-            constant, self.stand_in = "y", False
+        if self.second_arg and op.constant in NUMERIC and op.constant != "divisor":
+            constant, self.second_arg = "y", False
         return op.template.format(v=self.value, c=constant)
 
     def pick(self, table: str, keep_type: bool = False) -> Operation:
@@ -189,30 +189,30 @@ class _Chain:
             self.assign(op)
 
 
-def sketch(rng: random.Random, risky: bool = False) -> Sketch:
-    """A random program; its last step may raise when ``risky``."""
+def random_template(rng: random.Random, may_raise: bool = False) -> ProgramTemplate:
+    """A random program; its last step may raise when ``may_raise``."""
     (kind,) = rng.choices(list(TYPES), list(TYPES.values()))
     shape = rng.random()
-    stand_in = shape < STAND_IN_SHARE
-    binary = not stand_in and shape < STAND_IN_SHARE + BINARY_SHARE and bool(_BY_SOURCE["binary"][kind])
+    second_arg = shape < SECOND_ARG_SHARE
+    binary = not second_arg and shape < SECOND_ARG_SHARE + BINARY_SHARE and bool(_BY_SOURCE["binary"][kind])
     (steps,) = rng.choices(range(1, MAX_STEPS + 1), STEP_WEIGHTS)
-    chain = _Chain(rng, kind, stand_in)
+    chain = _Chain(rng, kind, second_arg)
     if binary and steps > 1:
         chain.assign(chain.pick("binary"))
     for _ in range(steps - 2 if binary else steps - 1):
         chain.step()
     if binary and steps == 1:
         chain.finish(chain.pick("binary"))
-    elif not risky and steps > 1 and chain.last_is_block() and rng.random() < 0.7:
+    elif not may_raise and steps > 1 and chain.last_is_block() and rng.random() < 0.7:
         chain.lines.append(f"return {chain.value}")
     else:
-        chain.finish(chain.pick("risky" if risky else "expression"))
+        chain.finish(chain.pick("may raise" if may_raise else "expression"))
     if binary:
         types: tuple[str, ...] = (kind, kind)
     else:
-        types = (kind, "int") if stand_in and not chain.stand_in else (kind,)
+        types = (kind, "int") if second_arg and not chain.second_arg else (kind,)
     head = f"def f({', '.join('xy'[: len(types)])}):"
-    return Sketch("\n    ".join([head, *chain.lines]), ", ".join(chain.hints), types, len(chain.hints))
+    return ProgramTemplate("\n    ".join([head, *chain.lines]), ", ".join(chain.hints), types, len(chain.hints))
 
 
 def _arguments(rng: random.Random, types: tuple[str, ...]) -> tuple[Any, ...]:
@@ -227,36 +227,36 @@ def _text(arguments: tuple[Any, ...]) -> str:
     return ", ".join(map(repr, arguments))
 
 
-def sample(rng: random.Random, inputs: int, held_out: bool = False) -> Sample:
+def random_sample(rng: random.Random, inputs: int, held_out: bool = False) -> Sample:
     """A program with ``inputs`` distinct inputs.
 
     Its outputs are bounded, differ between inputs, and are not all equal to the input. With ``held_out``, only
     programs for which `is_held_out`; else only others.
     """
     while True:
-        made = sketch(rng)
-        if is_held_out(made.source) != held_out:
+        template = random_template(rng)
+        if is_held_out(template.source) != held_out:
             continue
-        found = with_inputs(rng, made, inputs)
-        if found is not None:
-            return found
+        sample = with_inputs(rng, template, inputs)
+        if sample is not None:
+            return sample
 
 
-def with_inputs(rng: random.Random, made: Sketch, inputs: int) -> Sample | None:
-    """A program with distinct random inputs; None when what it does with them breaks what `sample` promises."""
-    pairs = _run(rng, made, max(inputs, 4))
+def with_inputs(rng: random.Random, template: ProgramTemplate, inputs: int) -> Sample | None:
+    """A program with distinct random inputs; None when what it does with them breaks what `random_sample` promises."""
+    pairs = _run(rng, template, max(inputs, 4))
     if pairs is None:
         return None
     chosen = list(pairs.items())[:inputs]
-    return Sample(made.source, made.message, tuple(i for i, _ in chosen), tuple(o for _, o in chosen))
+    return Sample(template.source, template.message, tuple(i for i, _ in chosen), tuple(o for _, o in chosen))
 
 
-def _run(rng: random.Random, made: Sketch, count: int) -> dict[str, str] | None:
+def _run(rng: random.Random, template: ProgramTemplate, count: int) -> dict[str, str] | None:
     """``count`` distinct inputs and their outputs; None for a program that raises, explodes or ignores its input."""
-    function = compile_program(made.source)
+    function = compile_program(template.source)
     pairs: dict[str, str] = {}
     for _ in range(count * 3):
-        arguments = _arguments(rng, made.types)
+        arguments = _arguments(rng, template.types)
         text = _text(arguments)
         try:
             output = repr(function(*copy.deepcopy(arguments)))
@@ -271,24 +271,24 @@ def _run(rng: random.Random, made: Sketch, count: int) -> dict[str, str] | None:
     return None
 
 
-def error_sample(rng: random.Random) -> Sample:
+def random_error_sample(rng: random.Random) -> Sample:
     """A program and one input; the output is the name of the exception it raises, or ``NoError``."""
     while True:
-        made = sketch(rng, risky=True)
-        if is_held_out(made.source):
+        template = random_template(rng, may_raise=True)
+        if is_held_out(template.source):
             continue
-        arguments = _arguments(rng, made.types)
+        arguments = _arguments(rng, template.types)
         text = _text(arguments)
         try:
-            compile_program(made.source)(*arguments)
+            compile_program(template.source)(*arguments)
             outcome = "NoError"
         except (IndexError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
             outcome = type(error).__name__
         if outcome != "NoError" or rng.random() < 0.4:
-            return Sample(made.source, made.message, (text,), (outcome,))
+            return Sample(template.source, template.message, (text,), (outcome,))
 
 
-def identity_sample(rng: random.Random, inputs: int) -> Sample:
+def random_identity_sample(rng: random.Random, inputs: int) -> Sample:
     """The identity program that self-play starts from, with inputs of mixed types."""
     texts: dict[str, None] = {}
     while len(texts) < inputs:

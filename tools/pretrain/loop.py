@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from tools.pretrain.corpus import Batch
+from tools.pretrain.corpus import PaddedBatch
 from tools.pretrain.tokenizer import save_tokenizer
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class OptimConfig:
 
 
 @dataclass
-class Progress:
+class PretrainProgress:
     """Where a run stands."""
 
     step: int = 0
@@ -67,7 +67,7 @@ class Progress:
     documents: int = 0
     seconds: float = 0.0
 
-    def count(self, batches: list[Batch], seconds: float) -> None:
+    def count(self, batches: list[PaddedBatch], seconds: float) -> None:
         """Add one update."""
         self.step += 1
         self.tokens += sum(int(batch.real_BT.sum()) for batch in batches)
@@ -98,7 +98,7 @@ def new_model(shape: ShapeConfig, tokenizer: PreTrainedTokenizerFast, seed: int)
     return Qwen2ForCausalLM(config)
 
 
-def token_loss(logits_BTV: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def token_loss(logits_BTV: torch.Tensor, batch: PaddedBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean next-token cross-entropy over all real tokens, and over those of answers (detached), in nats."""
     targets = batch.ids_BT[:, 1:].flatten()
     losses = cross_entropy(logits_BTV[:, :-1].float().flatten(0, 1), targets, reduction="none")
@@ -138,13 +138,13 @@ class Trainer:
             torch.optim.AdamW(others, lr=optim.peak_lr, betas=(optim.beta1, optim.beta2), weight_decay=0.0),
         ]
 
-    def gradient(self, batch: Batch) -> tuple[tuple[torch.Tensor, ...], float, float]:
+    def gradient(self, batch: PaddedBatch) -> tuple[tuple[torch.Tensor, ...], float, float]:
         """Gradient of the loss, that loss, and the mean loss of answer tokens."""
         logits_BTV = self.model(input_ids=batch.ids_BT, use_cache=False).logits
         loss, answer_loss = token_loss(logits_BTV, batch)
         return torch.autograd.grad(loss, self.weights), loss.item(), answer_loss.item()
 
-    def step(self, batches: list[Batch], rate: float, pool: ThreadPoolExecutor) -> tuple[float, float]:
+    def step(self, batches: list[PaddedBatch], rate: float, pool: ThreadPoolExecutor) -> tuple[float, float]:
         """One update; returns the loss and the mean loss of answer tokens, averaged over the batches."""
         gradients, losses, answer_losses = zip(*pool.map(self.gradient, batches), strict=True)
         for master, *parts in zip(self.masters, *gradients, strict=True):
@@ -161,7 +161,7 @@ class Trainer:
 
 def pretrain(
     trainer: Trainer,
-    stream: Iterable[Batch],
+    stream: Iterable[PaddedBatch],
     tokenizer: PreTrainedTokenizerFast,
     folder: Path,
     *,
@@ -169,10 +169,10 @@ def pretrain(
     log_every: int = 100,
     save_every_s: float = 300.0,
     max_steps: int | None = None,
-) -> Progress:
+) -> PretrainProgress:
     """Train until the time is up (or ``max_steps``), with snapshots of the weights in ``folder`` on the way."""
     torch.set_num_threads(1)
-    progress, started, saved = Progress(), time.monotonic(), time.monotonic()
+    progress, started, saved = PretrainProgress(), time.monotonic(), time.monotonic()
     sums, since = [0.0, 0.0], 0
     with ThreadPoolExecutor(threads) as pool:
         for group in batched(stream, threads):
@@ -193,14 +193,14 @@ def pretrain(
     return progress
 
 
-def batched(stream: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
+def batched(stream: Iterable[PaddedBatch], size: int) -> Iterator[list[PaddedBatch]]:
     """Consecutive batches in lists of ``size``."""
     iterator = iter(stream)
     while group := list(islice(iterator, size)):
         yield group
 
 
-def _report(progress: Progress, losses: list[float]) -> None:
+def _report(progress: PretrainProgress, losses: list[float]) -> None:
     log.info(
         "step %d  %.2fM tokens  %dk documents  %.0f s  %.0f tokens/s  loss %.4f  answers %.4f",
         progress.step,
@@ -212,7 +212,7 @@ def _report(progress: Progress, losses: list[float]) -> None:
     )
 
 
-def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, progress: Progress) -> None:
+def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, progress: PretrainProgress) -> None:
     """Write a Hugging Face folder: bfloat16 weights, configs, tokenizer, and ``progress.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     model.generation_config = GenerationConfig(

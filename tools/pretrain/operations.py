@@ -47,7 +47,7 @@ CONSTANTS = {
 """Samplers of constants as source text."""
 
 NUMERIC = ("term", "factor", "divisor", "bound", "index", "size")
-"""Constants that an integer argument may stand in for."""
+"""Constants that an integer argument may take the place of."""
 
 
 def _table(text: str) -> tuple[Operation, ...]:
@@ -233,7 +233,7 @@ words > int | total | r = 0;for a in {v}:;    r += len(a) |
 """)
 """Statements that build ``r``, which is the value from then on; ``;`` separates lines."""
 
-RISKY = _table("""
+MAY_RAISE = _table("""
 ints > int | index | {v}[{c}] | divisor
 ints > int | find | {v}.index({c}) | bound
 str > int | int | int({v}) |

@@ -10,10 +10,10 @@ from tools.pretrain.generator import (
     MAX_OUTPUT,
     MAX_STEPS,
     compile_program,
-    error_sample,
-    identity_sample,
     is_held_out,
-    sample,
+    random_error_sample,
+    random_identity_sample,
+    random_sample,
 )
 
 
@@ -25,68 +25,68 @@ def rerun(program: str, given: str) -> str:
 @pytest.fixture(scope="module")
 def samples():
     rng = random.Random(3)
-    return [sample(rng, inputs=6) for _ in range(300)]
+    return [random_sample(rng, inputs=6) for _ in range(300)]
 
 
 def test_same_seed_gives_same_samples(samples):
     rng = random.Random(3)
-    assert [sample(rng, inputs=6) for _ in range(50)] == samples[:50]
+    assert [random_sample(rng, inputs=6) for _ in range(50)] == samples[:50]
 
 
 def test_stated_outputs_are_what_running_gives(samples):
-    for made in samples:
-        assert tuple(rerun(made.program, given) for given in made.inputs) == made.outputs
+    for sample in samples:
+        assert tuple(rerun(sample.program, given) for given in sample.inputs) == sample.outputs
 
 
 def test_inputs_are_canonical_and_distinct(samples):
-    for made in samples:
-        assert len(set(made.inputs)) == 6
-        for given in made.inputs:
+    for sample in samples:
+        assert len(set(sample.inputs)) == 6
+        for given in sample.inputs:
             assert values.canonical_arguments(values.parse_arguments(given)) == given
 
 
 def test_outputs_are_bounded_and_depend_on_the_input(samples):
-    for made in samples:
-        assert all(len(output) <= MAX_OUTPUT for output in made.outputs)
-        assert len(set(made.outputs)) > 1
-        assert made.inputs != made.outputs
+    for sample in samples:
+        assert all(len(output) <= MAX_OUTPUT for output in sample.outputs)
+        assert len(set(sample.outputs)) > 1
+        assert sample.inputs != sample.outputs
 
 
 def test_programs_stay_within_the_documented_composition(samples):
-    for made in samples:
-        assert parse_program(made.program) is not None
-        steps = made.message.count(", ") - made.message.count("sort, reverse") + 1
+    for sample in samples:
+        assert parse_program(sample.program) is not None
+        steps = sample.message.count(", ") - sample.message.count("sort, reverse") + 1
         assert 1 <= steps <= MAX_STEPS
-        assert "while" not in made.program
-        assert made.program.count("for ") <= 2 * MAX_STEPS
+        assert "while" not in sample.program
+        assert sample.program.count("for ") <= 2 * MAX_STEPS
 
 
 def test_programs_are_varied(samples):
-    assert len({made.program for made in samples}) > 200
+    assert len({sample.program for sample in samples}) > 200
 
 
 def test_held_out_programs_are_kept_apart(samples):
     rng = random.Random(4)
-    assert not any(is_held_out(made.program) for made in samples)
-    assert all(is_held_out(sample(rng, inputs=1, held_out=True).program) for _ in range(5))
+    assert not any(is_held_out(sample.program) for sample in samples)
+    assert all(is_held_out(random_sample(rng, inputs=1, held_out=True).program) for _ in range(5))
 
 
 def test_error_samples_name_what_running_raises():
     rng = random.Random(5)
     outcomes = set()
     for _ in range(200):
-        made = error_sample(rng)
+        sample = random_error_sample(rng)
         try:
-            compile_program(made.program)(*values.parse_arguments(made.inputs[0]))
+            compile_program(sample.program)(*values.parse_arguments(sample.inputs[0]))
             raised = "NoError"
         except Exception as error:
             raised = type(error).__name__
-        assert made.outputs == (raised,)
+        assert sample.outputs == (raised,)
         outcomes.add(raised)
     assert {"NoError", "IndexError", "ValueError", "TypeError", "ZeroDivisionError"} <= outcomes
 
 
 def test_identity_sample_returns_its_inputs():
-    made = identity_sample(random.Random(6), inputs=6)
-    assert made.inputs == made.outputs
-    assert tuple(rerun(made.program, given) for given in made.inputs) == made.outputs
+    sample = random_identity_sample(random.Random(6), inputs=6)
+    assert sample.inputs == sample.outputs
+    assert tuple(rerun(sample.program, given) for given in sample.inputs) == sample.outputs

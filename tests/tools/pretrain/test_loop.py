@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tools.pretrain.corpus import Batch, batches
+from tools.pretrain.corpus import PaddedBatch, batches
 from tools.pretrain.loop import OptimConfig, ShapeConfig, Trainer, learning_rate, new_model, pretrain, token_loss
 
 TINY = ShapeConfig(hidden_size=64, layers=2, heads=2, kv_heads=1, intermediate_size=128)
@@ -32,7 +32,7 @@ def test_learning_rate_warms_up_holds_and_falls_to_zero():
 def test_the_loss_by_hand():
     logits_BTV = torch.randn(1, 4, 5, generator=torch.Generator().manual_seed(0))
     real_BT, answers_BT = torch.tensor([[True, True, True, False]]), torch.tensor([[False, False, True, False]])
-    batch = Batch(torch.tensor([[1, 2, 3, 0]]), real_BT, answers_BT)
+    batch = PaddedBatch(torch.tensor([[1, 2, 3, 0]]), real_BT, answers_BT)
     first = cross_entropy(logits_BTV[0, 0], torch.tensor(2))
     second = cross_entropy(logits_BTV[0, 1], torch.tensor(3))
     loss, answer_loss = token_loss(logits_BTV, batch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,22 +11,24 @@ from pathlib import Path
 import pytest
 
 from azr.config import (
+    AblationConfig,
     Config,
     EvalConfig,
     ModelConfig,
-    RewardConfig,
     RunConfig,
     SelfPlayConfig,
     TrainConfig,
 )
-from azr.evaluation import result
-from azr.evaluation.evaluate import Marks
+from azr.errors import UserError
+from azr.evaluation import results
+from azr.evaluation.evaluate import TaskScore
 from azr.records import Role
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
 from azr.tasks.base import RejectReason
 from tests.runs.factory import Counts, trajectory
-from tools.learning_report import report as learning
+from tools.learning_report import report
+from tools.learning_report.__main__ import main
 from tools.learning_report.changes import Change, over_seeds
 from tools.learning_report.runs import arms, read
 
@@ -35,20 +36,19 @@ KINDS = ("deduction", "abduction")
 SAMPLES = 4
 
 
-def paper(share: float, seed: int) -> list[Marks]:
-    """Marks of a model that is right at that rate, and always when greedy."""
+def scores(share: float, seed: int) -> list[TaskScore]:
+    """Of a model that is right at that rate, and always when greedy."""
     rng = random.Random(seed)
     return [
-        Marks(id=f"{kind}-{number}", kind=kind, band=band, greedy=True, graded=SAMPLES,
-              right=sum(rng.random() < share for _ in range(SAMPLES)))
-        for kind in KINDS for band in ("short", "novel") for number in range(40)
+        TaskScore(id=f"{kind}-{index}-{difficulty}", kind=kind, difficulty=difficulty, greedy=True, graded=SAMPLES,
+                  right=sum(rng.random() < share for _ in range(SAMPLES)))
+        for kind in KINDS for difficulty in ("short", "novel") for index in range(40)
     ]  # fmt: skip
 
 
-def write_exam(path: Path, share: float, seed: int, samples: int = SAMPLES) -> None:
-    marks = paper(share, seed)
+def write_eval(path: Path, share: float, seed: int, samples: int = SAMPLES) -> None:
     about = {"model": "m", "samples": samples, "dtype": "bfloat16"}
-    result.write(path, about, [replace(mark, id=f"{mark.id}-{mark.band}") for mark in marks], result.rows(marks))
+    results.write_results(path, about, scores(share, seed))
 
 
 def config(root: Path, name: str, seed: int = 1, **sections: object) -> Config:
@@ -62,11 +62,11 @@ def config(root: Path, name: str, seed: int = 1, **sections: object) -> Config:
 
 
 def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
-    """A run directory whose exams, every other step, have these accuracies; proposals get better by the step."""
+    """A run directory whose evaluations, every other step, have these accuracies; proposals get better by the step."""
     logger = RunLogger.create(of, open_progress(io.StringIO()))
-    exams = [result.metrics(result.rows(paper(share, seed=of.run.seed))) for share in shares]
-    logger.log_baseline(exams[0])
-    for step in range(1, 2 * len(exams) - 1):
+    evals = [results.metrics(results.rows(scores(share, seed=of.run.seed))) for share in shares]
+    logger.log_baseline(evals[0])
+    for step in range(1, 2 * len(evals) - 1):
         failed = 8 - min(step, 6)
         counts = Counts(12, Counter({RejectReason.FAILED: failed, RejectReason.DUPLICATE: 2, RejectReason.LOST: 2}),
                         ([0.5, 1.0] * 3)[: 8 - failed])  # fmt: skip
@@ -75,7 +75,7 @@ def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
             step,
             [trajectory(Role.SOLVER, accuracy=0.5)],
             {"deduction": counts if proposing else Counts()},
-            {"eval": exams[step // 2] if step % 2 == 0 else {}},
+            {"eval": evals[step // 2] if step % 2 == 0 else {}},
         )
     logger.close()
     return logger.run.path
@@ -83,66 +83,66 @@ def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
 
 def rows(table: str) -> dict[str, list[str]]:
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    return {name: own for name, *own in cells}
+    return {name: row for name, *row in cells}
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> list[Path]:
     """Three seeds of the main arm and the three controls."""
     main = [run(config(tmp_path, f"main{seed}", seed), [0.2, 0.3, 0.4, 0.5]) for seed in (1, 2, 3)]
-    fixed = SelfPlayConfig(kinds=KINDS, group_size=2, new_tasks=False)
+    fixed, noise = AblationConfig(new_tasks=False), AblationConfig(shuffle_rewards=True)
     return [
         *main,
         run(config(tmp_path, "still", train=TrainConfig(policy_lr=0.0)), [0.2, 0.2, 0.2, 0.2]),
-        run(config(tmp_path, "noise", reward=RewardConfig(shuffle=True)), [0.2, 0.2, 0.2, 0.2]),
-        run(config(tmp_path, "fixed", selfplay=fixed), [0.2, 0.25, 0.3, 0.3], proposing=False),
+        run(config(tmp_path, "noise", ablation=noise), [0.2, 0.2, 0.2, 0.2]),
+        run(config(tmp_path, "fixed", ablation=fixed), [0.2, 0.25, 0.3, 0.3], proposing=False),
     ]
 
 
 def test_arms_are_told_by_what_their_configs_change(folders: list[Path]) -> None:
-    found = arms([read(path) for path in folders])
-    assert {name: len(own) for name, own in found.items()} == {
+    by_arm = arms([read(path) for path in folders])
+    assert {name: len(runs) for name, runs in by_arm.items()} == {
         "self-play": 3, "learning rate 0": 1, "rewards shuffled": 1, "seed tasks only": 1,
     }  # fmt: skip
 
 
 def test_an_arm_that_differs_in_more_says_so(tmp_path: Path) -> None:
     one, other = config(tmp_path, "a"), config(tmp_path, "b", train=TrainConfig(policy_lr=0.0, warmup_steps=3))
-    found = arms([read(run(of, [0.1, 0.2])) for of in (one, other)])
-    assert list(found) == ["self-play", "learning rate 0, train.warmup_steps 3"]
+    by_arm = arms([read(run(of, [0.1, 0.2])) for of in (one, other)])
+    assert list(by_arm) == ["self-play", "learning rate 0, train.warmup_steps 3"]
 
 
-def test_the_table_has_a_column_per_arm_and_the_exam_inside_the_runs(folders: list[Path]) -> None:
-    shown = rows(learning.table(arms([read(path) for path in folders])))
+def test_the_table_has_a_column_per_arm_and_the_evaluation_inside_the_runs(folders: list[Path]) -> None:
+    shown = rows(report.table(arms([read(path) for path in folders])))
     assert shown["seeds"] == ["1, 2, 3", "1", "1", "1"] and shown["steps"] == ["6, 6, 6", "6", "6", "6"]
     main, still, *_ = shown["**mean, temperature 1**"]
     assert "[+" in main and still.endswith("(+0.0)") and "[" not in still
     assert shown["**mean, greedy**"][1] == "100.0 → 100.0 (+0.0)"
-    assert len(shown["mean, band novel"]) == 4
+    assert len(shown["mean, novel tasks"]) == 4
     # Steps 1 to 3 and 4 to 6, with 10 judged proposals each: 1, 2, 3 and 4, 5, 6 became tasks, 2 more were known.
     assert shown["valid proposals"][1:] == ["40.0 → 70.0 (+30.0)", "40.0 → 70.0 (+30.0)", "-"]
     assert shown["valid and new proposals"][1] == "20.0 → 50.0 (+30.0)"
     assert shown["learnable, of the valid and new"][1:] == ["66.7 → 53.3 (-13.3)", "66.7 → 53.3 (-13.3)", "-"]
 
 
-def test_the_whole_exam_is_shown_where_every_run_took_it(folders: list[Path], tmp_path: Path) -> None:
-    write_exam(tmp_path / "base" / "exam.json", 0.2, seed=8)
+def test_the_whole_exam_is_shown_where_every_run_was_evaluated_on_it(folders: list[Path], tmp_path: Path) -> None:
+    write_eval(tmp_path / "base" / "eval.json", 0.2, seed=8)
     for path in folders[:-1]:
-        write_exam(path / "exam.json", 0.5, seed=9)
-    *graded, last = folders
-    runs = [read(path) for path in graded]
-    start, end = (sum(m.right for m in marks) / (len(marks) * SAMPLES) for marks in (paper(0.2, 8), paper(0.5, 9)))
-    _, still, _ = rows(learning.table(arms(runs)))["**mean, temperature 1**"]
+        write_eval(path / "eval.json", 0.5, seed=9)
+    *evaluated, last = folders
+    runs = [read(path) for path in evaluated]
+    start, end = (sum(s.right for s in of) / (len(of) * SAMPLES) for of in (scores(0.2, 8), scores(0.5, 9)))
+    _, still, _ = rows(report.table(arms(runs)))["**mean, temperature 1**"]
     assert still.startswith(f"{100 * start:.1f} → {100 * end:.1f} (") and still.endswith("])")
-    assert "all of it" in learning.legend(runs) and "the part" in learning.legend([*runs, read(last)])
-    write_exam(folders[0] / "exam.json", 0.5, seed=9, samples=16)
-    with pytest.raises(ValueError, match="are not the same exam"):
+    assert "all of it" in report.legend(runs) and "the subset" in report.legend([*runs, read(last)])
+    write_eval(folders[0] / "eval.json", 0.5, seed=9, samples=16)
+    with pytest.raises(UserError, match="are not the same evaluation"):
         read(folders[0])
 
 
-def test_an_exam_without_that_of_the_base_is_refused(folders: list[Path]) -> None:
-    write_exam(folders[0] / "exam.json", 0.5, seed=9)
-    with pytest.raises(ValueError, match="nothing to be compared with: grade the first model"):
+def test_an_evaluation_without_that_of_the_base_is_refused(folders: list[Path]) -> None:
+    write_eval(folders[0] / "eval.json", 0.5, seed=9)
+    with pytest.raises(UserError, match="nothing to be compared with: evaluate the first model"):
         read(folders[0])
 
 
@@ -155,17 +155,16 @@ def test_an_interval_over_seeds_is_students() -> None:
 
 
 def test_the_command_prints_the_table_and_draws_the_figure(
-    folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "learning.png"
-    monkeypatch.setattr(sys, "argv", ["learning", *map(str, folders), "--out", str(out)])
-    learning.main()
+    main([*map(str, folders), "--out", str(out)])
     assert "| self-play | learning rate 0 |" in capsys.readouterr().out
     assert out.read_bytes().startswith(b"\x89PNG") and out.stat().st_size > 10_000
 
 
 def test_the_figure_has_a_line_per_arm_with_an_interval(folders: list[Path]) -> None:
-    (axes,) = learning.figure(arms([read(path) for path in folders])).axes
+    (axes,) = report.figure(arms([read(path) for path in folders])).axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         "self-play, 3 seeds", "learning rate 0", "rewards shuffled", "seed tasks only",
     ]  # fmt: skip
@@ -176,5 +175,5 @@ def test_the_figure_has_a_line_per_arm_with_an_interval(folders: list[Path]) -> 
 def test_folders_without_results_are_named(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "empty").mkdir()
     RunLogger.create(config(tmp_path, "short"), open_progress(io.StringIO())).close()
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(UserError, match=said):
         read(tmp_path / name)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from azr.evaluation.statistics import estimate, pass_at
+from azr.evaluation.results import estimate, pass_at
 
 
 def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer():
