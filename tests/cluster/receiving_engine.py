@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Awaitable, Callable
 
 import numpy as np
 import ray
@@ -29,7 +31,7 @@ class ReceivingEngine:
         return self.served
 
     def misbehave(self, mischief: str | None) -> None:
-        """`far`: says it is on another node. `fail`: refuses a bucket. `hang`: takes a second over a bucket."""
+        """`far`: says it is on another node. `fail`, `die`, `hang` for a second: over a bucket. `lie`: at the end."""
         self.mischief = mischief
 
     def begin_update(self, version: int) -> str:
@@ -43,6 +45,8 @@ class ReceivingEngine:
             bucket = self.staging.stage(bucket, block)
         if self.mischief == "fail":
             raise ValueError("no room")
+        if self.mischief == "die":
+            os._exit(1)
         if self.mischief == "hang":
             time.sleep(1.0)
         self.buckets.append(bucket)
@@ -52,7 +56,10 @@ class ReceivingEngine:
         assert self.buckets[-1].last and self.buckets[-1].version == version
         self.served = version
         nbytes = sum(bucket.nbytes for bucket in self.buckets)
-        return WeightUpdate(version, self.buckets[-1].digest, nbytes)
+        return WeightUpdate(version, "0" * 64 if self.mischief == "lie" else self.buckets[-1].digest, nbytes)
+
+    def updating(self) -> int:
+        return self.version
 
     def received(self) -> dict[str, Tensor]:
         return self.weights
@@ -65,7 +72,16 @@ async def _create() -> ActorHandle:
     return ray.remote(ReceivingEngine).options(num_cpus=0.1).remote()
 
 
-async def start_receiver(index: int = 0) -> SupervisedActor:
-    engine = SupervisedActor(f"rollout engine {index}", _create, start_timeout_s=60, max_restarts=2)
+async def start_receiver(
+    index: int = 0, resync: Callable[[SupervisedActor], Awaitable[None]] | None = None
+) -> SupervisedActor:
+    """`resync`: brings an engine that replaces this one up to date."""
+    engine = SupervisedActor(
+        f"rollout engine {index}",
+        _create,
+        start_timeout_s=60,
+        max_restarts=2,
+        bring_up_to_date=None if resync is None else lambda: resync(engine),
+    )
     await engine.start()
     return engine
