@@ -13,13 +13,13 @@ KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY":
 two batches have the same shapes here, so a process of the 14M model would grow by more than half a gigabyte."""
 
 
-def compute_type(asked: Literal["auto", "bfloat16", "float32"], device: Device) -> ComputeType:
+def compute_type(wanted: Literal["auto", "bfloat16", "float32"], device: Device) -> ComputeType:
     """`auto` is bfloat16 wherever the hardware multiplies it: on GPUs, and on CPUs that have instructions for it.
 
     Where it must be emulated, as on most laptops, a product takes thirty times as long as in float32; see docs/log.md.
     """
-    if asked != "auto":
-        return asked
+    if wanted != "auto":
+        return wanted
     return "bfloat16" if device == "cuda" or _cpu_multiplies_bfloat16() else "float32"
 
 

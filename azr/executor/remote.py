@@ -110,7 +110,7 @@ class RemoteExecutor:
         counts = Counter({"requests": total.requests, "inputs": total.inputs})
         counts.update({"cache_hits": total.cache_hits, "restarts": total.restarts})
         counts["calls"] = sum(total.calls.values())
-        counts.update({str(status): number for status, number in total.calls.items()})
+        counts.update({str(status): count for status, count in total.calls.items()})
         counted_actor, before = self._counted
         if counted_actor is not actor:
             before = Counter()

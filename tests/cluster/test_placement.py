@@ -47,7 +47,7 @@ async def test_four_roles_share_a_bundle(ray_cluster: None) -> None:
 async def test_engines_apart_from_trainers_have_bundles_of_their_own(ray_cluster: None) -> None:
     apart = config(ranks=2, engines=2)
     placement = await place(replace(apart, cluster=replace(apart.cluster, colocate=False)))
-    bundles = [*placement.trainers, *(bundle for own in placement.engines for bundle in own)]
+    bundles = [*placement.trainers, *(bundle for bundles in placement.engines for bundle in bundles)]
     assert sorted(bundle.index for bundle in bundles) == [0, 1, 2, 3]
     placement.remove()
 
@@ -57,7 +57,7 @@ def test_an_engine_gets_gpus_of_one_node() -> None:
         return [Bundle(index, node, index) for index, node in enumerate(nodes)]
 
     def indices(engines: tuple[tuple[Bundle, ...], ...]) -> list[list[int]]:
-        return [[bundle.index for bundle in own] for own in engines]
+        return [[bundle.index for bundle in bundles] for bundles in engines]
 
     assert indices(assign_engines(bundles(*"aaaabbbb"), 4, 2)) == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert indices(assign_engines(bundles(*"aaabbb"), 2, 2)) == [[0, 1], [3, 4]]

@@ -42,8 +42,8 @@ async def gone(processes: set[int], within_s: float = 20.0) -> bool:
     return not alive(processes)
 
 
-def answer_to(number: int) -> ExecutionRequest:
-    return ExecutionRequest(program=f"def f(x): return x + {number}", inputs=("1", "2"))
+def answer_to(added: int) -> ExecutionRequest:
+    return ExecutionRequest(program=f"def f(x): return x + {added}", inputs=("1", "2"))
 
 
 async def test_a_killed_pool_costs_no_answer(executor: RemoteExecutor) -> None:
@@ -52,15 +52,15 @@ async def test_a_killed_pool_costs_no_answer(executor: RemoteExecutor) -> None:
     dead = await process(executor)
     left_over = sandboxes({dead}) | {dead}
     assert len(left_over) > CONFIG.workers
-    running = [asyncio.ensure_future(executor.execute(answer_to(number))) for number in range(REQUESTS)]
+    running = [asyncio.ensure_future(executor.execute(answer_to(index))) for index in range(REQUESTS)]
     await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
     assert not all(task.done() for task in running)
     os.kill(dead, signal.SIGKILL)
     killed = time.monotonic()
     results = await asyncio.wait_for(asyncio.gather(*running), 300)
     print(f"{REQUESTS} requests answered {time.monotonic() - killed:.1f} s after the death")
-    for number, result in enumerate(results):
-        assert [output.value for output in result.outputs] == [str(number + 1), str(number + 2)]
+    for index, result in enumerate(results):
+        assert [output.value for output in result.outputs] == [str(index + 1), str(index + 2)]
     assert executor.restarts == 1 and await process(executor) != dead
     assert await gone(left_over)
     counts = await executor.stats_delta()

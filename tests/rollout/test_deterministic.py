@@ -48,33 +48,33 @@ def requests() -> list[dict[str, Any]]:
     ]
 
 
-async def ask(engine: Any, asked: list[dict[str, Any]], wait_s: float) -> list[list[Completion]]:
-    """Answers in the order of the requests, which come in a random one, up to so many seconds apart."""
+async def ask(engine: Any, prompts: list[dict[str, Any]], wait_s: float) -> list[list[Completion]]:
+    """Answers in the order of the requests, which come in a random one, up to `wait_s` seconds apart."""
 
     async def one(request: dict[str, Any]) -> list[Completion]:
         await asyncio.sleep(wait_s * random.random())
         return await engine.generate.remote(**request)
 
-    order = random.sample(range(len(asked)), len(asked))
-    answers = await asyncio.gather(*(one(asked[number]) for number in order))
+    order = random.sample(range(len(prompts)), len(prompts))
+    answers = await asyncio.gather(*(one(prompts[index]) for index in order))
     return [answer for _, answer in sorted(zip(order, answers, strict=True))]
 
 
 async def test_order_and_timing_of_requests_change_no_bit(engine: Any) -> None:
-    asked = requests()
-    first = [await engine.generate.remote(**request) for request in asked]
-    assert len({c.response_ids for answer in first for c in answer}) > len(asked)
+    prompts = requests()
+    first = [await engine.generate.remote(**request) for request in prompts]
+    assert len({c.response_ids for answer in first for c in answer}) > len(prompts)
     for wait_s in (0.0, 0.5):
-        assert await ask(engine, asked, wait_s) == first
+        assert await ask(engine, prompts, wait_s) == first
 
 
 async def test_a_request_that_is_given_up_leaves_nothing_behind(engine: Any) -> None:
-    asked = requests()[:3]
-    first = [await engine.generate.remote(**request) for request in asked]
+    prompts = requests()[:3]
+    first = [await engine.generate.remote(**request) for request in prompts]
     long = engine.generate.remote([1] * 100, n=4, max_tokens=250, temperature=1.0, seed=5)
     await asyncio.sleep(0.05)
     ray.cancel(long)
     with pytest.raises(RayTaskError):
         await long
-    assert await ask(engine, asked, 0.0) == first
+    assert await ask(engine, prompts, 0.0) == first
     assert await engine.__ray_call__.remote(lambda actor: actor._num_running) == 0

@@ -88,13 +88,13 @@ async def parts(ray_cluster: None) -> AsyncIterator[Parts]:
 
 async def processes(actor: ActorHandle) -> dict[str, psutil.Process]:
     """The actor's own and that of its core."""
-    own = psutil.Process(await actor.__ray_call__.remote(lambda _: os.getpid()))
+    process = psutil.Process(await actor.__ray_call__.remote(lambda _: os.getpid()))
     children: list[psutil.Process] = []
     for _ in range(100):
-        children = own.children()
+        children = process.children()
         cores = [child for child in children if "EngineCore" in child.name()]
         if len(cores) == 1:
-            return {"actor": own, "core": cores[0]}
+            return {"actor": process, "core": cores[0]}
         await asyncio.sleep(0.3)
     raise AssertionError(f"an engine has one core among its children, not {children}")
 
@@ -114,9 +114,9 @@ async def gone(*dead: psutil.Process) -> bool:
 
 
 def deaths(caplog: pytest.LogCaptureFixture) -> list[str]:
-    found = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     caplog.clear()
-    return found
+    return messages
 
 
 async def test_an_actor_killed_during_generation(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:
@@ -233,11 +233,11 @@ async def test_deaths_without_end_are_an_error_and_hundreds_of_requests_one_deat
     assert group.restarts == 0
 
     dies_of.write_text("generate")
-    crowd = [asyncio.create_task(ask([7, number])) for number in range(300)]
+    crowd = [asyncio.create_task(ask([7, index])) for index in range(300)]
     while group.restarts == 0:
         await asyncio.sleep(0.01)
     dies_of.write_text("")
-    assert await asyncio.gather(*crowd) == [[7, number] for number in range(300)]
+    assert await asyncio.gather(*crowd) == [[7, index] for index in range(300)]
     assert group.restarts <= 2
 
     dies_of.write_text("generate")
