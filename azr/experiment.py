@@ -12,17 +12,21 @@
         record       tasks, texts and metrics
         checkpoint   begun here, and written while the next step is played
 
-Who produces, consumes and waits in a step's play. All kinds are played at once; engines and executor are shared.
-Each line is a coroutine, and `::` is where it waits for what another one produces:
+Who produces, who consumes and who waits in a step's play. All proposals of all kinds are under way at once, each as a
+coroutine, so engines and executor are busy with every phase at the same time.
 
-    propose_one(0)   sample -> validate -> reserve -> estimate -> reward          a proposal per prompt, all at once;
-    propose_one(1)   sample -> validate -> reserve -> ...                         they reserve one after the other, in
-      ...                                                                         a deterministic run by index
-    follow(i)        :: proposal i is accepted -> solve_one, estimate derived tasks   i among the first solver_prompts
-    the kind         :: all proposals -> store the accepted tasks in the buffer
-      solve_one      :: stored -> later tasks of this step, then older ones, up to solver_prompts
-    play             :: all kinds -> sort -> trajectories, tasks, counts
-    learn            :: play, and the checkpoint of the step before
+    buffer ──► references ──► propose_one(i)        sample ─► validate ─► reserve ─► estimate ─► reward
+                                   │                (a deterministic run reserves in the order of i)
+                             accepted task
+                ┌──────────────────┴───────────────┐
+                ▼                                  ▼
+    waits for this proposal only:        waits for all proposals of the kind:
+      solve_one, when i is among           stores the accepted tasks ──► buffer
+      the first solver_prompts             solve_one up to solver_prompts: the other
+      estimate its derived tasks           tasks of this step, then stored ones
+                └──────────────────┬───────────────┘
+                                   ▼
+    play waits for all kinds ──► sorted trajectories ──► learn, which also waits for the last checkpoint
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class Role(StrEnum):
 
 
 class CallStatus(StrEnum):
-    """What became of one call ``f(*args)`` inside the executor. The set is closed."""
+    """How one call ``f(*args)`` inside the executor ended. The set is closed."""
 
     OK = "ok"
     RAISED = "raised"
@@ -64,7 +64,7 @@ class ExecutionResult:
     outputs: tuple[CallResult, ...]
     deterministic: bool | None = None
     """Whether all repeats agreed on every call; None when that was not established, because a single run was
-    asked for, or because a call neither returned plain data nor raised (then nothing is repeated)."""
+    requested, or because a call neither returned plain data nor raised (then nothing is repeated)."""
     screen: tuple[str, ...] = ()
     """Why the static screen refused the program (``line 3: imports random``); empty when it passed."""
     cached: bool = False
@@ -93,7 +93,7 @@ class Task:
     outputs: tuple[str, ...]
     """Canonical value texts, one per input (an exception class name for the error kind)."""
     fingerprint: str
-    """Hash of the normalized AST of the program and of what else makes the task distinct."""
+    """Hash that tasks share which count as equal: of the normalized program and of what else distinguishes them."""
     message: str = ""
     """Induction only: the proposer's hint to the solver."""
     parents: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class Completion:
     response_ids: tuple[int, ...]
     """Includes the end token when ``finish_reason`` is ``stop``."""
     logprobs: tuple[float, ...]
-    """Behaviour log-probabilities at the sampling temperature, natural log, one per response token."""
+    """Log-probabilities of the rollout at the sampling temperature, natural log, one per response token."""
     finish_reason: FinishReason
     weight_version: int
     """Version of the policy weights the engine held while sampling."""

@@ -13,7 +13,7 @@ ENTRY = "f"
 MAX_DEPTH = 100
 """Deepest syntax tree accepted; what walks one later recurses, and must not hit Python's limit."""
 MAX_CHARS = 2**18
-"""Longest text that is looked at at all; the executor's own limit on programs is far below."""
+"""Longest text that is parsed; the executor's own limit on programs is far below."""
 
 
 def parse(program: str) -> ast.Module | None:
@@ -149,7 +149,7 @@ def normalize(program: str) -> str:
 
 
 def fingerprint(program: str, *extra: str) -> str:
-    """Hash under which equal tasks meet: the normalized program and whatever else sets a task apart."""
+    """Hash that equal tasks share: of the normalized program and of ``extra``, what else distinguishes tasks."""
     digest = hashlib.blake2b(digest_size=16)
     for part in (normalize(program), *extra):
         encoded = part.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Tasks that what a task's program has shown makes for free."""
+"""Tasks that the known pairs of a task's program make for free."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ INDUCTION = Task(
 DEDUCTION = replace(INDUCTION, kind="deduction", inputs=("1",), outputs=("2",), message="")
 
 
-def crossed(task: Task, most: int = 9, kinds: tuple[str, ...] = KINDS) -> list[Task]:
+def derive(task: Task, most: int = 9, kinds: tuple[str, ...] = KINDS) -> list[Task]:
     return derived_tasks(task, kinds, most, random.Random(1))
 
 
 def test_the_pairs_of_an_induction_are_deductions_and_abductions() -> None:
-    found = crossed(INDUCTION)
-    assert Counter(task.kind for task in found) == {"deduction": 4, "abduction": 4}
+    derived = derive(INDUCTION)
+    assert Counter(task.kind for task in derived) == {"deduction": 4, "abduction": 4}
     for kind in ("deduction", "abduction"):
-        posed = {(*task.inputs, *task.outputs) for task in found if task.kind == kind}
+        posed = {(*task.inputs, *task.outputs) for task in derived if task.kind == kind}
         assert posed == set(PAIRS)
-    for task in found:
+    for task in derived:
         assert task.program == INDUCTION.program and task.parents == ("t",) and task.solve_rate is None
         assert task.message == ""
-    assert len({task.id for task in (*found, INDUCTION)}) == len(found) + 1
+    assert len({task.id for task in (*derived, INDUCTION)}) == len(derived) + 1
 
 
 def test_no_more_of_a_kind_than_asked_for() -> None:
-    assert Counter(task.kind for task in crossed(INDUCTION, 2)) == {"deduction": 2, "abduction": 2}
-    assert not crossed(INDUCTION, 0)
+    assert Counter(task.kind for task in derive(INDUCTION, 2)) == {"deduction": 2, "abduction": 2}
+    assert not derive(INDUCTION, 0)
 
 
 def test_a_deduction_is_an_abduction_and_the_other_way_round() -> None:
-    (found,) = crossed(DEDUCTION)
-    assert (found.kind, found.program, found.inputs) == ("abduction", DEDUCTION.program, ("1",))
-    (back,) = crossed(found)
+    (derived,) = derive(DEDUCTION)
+    assert (derived.kind, derived.program, derived.inputs) == ("abduction", DEDUCTION.program, ("1",))
+    (back,) = derive(derived)
     assert (back.kind, back.inputs, back.outputs) == ("deduction", ("1",), ("2",))
 
 
 @pytest.mark.parametrize("task", [INDUCTION, DEDUCTION])
 def test_kinds_that_are_not_played_are_not_posed(task: Task) -> None:
-    assert not crossed(task, kinds=("error",))
+    assert not derive(task, kinds=("error",))
 
 
 def test_the_name_of_an_exception_is_no_value() -> None:
-    assert not crossed(replace(DEDUCTION, kind="error", outputs=("ValueError",)))
+    assert not derive(replace(DEDUCTION, kind="error", outputs=("ValueError",)))

@@ -34,7 +34,7 @@ CAPACITY = 6
 
 
 class Delays:
-    """Model and executor whose answers are decided by what is asked, and whose haste is not."""
+    """Model and executor: requests decide the answers, and dice how long they take."""
 
     def __init__(self, seed: int, lost: str = "nothing") -> None:
         self._dice, self._lost = random.Random(seed), lost
@@ -138,5 +138,5 @@ async def test_trajectories_of_one_group_are_sorted_too():
 
 def test_seeds_are_the_same_in_every_process_and_far_apart():
     assert stable_seed(1, "000001", "solve", 3) == 270069199697057
-    seeds = {stable_seed(1, name, kind, number) for name in "abc" for kind in "xy" for number in range(500)}
+    seeds = {stable_seed(1, name, kind, index) for name in "abc" for kind in "xy" for index in range(500)}
     assert len(seeds) == 3000 and all(0 <= seed < 2**48 for seed in seeds)

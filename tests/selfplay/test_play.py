@@ -75,7 +75,7 @@ def proposal(body: str, given: str = "2") -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def play():
-    """Plays one step with scripted responses, unless given another executor with a real one."""
+    """Plays one step with scripted responses, and with a real executor unless given another."""
     async with SandboxPool(CONFIG.executor) as pool:
 
         async def play_step(

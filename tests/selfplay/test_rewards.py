@@ -53,8 +53,13 @@ def test_bonuses_that_are_off_are_not_computed():
 def test_bonuses_are_capped_and_named():
     seed = KINDS["deduction"].seed()
     config = IntrinsicRewardConfig(complexity=15.0, edit_distance=1.0, halstead=1.0, answer_diversity=0.25)
-    found = intrinsic_bonuses(seed, [seed], lambda: [seed], config)
-    assert found == {"complexity": 0.5, "edit_distance": 0.0, "halstead": pytest.approx(0.03), "answer_diversity": 0.0}
+    bonuses = intrinsic_bonuses(seed, [seed], lambda: [seed], config)
+    assert bonuses == {
+        "complexity": 0.5,
+        "edit_distance": 0.0,
+        "halstead": pytest.approx(0.03),
+        "answer_diversity": 0.0,
+    }
 
 
 def test_bonuses_know_every_kind():

@@ -228,7 +228,7 @@ SECRET = "def f(x):\n    return (x * 7919 + 104729) % 1000003"
 
 
 async def hidden(pool: SandboxPool) -> Task:
-    """An induction task whose hidden outputs nobody guesses."""
+    """An induction task whose hidden outputs cannot be guessed."""
     inputs = [Section("input", str(n)) for n in range(11, 17)]
     reference = await task_of(pool, "deduction", SECRET, "1")
     task = await propose(pool, "induction", *inputs, Section("message", "a hint"), references=(reference,))
