@@ -30,7 +30,7 @@ def purpose(module: str) -> str:
     docstring = ast.get_docstring(ast.parse(file.read_text()))
     if docstring is None:
         raise ValueError(f"{file} has no docstring")
-    return docstring.splitlines()[0].removesuffix(".")
+    return docstring.splitlines()[0].removesuffix(".").replace("``", "`")
 
 
 def table() -> str:
