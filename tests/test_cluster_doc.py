@@ -13,7 +13,7 @@ from azr.cli.main import dispatch
 from azr.cli.options import split
 from azr.cli.plan import recipe
 from azr.config import TimeoutConfig
-from azr.doctor import gpus, limits
+from azr.doctor import gpus, machine
 from azr.doctor.recipe import checkpoint_bytes
 
 ROOT = Path(__file__).parents[1]
@@ -88,9 +88,9 @@ def test_links_lead_somewhere(target):
 
 
 def test_numbers_are_those_of_the_code():
-    assert f"version {gpus.LEAST_DRIVER} or newer" in DOC
-    assert f"{limits.FILES:,} open files" in DOC
-    assert f"--shm-size {limits.SHM_BASE_GIB + 8 * limits.SHM_GPU_GIB}g` for 8 GPUs" in DOC
+    assert f"version {gpus.MIN_DRIVER} or newer" in DOC
+    assert f"{machine.FILES:,} open files" in DOC
+    assert f"--shm-size {machine.SHM_BASE_GIB + 8 * machine.SHM_GPU_GIB}g` for 8 GPUs" in DOC
     size = checkpoint_bytes(recipe("azr_coder7b_ppo")) / 2**30
     assert abs(size - 180) < 10 and "about 180 GiB" in DOC
     assert f"the driver waited {TimeoutConfig().start_s:g} s for policy ranks" in DOC

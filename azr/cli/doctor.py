@@ -11,9 +11,8 @@ from azr.cli import plan
 from azr.cli.options import Parser, knob_options, overrides, split
 from azr.config import Config
 from azr.config_tree import override
-from azr.doctor import cluster, disk, executor, gpus, limits, machine, packages, ports, recipe
+from azr.doctor import gpus, machine, ray_cluster, recipe
 from azr.doctor.findings import Section
-from azr.doctor.model import Hub
 from azr.errors import UserError
 
 _ABOUT = (
@@ -30,44 +29,42 @@ def main(argv: Sequence[str]) -> int:
     if about_knobs and options.recipe is None:
         raise UserError(f"{about_knobs[0]} is an option of a recipe: name one with --recipe.")
     config = override(plan.recipe(options.recipe), overrides(about_knobs)) if options.recipe is not None else None
-    sections = {}
-    for name, section in checks(config, options.recipe, options.cluster):
-        sections[name] = section
+    report = {}
+    for name, section in sections(config, options.recipe, options.cluster):
+        report[name] = section
         if not options.json:
             print(section.text(shutil.get_terminal_size().columns), flush=True)
-    healthy = all(section.ok for section in sections.values())
+    healthy = all(section.ok for section in report.values())
     if options.json:
-        tree = {name: section.tree() for name, section in sections.items()}
+        tree = {name: section.tree() for name, section in report.items()}
         print(json.dumps({"ok": healthy, "checks": tree}, indent=2))
     return 0 if healthy else 1
 
 
-def checks(config: Config | None, name: str, address: str | None) -> Iterator[tuple[str, Section]]:
-    """Every check in the order of the report, as soon as it is done. A new one is one line."""
-    own = config or Config()
-    found = gpus.look()
-    yield "machine", machine.check()
-    yield "gpus", gpus.check(found)
-    yield "packages", packages.check(bool(found.found))
-    yield "limits", limits.check(limits.Limits.here(), len(found.found))
-    yield "ports", ports.check(ports.heads())
+def sections(config: Config | None, name: str, address: str | None) -> Iterator[tuple[str, Section]]:
+    """Every section in the order of the report, as soon as it is known. A new one is one line."""
+    of_run = config or Config()
+    found = gpus.query()
+    yield "machine", machine.machine_section()
+    yield "gpus", gpus.gpus_section(found)
+    yield "packages", machine.packages_section(bool(found.all))
+    yield "limits", machine.limits_section(machine.Limits.here(), len(found.all))
+    yield "ports", ray_cluster.ports_section(ray_cluster.ray_heads())
     size = recipe.checkpoint_bytes(config) if config is not None else 0
-    yield "disk", disk.check(Path(own.run.root), size, own.checkpoint.keep)
-    yield "executor", executor.check()
+    yield "disk", machine.disk_section(Path(of_run.run.root), size, of_run.checkpoint.keep)
+    yield "executor", machine.executor_section()
     if config is not None:
-        here = recipe.Here(gpus=found, memory=machine.memory_bytes()) if address is None else None
-        yield "recipe", recipe.check(config, name, Hub.here(), here)
+        here = recipe.Machine(gpus=found, memory=machine.memory_bytes()) if address is None else None
+        yield "recipe", recipe.recipe_section(config, name, recipe.Hub.here(), here)
     if address is not None:
         bundles = config.num_gpus if config is not None else 0
-        yield "cluster", cluster.check(address, bundles, own.train.device)
+        yield "cluster", ray_cluster.cluster_section(address, bundles, of_run.train.device)
 
 
 def parser() -> Parser:
     """Of this command's own options."""
-    made = Parser("doctor", _ABOUT)
-    made.add_argument("--json", action="store_true", help="print one JSON object instead")
-    made.add_argument("--recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
-    made.add_argument(
-        "--cluster", metavar="ADDRESS", help="look at this Ray cluster too; auto for the one started here"
-    )
-    return made
+    parser = Parser("doctor", _ABOUT)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.add_argument("--recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
+    parser.add_argument("--cluster", metavar="ADDRESS", help="look at this Ray cluster too; auto for the one here")
+    return parser

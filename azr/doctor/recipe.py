@@ -1,15 +1,16 @@
-"""Whether a recipe finds here what it needs: GPUs, memory, model files."""
+"""Whether a recipe finds here what it needs: GPUs, memory, and a model in a folder or in the hub's cache."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from azr.config import Config
-from azr.doctor import model
 from azr.doctor.findings import Finding, Section, missing, ok, warning
 from azr.doctor.gpus import Gpus
-from azr.doctor.model import Hub
+from azr.doctor.machine import existing, free_bytes
 from azr.errors import UserError
 from azr.hardware import compute_type
 from azr.plan.inputs import Assumptions, ClusterSpec
@@ -25,7 +26,22 @@ _CPU_STATE = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
+class Hub:
+    """Where models of the hub are on this machine, and whether others can be fetched."""
+
+    cache: Path
+    offline: bool
+
+    @classmethod
+    def here(cls) -> Hub:
+        """As HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE say."""
+        from huggingface_hub import constants
+
+        return cls(cache=Path(constants.HF_HUB_CACHE), offline=constants.HF_HUB_OFFLINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
     """What this machine has."""
 
     gpus: Gpus
@@ -33,43 +49,34 @@ class Here:
     """Bytes."""
 
 
-def check(config: Config, name: str, hub: Hub, here: Here | None) -> Section:
-    """`here`: where the run's actors will live; None when that is on a cluster, which has a check of its own."""
+def recipe_section(config: Config, name: str, hub: Hub, machine: Machine | None) -> Section:
+    """`machine`: where the run's actors will live; None when that is on a cluster, which has a section of its own."""
     findings = []
-    if here is not None:
-        takes = _on_gpus(config, name, here) if _takes_gpus(config, here.gpus) else _on_cpu(config, here.memory)
-        findings.append(takes)
-    return Section(title=f"Recipe {name}", findings=[*findings, *_models(config, hub)])
+    if machine is not None:
+        device = config.train.device
+        takes_gpus = device == "cuda" or (device == "auto" and bool(machine.gpus.all))
+        findings = [_on_gpus(config, name, machine) if takes_gpus else _on_cpu(config, machine.memory)]
+    shape = _shape(config.model.path)
+    expected = element_bytes(config.train) * shape.parameters if shape is not None else None
+    return Section(title=f"Recipe {name}", findings=[*findings, model_finding(config.model.path, expected, hub)])
 
 
 def checkpoint_bytes(config: Config) -> float:
     """Of one checkpoint of the run; 0 when the shape of a model is not known."""
-    found = _roles(config)
-    trained = sum(_STATE * role.parameters for role in found if role.trains)
-    return trained + (element_bytes(config.train) * found[0].parameters if found else 0)
+    roles = _roles(config)
+    trained = sum(_STATE * role.parameters for role in roles if role.trains)
+    return trained + (element_bytes(config.train) * roles[0].parameters if roles else 0)
 
 
-def _models(config: Config, hub: Hub) -> Iterator[Finding]:
-    paths = {"model.path": config.model.path}
-    for knob, path in paths.items():
-        shape = _shape(path)
-        expected = element_bytes(config.train) * shape.parameters if shape is not None else None
-        yield model.check(path, knob, expected, hub)
-
-
-def _takes_gpus(config: Config, gpus: Gpus) -> bool:
-    return config.train.device == "cuda" or (config.train.device == "auto" and bool(gpus.found))
-
-
-def _on_gpus(config: Config, name: str, here: Here) -> Finding:
-    wanted, present = config.num_gpus, len(here.gpus.found)
+def _on_gpus(config: Config, name: str, machine: Machine) -> Finding:
+    wanted, present = config.num_gpus, len(machine.gpus.all)
     if not present:
         return missing(
             "GPUs", f"it asks for {wanted} and there is none: see the GPUs above, or set train.device to cpu"
         )
     # Counts are certain; bytes rest on the plan's assumptions.
     short = missing if wanted > present else warning
-    nodes = ClusterSpec(gpus=present, gpu_memory_gib=here.gpus.memory_gib, host_memory_gib=here.memory / GIB)
+    nodes = ClusterSpec(gpus=present, gpu_memory_gib=machine.gpus.memory_gib, host_memory_gib=machine.memory / GIB)
     try:
         plan, suggestions = plan_run(config, nodes, Assumptions())
     except UserError as error:
@@ -77,7 +84,7 @@ def _on_gpus(config: Config, name: str, here: Here) -> Finding:
     if not plan.problems:
         return ok("GPUs", f"it takes {wanted} of {present}, {plan.peak / GIB:.0f} GiB of the fullest, by the plan")
     options = " ".join(suggestion.option for suggestion in suggestions)
-    more = f"azr plan {name} --gpus {present} --gpu-memory {here.gpus.memory_gib:.0f} says more"
+    more = f"azr plan {name} --gpus {present} --gpu-memory {machine.gpus.memory_gib:.0f} says more"
     return short("GPUs", f"{'; '.join(plan.problems)}: {f'try {options}; {more}' if options else more}")
 
 
@@ -103,3 +110,55 @@ def _shape(path: str) -> ModelShape | None:
         return shape_of(path)
     except UserError:
         return None
+
+
+def model_finding(path: str, expected: float | None, hub: Hub, free: Callable[[Path], int] = free_bytes) -> Finding:
+    """`path`: a model's folder or its name on the hub; `expected`: bytes of its weights, None when unknown."""
+    knob, folder = "model.path", Path(path)
+    if folder.is_dir():
+        if absent := _absent(folder):
+            return missing(knob, f"{path} lacks {', '.join(absent)}: give a whole Hugging Face model folder")
+        return ok(knob, f"{path}, {_size(folder)}")
+    if folder.is_absolute() or path.startswith(".") or path.count("/") != 1 or folder.parent.is_dir():
+        return missing(knob, f"there is no folder {path}: give a Hugging Face model folder or the name of a hub model")
+    cached = _cached(path, hub.cache)
+    if cached is not None and not _absent(cached):
+        return ok(knob, f"{path}, {_size(cached)} in {hub.cache}")
+    where = f"{path} is not, or not wholly, in {hub.cache}"
+    fetch = f".venv/bin/hf download {path}"
+    if hub.offline:
+        return missing(knob, f"{where} and HF_HUB_OFFLINE is set: unset it and run {fetch}, or copy the cache here")
+    room = free(existing(hub.cache))
+    if expected is not None and expected > room:
+        return missing(
+            knob,
+            f"{where}, which has {room / GIB:.0f} GiB free for {expected / GIB:.0f} GiB: set HF_HOME to a folder on a "
+            "larger disk",
+        )
+    size = f" {expected / GIB:.0f} GiB" if expected is not None else ""
+    return warning(knob, f"{where}; a run would fetch{size} first. To do it now: {fetch}")
+
+
+def _cached(name: str, cache: Path) -> Path | None:
+    """The snapshot that loading by name takes."""
+    place = cache / f"models--{name.replace('/', '--')}"
+    reference = place / "refs" / "main"
+    return place / "snapshots" / reference.read_text().strip() if reference.is_file() else None
+
+
+def _absent(folder: Path) -> list[str]:
+    """Names of files without which the model cannot be loaded."""
+    needed = ("config.json", "tokenizer_config.json", *_weight_files(folder))
+    return [name for name in needed if not (folder / name).is_file()]
+
+
+def _weight_files(folder: Path) -> list[str]:
+    index = folder / "model.safetensors.index.json"
+    return (
+        sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.is_file() else ["model.safetensors"]
+    )
+
+
+def _size(folder: Path) -> str:
+    size = sum((folder / name).stat().st_size for name in _weight_files(folder))
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.0f} MiB"

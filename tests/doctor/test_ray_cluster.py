@@ -1,0 +1,117 @@
+"""Ports of a Ray head, on real sockets, and what a cluster offers a recipe; that it is asked rightly, on a real one."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from azr.doctor import ray_cluster
+from azr.doctor.findings import Finding, Mark
+from azr.doctor.ray_cluster import Cluster, Node
+
+
+def test_a_port_is_taken_while_somebody_listens():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        assert not ray_cluster.is_free(port)
+    assert ray_cluster.is_free(port)
+
+
+def process(proc, number, name, *command):
+    folder = proc / str(number)
+    folder.mkdir()
+    (folder / "comm").write_text(f"{name}\n")
+    (folder / "cmdline").write_bytes(b"\0".join(word.encode() for word in command))
+
+
+def test_heads_are_found_by_their_process(tmp_path):
+    process(tmp_path, 10, "gcs_server", "gcs_server", "--gcs_server_port=6379", "--metrics-agent-port=0")
+    process(tmp_path, 11, "gcs_server", "gcs_server", "--gcs_server_port=0")
+    process(tmp_path, 12, "python", "python", "--gcs_server_port=7000")
+    (tmp_path / "13").mkdir()
+    (tmp_path / "self").mkdir()
+    assert ray_cluster.ray_heads(tmp_path) == {6379}
+
+
+def marks(clusters, free) -> list[tuple[Mark, str]]:
+    return [(each.mark, each.message) for each in ray_cluster.ports_section(clusters, free).findings]
+
+
+def test_what_is_said_of_each_port():
+    assert {mark for mark, _ in marks(set(), lambda port: True)} == {Mark.OK}
+    (head, message), *others = marks({6379}, lambda port: False)
+    assert head is Mark.OK and "--cluster.address auto" in message
+    assert {mark for mark, _ in others} == {Mark.OK}
+    strangers = marks(set(), lambda port: port != 8265)
+    assert [mark for mark, _ in strangers] == [Mark.OK, Mark.WARNING, Mark.OK]
+    assert "--dashboard-port PORT" in strangers[1][1]
+    assert ray_cluster.ports_section(set(), lambda port: False).ok
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def node(address: str, gpus: float = 8, cpus: float = 96, alive: bool = True) -> Node:
+    return Node(address=address, alive=alive, cpus=cpus, gpus=gpus)
+
+
+def verdict(*nodes: Node, device: str = "auto", **free: float) -> Finding:
+    free = {"free_cpus": 1000, "free_gpus": 1000, **free}
+    return ray_cluster.evaluate(Cluster(nodes=nodes, **free), 8, device)[-1]
+
+
+@pytest.mark.parametrize(
+    "nodes, device, mark",
+    [
+        ([node("a")], "auto", Mark.OK),
+        ([node("a", gpus=4), node("b", gpus=4)], "auto", Mark.OK),
+        ([node("a", gpus=4), node("b", gpus=3)], "auto", Mark.MISSING),
+        ([node("a", gpus=8, cpus=7), node("b", gpus=0)], "cuda", Mark.MISSING),
+        ([node("a", gpus=0, cpus=4), node("b")], "cuda", Mark.OK),
+        ([node("a", cpus=4)], "auto", Mark.MISSING),
+        ([node("a", alive=False), node("b", gpus=1)], "cuda", Mark.MISSING),
+        ([node("a", gpus=0)], "auto", Mark.OK),
+        ([node("a", gpus=0)], "cuda", Mark.MISSING),
+        ([node("a", gpus=1)], "cpu", Mark.OK),
+    ],
+)
+def test_the_nodes_together_must_have_room(nodes, device, mark):
+    assert verdict(*nodes, device=device).mark is mark
+
+
+def test_what_others_hold_is_a_warning():
+    assert verdict(node("a"), free_gpus=7).mark is Mark.WARNING
+    assert verdict(node("a"), free_cpus=7).mark is Mark.WARNING
+    assert verdict(node("a", gpus=0), free_gpus=0).mark is Mark.OK
+
+
+def test_nodes_are_listed_and_those_that_left_too():
+    cluster = Cluster(nodes=(node("a"), node("b", alive=False)), free_cpus=0, free_gpus=0)
+    listed = ray_cluster.evaluate(cluster, 0, "auto")
+    assert [(each.name, each.mark) for each in listed] == [("a", Mark.INFO), ("b", Mark.WARNING)]
+    assert listed[0].message == "8 GPUs, 96 CPU slots"
+
+
+REAL = """
+from ray.cluster_utils import Cluster
+from azr.doctor import ray_cluster
+
+nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "num_gpus": 2, "include_dashboard": False})
+found = ray_cluster.query(nodes.address)
+assert [(each.alive, each.cpus, each.gpus) for each in found.nodes] == [(True, 3, 2)], found
+assert (found.free_cpus, found.free_gpus) == (3, 2), found
+nodes.shutdown()
+
+section = ray_cluster.cluster_section("127.0.0.1:1")
+assert not section.ok and "no Ray cluster answers at '127.0.0.1:1'" in section.findings[0].message, section
+"""
+
+
+def test_a_real_cluster_is_described_as_it_is():
+    """In a process of its own, because this one may have joined another cluster."""
+    done = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
