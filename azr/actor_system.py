@@ -16,9 +16,8 @@ from azr.config import Config
 from azr.executor.remote import RemoteExecutor
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.train.critic import CriticWorker
-from azr.train.policy import PolicyWorker
-from azr.train.reference import ReferenceWorker
-from azr.train.worker import RoleWorker
+from azr.train.model_worker import ModelWorker
+from azr.train.policy import PolicyWorker, ReferenceWorker
 from azr.train.worker_group import WorkerGroup
 
 
@@ -52,7 +51,7 @@ class ActorSystem:
 
     @classmethod
     async def _start_actors(cls, config: Config, placement: Placement, phase: Phase) -> Self:
-        async def role(name: str, worker: type[RoleWorker]) -> WorkerGroup:
+        async def role(name: str, worker: type[ModelWorker]) -> WorkerGroup:
             options = [placement.options(bundle) for bundle in placement.trainers]
             with phase(f"start {name}"):
                 return await WorkerGroup.start(name, worker, options, config, placement.device)

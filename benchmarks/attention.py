@@ -34,7 +34,9 @@ def main() -> None:
     for length in (32, 64, 128, 256, 512, 1024):
         shapes = [(TOKENS // length, heads, length, WIDTH) for heads in (HEADS, KV_HEADS, KV_HEADS)]
         inputs = [torch.randn(shape, dtype=torch.bfloat16, requires_grad=True) for shape in shapes]
-        kernel, products = (1e3 * cpu_seconds(attend, inputs) for attend in (attention._long, attention._short))
+        kernel, products = (
+            1e3 * cpu_seconds(attend, inputs) for attend in (attention.attn_sdpa, attention.attn_matmul)
+        )
         print(f"{length:>8}{kernel:>10.1f}{products:>10.1f}{kernel / products:>8.2f}")
 
 

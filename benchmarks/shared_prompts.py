@@ -58,10 +58,10 @@ def apart(completions: Sequence[Completion]) -> list[Completion]:
 
 def seconds(model: PolicyModel, completions: Sequence[Completion]) -> tuple[float, int]:
     """Median CPU time of a forward and a backward, and the tokens of the stream."""
-    batch, times = pack(completions, range(len(completions))), []
+    batch, times = pack(completions), []
     for _ in range(REPEATS):
         started = time.process_time()
-        logprobs_R, _ = model(*batch.stream, batch.target_R, 1.0)
+        logprobs_R, _ = model(batch, 1.0)
         logprobs_R.mean().backward()
         times.append(time.process_time() - started)
     return statistics.median(times), len(batch.token_ids_T)

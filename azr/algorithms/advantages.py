@@ -1,8 +1,8 @@
-"""Advantage estimators, registered by name: rewards per trajectory in, one number per response token out.
+"""Advantage estimators: rewards per trajectory in, one number per response token out.
 
 Everything is float64 inside, so that sums over a large batch do not depend on its order in float32.
 
-Legend: N trajectories, R response tokens of all of them, concatenated in order; G labels (groups or strata).
+Legend: N trajectories, R response tokens of all of them, concatenated in order; G labels.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from azr.config import GAE, GRPO, RLOO, TRRPP, AlgorithmConfig, DrGRPO, ReinforcePP
+from azr.config import GAE, GRPO, RLOO, TRRPP, DrGRPO, Estimator, ReinforcePP
 
 VARIANCE_FLOOR = 1e-8
 """Added to the variance before its root is taken, as in verl's masked whitening."""
@@ -24,14 +25,14 @@ DEVIATION_FLOOR = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Graded:
+class AdvantageInputs:
     """What an estimator may look at."""
 
     rewards: Sequence[float]
     """(N)"""
     response_lengths: Sequence[int]
     """(N), tokens; a length of 0 is allowed and yields no number."""
-    strata: Sequence[Hashable]
+    kind_roles: Sequence[Hashable]
     """(N), ``(kind, role)`` of each trajectory."""
     groups: Sequence[str]
     """(N); trajectories with the same group answered the same prompt."""
@@ -47,20 +48,23 @@ class Graded:
         return torch.tensor(self.response_lengths, dtype=torch.int64)
 
     @cached_property
-    def owner_R(self) -> Tensor:
-        """Trajectory number of each token."""
+    def seq_index_R(self) -> Tensor:
+        """Index of each token's trajectory."""
         return torch.arange(len(self.lengths_N)).repeat_interleave(self.lengths_N)
 
     @cached_property
-    def stratum_N(self) -> Tensor:
-        return _numbered(self.strata)
+    def kind_role_N(self) -> Tensor:
+        """Index of each trajectory's (kind, role)."""
+        return _factorize(self.kind_roles)
 
     @cached_property
     def group_N(self) -> Tensor:
-        """Group numbers. A group of one has no peers, so all such trajectories of a stratum form one group."""
+        """Index of each trajectory's group. All groups of one trajectory of a (kind, role) form one group together."""
         sizes = Counter(self.groups)
-        labels = zip(self.groups, self.strata, strict=True)
-        return _numbered([("lone", stratum) if sizes[group] == 1 else ("group", group) for group, stratum in labels])
+        labels = zip(self.groups, self.kind_roles, strict=True)
+        return _factorize(
+            [("singleton", kind_role) if sizes[group] == 1 else ("group", group) for group, kind_role in labels]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,79 +75,76 @@ class Advantages:
     """float32; what a critic is fitted to."""
 
 
-Estimator = Callable[[Graded, AlgorithmConfig], tuple[Tensor, Tensor]]
-"""Advantages and returns per token, both float64 (R)."""
+Estimate = Callable[[AdvantageInputs, Any], tuple[Tensor, Tensor]]
+"""From inputs and the estimator's own knobs to advantages and returns per token, both float64 (R)."""
 
-ESTIMATORS: dict[type, Estimator] = {}
+ESTIMATORS: dict[type[Estimator], Estimate] = {}
+"""By the struct that holds the estimator's knobs in `azr.config`."""
 
 
-def register(name: type) -> Callable[[Estimator], Estimator]:
-    """Decorator that makes an estimator selectable as ``algorithm.estimator``."""
+def register(knobs: type[Estimator]) -> Callable[[Estimate], Estimate]:
+    """Decorator: the function is what runs where `algorithm.estimator` is of this type."""
 
-    def add(estimator: Estimator) -> Estimator:
-        assert name not in ESTIMATORS
-        ESTIMATORS[name] = estimator
-        return estimator
+    def add(estimate: Estimate) -> Estimate:
+        assert knobs not in ESTIMATORS
+        ESTIMATORS[knobs] = estimate
+        return estimate
 
     return add
 
 
-def estimate_advantages(graded: Graded, config: AlgorithmConfig) -> Advantages:
-    """Run the configured estimator. Raises ValueError for a name that is not registered."""
-    advantages_R, returns_R = ESTIMATORS[type(config.estimator)](graded, config)
-    if config.loss_weighting != "token":
-        together_N = graded.stratum_N if config.loss_weighting == "kind_role" else torch.zeros_like(graded.stratum_N)
-        advantages_R = advantages_R * _equal_shares(graded.lengths_N, together_N)[graded.owner_R]
+def estimate_advantages(inputs: AdvantageInputs, estimator: Estimator) -> Advantages:
+    """Run the configured estimator."""
+    advantages_R, returns_R = ESTIMATORS[type(estimator)](inputs, estimator)
     return Advantages(advantages_R=advantages_R.float(), returns_R=returns_R.float())
 
 
-def _equal_shares(lengths_N: Tensor, label_N: Tensor) -> Tensor:
-    """What a token weighs (N) when labels weigh the same, and so do the trajectories of a label; 1 on average."""
-    spoken_N = (lengths_N > 0).double()
-    share_N = spoken_N / _sums(label_N, spoken_N)[label_N].clamp(min=1)
+def loss_weights(inputs: AdvantageInputs, weighting: str) -> Tensor | None:
+    """What each token's loss is multiplied by: float32 (R), 1 on average; None for 1 throughout.
+
+    ``weighting`` is ``algorithm.loss_weighting``. By "trajectory" all trajectories weigh the same; by "kind_role" all
+    (kind, role) do, and the trajectories in each.
+    """
+    if weighting == "token":
+        return None
+    label_N = inputs.kind_role_N if weighting == "kind_role" else torch.zeros_like(inputs.kind_role_N)
+    return _sequence_loss_weights(inputs.lengths_N, label_N)[inputs.seq_index_R].float()
+
+
+def _sequence_loss_weights(lengths_N: Tensor, label_N: Tensor) -> Tensor:
+    """Weight of a token (N) when labels weigh the same, and so do the trajectories of a label; 1 on average."""
+    nonempty_N = (lengths_N > 0).double()
+    share_N = nonempty_N / _segment_sum(label_N, nonempty_N)[label_N].clamp(min=1)
     return share_N / share_N.sum().clamp(min=1) * lengths_N.sum() / lengths_N.clamp(min=1)
 
 
-def discounted_sum(x_R: Tensor, owner_R: Tensor, decay: float) -> Tensor:
+def discounted_sum(x_R: Tensor, seq_index_R: Tensor, decay: float) -> Tensor:
     """y_t = Σ_{j≥0} decay^j x_{t+j}, within the tokens of one trajectory (R).
 
     Doubling scan: each pass doubles the reach of every sum, so 8192-token responses take 13 vector passes.
     """
     y_R = x_R.clone()
-    reach, longest = 1, int(torch.bincount(owner_R).max()) if len(owner_R) else 0
+    reach, longest = 1, int(torch.bincount(seq_index_R).max()) if len(seq_index_R) else 0
     while reach < longest:
-        same = owner_R[reach:] == owner_R[:-reach]
+        same = seq_index_R[reach:] == seq_index_R[:-reach]
         y_R[:-reach] += decay**reach * torch.where(same, y_R[reach:], 0.0)
         reach *= 2
     return y_R
 
 
-def token_rewards(graded: Graded, scores_N: Tensor) -> Tensor:
-    """The score on each response's last token, 0 on the others (R)."""
-    rewards_R = torch.zeros(len(graded.owner_R), dtype=torch.float64)
-    spoken = graded.lengths_N > 0
-    rewards_R[graded.lengths_N.cumsum(0)[spoken] - 1] = scores_N[spoken]
-    return rewards_R
+def whiten(x_R: Tensor, label_R: Tensor) -> Tensor:
+    """(x - mean) / sqrt(var + 1e-8) over the tokens of each label, with the unbiased variance.
 
-
-def whiten(x_R: Tensor, label_R: Tensor, weight_R: Tensor) -> Tensor:
-    """(x - mean) / sqrt(var + 1e-8) within each label, under weights that sum to the label's number of units.
-
-    The variance is the unbiased one for that many independent units. A label whose numbers are all equal becomes
-    exactly 0.
+    A label whose numbers are all equal becomes exactly 0.
     """
-    units_G = _sums(label_R, weight_R)
-    centred_R = x_R - (_sums(label_R, weight_R * x_R) / units_G)[label_R]
-    variance_G = _sums(label_R, weight_R * centred_R**2) / (units_G - 1).clamp(min=1)
+    counts_G = torch.bincount(label_R)
+    centred_R = x_R - (_segment_sum(label_R, x_R) / counts_G)[label_R]
+    variance_G = _segment_sum(label_R, centred_R**2) / (counts_G - 1).clamp(min=1)
     return _zero_where_constant(centred_R * (variance_G + VARIANCE_FLOOR).rsqrt()[label_R], x_R, label_R)
 
 
-def _whiten_tokens(x_R: Tensor, graded: Graded, label_N: Tensor) -> Tensor:
-    """Whitening in which each token counts as one unit."""
-    return whiten(x_R, label_N[graded.owner_R], torch.ones_like(x_R))
-
-
-def _sums(label: Tensor, x: Tensor) -> Tensor:
+def _segment_sum(label: Tensor, x: Tensor) -> Tensor:
+    """Sum of x over the elements of each label (G)."""
     return torch.bincount(label, weights=x)
 
 
@@ -155,69 +156,72 @@ def _zero_where_constant(out: Tensor, x: Tensor, label: Tensor) -> Tensor:
     return torch.where((low_G == high_G)[label], 0.0, out)
 
 
-def _numbered(labels: Sequence[Hashable]) -> Tensor:
-    """Labels as numbers 0, 1, … in order of appearance."""
-    numbers: dict[Hashable, int] = {}
-    return torch.tensor([numbers.setdefault(label, len(numbers)) for label in labels], dtype=torch.int64)
+def _factorize(labels: Sequence[Hashable]) -> Tensor:
+    """Labels as indices 0, 1, … in order of appearance."""
+    indices: dict[Hashable, int] = {}
+    return torch.tensor([indices.setdefault(label, len(indices)) for label in labels], dtype=torch.int64)
 
 
 @register(TRRPP)
-def trrpp(graded: Graded, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+def trrpp(inputs: AdvantageInputs, knobs: TRRPP) -> tuple[Tensor, Tensor]:
     """Task-Relative REINFORCE++: returns whitened per (kind, role) (arXiv 2505.03335, eq. 8)."""
-    returns_R = discounted_sum(token_rewards(graded, graded.rewards_N), graded.owner_R, 1.0)
-    return _whiten_tokens(returns_R, graded, graded.stratum_N), returns_R
+    returns_R = inputs.rewards_N[inputs.seq_index_R]
+    return whiten(returns_R, inputs.kind_role_N[inputs.seq_index_R]), returns_R
 
 
 @register(ReinforcePP)
-def reinforce_plus_plus(graded: Graded, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+def reinforce_plus_plus(inputs: AdvantageInputs, knobs: ReinforcePP) -> tuple[Tensor, Tensor]:
     """REINFORCE++: returns whitened over the whole batch (arXiv 2501.03262)."""
-    returns_R = discounted_sum(token_rewards(graded, graded.rewards_N), graded.owner_R, 1.0)
-    return _whiten_tokens(returns_R, graded, torch.zeros_like(graded.stratum_N)), returns_R
+    returns_R = inputs.rewards_N[inputs.seq_index_R]
+    return whiten(returns_R, torch.zeros_like(inputs.seq_index_R)), returns_R
 
 
 @register(GAE)
-def gae(graded: Graded, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+def gae(inputs: AdvantageInputs, knobs: GAE) -> tuple[Tensor, Tensor]:
     """Generalised advantages (arXiv 1506.02438, eq. 16), then whitened per (kind, role); returns before whitening.
 
-    With V = 0 after the last token: delta_t = r_t + gamma V_{t+1} - V_t, A_t = Σ_j (gamma lambda)^j delta_{t+j} and
-    return_t = A_t + V_t.
+    The reward is on the last token, and V = 0 after it. Undiscounted: delta_t = r_t + V_{t+1} - V_t,
+    A_t = Σ_j lambda^j delta_{t+j} and return_t = A_t + V_t.
     """
-    assert isinstance(config.estimator, GAE)
-    assert graded.values_R is not None, "gae needs the critic's values"
-    values_R, owner_R = graded.values_R.double(), graded.owner_R
+    assert inputs.values_R is not None, "gae needs the critic's values"
+    values_R, seq_index_R = inputs.values_R.double(), inputs.seq_index_R
     next_R = torch.zeros_like(values_R)
-    next_R[:-1] = torch.where(owner_R[1:] == owner_R[:-1], values_R[1:], 0.0)
-    deltas_R = token_rewards(graded, graded.rewards_N) + next_R - values_R
-    raw_R = discounted_sum(deltas_R, owner_R, config.estimator.lambda_)
-    return _whiten_tokens(raw_R, graded, graded.stratum_N), raw_R + values_R
+    next_R[:-1] = torch.where(seq_index_R[1:] == seq_index_R[:-1], values_R[1:], 0.0)
+    raw_R = discounted_sum(_token_rewards(inputs) + next_R - values_R, seq_index_R, knobs.lambda_)
+    return whiten(raw_R, inputs.kind_role_N[seq_index_R]), raw_R + values_R
 
 
-def _group_relative(
-    graded: Graded, config: AlgorithmConfig, scale: Callable[[Tensor, Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Rewards centred in their group and scaled by ``scale(variance_G, size_G)``; KL joins after the scaling."""
-    group_N, rewards_N = graded.group_N, graded.rewards_N
+def _token_rewards(inputs: AdvantageInputs) -> Tensor:
+    """The reward on each response's last token, 0 on the others (R)."""
+    rewards_R = torch.zeros(len(inputs.seq_index_R), dtype=torch.float64)
+    nonempty_N = inputs.lengths_N > 0
+    rewards_R[inputs.lengths_N.cumsum(0)[nonempty_N] - 1] = inputs.rewards_N[nonempty_N]
+    return rewards_R
+
+
+def _group_relative(inputs: AdvantageInputs, scale: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Rewards centred in their group and scaled by ``scale(variance_G, size_G)``."""
+    group_N, rewards_N = inputs.group_N, inputs.rewards_N
     size_G = torch.bincount(group_N)
-    centred_N = rewards_N - (_sums(group_N, rewards_N) / size_G)[group_N]
-    variance_G = _sums(group_N, centred_N**2) / (size_G - 1).clamp(min=1)
+    centred_N = rewards_N - (_segment_sum(group_N, rewards_N) / size_G)[group_N]
+    variance_G = _segment_sum(group_N, centred_N**2) / (size_G - 1).clamp(min=1)
     scores_N = _zero_where_constant(centred_N * scale(variance_G, size_G)[group_N], rewards_N, group_N)
-    advantages_R = discounted_sum(token_rewards(graded, scores_N), graded.owner_R, 1.0)
-    return advantages_R, discounted_sum(token_rewards(graded, rewards_N), graded.owner_R, 1.0)
+    return scores_N[inputs.seq_index_R], rewards_N[inputs.seq_index_R]
 
 
 @register(RLOO)
-def rloo(graded: Graded, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+def rloo(inputs: AdvantageInputs, knobs: RLOO) -> tuple[Tensor, Tensor]:
     """Reward minus the mean of the *other* members of its group (arXiv 2402.14740): n / (n - 1) times centred."""
-    return _group_relative(graded, config, lambda _, size_G: size_G / (size_G - 1).clamp(min=1))
+    return _group_relative(inputs, lambda _, size_G: size_G / (size_G - 1).clamp(min=1))
 
 
 @register(GRPO)
-def grpo(graded: Graded, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+def grpo(inputs: AdvantageInputs, knobs: GRPO) -> tuple[Tensor, Tensor]:
     """(reward - mean) / (unbiased deviation + 1e-6) in its group (arXiv 2402.03300)."""
-    return _group_relative(graded, config, lambda variance_G, _: 1 / (variance_G.sqrt() + DEVIATION_FLOOR))
+    return _group_relative(inputs, lambda variance_G, _: 1 / (variance_G.sqrt() + DEVIATION_FLOOR))
 
 
 @register(DrGRPO)
-def dr_grpo(graded: Graded, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+def dr_grpo(inputs: AdvantageInputs, knobs: DrGRPO) -> tuple[Tensor, Tensor]:
     """Reward minus its group's mean (arXiv 2503.20783)."""
-    return _group_relative(graded, config, lambda variance_G, _: torch.ones_like(variance_G))
+    return _group_relative(inputs, lambda variance_G, _: torch.ones_like(variance_G))

@@ -1,8 +1,8 @@
 """Exact causal attention inside each sample of a packed stream, as plug-ins of transformers' attention interface.
 
 Isolation rests on explicit sample borders, never on a mask or on guessing from position ids: a model's forward is
-given ``segments=Segments.of(cu_seqlens, layout_E)`` and hands it down to every attention layer. Samples that share a
-prompt share its stream tokens; attention alone lays them out in full, all other layers see each token once.
+given ``segments=Segments.of(cu_seqlens, unshared_index_E)`` and hands it down to every attention layer. Samples that
+share a prompt share its stream tokens; attention alone lays them out in full, all other layers see each token once.
 
 Legend: T stream tokens, S samples, E tokens of all samples laid out in full, B samples of a bucket, L their padded
 length, H query heads, K key/value heads, D head dimension.
@@ -33,41 +33,41 @@ class Bucket:
     gather_BL: Tensor
     """Stream position of each cell; cells beyond a sample's end repeat its last token."""
     cells: Tensor
-    """Flat numbers of the cells that are real tokens."""
+    """Flat indices of the cells that are real tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Borders of the samples in a stream, prepared once per forward for all layers."""
+    """Borders of the samples in a packed stream, prepared once per forward for all layers."""
 
     cu_seqlens: Tensor
     """int32, (S + 1), in the full layout."""
-    layout_E: Tensor | None
+    unshared_index_E: Tensor | None
     """Stream position of each token of the full layout; None where nothing is shared, so that both are the same."""
-    first_T: Tensor
-    """Where each stream token first stands in the full layout."""
+    first_index_T: Tensor
+    """First index of each stream token in the full layout."""
     max_length: int
     """Tokens of the longest sample."""
     buckets: tuple[Bucket, ...]
-    restore_T: Tensor
-    """Where each stream token is first found in the concatenated real cells of all buckets."""
+    unpad_index_T: Tensor
+    """First index of each stream token in the concatenated real cells of all buckets."""
 
     @classmethod
-    def of(cls, cu_seqlens: Tensor, layout_E: Tensor) -> Segments:
-        """Read borders (S + 1) and layout of ``PackedBatch``. Costs two device synchronisations."""
-        borders, layout = cu_seqlens.tolist(), layout_E.cpu()
+    def of(cls, cu_seqlens: Tensor, unshared_index_E: Tensor) -> Segments:
+        """From the fields of that name of ``PackedBatch``. Costs two device synchronisations."""
+        borders, unshared_index = cu_seqlens.tolist(), unshared_index_E.cpu()
         samples = sorted(pairwise(borders), key=lambda s: s[0] - s[1])
         buckets = [_bucket(group) for group in _like_lengths(samples)]
         order = torch.cat([gather_BL.flatten()[cells] for gather_BL, cells in buckets])
-        first_T = torch.from_numpy(np.unique(layout.numpy(), return_index=True)[1])
+        first_index_T = torch.from_numpy(np.unique(unshared_index.numpy(), return_index=True)[1])
         device = cu_seqlens.device
         return cls(
             cu_seqlens,
-            layout_E if len(first_T) < len(layout) else None,
-            first_T.to(device),
+            unshared_index_E if len(first_index_T) < len(unshared_index) else None,
+            first_index_T.to(device),
             samples[0][1] - samples[0][0],
-            tuple(Bucket(layout[gather_BL].to(device), cells.to(device)) for gather_BL, cells in buckets),
-            torch.argsort(order)[first_T].to(device),
+            tuple(Bucket(unshared_index[gather_BL].to(device), cells.to(device)) for gather_BL, cells in buckets),
+            torch.argsort(order)[first_index_T].to(device),
         )
 
 
@@ -105,7 +105,7 @@ def choose_attention(device: torch.device | str, dtype: torch.dtype) -> str:
     return VARLEN if flash_runs else PADDED
 
 
-def _stream(heads: Tensor) -> Tensor:
+def _packed(heads: Tensor) -> Tensor:
     """(1, H, T, D), as the models hold it, to (T, H, D)."""
     assert heads.shape[0] == 1, "packed attention takes one flat stream"
     return heads.squeeze(0).transpose(0, 1)
@@ -117,16 +117,16 @@ def varlen_attention(
 ) -> tuple[Tensor, None]:  # fmt: skip
     """transformers attention function: query (1, H, T, D), key and value (1, K, T, D) to (1, T, H, D)."""
     assert attention_mask is None and dropout == 0.0
-    q, k, v = _stream(query), _stream(key), _stream(value)
-    if segments.layout_E is not None:
-        q, k, v = (x.index_select(0, segments.layout_E) for x in (q, k, v))
+    q, k, v = _packed(query), _packed(key), _packed(value)
+    if segments.unshared_index_E is not None:
+        q, k, v = (x.index_select(0, segments.unshared_index_E) for x in (q, k, v))
     out_THD: Tensor = varlen_attn(  # type: ignore[assignment]  # a tuple only when auxiliary outputs are asked for
         q, k, v, segments.cu_seqlens, segments.cu_seqlens,
         segments.max_length, segments.max_length, scale=scaling, enable_gqa=True,
         window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
     )  # fmt: skip
-    if segments.layout_E is not None:
-        out_THD = out_THD.index_select(0, segments.first_T)
+    if segments.unshared_index_E is not None:
+        out_THD = out_THD.index_select(0, segments.first_index_T)
     return out_THD.unsqueeze(0), None
 
 
@@ -139,7 +139,7 @@ def padded_attention(
     Padding stands to the right, so causality alone keeps real tokens from seeing it.
     """
     assert attention_mask is None and dropout == 0.0
-    query_THD, key_TKD, value_TKD = _stream(query), _stream(key), _stream(value)
+    query_THD, key_TKD, value_TKD = _packed(query), _packed(key), _packed(value)
     pieces = []
     for bucket in segments.buckets:
         batch, length = bucket.gather_BL.shape
@@ -149,30 +149,30 @@ def padded_attention(
             for x in (query_THD, key_TKD, value_TKD)
         )
         window = None if sliding_window is None or sliding_window >= length else sliding_window
-        attend = _short if query.device.type == "cpu" and length <= SHORT else _long
+        attend = attn_matmul if query.device.type == "cpu" and length <= SHORT else attn_sdpa
         out_BHLD = attend(q, k, v, window, scaling)
         pieces.append(out_BHLD.transpose(1, 2).flatten(0, 1).index_select(0, bucket.cells))
-    return torch.cat(pieces).index_select(0, segments.restore_T).unsqueeze(0), None
+    return torch.cat(pieces).index_select(0, segments.unpad_index_T).unsqueeze(0), None
 
 
-def _long(q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float | None) -> Tensor:
+def attn_sdpa(q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float | None) -> Tensor:
     """torch's own kernels: never the whole (L, L) matrix in memory."""
-    band = None if window is None else _band(q.shape[2], window, q.device)
+    mask = None if window is None else causal_window(q.shape[2], window, q.device)
     gqa = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=band, is_causal=band is None, scale=scale, enable_gqa=gqa)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=gqa)
 
 
-def _short(q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float | None) -> Tensor:
+def attn_matmul(q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float | None) -> Tensor:
     """Plain matrix products: at these lengths a CPU takes 30 to 70% of the kernel's time (`benchmarks.attention`)."""
     batch, heads, length, width = q.shape
     k, v = (x.repeat_interleave(heads // x.shape[1], dim=1).flatten(0, 1) for x in (k, v))
-    hidden_LL = torch.where(_band(length, window or length, q.device), 0.0, -torch.inf).to(q.dtype)
+    hidden_LL = torch.where(causal_window(length, window or length, q.device), 0.0, -torch.inf).to(q.dtype)
     scores = torch.baddbmm(hidden_LL[None], q.flatten(0, 1), k.mT, alpha=width**-0.5 if scale is None else scale)
     out: Tensor = (scores.softmax(-1) @ v).unflatten(0, (batch, heads))
     return out
 
 
-def _band(length: int, window: int, device: torch.device) -> Tensor:
+def causal_window(length: int, window: int, device: torch.device) -> Tensor:
     """(L, L) boolean: a token sees itself and the ``window - 1`` tokens before it."""
     at = torch.arange(length, device=device)
     distance = at[:, None] - at[None, :]

@@ -68,29 +68,35 @@ def policy_loss(
     entropy_R: Tensor,
     *,
     advantages_R: Tensor,
-    behaviour_logprobs_R: Tensor,
-    old_logprobs_R: Tensor | None,
-    reference_logprobs_R: Tensor | None,
+    rollout_logprobs_R: Tensor,
+    old_logprobs_R: Tensor | None = None,
+    reference_logprobs_R: Tensor | None = None,
+    loss_weights_R: Tensor | None = None,
     normalizer: float,
     config: AlgorithmConfig,
 ) -> tuple[Tensor, Sums]:
-    """PPO with truncated importance weights, KL and entropy terms: (scalar loss, sums for ``policy_metrics``).
+    """Σ_t w_t (c_t · PPO_t + kl_coef · KL_t - entropy_coef · H_t) / normalizer.
 
-    ``old_logprobs_R`` None says that the policy has not moved since the batch was sampled: the ratio is then 1, with
-    the gradient it should have, and no forward had to be spent on it.
+    Returns (scalar loss, sums for ``policy_metrics``). All arrays are (R). c_t is the truncated importance weight of
+    the trainer's logprobs over the engine's ``rollout_logprobs_R``. ``old_logprobs_R`` None: the policy has not moved
+    since the batch was sampled, so the ratio is 1, with the gradient it should have, and no forward had to be spent
+    on it. ``loss_weights_R`` None: every w_t is 1.
     """
     old_R = logprobs_R.detach() if old_logprobs_R is None else old_logprobs_R
     log_ratio_R = log_ratio(logprobs_R, old_R)
     ratio_R = log_ratio_R.exp()
-    weights_R = importance_weights(old_R, behaviour_logprobs_R, config.importance_cap)
-    objective_R = weights_R * clipped_objective(ratio_R, advantages_R, config)
-    loss_R = objective_R - config.entropy_coef * entropy_R
+    importance_R = importance_weights(old_R, rollout_logprobs_R, config.importance_cap)
+    objective_R = importance_R * clipped_objective(ratio_R, advantages_R, config)
+    loss_R = objective_R
+    if config.entropy_coef:  # else the entropy is only a metric, and its gradient is not computed
+        loss_R = loss_R - config.entropy_coef * entropy_R
     kl_R = torch.zeros_like(objective_R)
-    if reference_logprobs_R is not None:
-        kl_R = kl_estimate(logprobs_R, reference_logprobs_R)
     if config.needs_reference:
         assert reference_logprobs_R is not None, "a KL loss needs the reference policy's logprobs"
+        kl_R = kl_estimate(logprobs_R, reference_logprobs_R)
         loss_R = loss_R + config.kl_coef * kl_R
+    if loss_weights_R is not None:
+        loss_R = loss_R * loss_weights_R
     sums = _sums(
         tokens=torch.ones_like(objective_R),
         loss=loss_R,
@@ -100,7 +106,7 @@ def policy_loss(
         approx_kl=ratio_R - 1 - log_ratio_R,
         kl_reference=kl_R,
         entropy=entropy_R,
-        importance_weight=weights_R,
+        importance_weight=importance_R,
     )
     return loss_R.sum() / normalizer, sums
 
@@ -117,7 +123,7 @@ def value_loss(values_R: Tensor, *, old_values_R: Tensor, returns_R: Tensor, nor
     bounded_loss_R = (returns_R - bounded_R).square() / 2
     clipped_R = bounded_loss_R > loss_R
     loss_R = torch.maximum(loss_R, bounded_loss_R)
-    # Explained variance speaks of the critic that made the advantages, so it is measured on the old values.
+    # Explained variance is that of the critic behind the advantages, so it is measured on the old values.
     old_error_R = (returns_R - old_values_R).double()
     sums = _sums(
         tokens=torch.ones_like(loss_R),
@@ -152,12 +158,12 @@ def value_metrics(sums: Sums) -> dict[str, float]:
 def mismatch_metrics(trainer_R: Tensor, engine_R: Tensor) -> dict[str, float]:
     """Disagreement of trainer and engine on all R > 0 sampled tokens of a step, from gathered logprobs.
 
-    ``mean`` and ``p99`` of |Δ logp| in nats, and ``outside``: the share of tokens with a ratio outside [0.9, 1.1].
+    ``mean`` and ``p99`` of |Δ logp| in nats, and ``frac_outside``: the share of tokens with a ratio outside [0.9, 1.1].
     """
     difference_R = (trainer_R - engine_R).double()
     rank = max(1, -(-99 * len(difference_R) // 100))
     return {
         "mean": difference_R.abs().mean().item(),
         "p99": difference_R.abs().kthvalue(rank).values.item(),
-        "outside": ((difference_R.exp() - 1).abs() > 0.1).double().mean().item(),
+        "frac_outside": ((difference_R.exp() - 1).abs() > 0.1).double().mean().item(),
     }

@@ -1,6 +1,6 @@
 """The two networks that are trained, over packed streams: a policy and a critic.
 
-Legend: T stream tokens, E tokens of all samples laid out in full, R response tokens, S samples, H hidden size.
+Legend: T stream tokens, R response tokens, H hidden size.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
 from azr.algorithms.attention import Segments
 from azr.algorithms.logprobs import LogprobHead
+from azr.algorithms.packing import PackedBatch
+from azr.errors import UserError
 
 
-def _hidden(
-    backbone: PreTrainedModel, token_ids_T: Tensor, position_ids_T: Tensor, cu_seqlens: Tensor, layout_E: Tensor
-) -> Tensor:
-    """Last hidden states of a packed stream, (T, H)."""
+def _hidden_states(backbone: PreTrainedModel, batch: PackedBatch) -> Tensor:
+    """Last hidden states of the positions that predict the response tokens, (R, H)."""
     output = backbone(
-        input_ids=token_ids_T[None],
-        position_ids=position_ids_T[None],
+        input_ids=batch.token_ids_T[None],
+        position_ids=batch.position_ids_T[None],
         use_cache=False,
-        segments=Segments.of(cu_seqlens, layout_E),
+        segments=Segments.of(batch.cu_seqlens, batch.unshared_index_E),
     )
     hidden_1TH: Tensor = output.last_hidden_state
-    return hidden_1TH.squeeze(0)
+    return hidden_1TH.squeeze(0).index_select(0, batch.logit_pos_R)
 
 
 def _checkpoint_layers(model: PreTrainedModel) -> None:
@@ -41,12 +41,15 @@ class PolicyModel(nn.Module):
     def __init__(self, hf: PreTrainedModel, *, logprob_chunk: int, gradient_checkpointing: bool = False) -> None:
         """Take over ``hf``, built with an ``attn_implementation`` from ``choose_attention``.
 
-        Raises ValueError when its output head has a bias.
+        Raises UserError when its output head has a bias.
         """
         super().__init__()
         head = hf.get_output_embeddings()
         if head.bias is not None:
-            raise ValueError(f"{type(hf).__name__} has a bias in its output head, which the policy does not support.")
+            raise UserError(
+                f"{type(hf).__name__} has a bias in its output head, which the policy does not support: choose another "
+                "model.path."
+            )
         hf.set_output_embeddings(LogprobHead(head.weight, logprob_chunk))
         if gradient_checkpointing:
             _checkpoint_layers(hf)
@@ -61,19 +64,12 @@ class PolicyModel(nn.Module):
         return cls(hf, logprob_chunk=logprob_chunk, gradient_checkpointing=gradient_checkpointing)
 
     def forward(
-        self,
-        token_ids_T: Tensor,
-        position_ids_T: Tensor,
-        cu_seqlens: Tensor,
-        layout_E: Tensor,
-        predict_R: Tensor,
-        target_R: Tensor,
-        temperature: float,
-    ) -> tuple[Tensor, Tensor]:
-        """Logprobs and entropies of the response tokens, two float32 arrays (R,); arguments as in ``PackedBatch``."""
-        hidden_TH = _hidden(self.hf.base_model, token_ids_T, position_ids_T, cu_seqlens, layout_E)
+        self, batch: PackedBatch, temperature: float, with_entropy: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logprobs and entropies of the response tokens, two float32 arrays (R,); see ``token_logprobs``."""
         head: LogprobHead = self.hf.get_output_embeddings()
-        logprobs_R, entropy_R = head(hidden_TH.index_select(0, predict_R), target_R, temperature)
+        hidden_RH = _hidden_states(self.hf.base_model, batch)
+        logprobs_R, entropy_R = head(hidden_RH, batch.target_R, temperature, with_entropy)
         return logprobs_R, entropy_R
 
 
@@ -88,8 +84,9 @@ class ValueHead(nn.Module):
 
     def forward(self, hidden_RH: Tensor) -> Tensor:
         """(R, H) to (R,)."""
-        wide = torch.promote_types(hidden_RH.dtype, torch.float32)
-        return nn.functional.linear(hidden_RH.to(wide), self.weight.to(wide), self.bias.to(wide)).squeeze(-1)
+        acc_dtype = torch.promote_types(hidden_RH.dtype, torch.float32)
+        values_R1 = nn.functional.linear(hidden_RH.to(acc_dtype), self.weight.to(acc_dtype), self.bias.to(acc_dtype))
+        return values_R1.squeeze(-1)
 
 
 class CriticModel(nn.Module):
@@ -110,10 +107,7 @@ class CriticModel(nn.Module):
         backbone = AutoModel.from_pretrained(path, dtype=dtype, attn_implementation=attention)
         return cls(backbone, gradient_checkpointing=gradient_checkpointing)
 
-    def forward(
-        self, token_ids_T: Tensor, position_ids_T: Tensor, cu_seqlens: Tensor, layout_E: Tensor, predict_R: Tensor
-    ) -> Tensor:
-        """Values (R,) in float32; arguments as in ``PackedBatch``."""
-        hidden_TH = _hidden(self.backbone, token_ids_T, position_ids_T, cu_seqlens, layout_E)
-        values_R: Tensor = self.head(hidden_TH.index_select(0, predict_R))
+    def forward(self, batch: PackedBatch) -> Tensor:
+        """Values (R,) in float32."""
+        values_R: Tensor = self.head(_hidden_states(self.backbone, batch))
         return values_R

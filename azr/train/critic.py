@@ -1,11 +1,10 @@
-"""The critic's rank: predicts returns and learns from those that came.
+"""The critic's rank: predicts returns and learns from the observed ones.
 
-Legend: R response tokens of one micro-batch.
+Legend: R response tokens of one micro-batch, R_k those of this rank's whole batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from torch import Tensor
@@ -13,10 +12,11 @@ from torch import Tensor
 from azr.algorithms.losses import Sums, value_loss
 from azr.algorithms.models import CriticModel
 from azr.algorithms.packing import PackedBatch
-from azr.train.worker import RoleWorker, StepReport
+from azr.train.model_worker import ModelWorker, StepReport
+from azr.train.train_batch import PerToken, RankBatch
 
 
-class CriticWorker(RoleWorker):
+class CriticWorker(ModelWorker):
     """One rank of the critic."""
 
     def build(self) -> None:
@@ -24,30 +24,18 @@ class CriticWorker(RoleWorker):
         load = partial(CriticModel.from_pretrained, gradient_checkpointing=train.gradient_checkpointing)
         self.engine = self._make_engine(load, model.path, train.critic_lr)
 
-    def values(self, batches: Sequence[PackedBatch]) -> list[Tensor]:
-        """Per micro-batch (R,) in float32: expected return before each response token.
+    def values(self, batch: RankBatch) -> Tensor:
+        """Float32 (R_k): expected return before each response token. Collective."""
+        return self._score(batch, self.engine)
 
-        Collective: every rank brings as many micro-batches, fillers included.
-        """
-        return self._score(batches, self._forward)
+    def update(self, batch: RankBatch, per_token: PerToken) -> list[StepReport]:
+        """One optimizer step per mini-batch; `per_token` holds `old_values` and `returns`. Collective."""
+        return self._take_steps(batch, per_token, self._loss)
 
-    def update(self, batches: Sequence[PackedBatch], normalizer: float) -> StepReport:
-        """One optimizer step over all micro-batches of all ranks; they must carry old values and returns.
-
-        `normalizer` divides the summed loss: the response tokens of the whole step. Collective, as `values`.
-        """
-        return self._step(batches, partial(self._loss, normalizer=normalizer))
-
-    def _loss(self, batch: PackedBatch, normalizer: float) -> tuple[Tensor, Sums, Tensor]:
-        assert batch.values_R is not None and batch.returns_R is not None
-        values_R = self._forward(batch)
-        loss, sums = value_loss(
-            values_R,
-            old_values_R=batch.values_R,
-            returns_R=batch.returns_R,
+    def _loss(self, batch: PackedBatch, columns: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
+        return value_loss(
+            self.engine(batch),
+            old_values_R=columns["old_values"],
+            returns_R=columns["returns"],
             normalizer=normalizer,
         )
-        return loss, sums, values_R
-
-    def _forward(self, batch: PackedBatch) -> Tensor:
-        return self.engine(*batch.stream)

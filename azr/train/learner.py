@@ -1,30 +1,31 @@
-"""From graded trajectories to updated weights: score, estimate advantages, train critic and policy."""
+"""From graded trajectories to updated weights: pack them once, score, estimate advantages, train critic and policy.
+
+Legend: R response tokens of all trajectories of a step, in their order.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from statistics import fmean
 
 import torch
 from torch import Tensor
 
-from azr.algorithms.advantages import Graded, estimate_advantages
-from azr.algorithms.packing import split_updates
+from azr.algorithms.advantages import AdvantageInputs, estimate_advantages, loss_weights
+from azr.algorithms.losses import Sums, add_sums, mismatch_metrics, policy_metrics, value_metrics
+from azr.algorithms.packing import split_mini_batches
 from azr.concurrency import Phase
 from azr.config import Config
-from azr.records import Completion, Trajectory
-from azr.train import dispatch
+from azr.records import Trajectory
+from azr.train.model_worker import StepReport
+from azr.train.policy import PolicyUpdate
+from azr.train.train_batch import PerToken, TrainBatch
 from azr.train.worker_group import WorkerGroup
-
-Step = Callable[
-    [WorkerGroup, Sequence[Completion], Mapping[str, Tensor], Config], Coroutine[None, None, dict[str, float]]
-]
-"""One optimizer step of a role on some completions."""
 
 
 class Learner:
-    """Owns the order of work between policy, critic and reference; the roles own the tensors."""
+    """Decides what policy, critic and reference do, and in which order; their ranks hold the models."""
 
     def __init__(
         self,
@@ -38,101 +39,137 @@ class Learner:
         self._policy, self._critic, self._reference = policy, critic, reference
 
     async def learn(self, trajectories: Sequence[Trajectory], seed: int) -> dict[str, dict[str, float]]:
-        """One training step; metrics of each role that was trained, by role.
+        """One training step; metrics as `{"policy": …, "critic": …}`, the latter where there is a critic.
 
-        Raises ValueError when there are fewer trajectories than ranks or updates need.
+        Raises UserError when there are fewer trajectories than ranks or mini-batches need.
         """
-        columns = await self._score(trajectories)
-        columns |= self._advantages(trajectories, columns, seed)
-        metrics: dict[str, dict[str, float]] = {}
+        algorithm, timeout_s = self._config.algorithm, self._config.timeout.train_s
+        mini_batches = self._mini_batches(trajectories, algorithm.policy_mini_batches, seed)
+        batch = critic_batch = self._pack(trajectories, mini_batches)
+        per_token = {"rollout_logprobs": torch.tensor([x for t in trajectories for x in t.completion.logprobs])}
+        values_R = None
         if self._critic is not None:
-            with self._phase("train critic"):
-                critic_parts = self._parts(trajectories, self._config.algorithm.critic_mini_batches, seed)
-                metrics["critic"] = await self._update(
-                    dispatch.update_critic, self._critic, trajectories, columns, critic_parts
-                )
-        with self._phase("train policy"):
-            parts: Sequence[Sequence[int]] = self._parts(trajectories, self._config.algorithm.policy_mini_batches, seed)
-            if self._config.algorithm.drop_zero_advantage:
-                lengths = [len(t.completion.response_ids) for t in trajectories]
-                parts = with_advantages(parts, columns["advantages"].split(lengths), self._policy.size)
-            metrics["policy"] = await self._update(dispatch.update_policy, self._policy, trajectories, columns, parts)
-        return metrics
-
-    async def _score(self, trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
-        """What the three networks think of every response token before anything is updated."""
-        completions = [t.completion for t in trajectories]
-        config, columns = self._config, {}
-        if self._critic is not None:
+            if algorithm.critic_mini_batches != algorithm.policy_mini_batches:
+                # Optimizer steps on other mini-batches than the policy's: the critic needs a packing of its own.
+                parts = self._mini_batches(trajectories, algorithm.critic_mini_batches, seed)
+                critic_batch = self._pack(trajectories, parts)
             with self._phase("critic values"):
-                columns["values"] = await dispatch.values(self._critic, completions, config)
+                values_R = await score(self._critic, "values", critic_batch, timeout_s)
         if self._reference is not None:
             with self._phase("reference logprobs"):
-                columns["reference_logprobs"] = (await dispatch.logprobs(self._reference, completions, config)).logprobs
-        if self._needs_old_logprobs:
+                per_token["reference_logprobs"] = await score(self._reference, "logprobs", batch, timeout_s)
+        if algorithm.policy_mini_batches > 1:  # a single step starts from the policy that sampled
             with self._phase("policy logprobs"):
-                columns["old_logprobs"] = (await dispatch.logprobs(self._policy, completions, config)).logprobs
-        return columns
+                per_token["old_logprobs"] = await score(self._policy, "logprobs", batch, timeout_s)
 
-    @property
-    def _needs_old_logprobs(self) -> bool:
-        """A single update starts from the policy that sampled, so its own logprobs are the old ones."""
-        return self._config.algorithm.policy_mini_batches > 1
+        inputs = self._advantage_inputs(trajectories, values_R, seed)
+        estimate = estimate_advantages(inputs, algorithm.estimator)
+        per_token["advantages"] = estimate.advantages_R
+        if (weights_R := loss_weights(inputs, algorithm.loss_weighting)) is not None:
+            per_token["loss_weights"] = weights_R
 
-    def _advantages(
-        self, trajectories: Sequence[Trajectory], columns: Mapping[str, Tensor], seed: int
-    ) -> dict[str, Tensor]:
-        rewards, strata = [t.reward for t in trajectories], [(t.kind, t.role) for t in trajectories]
-        graded = Graded(
-            rewards=shuffled(rewards, strata, seed) if self._config.ablation.shuffle_rewards else rewards,
+        metrics: dict[str, dict[str, float]] = {}
+        if self._critic is not None and values_R is not None:
+            with self._phase("train critic"):
+                columns = {"old_values": values_R, "returns": estimate.returns_R}
+                metrics["critic"] = await update_critic(self._critic, critic_batch, columns, timeout_s)
+        with self._phase("train policy"):
+            if algorithm.drop_zero_advantage:
+                advantages = estimate.advantages_R.split(list(inputs.response_lengths))
+                batch = self._pack(trajectories, drop_zero_advantage(mini_batches, advantages, self._policy.size))
+            metrics["policy"] = await update_policy(self._policy, batch, per_token, timeout_s)
+        return metrics
+
+    def _mini_batches(self, trajectories: Sequence[Trajectory], count: int, seed: int) -> list[list[int]]:
+        return split_mini_batches([(t.kind, t.role) for t in trajectories], count, seed)
+
+    def _pack(self, trajectories: Sequence[Trajectory], mini_batches: Sequence[Sequence[int]]) -> TrainBatch:
+        tokens = self._config.train.tokens_per_micro_batch
+        return TrainBatch.build([t.completion for t in trajectories], mini_batches, self._policy.size, tokens)
+
+    def _advantage_inputs(
+        self, trajectories: Sequence[Trajectory], values_R: Tensor | None, seed: int
+    ) -> AdvantageInputs:
+        rewards, kind_roles = [t.reward for t in trajectories], [(t.kind, t.role) for t in trajectories]
+        return AdvantageInputs(
+            rewards=shuffle_rewards(rewards, kind_roles, seed) if self._config.ablation.shuffle_rewards else rewards,
             response_lengths=[len(t.completion.response_ids) for t in trajectories],
-            strata=strata,
+            kind_roles=kind_roles,
             groups=[t.group for t in trajectories],
-            values_R=columns.get("values"),
+            values_R=values_R,
         )
-        found = estimate_advantages(graded, self._config.algorithm)
-        return {"advantages": found.advantages_R, "returns": found.returns_R}
-
-    def _parts(self, trajectories: Sequence[Trajectory], parts: int, seed: int) -> list[list[int]]:
-        if parts == 1:
-            return [list(range(len(trajectories)))]
-        return split_updates([(t.kind, t.role) for t in trajectories], parts, seed)
-
-    async def _update(
-        self,
-        step: Step,
-        group: WorkerGroup,
-        trajectories: Sequence[Trajectory],
-        columns: Mapping[str, Tensor],
-        parts: Sequence[Sequence[int]],
-    ) -> dict[str, float]:
-        """One optimizer step per part; metrics are means over the steps."""
-        lengths = [len(t.completion.response_ids) for t in trajectories]
-        split = {column: values.split(lengths) for column, values in columns.items()}
-        reports = []
-        for part in parts:
-            own = {column: torch.cat([values[i] for i in part]) for column, values in split.items()}
-            reports.append(await step(group, [trajectories[i].completion for i in part], own, self._config))
-        return {key: fmean(report[key] for report in reports) for key in reports[0]}
 
 
-def with_advantages(parts: Sequence[Sequence[int]], advantages: Sequence[Tensor], ranks: int) -> list[Sequence[int]]:
-    """Each part without the trajectories whose advantages are all 0, unless that leaves fewer than there are ranks."""
-    found = []
-    for part in parts:
-        kept = [number for number in part if advantages[number].any()]
-        found.append(kept if len(kept) >= ranks else part)
-    return found
+async def score(group: WorkerGroup, method: str, batch: TrainBatch, timeout_s: float) -> Tensor:
+    """What `method`, "logprobs" or "values", of a model says about every response token of the batch: float32 (R)."""
+    args = [(ref,) for ref in batch.rank_refs]
+    outputs = await group.scatter(method, args, timeout_s=timeout_s, to=f"compute {method}")
+    return batch.gather(outputs)
 
 
-def shuffled(rewards: Sequence[float], strata: Sequence[Hashable], seed: int) -> list[float]:
-    """Rewards in random order within each stratum (across groups), so that they say nothing about their trajectory."""
+async def update_policy(
+    group: WorkerGroup, batch: TrainBatch, per_token: PerToken, timeout_s: float
+) -> dict[str, float]:
+    """One optimizer step of the policy per mini-batch; `per_token` (R) as in `PolicyWorker.update`.
+
+    Returns means per token, `grad_norm` and `lr`, averaged over the steps, `micro_batches` and `packing` of the batch,
+    and as `mismatch_…` how far the engines' logprobs were from the policy's own before its first step.
+    """
+    updates: list[PolicyUpdate] = await _update(group, batch, per_token, timeout_s)
+    metrics = _mean_metrics(batch, [update.steps for update in updates], policy_metrics)
+    old_R = per_token.get("old_logprobs")
+    trainer_R = batch.gather([update.logprobs for update in updates]) if old_R is None else batch.select(old_R)
+    mismatch = mismatch_metrics(trainer_R, batch.select(per_token["rollout_logprobs"]))
+    return metrics | {f"mismatch_{name}": value for name, value in mismatch.items()}
+
+
+async def update_critic(
+    group: WorkerGroup, batch: TrainBatch, per_token: PerToken, timeout_s: float
+) -> dict[str, float]:
+    """One optimizer step of the critic per mini-batch; `per_token` (R) as in `CriticWorker.update`.
+
+    Returns as `update_policy`, without the mismatch.
+    """
+    return _mean_metrics(batch, await _update(group, batch, per_token, timeout_s), value_metrics)
+
+
+async def _update(group: WorkerGroup, batch: TrainBatch, per_token: PerToken, timeout_s: float) -> list:
+    return await group.scatter("update", batch.for_ranks(per_token), timeout_s=timeout_s, to="take an optimizer step")
+
+
+def _mean_metrics(
+    batch: TrainBatch, ranks: Sequence[Sequence[StepReport]], metrics_of: Callable[[Sums], dict[str, float]]
+) -> dict[str, float]:
+    """Metrics of each optimizer step, from the sums of all ranks, averaged over the steps."""
+    steps = []
+    for reports in zip(*ranks, strict=True):
+        sums: Sums = {}
+        for report in reports:
+            sums = add_sums(sums, report.sums)
+        steps.append(metrics_of(sums) | {"grad_norm": reports[0].grad_norm, "lr": reports[0].lr})
+    means = {name: fmean(step[name] for step in steps) for name in steps[0]}
+    return means | {"micro_batches": batch.micro_batches, "packing": batch.packing}
+
+
+def drop_zero_advantage(
+    mini_batches: Sequence[Sequence[int]], advantages: Sequence[Tensor], ranks: int
+) -> list[Sequence[int]]:
+    """Each mini-batch without the trajectories whose advantages are all 0, unless fewer than `ranks` would be left."""
+    result = []
+    for members in mini_batches:
+        kept = [index for index in members if advantages[index].any()]
+        result.append(kept if len(kept) >= ranks else members)
+    return result
+
+
+def shuffle_rewards(rewards: Sequence[float], labels: Sequence[Hashable], seed: int) -> list[float]:
+    """Rewards in random order within each label (across groups), so that they say nothing about their trajectory."""
     rng = random.Random(f"rewards/{seed}")
-    owners: dict[Hashable, list[int]] = {}
-    for number, stratum in enumerate(strata):
-        owners.setdefault(stratum, []).append(number)
-    found = list(rewards)
-    for own in owners.values():
-        for number, other in zip(own, rng.sample(own, len(own)), strict=True):
-            found[number] = rewards[other]
-    return found
+    by_label: dict[Hashable, list[int]] = {}
+    for index, label in enumerate(labels):
+        by_label.setdefault(label, []).append(index)
+    result = list(rewards)
+    for indices in by_label.values():
+        for index, source in zip(indices, rng.sample(indices, len(indices)), strict=True):
+            result[index] = rewards[source]
+    return result

@@ -1,11 +1,12 @@
-"""The policy's rank: scores responses, takes optimizer steps, hands its weights to the engines and to disk.
+"""The ranks of policy and reference: score responses, train the policy, hand its weights to the engines and to disk.
 
-Legend: R response tokens of one micro-batch.
+Legend: R response tokens of one micro-batch, R_k those of this rank's whole batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -20,21 +21,19 @@ from azr.cluster.weight_buckets import SharedMemoryBucketWriter
 from azr.cluster.weight_sync import Receiver, WeightUpdate, send_buckets
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.hashed_files import HashedFile, hash_file
+from azr.train.model_worker import ModelWorker, StepReport
 from azr.train.shards import TensorSpec, write_model
-from azr.train.worker import RoleWorker, StepReport
-from azr.train.zero3 import gathered, take_part, whole_shape
+from azr.train.train_batch import PerToken, RankBatch
+from azr.train.zero3 import drain, iter_full_params, whole_shape
 
 
-class PolicyScorer(RoleWorker):
+class PolicyScorer(ModelWorker):
     """What policy and reference share: both score responses."""
 
-    def logprobs(self, batches: Sequence[PackedBatch]) -> list[Tensor]:
-        """Per micro-batch (R, 2) in float32: log-probability of each response token at the rollout temperature, and
-        entropy of its distribution. Collective: every rank brings as many micro-batches, fillers included."""
-        return self._score(batches, lambda batch: torch.stack(self._forward(batch), dim=-1))
-
-    def _forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-        return self.engine(*batch.stream, batch.target_R, self.config.rollout.temperature)
+    def logprobs(self, batch: RankBatch) -> Tensor:
+        """Float32 (R_k): log-probability of each response token at the rollout temperature, natural log. Collective."""
+        temperature = self.config.rollout.temperature
+        return self._score(batch, lambda micro: self.engine(micro, temperature, with_entropy=False)[0])
 
     def _load(self, lr: float | None) -> None:
         train = self.config.train
@@ -46,6 +45,22 @@ class PolicyScorer(RoleWorker):
         self.engine = self._make_engine(load, self.config.model.path, lr)
 
 
+class ReferenceWorker(PolicyScorer):
+    """One rank of the frozen policy that the KL is measured against; it has no optimizer."""
+
+    def build(self) -> None:
+        self._load(lr=None)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyUpdate:
+    """The policy's optimizer steps on one batch, as one rank saw them."""
+
+    steps: list[StepReport]
+    logprobs: Tensor
+    """Float32 (R_k): of each response token when its loss was computed, before the step of its mini-batch."""
+
+
 class PolicyWorker(PolicyScorer):
     """One rank of the policy."""
 
@@ -53,27 +68,22 @@ class PolicyWorker(PolicyScorer):
         self._load(self.config.train.policy_lr)
         self._writer: SharedMemoryBucketWriter | None = None
 
-    def update(self, batches: Sequence[PackedBatch], normalizer: float) -> StepReport:
-        """One optimizer step over all micro-batches of all ranks; they must carry advantages.
+    def update(self, batch: RankBatch, per_token: PerToken) -> PolicyUpdate:
+        """One optimizer step per mini-batch. Collective.
 
-        `normalizer` divides the summed loss: the response tokens of the whole step. Collective, as `logprobs`.
+        `per_token` holds `rollout_logprobs` and `advantages`, and where they apply `old_logprobs`,
+        `reference_logprobs` and `loss_weights`; see `azr.algorithms.losses.policy_loss`.
         """
-        return self._step(batches, partial(self._loss, normalizer=normalizer))
+        before: list[Tensor] = []
 
-    def _loss(self, batch: PackedBatch, normalizer: float) -> tuple[Tensor, Sums, Tensor]:
-        assert batch.advantages_R is not None
-        logprobs_R, entropy_R = self._forward(batch)
-        loss, sums = policy_loss(
-            logprobs_R,
-            entropy_R,
-            advantages_R=batch.advantages_R,
-            behaviour_logprobs_R=batch.behaviour_logprobs_R,
-            old_logprobs_R=batch.old_logprobs_R,
-            reference_logprobs_R=batch.reference_logprobs_R,
-            normalizer=normalizer,
-            config=self.config.algorithm,
-        )
-        return loss, sums, logprobs_R
+        def loss_fn(micro: PackedBatch, columns: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
+            logprobs_R, entropy_R = self.engine(micro, self.config.rollout.temperature)
+            before.append(logprobs_R.detach().cpu())
+            arrays = {f"{name}_R": values_R for name, values_R in columns.items()}
+            return policy_loss(logprobs_R, entropy_R, **arrays, normalizer=normalizer, config=self.config.algorithm)
+
+        steps = self._take_steps(batch, per_token, loss_fn)
+        return PolicyUpdate(steps, torch.cat(before))
 
     def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> WeightUpdate | None:
         """Send the current weights to engines that are ready for them, see `azr.cluster.weight_sync`. Collective.
@@ -81,14 +91,14 @@ class PolicyWorker(PolicyScorer):
         Rank 0 returns what it sent. Tensors have Hugging Face names; a tied head is sent as well,
         because an engine may hold it apart. Raises as `send_buckets`; the policy stays usable then.
         """
-        weights = gathered(list(self._named()), WEIGHT_BUCKET_BYTES, self.dtype)
+        weights = iter_full_params(list(self._named()), WEIGHT_BUCKET_BYTES, self.dtype)
         try:
             if self.rank != 0:
                 return None
             self._writer = self._writer or SharedMemoryBucketWriter(WEIGHT_BUCKET_BYTES)
             return send_buckets(self._writer.pack(version, weights), self._writer, receivers, timeout_s)
         finally:
-            take_part(weights)  # every rank gathers everything, also when an engine failed half-way
+            drain(weights)  # every rank gathers everything, also when an engine failed half-way
 
     def save_hf(self, folder: str) -> list[HashedFile]:
         """Writes a Hugging Face folder: safetensors in the compute type, config and tokenizer. Collective.
@@ -97,13 +107,13 @@ class PolicyWorker(PolicyScorer):
         """
         # By name, which is safetensors' own order.
         named = sorted(self._named(tied=False), key=lambda pair: pair[0])
-        weights = gathered(named, WEIGHT_BUCKET_BYTES, self.dtype)
+        weights = iter_full_params(named, WEIGHT_BUCKET_BYTES, self.dtype)
 
         def write() -> list[HashedFile]:
             try:
                 return self._write_hf(Path(folder), named, weights) if self.rank == 0 else []
             finally:
-                take_part(weights)
+                drain(weights)
 
         return self._write_together(write, folder)
 

@@ -17,7 +17,7 @@ from ray.exceptions import RayActorError
 from azr.cluster.supervisor import SENTENCES, kill_and_wait, unwrap_ray_error
 from azr.config import Config
 from azr.hardware import KERNEL_CACHES, Device
-from azr.train.worker import RoleWorker
+from azr.train.model_worker import ModelWorker
 
 ACTOR_DEATH_GRACE_S = 10.0
 """A rank's peers may notice its death, as a broken connection, this much earlier than Ray does."""
@@ -42,7 +42,7 @@ class WorkerGroup:
     async def start(
         cls,
         role: str,
-        worker: type[RoleWorker],
+        worker: type[ModelWorker],
         options: Sequence[Mapping[str, object]],
         config: Config,
         device: Device,
@@ -62,8 +62,8 @@ class WorkerGroup:
         group = cls(role, tuple(actors))
         limit = config.timeout.start_s
         try:
-            (address,) = await group._wait({0: actors[0].host_store.remote()}, limit, "start")
-            await group.call("join", address, timeout_s=limit, to="find each other")
+            (address,) = await group._wait({0: actors[0].create_store.remote()}, limit, "start")
+            await group.call("init_process_group", address, timeout_s=limit, to="find each other")
             await group.call("build", timeout_s=limit, to="initialise")
         except BaseException:
             await group.shutdown()

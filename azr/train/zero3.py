@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO-3 behind few words: make an engine, step it, gather its parameters.
+"""DeepSpeed ZeRO-3 in a few functions: make an engine, step it, gather its parameters.
 
 Parameters, gradients and optimiser state are partitioned over the ranks. The loss is a sum over tokens divided by one
 number that is the same on all ranks, so gradients must be added over ranks, while DeepSpeed takes their mean:
@@ -26,14 +26,14 @@ def load_partitioned(load: Callable[[], nn.Module], train: TrainConfig, device: 
     from transformers.integrations import HfDeepSpeedConfig
 
     _import_deepspeed()
-    zero = HfDeepSpeedConfig(engine_config(train, device))  # transformers looks for a living one while it loads
+    zero = HfDeepSpeedConfig(engine_config(train, device))  # transformers looks for an instance while it loads
     model = load()
     del zero
     return model
 
 
 def engine_config(train: TrainConfig, device: torch.device) -> dict[str, Any]:
-    """The DeepSpeed configuration of every role."""
+    """The DeepSpeed configuration of policy, critic and reference."""
     zero: dict[str, Any] = {
         "stage": 3,
         # Nothing is exempt from partitioning, however small.
@@ -59,7 +59,7 @@ def engine_config(train: TrainConfig, device: torch.device) -> dict[str, Any]:
 
 
 def make_engine(model: nn.Module, train: TrainConfig, device: torch.device, lr: float | None) -> Any:
-    """The model's DeepSpeed engine: with AdamW and the schedule of `rate_share`, or for inference when `lr` is None."""
+    """The model's DeepSpeed engine: with AdamW and the schedule of `lr_lambda`, or for inference when `lr` is None."""
     deepspeed = _import_deepspeed()
     if lr is None:
         return deepspeed.initialize(model=model, config=engine_config(train, device))[0]
@@ -73,13 +73,13 @@ def make_engine(model: nn.Module, train: TrainConfig, device: torch.device, lr: 
     return deepspeed.initialize(
         model=model,
         optimizer=optimizer,
-        lr_scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, partial(rate_share, train=train)),
+        lr_scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, partial(lr_lambda, train=train)),
         config=engine_config(train, device),
     )[0]
 
 
-def rate_share(step: int, train: TrainConfig) -> float:
-    """What part of the learning rate the optimizer step of this number takes, from 0 on."""
+def lr_lambda(step: int, train: TrainConfig) -> float:
+    """Factor of the learning rate in optimizer step `step`, which counts from 0: linear warm-up, then linear decay."""
     if step < train.warmup_steps:
         return (step + 1) / train.warmup_steps
     if not train.decay_steps:
@@ -93,7 +93,7 @@ def backward(engine: Any, loss: torch.Tensor, *, last: bool) -> None:
     engine.backward(loss * dist.get_world_size(), scale_wrt_gas=False)
 
 
-def gathered(
+def iter_full_params(
     named: Sequence[tuple[str, nn.Parameter]], bucket_bytes: int, dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Whole parameters one by one, in order, with about `bucket_bytes` of them gathered at a time.
@@ -108,13 +108,13 @@ def gathered(
                 yield name, parameter.detach().to(dtype)
 
 
-def take_part(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
-    """Consume what `gathered` yields on a rank that has no use for it but must take part in the gathering."""
+def drain(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+    """Consume `iter_full_params` on a rank that has no use for the weights but must take part in gathering them."""
     for _ in weights:
         pass
 
 
-def held_elements(model: nn.Module) -> tuple[int, int]:
+def local_numel(model: nn.Module) -> tuple[int, int]:
     """Parameter elements in this rank's memory now, padding included, and elements of the whole model."""
     parameters: list[Any] = list(model.parameters())
     here = sum(p.ds_tensor.numel() + p.numel() for p in parameters)

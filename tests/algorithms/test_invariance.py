@@ -11,48 +11,43 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from azr.algorithms.losses import Sums, add_sums, policy_loss, value_loss
-from azr.algorithms.packing import PackedBatch, pack, plan_micro_batches
+from azr.algorithms.packing import pack, plan_micro_batches
 from azr.config import GAE, AlgorithmConfig
 
 from .tiny import completions, score, tiny_critic, tiny_policy
 
 COUNT = 13
-CONFIG = AlgorithmConfig(
-    estimator=GAE(), clip_low=0.1, clip_high=0.15, dual_clip=2.0, kl_coef=0.1, entropy_coef=0.01, value_clip=0.1
-)
-MADE = completions(COUNT, seed=3)
-LENGTHS = [len(c.prompt_ids) + len(c.response_ids) for c in MADE]
-TOKENS = sum(len(c.response_ids) for c in MADE)
+CONFIG = AlgorithmConfig(estimator=GAE(), clip_low=0.1, clip_high=0.15, kl_coef=0.1, entropy_coef=0.01)
+SAMPLES = completions(COUNT, seed=3)
+LENGTHS = [len(c.prompt_ids) + len(c.response_ids) for c in SAMPLES]
+TOKENS = sum(len(c.response_ids) for c in SAMPLES)
 Result = tuple[torch.Tensor, torch.Tensor, Sums]
 
 
-def columns() -> dict[str, torch.Tensor]:
+def columns() -> dict[str, tuple[torch.Tensor, ...]]:
+    """What the losses need of each token, by name and sample."""
     generator = torch.Generator().manual_seed(0)
     noise = {
         name: torch.randn(TOKENS, generator=generator, dtype=torch.float64)
-        for name in ("advantages", "returns", "values", "old_logprobs", "reference_logprobs")
+        for name in ("advantages_R", "returns_R", "old_values_R", "old_logprobs_R", "reference_logprobs_R")
     }
-    for name in ("old_logprobs", "reference_logprobs"):
+    for name in ("old_logprobs_R", "reference_logprobs_R"):
         noise[name] = -4.0 + 0.5 * noise[name]
-    return noise
+    noise["loss_weights_R"] = 0.5 + torch.rand(TOKENS, generator=generator, dtype=torch.float64)
+    noise["rollout_logprobs_R"] = torch.tensor([x for c in SAMPLES for x in c.logprobs], dtype=torch.float64)
+    return {name: column.split([len(c.response_ids) for c in SAMPLES]) for name, column in noise.items()}
 
 
-def micro_losses(batch: PackedBatch, policy: torch.nn.Module, critic: torch.nn.Module) -> tuple[torch.Tensor, Sums]:
+def micro_losses(indices: list[int], policy: torch.nn.Module, critic: torch.nn.Module) -> tuple[torch.Tensor, Sums]:
+    batch = pack([SAMPLES[i] for i in indices])
+    arrays = {
+        name: torch.cat([pieces[i] for i in indices]) if indices else pieces[0][:0]
+        for name, pieces in columns().items()
+    }
+    critic_columns = {name: arrays.pop(name) for name in ("old_values_R", "returns_R")}
     logprobs, entropy = score(policy, batch, temperature=0.9)
-    first, sums = policy_loss(
-        logprobs,
-        entropy,
-        advantages_R=batch.advantages_R,
-        behaviour_logprobs_R=batch.behaviour_logprobs_R,
-        old_logprobs_R=batch.old_logprobs_R,
-        reference_logprobs_R=batch.reference_logprobs_R,
-        normalizer=TOKENS,
-        config=CONFIG,
-    )
-    values = critic(*batch.stream)
-    second, more = value_loss(
-        values, old_values_R=batch.values_R, returns_R=batch.returns_R, normalizer=TOKENS, config=CONFIG
-    )
+    first, sums = policy_loss(logprobs, entropy, **arrays, normalizer=TOKENS, config=CONFIG)
+    second, more = value_loss(critic(batch), **critic_columns, normalizer=TOKENS)
     return first + second, sums | {f"critic_{name}": value for name, value in more.items()}
 
 
@@ -61,7 +56,7 @@ def accumulate(micro_batches: list[list[int]]) -> Result:
     policy, critic = tiny_policy(), tiny_critic()
     total, sums = torch.zeros((), dtype=torch.float64), {}
     for indices in micro_batches:
-        loss, more = micro_losses(pack(MADE, indices, columns()), policy, critic)
+        loss, more = micro_losses(indices, policy, critic)
         loss.backward()
         total, sums = total + loss.detach(), add_sums(sums, more)
     return total, torch.cat([p.grad.flatten() for m in (policy, critic) for p in m.parameters()]), sums
@@ -102,7 +97,7 @@ def test_any_micro_batch_split_and_any_order(whole: Result, seed: int) -> None:
     same(accumulate(parts), whole)
 
 
-def test_one_sample_at_a_time_and_fillers(whole: Result) -> None:
+def test_one_sample_at_a_time_and_dummy_batches(whole: Result) -> None:
     same(accumulate([[], *([i] for i in range(COUNT)), []]), whole)
 
 

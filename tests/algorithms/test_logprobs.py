@@ -75,6 +75,15 @@ def test_never_more_logits_than_a_chunk() -> None:
     assert largest == HIDDEN  # the transposed weight; no logits beyond 4 rows
 
 
+def test_the_entropy_is_left_out_where_it_is_not_wanted() -> None:
+    hidden, weight, target = inputs(torch.float64)
+    both, _ = token_logprobs(hidden, weight, target, temperature=0.8, chunk=5)
+    alone, entropy = token_logprobs(hidden, weight, target, temperature=0.8, chunk=5, with_entropy=False)
+    assert entropy is None and torch.equal(alone, both)
+    grads = [torch.autograd.grad(logprobs.sum(), (hidden, weight)) for logprobs in (both, alone)]
+    assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
+
+
 def test_no_tokens_give_zero_gradients_not_none() -> None:
     hidden, weight, target = inputs(torch.float64)
     logprobs, _ = token_logprobs(hidden[:0], weight, target[:0], temperature=1.0, chunk=5)

@@ -5,10 +5,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from azr.algorithms.packing import pack, plan_micro_batches, share_prompts, split_updates, stream_length, unpack
+from azr.algorithms.packing import (
+    group_by_prompt,
+    make_micro_batches,
+    pack,
+    packed_length,
+    plan_micro_batches,
+    split_mini_batches,
+)
+from azr.errors import UserError
 from azr.records import Completion, FinishReason
 
-from .tiny import completions
+from .tiny import completions, groups
 
 
 def completion(prompt: tuple[int, ...], response: tuple[int, ...]) -> Completion:
@@ -22,72 +30,59 @@ def completion(prompt: tuple[int, ...], response: tuple[int, ...]) -> Completion
 
 
 def test_a_stream_by_hand() -> None:
-    two = [completion((7, 8), (1, 2)), completion((9,), (3,))]
-    batch = pack(two, [1, 0], {"advantages": torch.tensor([10.0, 20.0, 30.0])})
-    assert batch.indices == (1, 0)
+    batch = pack([completion((9,), (3,)), completion((7, 8), (1, 2))])
     assert batch.token_ids_T.tolist() == [9, 3, 7, 8, 1, 2]
     assert batch.position_ids_T.tolist() == [0, 1, 0, 1, 2, 3]
     assert batch.cu_seqlens.tolist() == [0, 2, 6] and batch.cu_seqlens.dtype == torch.int32
-    assert batch.predict_R.tolist() == [0, 3, 4]
+    assert batch.logit_pos_R.tolist() == [0, 3, 4]
     assert batch.target_R.tolist() == [3, 1, 2]
-    assert batch.behaviour_logprobs_R.tolist() == [-3.0, -1.0, -2.0]
-    assert batch.advantages_R is not None and batch.advantages_R.tolist() == [30.0, 10.0, 20.0]
-    assert batch.values_R is None
 
 
 def test_a_shared_prompt_is_in_the_stream_once() -> None:
-    made = [completion((7, 8), (1, 2)), completion((9,), (3,)), completion((7, 8), (4,)), completion((7, 8), ())]
-    batch = pack(made, [0, 1, 2, 3])
+    batch = pack([completion((7, 8), (1, 2)), completion((9,), (3,)), completion((7, 8), (4,)), completion((7, 8), ())])
     assert batch.token_ids_T.tolist() == [7, 8, 1, 2, 9, 3, 4]
     assert batch.position_ids_T.tolist() == [0, 1, 2, 3, 0, 1, 2]
-    assert batch.layout_E.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 6, 0, 1]
+    assert batch.unshared_index_E.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 6, 0, 1]
     assert batch.cu_seqlens.tolist() == [0, 4, 6, 9, 11]
-    assert batch.predict_R.tolist() == [1, 2, 4, 1] and batch.target_R.tolist() == [1, 2, 3, 4]
+    assert batch.logit_pos_R.tolist() == [1, 2, 4, 1] and batch.target_R.tolist() == [1, 2, 3, 4]
 
 
-def test_bundles_hold_one_prompt_and_no_more_than_a_micro_batch() -> None:
-    made = [completion((7, 8), (1, 2)), completion((9,), (3,)), completion((7, 8), (4,)), completion((7, 8), (5, 6))]
-    assert share_prompts(made, 100) == [[0, 2, 3], [1]]
-    assert share_prompts(made, 5) == [[0, 2], [1], [3]]
-    assert share_prompts(made, 1) == [[0], [1], [2], [3]]
-    assert stream_length(made) == 9
+def test_prompt_groups_hold_one_prompt_and_no_more_than_a_micro_batch() -> None:
+    samples = [completion((7, 8), (1, 2)), completion((9,), (3,)), completion((7, 8), (4,)), completion((7, 8), (5, 6))]
+    assert group_by_prompt(samples, 100) == [[0, 2, 3], [1]]
+    assert group_by_prompt(samples, 5) == [[0, 2], [1], [3]]
+    assert group_by_prompt(samples, 1) == [[0], [1], [2], [3]]
+    assert packed_length(samples) == 9
+
+
+def test_prompts_stay_together_unless_there_are_fewer_of_them_than_ranks() -> None:
+    samples = groups(4, 3)
+    plan = make_micro_batches(samples, 2, 60)
+    for prompt in range(4):
+        members = {3 * prompt, 3 * prompt + 1, 3 * prompt + 2}
+        assert any(members <= set(micro) for rank in plan for micro in rank)
+    alone = make_micro_batches(samples[:3], 2, 1000)
+    assert sorted(i for rank in alone for micro in rank for i in micro) == [0, 1, 2]
 
 
 def test_a_target_is_the_token_after_its_position_in_the_same_sample() -> None:
-    batch = pack(completions(20), range(20))
-    assert torch.equal(batch.token_ids_T[batch.predict_R + 1], batch.target_R)
-    assert torch.equal(batch.position_ids_T[batch.predict_R + 1], batch.position_ids_T[batch.predict_R] + 1)
+    batch = pack(completions(20))
+    assert torch.equal(batch.token_ids_T[batch.logit_pos_R + 1], batch.target_R)
+    assert torch.equal(batch.position_ids_T[batch.logit_pos_R + 1], batch.position_ids_T[batch.logit_pos_R] + 1)
 
 
 def test_an_empty_response_and_a_batch_of_no_samples_have_no_numbers() -> None:
-    batch = pack([completion((7, 8), ()), completion((9,), (3,))], [0, 1])
-    assert batch.cu_seqlens.tolist() == [0, 2, 4] and batch.predict_R.tolist() == [2]
-    filler = pack([completion((9,), (3,))], [], {"values": torch.ones(1)})
-    assert filler.cu_seqlens.tolist() == [0, 1] and len(filler.token_ids_T) == 1 and len(filler.predict_R) == 0
-    assert filler.values_R is not None and len(filler.values_R) == 0
-
-
-def test_columns_are_checked() -> None:
-    with pytest.raises(ValueError, match="Unknown column 'advantage'"):
-        pack([completion((9,), (3,))], [0], {"advantage": torch.ones(1)})
-    with pytest.raises(ValueError, match=r"'values' has shape \(2,\); it must be \(1,\)"):
-        pack([completion((9,), (3,))], [0], {"values": torch.ones(2)})
-
-
-def test_unpack_undoes_pack() -> None:
-    made = completions(9)
-    lengths = [len(c.response_ids) for c in made]
-    column = torch.arange(float(sum(lengths)))
-    parts = [[8, 0], [], [3, 1, 2], [7, 4, 6, 5]]
-    outputs = [pack(made, part, {"values": column}).values_R for part in parts]
-    assert torch.equal(unpack(parts, outputs, lengths), column)
+    batch = pack([completion((7, 8), ()), completion((9,), (3,))])
+    assert batch.cu_seqlens.tolist() == [0, 2, 4] and batch.logit_pos_R.tolist() == [2]
+    dummy = pack([])
+    assert dummy.cu_seqlens.tolist() == [0, 1] and len(dummy.token_ids_T) == 1 and len(dummy.logit_pos_R) == 0
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=60), st.integers(1, 5), st.integers(100, 300))
 def test_every_plan_keeps_its_promises(lengths: list[int], ranks: int, budget: int) -> None:
     if len(lengths) < ranks:
-        with pytest.raises(ValueError, match="cannot feed"):
+        with pytest.raises(UserError, match="cannot feed"):
             plan_micro_batches(lengths, ranks, budget)
         return
     plan = plan_micro_batches(lengths, ranks, budget)
@@ -114,26 +109,32 @@ def test_ranks_get_like_totals() -> None:
     assert max(totals) / min(totals) < 1.005
 
 
-def test_a_filler_appears_only_when_forced() -> None:
+def test_a_dummy_batch_appears_only_when_forced() -> None:
     plan = plan_micro_batches([100, 100, 100], 2, 100)
     assert sorted(len(micro) for rank in plan for micro in rank) == [0, 1, 1, 1]
 
 
+def test_large_samples_need_no_search() -> None:
+    """Each fills more than half of a micro-batch, which a search from the mean load would try one count at a time."""
+    plan = plan_micro_batches([51] * 20_000, 2, 100)
+    assert [[len(micro) for micro in rank] for rank in plan] == [[1] * 10_000] * 2
+
+
 def test_a_sample_over_the_budget_is_refused() -> None:
-    with pytest.raises(ValueError, match="A sample of 101 tokens exceeds"):
+    with pytest.raises(UserError, match="A sample of 101 tokens exceeds"):
         plan_micro_batches([5, 101], 1, 100)
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=50), st.integers(1, 6), st.integers(0, 3))
-def test_updates_are_stratified_and_drop_nothing(strata: list[str], parts: int, seed: int) -> None:
-    if parts > len(strata):
-        with pytest.raises(ValueError, match="cannot be split"):
-            split_updates(strata, parts, seed)
+def test_mini_batches_are_alike_in_composition_and_drop_nothing(labels: list[str], count: int, seed: int) -> None:
+    if count > len(labels):
+        with pytest.raises(UserError, match="cannot be split"):
+            split_mini_batches(labels, count, seed)
         return
-    split = split_updates(strata, parts, seed)
-    assert sorted(i for part in split for i in part) == list(range(len(strata)))
-    for stratum in [*"abc", *strata]:
-        shares = [sum(strata[i] == stratum for i in part) for part in split]
+    split = split_mini_batches(labels, count, seed)
+    assert sorted(i for part in split for i in part) == list(range(len(labels)))
+    for label in [*"abc", *labels]:
+        shares = [sum(labels[i] == label for i in part) for part in split]
         assert max(shares) - min(shares) <= 1
     assert max(map(len, split)) - min(map(len, split)) <= 1
-    assert split == split_updates(strata, parts, seed)
+    assert split == split_mini_batches(labels, count, seed)

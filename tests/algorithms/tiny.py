@@ -60,10 +60,10 @@ def tiny_critic(seed: int = 0) -> CriticModel:
 
 def completions(count: int, seed: int = 0) -> list[Completion]:
     rng = random.Random(seed)
-    made = []
+    samples = []
     for _ in range(count):
         response = rng.randint(1, 12)
-        made.append(
+        samples.append(
             Completion(
                 prompt_ids=tuple(rng.randrange(VOCAB) for _ in range(rng.randint(1, 9))),
                 response_ids=tuple(rng.randrange(VOCAB) for _ in range(response)),
@@ -72,17 +72,17 @@ def completions(count: int, seed: int = 0) -> list[Completion]:
                 weight_version=0,
             )
         )
-    return made
+    return samples
 
 
 def groups(count: int, size: int) -> list[Completion]:
     """Several responses to each of several prompts."""
     return [
-        replace(response, prompt_ids=owner.prompt_ids)
-        for number, owner in enumerate(completions(count, seed=1))
-        for response in completions(size, seed=10 + number)
+        replace(response, prompt_ids=first.prompt_ids)
+        for index, first in enumerate(completions(count, seed=1))
+        for response in completions(size, seed=10 + index)
     ]
 
 
 def score(model: PolicyModel, batch: PackedBatch, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-    return model(*batch.stream, batch.target_R, temperature)
+    return model(batch, temperature)

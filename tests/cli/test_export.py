@@ -23,11 +23,11 @@ from azr.config import Config, ModelConfig, RolloutConfig, RunConfig
 from azr.records import Completion, FinishReason
 from azr.rollout.engine import RolloutEngine
 from azr.runs.run_dir import RunDirectory
-from azr.train import dispatch
+from azr.train.learner import score, update_policy
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from tests.test_cli import HEAVY
-from tests.train.conftest import STEP_S, make_config
+from tests.train.conftest import STEP_S, make_config, one_step, rollout_logprobs
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "data" / "azr_14m_base"
@@ -280,7 +280,8 @@ async def trained(ray_cluster: None, tiny_model_path: Path) -> AsyncIterator[Wor
     generator = torch.Generator().manual_seed(1)
     names = ("advantages", "old_logprobs", "reference_logprobs")
     columns = {name: torch.randn(160, generator=generator) for name in names}
-    await dispatch.update_policy(group, samples, columns, config.train)
+    columns["rollout_logprobs"] = rollout_logprobs(samples)
+    await update_policy(group, one_step(samples, group, config), columns, STEP_S)
     yield group
     await group.shutdown()
 
@@ -305,7 +306,7 @@ async def test_trainer_transformers_and_vllm_agree(trained: WorkerGroup, tmp_pat
     sampled = torch.tensor([x for sample in samples for x in sample.logprobs])
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
     plain = torch.cat([response_logprobs(model, sample, temperature) for sample in samples])
-    by_trainer = (await dispatch.logprobs(trained, samples, config.train)).logprobs
+    by_trainer = await score(trained, "logprobs", one_step(samples, trained, config), STEP_S)
     before = AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32).eval()
     assert len(plain) > 100
     torch.testing.assert_close(plain, by_trainer, atol=1e-5, rtol=1e-5)

@@ -93,7 +93,7 @@ def test_engine_and_trainer_agree_after_every_push(metrics):
     for step in metrics:
         assert 0 < step["policy/mismatch_mean"] < 0.02
         assert step["policy/mismatch_mean"] <= step["policy/mismatch_p99"]
-        assert 0 <= step["policy/mismatch_outside"] < 0.05
+        assert 0 <= step["policy/mismatch_frac_outside"] < 0.05
 
 
 def test_the_policy_leaves_its_reference(metrics):

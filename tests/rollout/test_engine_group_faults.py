@@ -25,9 +25,10 @@ from azr.config import Config, ModelConfig, RolloutConfig, TrainConfig
 from azr.records import Completion
 from azr.rollout import engine_group
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
-from azr.train import dispatch
+from azr.train.learner import score, update_policy
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
+from tests.train.conftest import one_step, rollout_logprobs
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MODEL = Path(__file__).parents[2] / "data" / "azr_14m_base"
@@ -52,8 +53,11 @@ class Parts:
         """Move the policy far enough to tell its weights from those on disk."""
         completions = [c for answer in await asyncio.gather(*self.ask(4)) for c in answer]
         tokens = sum(len(c.response_ids) for c in completions)
-        columns = {"advantages": torch.randn(tokens, generator=torch.Generator().manual_seed(self.version))}
-        await dispatch.update_policy(self.policy, completions, columns, CONFIG)
+        columns = {
+            "rollout_logprobs": rollout_logprobs(completions),
+            "advantages": torch.randn(tokens, generator=torch.Generator().manual_seed(self.version)),
+        }
+        await update_policy(self.policy, one_step(completions, self.policy, CONFIG), columns, CONFIG.timeout.train_s)
 
     async def push(self) -> PushReport:
         self.version += 1
@@ -69,9 +73,9 @@ class Parts:
         for actor in self.engines.actors:
             answer = await actor.generate.remote(list(range(30, 60)), n=4, max_tokens=16, temperature=1.0)
             assert {c.weight_version for c in answer} == {self.version} == {await actor.ping.remote()}
-            scores = await dispatch.logprobs(self.policy, answer, CONFIG)
-            sampled = torch.tensor([x for c in answer for x in c.logprobs])
-            assert float((scores.logprobs - sampled).abs().mean()) < 1e-3
+            batch = one_step(answer, self.policy, CONFIG)
+            scores = await score(self.policy, "logprobs", batch, CONFIG.timeout.train_s)
+            assert float((scores - rollout_logprobs(answer)).abs().mean()) < 1e-3
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -1,11 +1,12 @@
-"""Role groups of real Ray actors around the tiny model. Starting a process takes long, so groups pass them on."""
+"""Worker groups of real Ray actors around the tiny model. Starting a process takes long, so groups pass them on."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,13 @@ import torch
 
 from azr.config import AlgorithmConfig, Config, ModelConfig, RolloutConfig, TimeoutConfig, TrainConfig
 from azr.records import Completion, FinishReason
-from azr.train.worker import RoleWorker
+from azr.train.model_worker import ModelWorker
+from azr.train.train_batch import TrainBatch
 from azr.train.worker_group import RankDied, WorkerGroup
 
 LR = 1e-3
 STEP_S = 120.0
-StartGroup = Callable[[str, type[RoleWorker], Config, int], Awaitable[WorkerGroup]]
+StartGroup = Callable[[str, type[ModelWorker], Config, int], Awaitable[WorkerGroup]]
 
 
 def make_config(path: Path, **train: object) -> Config:
@@ -42,6 +44,19 @@ def make_config(path: Path, **train: object) -> Config:
     )
 
 
+def with_micro_batches(config: Config, tokens: int) -> Config:
+    return replace(config, train=replace(config.train, tokens_per_micro_batch=tokens))
+
+
+def one_step(completions: Sequence[Completion], group: WorkerGroup, config: Config) -> TrainBatch:
+    """All completions in one mini-batch."""
+    return TrainBatch.build(completions, [range(len(completions))], group.size, config.train.tokens_per_micro_batch)
+
+
+def rollout_logprobs(completions: Sequence[Completion]) -> torch.Tensor:
+    return torch.tensor([x for c in completions for x in c.logprobs])
+
+
 @pytest.fixture(scope="session")
 def completions() -> list[Completion]:
     """Eleven samples of 4 to 40 tokens with random ids."""
@@ -61,18 +76,19 @@ def completions() -> list[Completion]:
 
 @pytest.fixture(scope="session")
 def columns(completions: list[Completion]) -> dict[str, torch.Tensor]:
-    """What a policy update needs beside the completions."""
+    """What a policy update needs beside the tokens."""
     tokens = sum(len(c.response_ids) for c in completions)
     generator = torch.Generator().manual_seed(5)
-    behaviour = torch.tensor([x for c in completions for x in c.logprobs])
+    rollout = rollout_logprobs(completions)
     return {
+        "rollout_logprobs": rollout,
         "advantages": torch.randn(tokens, generator=generator),
-        "old_logprobs": behaviour + 0.3 * torch.randn(tokens, generator=generator),
-        "reference_logprobs": behaviour + 0.3 * torch.randn(tokens, generator=generator),
+        "old_logprobs": rollout + 0.3 * torch.randn(tokens, generator=generator),
+        "reference_logprobs": rollout + 0.3 * torch.randn(tokens, generator=generator),
     }
 
 
-IdleGroups = defaultdict[tuple[type[RoleWorker], int], list[WorkerGroup]]
+IdleGroups = defaultdict[tuple[type[ModelWorker], int], list[WorkerGroup]]
 """By class and number of ranks."""
 
 
@@ -81,9 +97,9 @@ class Lease:
 
     def __init__(self, idle: IdleGroups) -> None:
         self._idle = idle
-        self._used: list[tuple[type[RoleWorker], WorkerGroup]] = []
+        self._used: list[tuple[type[ModelWorker], WorkerGroup]] = []
 
-    async def start(self, role: str, worker: type[RoleWorker], config: Config, ranks: int) -> WorkerGroup:
+    async def start(self, role: str, worker: type[ModelWorker], config: Config, ranks: int) -> WorkerGroup:
         idle = self._idle[worker, ranks]
         if idle:
             group = idle.pop()
@@ -104,7 +120,7 @@ class Lease:
             self._idle[worker, group.size].append(group)
 
 
-def _adopt(worker: RoleWorker, config: Config) -> None:
+def _adopt(worker: ModelWorker, config: Config) -> None:
     worker.config, worker.dtype = config, getattr(torch, config.train.dtype)
 
 

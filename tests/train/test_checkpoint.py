@@ -19,12 +19,12 @@ from torch import Tensor
 
 from azr.config import Config
 from azr.records import Completion, FinishReason
-from azr.train import dispatch
 from azr.train.critic import CriticWorker
+from azr.train.learner import update_critic, update_policy
 from azr.train.policy import PolicyWorker
 from azr.train.shards import ShardReader, shard_path
 from azr.train.worker_group import RankDied, WorkerGroup
-from tests.train.conftest import LR, STEP_S, StartGroup, make_config
+from tests.train.conftest import LR, STEP_S, StartGroup, make_config, one_step
 
 TOKENS = 24
 """Of each sample. A micro-batch holds just one, so that they are the same ones on one rank and on two."""
@@ -57,12 +57,13 @@ class Trained:
         generator = torch.Generator().manual_seed(11)
         shape = (sum(len(c.response_ids) for c in self.samples),)
         step, names = (
-            (dispatch.update_policy, ("advantages", "old_logprobs", "reference_logprobs"))
+            (update_policy, ("advantages", "old_logprobs", "reference_logprobs", "rollout_logprobs"))
             if self.group.role == "policy"
-            else (dispatch.update_critic, ("values", "returns"))
+            else (update_critic, ("old_values", "returns"))
         )
         columns = {name: torch.randn(shape, generator=generator) - 1 for name in names}
-        return [await step(self.group, self.samples, columns, self.config) for _ in range(times)]
+        batch = one_step(self.samples, self.group, self.config)
+        return [await step(self.group, batch, columns, STEP_S) for _ in range(times)]
 
     async def save(self, folder: Path) -> Path:
         folder.mkdir()

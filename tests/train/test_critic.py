@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,10 @@ import torch
 
 from azr.config import Config
 from azr.records import Completion
-from azr.train import dispatch
 from azr.train.critic import CriticWorker
+from azr.train.learner import score, update_critic
 from azr.train.worker_group import WorkerGroup
-from tests.train.conftest import STEP_S, StartGroup, make_config
+from tests.train.conftest import STEP_S, StartGroup, make_config, one_step, with_micro_batches
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +36,10 @@ def returns(completions: list[Completion]) -> torch.Tensor:
 async def test_values_do_not_depend_on_micro_batches(
     critic: WorkerGroup, completions: list[Completion], config: Config
 ) -> None:
-    small = await dispatch.values(critic, completions, config.train)
-    large = await dispatch.values(critic, completions, replace(config.train, tokens_per_micro_batch=1000))
+    small, large = [
+        await score(critic, "values", one_step(completions, critic, cut), STEP_S)
+        for cut in (config, with_micro_batches(config, 1000))
+    ]
     assert small.shape == (sum(len(c.response_ids) for c in completions),) and small.dtype == torch.float32
     assert small.std() > 0
     torch.testing.assert_close(small, large, atol=1e-5, rtol=1e-5)
@@ -48,13 +49,14 @@ async def test_a_step_does_not_depend_on_micro_batches(
     critic: WorkerGroup, completions: list[Completion], returns: torch.Tensor, config: Config, tmp_path: Path
 ) -> None:
     await critic.call("save_checkpoint", str(tmp_path), timeout_s=STEP_S)
-    columns = {"values": await dispatch.values(critic, completions, config.train), "returns": returns}
+    batch = one_step(completions, critic, config)
+    columns = {"old_values": await score(critic, "values", batch, STEP_S), "returns": returns}
     norms, values = [], []
     for tokens in (40, 1000):
         await critic.call("load_checkpoint", str(tmp_path), timeout_s=STEP_S)
-        train = replace(config.train, tokens_per_micro_batch=tokens)
-        norms.append((await dispatch.update_critic(critic, completions, columns, train))["grad_norm"])
-        values.append(await dispatch.values(critic, completions, config.train))
+        cut = one_step(completions, critic, with_micro_batches(config, tokens))
+        norms.append((await update_critic(critic, cut, columns, STEP_S))["grad_norm"])
+        values.append(await score(critic, "values", batch, STEP_S))
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
     torch.testing.assert_close(values[0], values[1], atol=1e-4, rtol=0)
 
@@ -62,8 +64,8 @@ async def test_a_step_does_not_depend_on_micro_batches(
 async def test_loss_falls(
     critic: WorkerGroup, completions: list[Completion], returns: torch.Tensor, config: Config
 ) -> None:
-    losses = []
+    losses, batch = [], one_step(completions, critic, config)
     for _ in range(8):
-        columns = {"values": await dispatch.values(critic, completions, config.train), "returns": returns}
-        losses.append((await dispatch.update_critic(critic, completions, columns, config.train))["loss"])
+        columns = {"old_values": await score(critic, "values", batch, STEP_S), "returns": returns}
+        losses.append((await update_critic(critic, batch, columns, STEP_S))["loss"])
     assert losses[-1] < 0.5 * losses[0]

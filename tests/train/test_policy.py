@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,13 @@ from azr.cluster.supervisor import SupervisedActor
 from azr.cluster.weight_sync import WeightSync
 from azr.config import Config
 from azr.records import Completion
-from azr.train import dispatch, policy
-from azr.train.policy import PolicyWorker
-from azr.train.reference import ReferenceWorker
+from azr.train import policy
+from azr.train.learner import score, update_policy
+from azr.train.policy import PolicyWorker, ReferenceWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import ADAM_BETA1
 from tests.cluster.receiving_engine import start_receiver
-from tests.train.conftest import LR, STEP_S, StartGroup, make_config
+from tests.train.conftest import LR, STEP_S, StartGroup, make_config, one_step, with_micro_batches
 
 
 class SmallBucketWorker(PolicyWorker):
@@ -64,10 +63,6 @@ def plain(tiny_model_path: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32).eval()
 
 
-def with_micro_batches(config: Config, tokens: int) -> Config:
-    return replace(config, train=replace(config.train, tokens_per_micro_batch=tokens))
-
-
 async def fresh(group: WorkerGroup, folder: Path) -> WorkerGroup:
     """The group as it was when it was first given to this function with this folder."""
     method = "load_checkpoint" if folder.exists() else "save_checkpoint"
@@ -105,7 +100,6 @@ def plain_steps(
         loss, _ = policy_loss(
             logprobs,
             entropy,
-            behaviour_logprobs_R=torch.tensor([x for c in completions for x in c.logprobs]),
             normalizer=len(logprobs),
             config=config.algorithm,
             **{f"{name}_R": column for name, column in columns.items()},
@@ -128,11 +122,10 @@ async def test_scores_equal_a_plain_forward(
     two: WorkerGroup, plain: PreTrainedModel, completions: list[Completion], config: Config, tokens_per_micro_batch: int
 ) -> None:
     config = with_micro_batches(config, tokens_per_micro_batch)
-    scores = await dispatch.logprobs(two, completions, config)
+    scores = await score(two, "logprobs", one_step(completions, two, config), STEP_S)
     with torch.no_grad():
-        logprobs, entropy = plain_scores(plain, completions, config.rollout.temperature)
-    torch.testing.assert_close(scores.logprobs, logprobs, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(scores.entropy, entropy, atol=1e-5, rtol=1e-5)
+        logprobs, _ = plain_scores(plain, completions, config.rollout.temperature)
+    torch.testing.assert_close(scores, logprobs, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("ranks", "tokens_per_micro_batch"), [(1, 1000), (1, 40), (2, 1000), (2, 40)])
@@ -151,9 +144,13 @@ async def test_updates_equal_plain_torch(
     group = await fresh(groups[ranks], tmp_path_factory.getbasetemp() / f"fresh_{ranks}")
     expected, norms = plain_steps(plain, completions, columns, config, steps=3)
     config = with_micro_batches(config, tokens_per_micro_batch)
-    steps = [await dispatch.update_policy(group, completions, columns, config) for _ in norms]
+    batch = one_step(completions, group, config)
+    steps = [await update_policy(group, batch, columns, STEP_S) for _ in norms]
     assert [step["lr"] for step in steps] == pytest.approx([5e-4, 1e-3, 1e-3])
     assert [step["grad_norm"] for step in steps] == pytest.approx(norms, rel=1e-5)
+    with torch.no_grad():
+        _, entropy = plain_scores(plain, completions, config.rollout.temperature)
+    assert steps[0]["entropy"] == pytest.approx(entropy.mean().item(), rel=1e-5)
     assert (steps[0]["micro_batches"] == 1) == (tokens_per_micro_batch == 1000)
     got = await weights_of(group, engine, config)
     for parameter, value in expected.items():
@@ -161,7 +158,7 @@ async def test_updates_equal_plain_torch(
         torch.testing.assert_close(got[parameter], value, atol=LR / 100, rtol=0)
 
 
-async def test_fillers_change_nothing(
+async def test_dummy_batches_change_nothing(
     groups: dict[int, WorkerGroup], completions: list[Completion], columns: dict[str, Tensor], config: Config
 ) -> None:
     """Three samples that each fill a micro-batch, on two ranks: one of the four micro-batches holds none."""
@@ -171,11 +168,10 @@ async def test_fillers_change_nothing(
     responses = [len(c.response_ids) for c in completions]
     picked = {n: torch.cat([column.split(responses)[i] for i in longest]) for n, column in columns.items()}
     config = with_micro_batches(config, max(lengths))
-    assert any(not batch.indices for rank in dispatch.split(chosen, 2, max(lengths)) for batch in rank)
-
-    scores = [await dispatch.logprobs(groups[ranks], chosen, config) for ranks in (1, 2)]
-    torch.testing.assert_close(scores[0].logprobs, scores[1].logprobs, atol=1e-4, rtol=0)
-    one, two = [await dispatch.update_policy(groups[ranks], chosen, picked, config) for ranks in (1, 2)]
+    batches = {ranks: one_step(chosen, groups[ranks], config) for ranks in (1, 2)}
+    scores = [await score(groups[ranks], "logprobs", batch, STEP_S) for ranks, batch in batches.items()]
+    torch.testing.assert_close(scores[0], scores[1], atol=1e-4, rtol=0)
+    one, two = [await update_policy(groups[ranks], batch, picked, STEP_S) for ranks, batch in batches.items()]
     assert two.pop("micro_batches") == 2 and one.pop("micro_batches") == 3
     real = sum(map(len, (c.prompt_ids + c.response_ids for c in chosen)))
     assert one.pop("packing") == 1 and two.pop("packing") == pytest.approx(real / (real + 1))
@@ -202,7 +198,8 @@ async def test_push_carries_the_bytes_to_engines_of_other_nodes(two: WorkerGroup
 async def test_policy_survives_an_engine_that_fails_or_hangs(
     two: WorkerGroup, engine: SupervisedActor, completions: list[Completion], config: Config
 ) -> None:
-    before = await dispatch.logprobs(two, completions, config)
+    batch = one_step(completions, two, config)
+    before = await score(two, "logprobs", batch, STEP_S)
     await engine.actor.misbehave.remote("fail")
     with pytest.raises(ValueError, match=r"^no room$"):
         await WeightSync(two, [engine], STEP_S).push(8)
@@ -210,8 +207,7 @@ async def test_policy_survives_an_engine_that_fails_or_hangs(
     with pytest.raises(TimeoutError, match=r"the policy waited 0.5 s for rollout engine 0 to load a weight bucket"):
         await WeightSync(two, [engine], 0.5).push(9)
     await engine.actor.misbehave.remote(None)
-    after = await dispatch.logprobs(two, completions, config)
-    assert torch.equal(before.logprobs, after.logprobs)
+    assert torch.equal(before, await score(two, "logprobs", batch, STEP_S))
 
 
 async def test_saved_folder_loads_and_scores_alike(
@@ -221,8 +217,8 @@ async def test_saved_folder_loads_and_scores_alike(
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     with torch.no_grad():
         logprobs, _ = plain_scores(model, completions, config.rollout.temperature)
-    scores = await dispatch.logprobs(two, completions, config)
-    torch.testing.assert_close(scores.logprobs, logprobs, atol=1e-5, rtol=1e-5)
+    scores = await score(two, "logprobs", one_step(completions, two, config), STEP_S)
+    torch.testing.assert_close(scores, logprobs, atol=1e-5, rtol=1e-5)
     assert len(AutoTokenizer.from_pretrained(tmp_path)) == len(AutoTokenizer.from_pretrained(config.model.path))
 
 
@@ -230,9 +226,10 @@ async def test_checkpoint_continues_the_same_run(
     two: WorkerGroup, completions: list[Completion], columns: dict[str, Tensor], config: Config, tmp_path: Path
 ) -> None:
     await two.call("save_checkpoint", str(tmp_path), timeout_s=STEP_S)
-    first = [await dispatch.update_policy(two, completions, columns, config) for _ in range(2)]
+    batch = one_step(completions, two, config)
+    first = [await update_policy(two, batch, columns, STEP_S) for _ in range(2)]
     await two.call("load_checkpoint", str(tmp_path), timeout_s=STEP_S)
-    second = [await dispatch.update_policy(two, completions, columns, config) for _ in range(2)]
+    second = [await update_policy(two, batch, columns, STEP_S) for _ in range(2)]
     assert first == second
 
 
@@ -240,10 +237,10 @@ async def test_reference_scores_as_the_policy_it_starts_from(
     lend_group: StartGroup, plain: PreTrainedModel, completions: list[Completion], config: Config
 ) -> None:
     reference = await lend_group("reference", ReferenceWorker, config, 2)
-    scores = await dispatch.logprobs(reference, completions, config)
+    scores = await score(reference, "logprobs", one_step(completions, reference, config), STEP_S)
     with torch.no_grad():
         logprobs, _ = plain_scores(plain, completions, config.rollout.temperature)
-    torch.testing.assert_close(scores.logprobs, logprobs, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(scores, logprobs, atol=1e-5, rtol=1e-5)
 
 
 async def test_bfloat16_keeps_optimizer_state_in_float32(
@@ -252,7 +249,8 @@ async def test_bfloat16_keeps_optimizer_state_in_float32(
     """Steps far below bfloat16's resolution add up only if the master weights are float32."""
     config = make_config(tiny_model_path, dtype="bfloat16", policy_lr=1e-5, warmup_steps=0)
     group = await lend_group("policy", PolicyWorker, config, 1)
-    losses = [(await dispatch.update_policy(group, completions, columns, config))["loss"] for _ in range(12)]
+    batch = one_step(completions, group, config)
+    losses = [(await update_policy(group, batch, columns, STEP_S))["loss"] for _ in range(12)]
     assert losses[-1] < losses[0]
 
 
@@ -269,7 +267,7 @@ async def test_a_learning_rate_of_zero_leaves_every_bit_where_it_is(
     group = await lend_group("policy", PolicyWorker, config, 1)
     before = await weights_of(group, engine, config)
     for _ in range(3):
-        report = await dispatch.update_policy(group, completions, columns, config)
+        report = await update_policy(group, one_step(completions, group, config), columns, STEP_S)
         assert report["grad_norm"] > 0 and report["lr"] == 0
     after = await weights_of(group, engine, config)
     assert before.keys() == after.keys()

@@ -10,14 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from azr.train.model_worker import ModelWorker, RankReport
 from azr.train.policy import PolicyWorker
-from azr.train.worker import RankReport, RoleWorker
 from azr.train.worker_group import RankDied, WorkerGroup
 from tests.train.conftest import make_config
 
 
-class IdleWorker(RoleWorker):
-    """Joins its sister ranks and holds no model."""
+class IdleWorker(ModelWorker):
+    """Joins its peer ranks and holds no model."""
 
     def build(self) -> None:
         self.built = True
@@ -33,7 +33,7 @@ class IdleWorker(RoleWorker):
         raise ValueError("the knob is wrong: turn it")
 
     def die_on_rank_one(self) -> None:
-        """Rank 0 notices it first, as one does whose connection to a dying sister breaks."""
+        """Rank 0 notices it first, as one does whose connection to a dying peer breaks."""
         if self.rank == 0:
             raise RuntimeError("connection closed")
         time.sleep(0.5)

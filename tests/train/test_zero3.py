@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from azr.config import TrainConfig
-from azr.train.zero3 import rate_share
+from azr.train.zero3 import lr_lambda
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from azr.train.zero3 import rate_share
 )
 def test_the_rate_warms_up_and_falls(schedule: dict[str, int], expected: list[float]) -> None:
     train = TrainConfig(**schedule)
-    assert [rate_share(step, train) for step in range(7)] == expected
+    assert [lr_lambda(step, train) for step in range(7)] == expected

@@ -1,9 +1,9 @@
-"""One rank of a role: a Ray actor whose process holds a part of the model and speaks to its sister ranks."""
+"""One rank of a model: a Ray actor whose process holds a part of the model and talks to its peer ranks."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,17 +18,19 @@ from azr.algorithms.attention import choose_attention
 from azr.algorithms.losses import Sums, add_sums
 from azr.algorithms.packing import PackedBatch
 from azr.config import Config
+from azr.errors import UserError
 from azr.hardware import Device
 from azr.hashed_files import HashedFile
 from azr.train.state import load_state, save_state
-from azr.train.zero3 import backward, held_elements, load_partitioned, make_engine
+from azr.train.train_batch import MiniBatch, PerToken, RankBatch
+from azr.train.zero3 import backward, load_partitioned, local_numel, make_engine
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where rank 0 keeps the store through which the ranks of a role find each other."""
+    """Where rank 0 keeps the store through which its peers find each other."""
 
     host: str
     port: int
@@ -36,7 +38,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What one rank holds right now."""
+    """What one rank holds now."""
 
     pid: int
     parameters_held: int
@@ -56,39 +58,39 @@ class StepReport:
     """Of the whole gradient, before clipping; the same on all ranks."""
     lr: float
     """Learning rate of this step."""
-    outputs: list[Tensor]
-    """Per micro-batch (R,), from before the step: logprobs of a policy, values of a critic."""
 
 
-class RoleWorker:
-    """Base of every role. The ranks of one role form a torch.distributed world of their own.
+LossFn = Callable[[PackedBatch, dict[str, Tensor], float], tuple[Tensor, Sums]]
+"""From a micro-batch, its per-token arrays (R) by name and the normalizer to the scalar loss and its sums."""
 
-    Life of a rank: `host_store` (rank 0 only), `join`, `build`, then the role's own methods. A subclass implements
-    `build`, which makes its DeepSpeed engine.
+
+class ModelWorker:
+    """Base of policy, critic and reference. The ranks of one model form a torch.distributed world of their own.
+
+    Life of a rank: `create_store` (rank 0 only), `init_process_group`, `build`, then the methods of its model role. A
+    subclass implements `build`, which makes its DeepSpeed engine.
     """
 
     engine: Any
 
-    def __init__(self, role: str, rank: int, world_size: int, device: Device, config: Config) -> None:
-        self.role, self.rank, self.world_size, self.config = role, rank, world_size, config
+    def __init__(self, model_role: str, rank: int, world_size: int, device: Device, config: Config) -> None:
+        self.model_role, self.rank, self.world_size, self.config = model_role, rank, world_size, config
         # Ray shows a process only the GPU it was given, so that is always the first.
         self.device = torch.device("cuda", 0) if device == "cuda" else torch.device("cpu")
         self.dtype: torch.dtype = getattr(torch, config.train.dtype)
         self._store: dist.TCPStore | None = None
-        # Roles of a colocated run take turns, so each may use all cores of its node; its sister ranks may be there.
+        # Models of a colocated run take turns, so each may use all cores of its node; its peer ranks may be there.
         cores = len(os.sched_getaffinity(0)) // world_size
         torch.set_num_threads(max(1, cores))
 
-    def host_store(self) -> Address:
-        """Open the store at a port that the system picks while binding it, so nobody can take it in between."""
-        host = ray.util.get_node_ip_address()
-        self._store = dist.TCPStore(
-            host, 0, is_master=True, wait_for_workers=False, timeout=self._deadline(self.config.timeout.start_s)
-        )
+    def create_store(self) -> Address:
+        """Open the store at a port that the system picks while binding it, so no other process can take it."""
+        host, timeout = ray.util.get_node_ip_address(), timedelta(seconds=self.config.timeout.start_s)
+        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timeout)
         return Address(host, self._store.port)
 
-    def join(self, address: Address) -> None:
-        """Form the role's world; a collective that outlasts `timeout.train_s` fails."""
+    def init_process_group(self, address: Address) -> None:
+        """Form the world of this model's ranks; a collective that outlasts `timeout.train_s` fails."""
         # DeepSpeed looks for these, and would look for MPI without them.
         os.environ |= {
             "MASTER_ADDR": address.host,
@@ -98,14 +100,14 @@ class RoleWorker:
             "LOCAL_RANK": "0",
         }
         if self._store is None:
-            wait = self._deadline(self.config.timeout.start_s)
-            self._store = dist.TCPStore(address.host, address.port, is_master=False, timeout=wait)
+            timeout = timedelta(seconds=self.config.timeout.start_s)
+            self._store = dist.TCPStore(address.host, address.port, is_master=False, timeout=timeout)
         dist.init_process_group(
             "nccl" if self.device.type == "cuda" else "gloo",
             store=self._store,
             rank=self.rank,
             world_size=self.world_size,
-            timeout=self._deadline(self.config.timeout.train_s),
+            timeout=timedelta(seconds=self.config.timeout.train_s),
             device_id=self.device if self.device.type == "cuda" else None,
         )
 
@@ -118,17 +120,17 @@ class RoleWorker:
 
     def report(self) -> RankReport:
         """Parameters this rank holds between steps: with ZeRO-3 about 1/ranks of the model."""
-        held, total = held_elements(self.engine.module)
+        held, total = local_numel(self.engine.module)
         return RankReport(os.getpid(), held, total, self.engine.global_steps)
 
     def save_checkpoint(self, folder: str) -> HashedFile:
-        """Writes the role's whole training state below `folder`, which must exist; roles may share it. Collective.
+        """Writes the whole training state below `folder`, which must exist; other models may share it. Collective.
 
-        Returns this rank's file. Ranks on several nodes must see the same folder. Only for roles that learn.
+        Returns this rank's file. Ranks on several nodes must see the same folder. Only for models that are trained.
         On return all of it is on disk, and after an error no rank writes any more. Raises OSError on every rank when
-        one could not write, such as to a full disk; the role stays usable, and what it has written is of no use.
+        one could not write, such as to a full disk; the model stays usable, and what was written is of no use.
         """
-        place = Path(folder, self.role)
+        place = Path(folder, self.model_role)
         return self._write_together(lambda: save_state(self.engine, place, self.rank, self.world_size), folder)
 
     def _write_together(self, write: Callable[[], T], folder: str) -> T:
@@ -137,7 +139,7 @@ class RoleWorker:
         try:
             written = write()
         except OSError as error:
-            failure = f"{self.role} rank {self.rank} cannot write its checkpoint to {folder}: {error}"
+            failure = f"{self.model_role} rank {self.rank} cannot write its checkpoint to {folder}: {error}"
         failures: list[str | None] = [None] * self.world_size
         dist.all_gather_object(failures, failure)
         for text in failures:
@@ -148,9 +150,9 @@ class RoleWorker:
     def load_checkpoint(self, folder: str) -> None:
         """Continue from `save_checkpoint` of any number of ranks, bit for bit when of as many.
 
-        Raises UserError, with the role as it was, when a file is missing, damaged or of another model.
+        Raises UserError, with the model as it was, when a file is missing, damaged or of another model.
         """
-        load_state(self.engine, Path(folder, self.role), self.rank)
+        load_state(self.engine, Path(folder, self.model_role), self.rank)
 
     def _make_engine(self, load: Callable[..., nn.Module], path: str, lr: float | None) -> Any:
         """Engine around `load(path, dtype=..., attention=..., ...)`; without an optimizer when `lr` is None."""
@@ -160,38 +162,37 @@ class RoleWorker:
         try:
             model = load_partitioned(lambda: load(path, dtype=self.dtype, attention=attention), train, self.device)
         except OSError as error:
-            raise ValueError(
-                f"cannot load the {self.role} model from {path!r}: give a folder with a Hugging Face model or the "
-                f"name of one on the hub ({str(error).splitlines()[0]})"
+            raise UserError(
+                f"cannot load the {self.model_role} model from {path!r}: give a folder with a Hugging Face model or "
+                f"the name of one on the hub ({str(error).splitlines()[0]})"
             ) from error
         return make_engine(model, train, self.device, lr)
 
-    def _score(self, batches: Sequence[PackedBatch], forward: Callable[[PackedBatch], Tensor]) -> list[Tensor]:
-        """CPU tensors that `forward` makes of each micro-batch, without gradients."""
+    def _score(self, batch: RankBatch, forward: Callable[[PackedBatch], Tensor]) -> Tensor:
+        """What `forward` makes of each micro-batch, without gradients, as one CPU tensor (R_k). Collective."""
         self.engine.eval()
         with torch.no_grad():
-            return [forward(batch.to(self.device)).cpu() for batch in batches]
+            return torch.cat([forward(micro.to(self.device)).cpu() for mini in batch for micro in mini.micro_batches])
 
-    def _step(
-        self, batches: Sequence[PackedBatch], loss_of: Callable[[PackedBatch], tuple[Tensor, Sums, Tensor]]
-    ) -> StepReport:
-        """One optimizer step on the sum of all losses of all ranks, which bring as many micro-batches each.
+    def _take_steps(self, batch: RankBatch, per_token: PerToken, loss_fn: LossFn) -> list[StepReport]:
+        """One optimizer step per mini-batch, on the summed loss of its micro-batches on all ranks. Collective.
 
-        `loss_of` gives a micro-batch's loss, its sums, and the network's outputs that the loss was made of.
+        `per_token` are arrays (R_k) over the rank's response tokens.
         """
         self.engine.train()
+        lengths = [len(micro.target_R) for mini in batch for micro in mini.micro_batches]
+        pieces = zip(*(array.split(lengths) for array in per_token.values()), strict=True)
+        columns = (dict(zip(per_token, piece, strict=True)) for piece in pieces)
+        return [self._take_step(mini, columns, loss_fn) for mini in batch]
+
+    def _take_step(self, mini: MiniBatch, columns: Iterator[dict[str, Tensor]], loss_fn: LossFn) -> StepReport:
         lr = self.engine.get_lr()[0]
         total: Sums = {}
-        outputs: list[Tensor] = []
-        for number, batch in enumerate(batches, start=1):
-            loss, sums, output_R = loss_of(batch.to(self.device))
+        for number, micro in enumerate(mini.micro_batches, start=1):
+            arrays = {name: values_R.to(self.device) for name, values_R in next(columns).items()}
+            loss, sums = loss_fn(micro.to(self.device), arrays, mini.normalizer)
             total = add_sums(total, sums)
-            outputs.append(output_R.detach().cpu())
-            backward(self.engine, loss, last=number == len(batches))
+            backward(self.engine, loss, last=number == len(mini.micro_batches))
         self.engine.step()
         sums = {name: value.cpu() for name, value in total.items()}
-        return StepReport(sums, float(self.engine.get_global_grad_norm()), lr, outputs)
-
-    @staticmethod
-    def _deadline(seconds: float) -> timedelta:
-        return timedelta(seconds=seconds)
+        return StepReport(sums, float(self.engine.get_global_grad_norm()), lr)

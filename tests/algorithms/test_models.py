@@ -8,6 +8,7 @@ import torch
 from azr.algorithms.attention import PADDED
 from azr.algorithms.models import CriticModel, PolicyModel, ValueHead
 from azr.algorithms.packing import pack
+from azr.errors import UserError
 
 from .tiny import completions, score, tiny_critic, tiny_policy
 
@@ -21,10 +22,10 @@ def test_tied_embeddings_stay_tied_and_the_state_dict_keeps_its_names() -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_filler_gives_every_parameter_a_zero_gradient(tied: bool) -> None:
+def test_a_dummy_batch_gives_every_parameter_a_zero_gradient(tied: bool) -> None:
     """Ranks that have nothing to do must still take part in every collective of the backward."""
     model = tiny_policy(tied=tied)
-    (score(model, pack([], []))[0].sum() / 3).backward()
+    (score(model, pack([]))[0].sum() / 3).backward()
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
 
 
@@ -40,15 +41,15 @@ def test_save_and_load(tmp_path: Path) -> None:
         str(tmp_path), dtype=torch.bfloat16, attention=PADDED, gradient_checkpointing=True
     )
     assert critic.backbone.dtype == torch.bfloat16
-    batch = pack(completions(3), range(3))
-    values = critic(*batch.stream)
+    batch = pack(completions(3))
+    values = critic(batch)
     assert values.dtype == torch.float32 and values.shape == batch.target_R.shape
 
 
 def test_a_biased_output_head_is_refused() -> None:
     hf = tiny_policy().hf
     hf.set_output_embeddings(torch.nn.Linear(32, 53, bias=True))
-    with pytest.raises(ValueError, match="bias in its output head"):
+    with pytest.raises(UserError, match="bias in its output head"):
         PolicyModel(hf, logprob_chunk=8)
 
 
@@ -59,16 +60,15 @@ def test_the_value_head_computes_in_float32() -> None:
 
 
 def test_values_depend_only_on_what_came_before() -> None:
-    made = completions(4)
-    critic, batch = tiny_critic(), pack(made, range(4))
-    before = critic(*batch.stream)
+    critic, batch = tiny_critic(), pack(completions(4))
+    before = critic(batch)
     batch.token_ids_T[-1] = (batch.token_ids_T[-1] + 1) % 53  # the very last response token
-    after = critic(*batch.stream)
+    after = critic(batch)
     assert torch.equal(before, after)
 
 
 def test_temperature_is_applied_once() -> None:
-    model, batch = tiny_policy(), pack(completions(3), range(3))
+    model, batch = tiny_policy(), pack(completions(3))
     logprobs, entropy = score(model, batch, temperature=0.5)
     with torch.no_grad():
         model.hf.model.norm.weight.mul_(2.0)  # doubles the last hidden states, hence the logits

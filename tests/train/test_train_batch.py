@@ -1,0 +1,66 @@
+"""A step's batch: every token is on one rank once, arrays follow it there, and outputs come back in order."""
+
+from __future__ import annotations
+
+import pytest
+import ray
+import torch
+
+from azr.errors import UserError
+from azr.records import Completion
+from azr.train.train_batch import RankBatch, TrainBatch
+
+
+def rank_batches(batch: TrainBatch) -> list[RankBatch]:
+    return ray.get(list(batch.rank_refs))
+
+
+def targets(batch: RankBatch) -> list[int]:
+    return [t for mini in batch for micro in mini.micro_batches for t in micro.target_R.tolist()]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("mini_batches", [[list(range(11))], [[0, 2, 4, 6], [1, 3, 5], [10, 9, 8, 7]]])
+def test_arrays_follow_their_tokens_and_outputs_come_back_in_order(
+    ray_cluster: None, completions: list[Completion], ranks: int, mini_batches: list[list[int]]
+) -> None:
+    batch = TrainBatch.build(completions, mini_batches, ranks, 64)
+    everything = torch.tensor([t for c in completions for t in c.response_ids])
+    args = batch.for_ranks({"targets": everything})
+    held = rank_batches(batch)
+    for (ref, per_token), rank_batch in zip(args, held, strict=True):
+        assert per_token["targets"].tolist() == targets(rank_batch) == targets(ray.get(ref))
+    assert torch.equal(batch.gather([per_token["targets"] for _, per_token in args]), everything)
+    assert torch.equal(batch.select(everything), everything)
+    for number, members in enumerate(mini_batches):
+        minis = [rank_batch[number] for rank_batch in held]
+        assert len({len(mini.micro_batches) for mini in minis}) == 1, "as many micro-batches on every rank"
+        assert {mini.normalizer for mini in minis} == {sum(len(completions[i].response_ids) for i in members)}
+        here = sorted(t for mini in minis for micro in mini.micro_batches for t in micro.target_R.tolist())
+        assert here == sorted(t for i in members for t in completions[i].response_ids)
+
+
+def test_a_batch_of_some_completions_leaves_the_others_out(ray_cluster: None, completions: list[Completion]) -> None:
+    batch = TrainBatch.build(completions, [[7, 3], [5, 1]], 2, 64)
+    tokens = torch.arange(sum(len(c.response_ids) for c in completions))
+    lengths = [len(c.response_ids) for c in completions]
+    expected = torch.cat([piece for i, piece in enumerate(tokens.split(lengths)) if i in (1, 3, 5, 7)])
+    assert torch.equal(batch.select(tokens), expected)
+    outputs = [per_token["index"] for _, per_token in batch.for_ranks({"index": tokens})]
+    assert torch.equal(batch.gather(outputs), expected)
+
+
+def test_the_figures_of_a_batch(ray_cluster: None, completions: list[Completion]) -> None:
+    """Three of a length on two ranks make a dummy batch; one prompt for all is computed once."""
+    three = [completions[0]] * 3
+    length = len(three[0].prompt_ids) + len(three[0].response_ids)
+    apart = TrainBatch.build(three, [[0, 1, 2]], 2, length)
+    assert apart.micro_batches == 2 and apart.packing == pytest.approx(3 * length / (3 * length + 1))
+    together = TrainBatch.build(three, [[0, 1, 2]], 1, 1000)
+    assert together.micro_batches == 1
+    assert together.packing == pytest.approx(3 * length / (3 * length - 2 * len(three[0].prompt_ids)))
+
+
+def test_too_few_completions_for_the_ranks_are_refused(ray_cluster: None, completions: list[Completion]) -> None:
+    with pytest.raises(UserError, match="1 samples cannot feed 2 ranks"):
+        TrainBatch.build(completions, [[0, 1], [2]], 2, 64)
