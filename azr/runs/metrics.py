@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from azr.records import FinishReason, Trajectory
+from azr.selfplay.grading import ProposalStats
 from azr.tasks.base import RejectReason
 
 Value = float | int | list[int]
@@ -19,24 +19,9 @@ EVAL = "eval/"
 """Begins the names of evaluation results; see `azr.evaluation`."""
 
 
-class ProposalCounts(Protocol):
-    """How far the proposals of one kind got in one step."""
-
-    @property
-    def proposed(self) -> int: ...
-
-    @property
-    def rejected(self) -> Mapping[RejectReason, int]: ...
-
-    @property
-    def solve_rates(self) -> Sequence[float]:
-        """One per proposal that became a task."""
-        ...
-
-
 def step_metrics(
     trajectories: Sequence[Trajectory],
-    funnels: Mapping[str, ProposalCounts],
+    funnels: Mapping[str, ProposalStats],
     group_size: int,
     parts: Mapping[str, Mapping[str, float | None]],
 ) -> Metrics:
@@ -76,7 +61,7 @@ def trajectory_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     return metrics
 
 
-def funnel_metrics(kind: str, funnel: ProposalCounts, group_size: int) -> Metrics:
+def funnel_metrics(kind: str, funnel: ProposalStats, group_size: int) -> Metrics:
     """Counts of every step of the proposal funnel and what the solve rates of the survivors look like.
 
     Bin b of ``solve_rate_hist`` counts tasks of which b of ``group_size`` attempts were right. Proposals that

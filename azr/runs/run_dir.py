@@ -6,6 +6,8 @@ import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,17 +134,16 @@ def write_config(config: Config, path: Path) -> None:
     path.write_text(yaml.safe_dump(to_tree(config), sort_keys=False))
 
 
-def log_to(path: Path) -> logging.Handler:
-    """Sends everything logged below ``azr`` to a file, one flushed line each. Detach with `stop_logging`."""
+@contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Appends everything logged below ``azr`` to a file while the context is open, one flushed line each."""
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("azr")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
-    return handler
-
-
-def stop_logging(handler: logging.Handler) -> None:
-    """Undoes `log_to`."""
-    logging.getLogger("azr").removeHandler(handler)
-    handler.close()
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Self
@@ -14,7 +14,6 @@ from azr.records import Task, Trajectory
 from azr.runs.metrics import (
     EVAL,
     Metrics,
-    ProposalCounts,
     check_finite,
     eval_accuracies,
     has_eval,
@@ -24,10 +23,11 @@ from azr.runs.metrics import (
     valid_rate,
 )
 from azr.runs.progress import Progress
-from azr.runs.run_dir import RunDirectory, log_to, run_path, stop_logging
+from azr.runs.run_dir import RunDirectory, logging_to, run_path
 from azr.runs.run_state import LogOffsets
 from azr.runs.sinks import Decode, JsonLines, TensorBoardWriter, read_metrics, write_rollouts
 from azr.runs.timing import PhaseClock, StepTiming
+from azr.selfplay.grading import ProposalStats
 
 
 class RunLogger:
@@ -41,8 +41,9 @@ class RunLogger:
         self._clock = PhaseClock(overlapped=("validate", "verify"))
         self._metrics = JsonLines(self.run.metrics, offsets.metrics)
         self._tasks = JsonLines(self.run.tasks, offsets.tasks)
-        self._log = log_to(self.run.log)
         self._tensorboard = TensorBoardWriter(self.run.tensorboard)
+        self._logging = ExitStack()
+        self._logging.enter_context(logging_to(self.run.log))
         self._steps: list[Metrics] = []
         self._evals: list[Metrics] = []
 
@@ -107,7 +108,7 @@ class RunLogger:
         self,
         step: int,
         trajectories: Sequence[Trajectory],
-        funnels: Mapping[str, ProposalCounts],
+        funnels: Mapping[str, ProposalStats],
         parts: Mapping[str, Mapping[str, float | None]],
     ) -> Metrics:
         """Writes the step's metrics (`azr.runs.metrics.step_metrics`) and its summary line.
@@ -143,7 +144,7 @@ class RunLogger:
         self._metrics.close()
         self._tasks.close()
         self._tensorboard.close()
-        stop_logging(self._log)
+        self._logging.close()
 
 
 def summary(steps: Sequence[Metrics], run: RunDirectory, window: int = 3, evals: Sequence[Metrics] = ()) -> str:

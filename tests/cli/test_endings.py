@@ -14,7 +14,7 @@ from azr.cli import run
 from azr.cli.main import exit_code
 from azr.errors import UserError
 from azr.runs.metrics import check_finite
-from azr.runs.stop_signal import Stopped
+from azr.runs.stop_signal import StopRequested
 from playground.azr_14m_mini import config as mini
 
 
@@ -64,7 +64,7 @@ def ends(monkeypatch, tmp_path):
         async def fail(*args: object) -> None:
             raise error
 
-        monkeypatch.setattr(runtime.Driver, "_run", fail)
+        monkeypatch.setattr(runtime.Driver, "_run_with_restarts", fail)
         run.launch(replace(mini, run=replace(mini.run, root=str(tmp_path))), [])
 
     return start
@@ -99,7 +99,7 @@ def test_divergence_is_no_mistake_of_a_user():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_signal_keeps_its_exit_code(ends, number, capsys):
     with pytest.raises(SystemExit) as ended:
-        ends(Stopped(number))
+        ends(StopRequested(number))
     assert ended.value.code == 128 + number
     assert capsys.readouterr().err == f"stopped by {number.name}: nothing had been done yet\n"
 

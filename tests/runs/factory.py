@@ -1,21 +1,8 @@
-"""Records to track, made by hand."""
+"""Trajectories made by hand."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-
 from azr.records import Completion, FinishReason, Role, Trajectory
-from azr.tasks.base import RejectReason
-
-
-@dataclass
-class Counts:
-    """How far the proposals of one kind got."""
-
-    proposed: int = 0
-    rejected: Counter[RejectReason] = field(default_factory=Counter)
-    solve_rates: list[float] = field(default_factory=list)
 
 
 def trajectory(role: Role, kind: str = "deduction", *, reward: float = 1.0, **change: object) -> Trajectory:

@@ -9,7 +9,7 @@ import pytest
 from azr.config import Config, RunConfig
 from azr.config_tree import from_yaml
 from azr.errors import UserError
-from azr.runs.run_dir import RunDirectory, check_free, log_to, stop_logging
+from azr.runs.run_dir import RunDirectory, check_free, logging_to
 
 
 def config(root: Path, name: str = "first") -> Config:
@@ -77,9 +77,8 @@ def test_a_name_is_one_folder(tmp_path: Path, name: str) -> None:
 
 
 def test_the_log_holds_what_is_logged_while_it_is_attached(tmp_path: Path) -> None:
-    handler = log_to(tmp_path / "log.txt")
-    logging.getLogger("azr.somewhere").info("during")
-    stop_logging(handler)
+    with logging_to(tmp_path / "log.txt"):
+        logging.getLogger("azr.somewhere").info("during")
     logging.getLogger("azr.somewhere").info("after")
     (line,) = (tmp_path / "log.txt").read_text().splitlines()
     assert line.endswith("INFO azr.somewhere: during")

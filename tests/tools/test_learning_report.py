@@ -25,8 +25,9 @@ from azr.evaluation.evaluate import TaskScore
 from azr.records import Role
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
+from azr.selfplay.grading import ProposalStats
 from azr.tasks.base import RejectReason
-from tests.runs.factory import Counts, trajectory
+from tests.runs.factory import trajectory
 from tools.learning_report import report
 from tools.learning_report.__main__ import main
 from tools.learning_report.changes import Change, over_seeds
@@ -68,8 +69,8 @@ def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
     logger.log_baseline(evals[0])
     for step in range(1, 2 * len(evals) - 1):
         failed = 8 - min(step, 6)
-        counts = Counts(12, Counter({RejectReason.FAILED: failed, RejectReason.DUPLICATE: 2, RejectReason.LOST: 2}),
-                        ([0.5, 1.0] * 3)[: 8 - failed])  # fmt: skip
+        rejected = Counter({RejectReason.FAILED: failed, RejectReason.DUPLICATE: 2, RejectReason.LOST: 2})
+        counts = ProposalStats(12, rejected, ([0.5, 1.0] * 3)[: 8 - failed])
         logger.begin_step()
         logger.end_step(
             step,
