@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 
 from azr.concurrency import Phase, gather, task_group
 from azr.config import Config
-from azr.records import Completion, Role, Task, Trajectory
+from azr.records import Completion, Task, Trajectory
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.ordering import OrderedGate, sort_trajectories, stable_seed
-from azr.selfplay.rewards import intrinsic_bonuses, proposer_reward, solver_reward
+from azr.selfplay.rewards import intrinsic_bonuses, proposer_trajectory, solver_trajectory
 from azr.selfplay.roles import Proposer, Solver
 from azr.tasks.base import RejectReason, Verdict
-from azr.tasks.registry import KINDS
+from azr.tasks.registry import derived_tasks
 
 _NOT_TRAINED_ON = (RejectReason.LOST, RejectReason.IN_BENCHMARK)
 
@@ -174,22 +174,9 @@ class SelfPlayStep:
         return Answers(
             phase=phase,
             solve_rate=right / len(graded) if graded else None,
-            trajectories=[self._solver_trajectory(task, group, *pair) for pair in graded],
+            trajectories=[solver_trajectory(task, group, *pair, self.config.reward) for pair in graded],
             num_tokens=sum(len(completion.response_ids) for completion in completions),
             num_ungraded=len(completions) - len(graded),
-        )
-
-    def _solver_trajectory(self, task: Task, group: str, completion: Completion, verdict: Verdict) -> Trajectory:
-        reward = solver_reward(verdict, self.config.reward)
-        return Trajectory(
-            completion=completion,
-            role=Role.SOLVER,
-            kind=task.kind,
-            task_id=task.id,
-            group=group,
-            reward=reward,
-            reward_parts={str(verdict): reward},
-            accuracy=float(verdict is Verdict.RIGHT),
         )
 
     def _reserve(self, outcome: Task | RejectReason) -> Task | RejectReason:
@@ -214,16 +201,7 @@ class SelfPlayStep:
         config, bonuses = self.config.reward, {}
         if isinstance(outcome, Task):
             bonuses = intrinsic_bonuses(outcome, shown, lambda: self.buffer.tasks(kind), config.intrinsic)
-        reward, parts = proposer_reward(outcome, bonuses, config)
-        return Trajectory(
-            completion=completion,
-            role=Role.PROPOSER,
-            kind=kind,
-            task_id=id,
-            group=f"propose:{id}",
-            reward=reward,
-            reward_parts=parts,
-        )
+        return proposer_trajectory(kind, id, completion, outcome, bonuses, config)
 
     def _derive(self, task: Task, index: int) -> list[Task]:
         """Tasks that a task makes for free, as far as they fit into a prompt."""
@@ -273,13 +251,6 @@ class SelfPlayStep:
 
     def _seed(self, *names: object) -> int:
         return stable_seed(self.config.run.seed, self.name, *names)
-
-
-def derived_tasks(task: Task, kinds: Sequence[str], most: int, rng: random.Random) -> list[Task]:
-    """Of each kind that is played, at most ``most`` tasks at random that the known pairs of a task make."""
-    pairs = KINDS[task.kind].io_pairs(task)
-    by_kind = [KINDS[name].derive_tasks(task, pairs) for name in kinds]
-    return [derived for tasks in by_kind for derived in rng.sample(tasks, min(most, len(tasks)))]
 
 
 def _accepted(proposed: Sequence[Proposed]) -> list[Task]:

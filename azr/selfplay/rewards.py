@@ -1,4 +1,4 @@
-"""What proposer and solver earn (arXiv 2505.03335, equations 4 to 6), and the optional bonuses for proposals."""
+"""What proposer and solver earn (arXiv 2505.03335, equations 4 to 6), bonuses for proposals included."""
 
 from __future__ import annotations
 
@@ -11,10 +11,48 @@ from radon.complexity import cc_visit
 from radon.metrics import h_visit
 
 from azr.config import IntrinsicRewardConfig, RewardConfig
-from azr.records import Task
+from azr.records import Completion, Role, Task, Trajectory
 from azr.tasks.base import RejectReason, Verdict
 
 MAX_BONUS = 0.5
+
+
+def proposer_trajectory(
+    kind: str,
+    id: str,
+    completion: Completion,
+    outcome: Task | RejectReason,
+    bonuses: dict[str, float],
+    config: RewardConfig,
+) -> Trajectory:
+    """A proposal with its reward; see `proposer_reward`."""
+    reward, parts = proposer_reward(outcome, bonuses, config)
+    return Trajectory(
+        completion=completion,
+        role=Role.PROPOSER,
+        kind=kind,
+        task_id=id,
+        group=f"propose:{id}",
+        reward=reward,
+        reward_parts=parts,
+    )
+
+
+def solver_trajectory(
+    task: Task, group: str, completion: Completion, verdict: Verdict, config: RewardConfig
+) -> Trajectory:
+    """A graded answer with its reward; answers to one prompt share a group."""
+    reward = solver_reward(verdict, config)
+    return Trajectory(
+        completion=completion,
+        role=Role.SOLVER,
+        kind=task.kind,
+        task_id=task.id,
+        group=group,
+        reward=reward,
+        reward_parts={str(verdict): reward},
+        accuracy=float(verdict is Verdict.RIGHT),
+    )
 
 
 def learnability(solve_rate: float, unlearnable: float) -> float:

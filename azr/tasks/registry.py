@@ -1,7 +1,11 @@
-"""The reasoning kinds that can be played, by name."""
+"""The reasoning kinds that can be played, by name, and the tasks of one kind that a task of another makes."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
+from azr.records import Task
 from azr.tasks.abduction import Abduction
 from azr.tasks.base import TaskKind
 from azr.tasks.deduction import Deduction
@@ -10,3 +14,10 @@ from azr.tasks.induction import Induction
 
 _ALL: tuple[TaskKind, ...] = (Deduction(), Abduction(), Induction(), Error())
 KINDS: dict[str, TaskKind] = {kind.name: kind for kind in _ALL}
+
+
+def derived_tasks(task: Task, kinds: Sequence[str], most: int, rng: random.Random) -> list[Task]:
+    """Of each of these kinds, at most ``most`` tasks at random that the known pairs of a task make for free."""
+    pairs = KINDS[task.kind].io_pairs(task)
+    by_kind = [KINDS[name].derive_tasks(task, pairs) for name in kinds]
+    return [derived for tasks in by_kind for derived in rng.sample(tasks, min(most, len(tasks)))]

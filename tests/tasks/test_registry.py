@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from azr.records import Task
-from azr.selfplay.play import derived_tasks
+from azr.tasks.registry import derived_tasks
 
 KINDS = ("deduction", "abduction", "induction", "error")
 PAIRS = (("1", "2"), ("2", "3"), ("3", "4"), ("4", "5"))
