@@ -32,19 +32,19 @@ SMALL = [
 
 
 def start(root: Path, steps: int, resume: bool, output: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    """A run of the mini with little of everything; or its continuation."""
+    """A small run of the mini, or its continuation."""
     command = [sys.executable, "-m", RECIPE, *SMALL, "--run.root", str(root), "--run.name", "run"]
     command += ["--run.steps", str(steps), *["--resume"] * resume]
     return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True)
 
 
 def steps_of(run: RunDirectory) -> list[int]:
-    """Of the lines that are whole: the run may be writing the next one."""
+    """Steps in the metrics, without a line that the run is still writing."""
     whole, _, _ = run.metrics.read_text().rpartition("\n")
     return [json.loads(line)["step"] for line in whole.splitlines()]
 
 
-def check(run: RunDirectory) -> None:
+def check_invariants(run: RunDirectory) -> None:
     """Raises AssertionError for the first invariant that does not hold in the directory of a killed run."""
     lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1)), "a step is missing or doubled"
@@ -63,20 +63,20 @@ def check(run: RunDirectory) -> None:
     assert not damaged, damaged
 
 
-def live_for(process: subprocess.Popen[str], seconds: float) -> None:
+def wait_seconds(process: subprocess.Popen[str], seconds: float) -> None:
     """Returns earlier when the run ends by itself."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
 
 
-def live_for_steps(process: subprocess.Popen[str], run: RunDirectory, more: int) -> None:
-    """Until so many steps are done in this life; or the run ends by itself."""
+def wait_steps(process: subprocess.Popen[str], run: RunDirectory, steps: int) -> None:
+    """Until this process has done that many steps; returns earlier when the run ends by itself."""
     last, done = None, 0
-    while done < more and process.poll() is None:
-        now = max(steps_of(run), default=0) if run.metrics.exists() else 0
-        if last is not None and now > last:
+    while done < steps and process.poll() is None:
+        newest = max(steps_of(run), default=0) if run.metrics.exists() else 0
+        if last is not None and newest > last:
             done += 1
-        last = now
+        last = newest
         time.sleep(0.1)
 
 
@@ -89,30 +89,30 @@ def main() -> None:
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         run = RunDirectory(Path(folder, "run"))
-        for number in range(options.kills):
-            began = time.monotonic()
+        for index in range(options.kills):
+            started = time.monotonic()
             process = start(Path(folder), options.steps, run.config.exists())
-            # Half of the kills strike while the run starts or resumes, the others amid its steps and saves.
-            if number % 2:
-                live_for(process, rng.uniform(0, 25))
+            # Half of the kills strike while the run starts or resumes, the others during its steps and saves.
+            if index % 2:
+                wait_seconds(process, rng.uniform(0, 25))
             else:
-                live_for_steps(process, run, rng.randint(1, 4))
-                live_for(process, rng.uniform(0, 4))
+                wait_steps(process, run, rng.randint(1, 4))
+                wait_seconds(process, rng.uniform(0, 4))
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGKILL)
             output = process.communicate()[0]
             assert process.returncode in (0, -signal.SIGKILL), output
             done = steps_of(run) if run.metrics.exists() else []
             if run.config.exists() and run.tasks.exists():
-                check(run)
-            seconds = time.monotonic() - began
-            print(f"kill {number + 1:2d} after {seconds:5.1f} s: {len(done)} steps, every invariant held", flush=True)
+                check_invariants(run)
+            seconds = time.monotonic() - started
+            print(f"kill {index + 1:2d} after {seconds:5.1f} s: {len(done)} steps, every invariant held", flush=True)
             if process.returncode == 0:
                 break
         process = start(Path(folder), options.steps, run.config.exists()) if process.returncode else process
         output = process.communicate()[0]
         assert process.returncode == 0, output
-        check(run)
+        check_invariants(run)
         assert steps_of(run) == list(range(1, options.steps + 1))
         print(f"the run ended with all of its {options.steps} steps")
 

@@ -29,8 +29,8 @@ ALLOWED = 0.05
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Of all processes of one kind at one time."""
+class ProcessSample:
+    """All processes of one kind at one time."""
 
     step: int
     uss_mib: float
@@ -45,29 +45,32 @@ def kind_of(process: psutil.Process, driver: int) -> str:
     return words.strip().split(".")[0].split("(")[0] if words.startswith(("ray::", "VLLM::")) else process.name()
 
 
-def look(driver: int, step: int) -> dict[str, Sample]:
+def sample_processes(driver: int, step: int) -> dict[str, ProcessSample]:
     """One sample per kind of process."""
-    found: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    by_kind: dict[str, list[tuple[float, int]]] = defaultdict(list)
     parent = psutil.Process(driver)
     for process in [parent, *parent.children(recursive=True)]:
         try:
-            found[kind_of(process, driver)].append((process.memory_full_info().uss / 2**20, process.num_fds()))
-        except psutil.Error:  # it ended meanwhile
+            by_kind[kind_of(process, driver)].append((process.memory_full_info().uss / 2**20, process.num_fds()))
+        except psutil.Error:  # it ended in the meantime
             continue
-    return {kind: Sample(step, sum(u for u, _ in own), sum(d for _, d in own)) for kind, own in found.items()}
+    return {
+        kind: ProcessSample(step, sum(uss for uss, _ in of_kind), sum(fds for _, fds in of_kind))
+        for kind, of_kind in by_kind.items()
+    }
 
 
 def shared_mib() -> float:
     return sum(path.stat().st_size for path in SHARED.rglob("*") if path.is_file()) / 2**20
 
 
-def table(samples: dict[str, list[Sample]], first: int, last: int) -> list[str]:
+def table(samples: dict[str, list[ProcessSample]], first: int, last: int) -> list[str]:
     """Rows of kinds that lived through the whole time; the growth is that of the median."""
     quarter = (last - first) // 4
     rows = []
-    for kind, own in sorted(samples.items()):
-        early = [sample for sample in own if first <= sample.step < first + quarter]
-        late = [sample for sample in own if sample.step > last - quarter]
+    for kind, of_kind in sorted(samples.items()):
+        early = [sample for sample in of_kind if first <= sample.step < first + quarter]
+        late = [sample for sample in of_kind if sample.step > last - quarter]
         if not early or not late:
             continue
         before, after = median(s.uss_mib for s in early), median(s.uss_mib for s in late)
@@ -83,7 +86,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--warm-up", type=int, default=50)
     options = parser.parse_args()
-    samples: dict[str, list[Sample]] = defaultdict(list)
+    samples: dict[str, list[ProcessSample]] = defaultdict(list)
     shared: list[tuple[int, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         run = RunDirectory(Path(folder, "run"))
@@ -91,7 +94,7 @@ def main() -> None:
         while process.poll() is None:
             step = max(steps_of(run), default=0) if run.metrics.exists() else 0
             if step:
-                for kind, sample in look(process.pid, step).items():
+                for kind, sample in sample_processes(process.pid, step).items():
                     samples[kind].append(sample)
                 shared.append((step, shared_mib()))
             time.sleep(PERIOD_S)
