@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from azr.records import FinishReason, Trajectory
-from azr.selfplay.grading import ProposalStats
+from azr.selfplay.play import ProposalStats
 from azr.tasks.base import RejectReason
 
 Value = float | int | list[int]

@@ -27,7 +27,7 @@ from azr.runs.run_dir import RunDirectory, logging_to, run_path
 from azr.runs.run_state import LogOffsets
 from azr.runs.sinks import Decode, JsonLines, TensorBoardWriter, read_metrics, write_rollouts
 from azr.runs.timing import PhaseClock, StepTiming
-from azr.selfplay.grading import ProposalStats
+from azr.selfplay.play import ProposalStats
 
 
 class RunLogger:

@@ -15,7 +15,7 @@ from azr.runs.metrics import (
     trajectory_metrics,
     valid_rate,
 )
-from azr.selfplay.grading import ProposalStats
+from azr.selfplay.play import ProposalStats
 from azr.tasks.base import RejectReason
 from tests.runs.factory import trajectory
 

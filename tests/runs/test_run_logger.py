@@ -15,7 +15,7 @@ from azr.runs.metrics import Metrics
 from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger, summary, tensorboard_command
-from azr.selfplay.grading import ProposalStats
+from azr.selfplay.play import ProposalStats
 from azr.tasks.base import RejectReason
 from tests.runs.factory import trajectory
 

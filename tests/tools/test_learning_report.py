@@ -25,7 +25,7 @@ from azr.evaluation.evaluate import TaskScore
 from azr.records import Role
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
-from azr.selfplay.grading import ProposalStats
+from azr.selfplay.play import ProposalStats
 from azr.tasks.base import RejectReason
 from tests.runs.factory import trajectory
 from tools.learning_report import report
@@ -75,7 +75,7 @@ def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
         logger.end_step(
             step,
             [trajectory(Role.SOLVER, accuracy=0.5)],
-            {"deduction": counts if proposing else Counts()},
+            {"deduction": counts if proposing else ProposalStats()},
             {"eval": evals[step // 2] if step % 2 == 0 else {}},
         )
     logger.close()
