@@ -86,7 +86,7 @@ async def test_auto_takes_the_first_that_works_and_says_why(monkeypatch):
 async def test_a_zygote_is_made_of_few_files():
     files = set(sources())
     assert {"azr/executor/worker.py", "azr/values.py", "azr/executor/__init__.py", "azr/__init__.py"} <= files
-    assert not files & {"azr/config.py", "azr/executor/pool.py", "azr/executor/walls.py", "azr/executor/actor.py"}
+    assert not files & {"azr/config.py", "azr/executor/pool.py", "azr/executor/walls.py", "azr/executor/remote.py"}
 
 
 LOOK = """
