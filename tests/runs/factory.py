@@ -1,8 +1,20 @@
-"""Trajectories made by hand."""
+"""Trajectories and statistics made by hand."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from azr.records import Completion, FinishReason, Role, Trajectory
+from azr.selfplay.play import ProposalStats
+from azr.tasks.base import RejectReason
+
+
+def stats(
+    proposed: int = 0, rejected: Counter[RejectReason] | None = None, solve_rates: Sequence[float] = ()
+) -> ProposalStats:
+    """Of the proposals of one kind."""
+    return ProposalStats(proposed=proposed, rejected=rejected or Counter(), solve_rates=list(solve_rates))
 
 
 def trajectory(role: Role, kind: str = "deduction", *, reward: float = 1.0, **change: object) -> Trajectory:

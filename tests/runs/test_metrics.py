@@ -15,9 +15,8 @@ from azr.runs.metrics import (
     trajectory_metrics,
     valid_rate,
 )
-from azr.selfplay.play import ProposalStats
 from azr.tasks.base import RejectReason
-from tests.runs.factory import trajectory
+from tests.runs.factory import stats, trajectory
 
 
 def test_trajectories_become_means_per_kind_and_role() -> None:
@@ -44,7 +43,7 @@ def test_trajectories_become_means_per_kind_and_role() -> None:
 
 def test_the_funnel_is_counted_step_by_step() -> None:
     rejected = Counter({RejectReason.MALFORMED: 3, RejectReason.DUPLICATE: 1, RejectReason.LOST: 2})
-    metrics = funnel_metrics("deduction", ProposalStats(10, rejected, [0.0, 0.25, 0.25, 1.0]), 4)
+    metrics = funnel_metrics("deduction", stats(10, rejected, [0.0, 0.25, 0.25, 1.0]), 4)
     assert metrics["deduction/proposer/funnel/proposed"] == 10
     assert metrics["deduction/proposer/funnel/valid"] == 4
     assert [metrics[f"deduction/proposer/funnel/{reason}"] for reason in RejectReason] == [3, 0, 0, 0, 0, 1, 0, 2]
@@ -55,18 +54,18 @@ def test_the_funnel_is_counted_step_by_step() -> None:
 
 
 def test_what_was_not_measured_has_no_key() -> None:
-    nothing = step_metrics([], {"error": ProposalStats()}, 4, {"critic": {"loss": None}, "policy": {"loss": 0.0}})
+    nothing = step_metrics([], {"error": stats()}, 4, {"critic": {"loss": None}, "policy": {"loss": 0.0}})
     assert "critic/loss" not in nothing and nothing["policy/loss"] == 0.0
     assert {name for name in nothing if not name.startswith("error/proposer/funnel/")} == {"policy/loss"}
-    lost = funnel_metrics("error", ProposalStats(2, Counter({RejectReason.LOST: 2})), 4)
+    lost = funnel_metrics("error", stats(2, Counter({RejectReason.LOST: 2})), 4)
     assert "error/proposer/valid_rate" not in lost
     assert valid_rate(nothing) is None and valid_rate(lost) is None and valid_rate({}) is None
 
 
 def test_rates_of_a_step_are_read_from_its_metrics() -> None:
     funnels = {
-        "deduction": ProposalStats(4, Counter({RejectReason.FAILED: 1}), [1.0] * 3),
-        "abduction": ProposalStats(4, Counter(), []),
+        "deduction": stats(4, Counter({RejectReason.FAILED: 1}), [1.0] * 3),
+        "abduction": stats(4, Counter(), []),
     }
     trajectories = [trajectory(Role.SOLVER, accuracy=1.0), trajectory(Role.SOLVER, "abduction", accuracy=0.0)]
     metrics = step_metrics(trajectories, funnels, 2, {})

@@ -15,9 +15,8 @@ from azr.runs.metrics import Metrics
 from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger, summary, tensorboard_command
-from azr.selfplay.play import ProposalStats
 from azr.tasks.base import RejectReason
-from tests.runs.factory import trajectory
+from tests.runs.factory import stats, trajectory
 
 
 def config(root: Path) -> Config:
@@ -42,7 +41,7 @@ async def step(logger: RunLogger, number: int, loss: float = 0.5) -> Metrics:
     return logger.end_step(
         number,
         trajectories,
-        {"deduction": ProposalStats(4, Counter({RejectReason.FAILED: 2}), [0.5, 1.0])},
+        {"deduction": stats(4, Counter({RejectReason.FAILED: 2}), [0.5, 1.0])},
         {"policy": {"loss": loss}, "seconds": timing.seconds, "driver": {"cpu_share": timing.cpu_share}},
     )
 

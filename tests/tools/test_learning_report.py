@@ -25,9 +25,8 @@ from azr.evaluation.evaluate import TaskScore
 from azr.records import Role
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
-from azr.selfplay.play import ProposalStats
 from azr.tasks.base import RejectReason
-from tests.runs.factory import trajectory
+from tests.runs.factory import stats, trajectory
 from tools.learning_report import report
 from tools.learning_report.__main__ import main
 from tools.learning_report.changes import Change, over_seeds
@@ -70,12 +69,12 @@ def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
     for step in range(1, 2 * len(evals) - 1):
         failed = 8 - min(step, 6)
         rejected = Counter({RejectReason.FAILED: failed, RejectReason.DUPLICATE: 2, RejectReason.LOST: 2})
-        counts = ProposalStats(12, rejected, ([0.5, 1.0] * 3)[: 8 - failed])
+        counts = stats(12, rejected, ([0.5, 1.0] * 3)[: 8 - failed])
         logger.begin_step()
         logger.end_step(
             step,
             [trajectory(Role.SOLVER, accuracy=0.5)],
-            {"deduction": counts if proposing else ProposalStats()},
+            {"deduction": counts if proposing else stats()},
             {"eval": evals[step // 2] if step % 2 == 0 else {}},
         )
     logger.close()
