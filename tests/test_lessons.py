@@ -1,8 +1,8 @@
 """Mistakes of earlier systems that must not come back and have no better place among the tests.
 
 Their neighbours: truncated outputs, evaluated answers, multi-line inputs, leaked pairs and timeouts as error labels in
-tests/tasks/test_kinds.py; eviction and duplicates in tests/selfplay/test_buffer.py; same-step solving, filters and
-lost executions in tests/selfplay/test_round.py; determinism, isolation and reward forgery in tests/executor.
+tests/tasks/test_kinds.py; eviction and duplicates in tests/selfplay/test_buffer.py; same-step solving and
+lost executions in tests/selfplay/test_play.py; determinism, isolation and reward forgery in tests/executor.
 """
 
 import inspect
