@@ -1,4 +1,4 @@
-"""The one exception that is a user's mistake."""
+"""The one exception that is a user's mistake, and the hint at what was meant."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ class UserError(ValueError):
     """
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The known name that is most like a word that is none."""
-    return difflib.get_close_matches(word, list(known), n=1, cutoff=0.0)[0]
+def nearest(word: str, known: Iterable[str], least: float = 0.0) -> str | None:
+    """The known name that is most like a word that is none; None when none is at least so similar, from 0 to 1."""
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=least)), None)

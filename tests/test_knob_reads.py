@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+from collections import defaultdict
 from pathlib import Path
 
 from azr.config import ESTIMATOR_TYPES, Config
@@ -13,20 +14,19 @@ SECTIONS |= {"IntrinsicRewardConfig": "intrinsic"} | {cls.__name__: "estimator" 
 """Names of sections, by class."""
 
 
-def section_of(expression: ast.expr, held: dict[str, str]) -> str | None:
-    """The section that an expression is: ``config.rollout``, or a name that holds it."""
+def sections_of(expression: ast.expr, held: dict[str, set[str]]) -> set[str]:
+    """The sections that an expression may be: ``config.rollout``, or a name that holds one somewhere in the module."""
     if isinstance(expression, ast.Attribute) and expression.attr in SECTIONS.values():
-        return expression.attr
-    return held.get(ast.unparse(expression))
+        return {expression.attr}
+    return held.get(ast.unparse(expression), set())
 
 
-def holders(tree: ast.Module) -> dict[str, str]:
+def holders(tree: ast.Module) -> dict[str, set[str]]:
     """Expressions of a module that hold a section, as text: ``play`` after ``play = config.selfplay``."""
-    held: dict[str, str] = {}
+    held: dict[str, set[str]] = defaultdict(set)
     for node in ast.walk(tree):
-        match node:
-            case ast.arg(arg=name, annotation=annotation) if annotation and ast.unparse(annotation) in SECTIONS:
-                held[name] = SECTIONS[ast.unparse(annotation)]
+        if isinstance(node, ast.arg) and node.annotation and (section := SECTIONS.get(ast.unparse(node.annotation))):
+            held[node.arg].add(section)
     for _ in range(2):  # an alias, and an alias of that
         for node in ast.walk(tree):
             match node:
@@ -36,11 +36,12 @@ def holders(tree: ast.Module) -> dict[str, str]:
                     pairs = [(target, value)]
                 case _:
                     continue
-            held |= {ast.unparse(target): section for target, value in pairs if (section := section_of(value, held))}
+            for target, value in pairs:
+                held[ast.unparse(target)] |= sections_of(value, held)
     return held
 
 
-def reads() -> set[tuple[str | None, str]]:
+def reads() -> set[tuple[str, str]]:
     """Every (section, attribute) that the package reads."""
     found = set()
     for path in SOURCE.rglob("*.py"):
@@ -48,7 +49,7 @@ def reads() -> set[tuple[str | None, str]]:
         held = holders(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                found.add((section_of(node.value, held), node.attr))
+                found |= {(section, node.attr) for section in sections_of(node.value, held)}
     return found
 
 

@@ -12,9 +12,9 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, BinaryIO, get_args, get_type_hints
 
-from azr.cli import request_lines, streams
+from azr.cli import json_lines
+from azr.cli.json_lines import LineError
 from azr.cli.options import Parser, seconds, whole
-from azr.cli.request_lines import LineError
 from azr.config import ExecutorConfig
 from azr.errors import UserError
 from azr.executor.pool import SandboxPool
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     )
     with _open(options.file) as source:
         try:
-            asyncio.run(_execute(config, options.screen, streams.read_lines(source.fileno())))
+            asyncio.run(_execute(config, options.screen, json_lines.read_lines(source.fileno())))
         except BrokenPipeError:
             return _PIPE_CLOSED
         except OSError as error:
@@ -102,11 +102,11 @@ async def _execute(config: ExecutorConfig, screen: bool, lines: Lines) -> None:
 
     async def answer(number: int, line: bytes | None) -> str:
         try:
-            asked = request_lines.read(line)
+            asked = json_lines.parse(line)
         except LineError as error:
-            return request_lines.refusal(number, error)
+            return json_lines.refusal(number, error)
         result = await pool.execute(asked.request(repeats=config.repeats, screen=screen))
-        return request_lines.answer(asked, result)
+        return json_lines.answer(asked, result)
 
     try:
         await pool.start()
@@ -134,4 +134,4 @@ async def answer_all(lines: Lines, answer: Answer, in_flight: int, output: int =
 
         group.create_task(ask())
         while (answering := await waiting.get()) is not None:
-            await streams.write(output, (await answering).encode("ascii"))
+            await json_lines.write(output, (await answering).encode("ascii"))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from azr.errors import UserError
+from azr.errors import UserError, nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +112,8 @@ def shape_of(path: str, config_file: str | None = None) -> ModelShape:
         return _read(file)
     if path in KNOWN:
         return KNOWN[path]
-    near = difflib.get_close_matches(path, KNOWN, n=1, cutoff=0.8)
-    hint = f" (or did you mean {near[0]}?)" if near else ""
+    near = nearest(path, KNOWN, least=0.8)
+    hint = f" (or did you mean {near}?)" if near else ""
     raise UserError(f"The shape of {path!r} is not known here; give its config.json with --model-config{hint}.")
 
 

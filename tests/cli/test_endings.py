@@ -58,13 +58,13 @@ def test_a_slip_in_the_code_prints_its_traceback_and_exits_with_1():
 
 @pytest.fixture
 def ends(monkeypatch, tmp_path):
-    """Starts a run of the real driver that ends with an exception, in place of everything that Ray does."""
+    """Starts a run of the real driver in which an exception comes in the place of Ray."""
 
     def start(error: BaseException) -> None:
-        async def fail(*args: object) -> None:
+        def fail(*args: object) -> None:
             raise error
 
-        monkeypatch.setattr(runtime.Driver, "_run_with_restarts", fail)
+        monkeypatch.setattr(runtime, "start_ray", fail)
         run.launch(replace(mini, run=replace(mini.run, root=str(tmp_path))), [])
 
     return start

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from azr import cli
 from azr.cli.execute import answer_all
+from azr.cli.main import dispatch
 from tests.executor.conftest import alive, sandboxes
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +100,7 @@ def test_a_file_is_read_too(tmp_path):
     ids=lambda value: repr(value)[:40],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(argv, said, capsys):
-    assert cli.dispatch(["execute", *argv]) == 2
+    assert dispatch(["execute", *argv]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {said}") and error.count("\n") == 1
 

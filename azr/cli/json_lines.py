@@ -1,30 +1,80 @@
-"""The lines of ``azr execute``: what one asks for, and the line that answers it."""
+"""The lines of ``azr execute``: read from a descriptor, understood as requests, answered, written to a descriptor.
+
+Nothing here blocks the event loop for long: while it stood still, its own sandboxes would look silent.
+"""
 
 from __future__ import annotations
 
-import difflib
+import asyncio
 import json
+import os
+import select
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from azr.cli.streams import MAX_LINE_BYTES
+from azr.errors import nearest
 from azr.executor import protocol
 from azr.records import CallStatus, ExecutionRequest, ExecutionResult
 
-_KEYS = ("id", "program", "inputs")
-_DECIMALS = 6
-
+MAX_LINE_BYTES = 2**22
+"""Longest line kept; it holds the longest request a pool accepts, escapes included."""
 NONDETERMINISTIC = "nondeterministic"
 """What a request is when its calls gave different outcomes in different interpreters."""
+_KEYS = ("id", "program", "inputs")
+_CHUNK_BYTES = 2**16
+_DECIMALS = 6
+
+
+async def read_lines(descriptor: int) -> AsyncIterator[tuple[int, bytes | None]]:
+    """Each line as soon as it is there, with its number from 1; None stands for one beyond ``MAX_LINE_BYTES``.
+
+    A last line need not end in a newline. Raises OSError as reading does.
+    """
+    loop = asyncio.get_running_loop()
+    number, start, too_long = 1, bytearray(), False
+    while True:
+        await _ready(descriptor, loop.add_reader, loop.remove_reader)
+        if not (chunk := os.read(descriptor, _CHUNK_BYTES)):
+            break
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            yield number, None if too_long or len(start) + len(end) > MAX_LINE_BYTES else bytes(start + end)
+            number, start, too_long = number + 1, bytearray(), False
+        start += rest
+        if len(start) > MAX_LINE_BYTES:
+            start, too_long = bytearray(), True
+    if start or too_long:
+        yield number, None if too_long else bytes(start)
+
+
+async def write(descriptor: int, data: bytes) -> None:
+    """Write all of it. Raises BrokenPipeError when the reader has closed the pipe."""
+    loop = asyncio.get_running_loop()
+    rest = memoryview(data)
+    while rest:
+        await _ready(descriptor, loop.add_writer, loop.remove_writer)
+        # A pipe that is ready takes this much at once; more might block.
+        rest = rest[os.write(descriptor, rest[: select.PIPE_BUF]) :]
+
+
+async def _ready(descriptor: int, watch: Callable[..., None], unwatch: Callable[[int], bool]) -> None:
+    ready = asyncio.Event()
+    try:
+        watch(descriptor, ready.set)
+    except PermissionError:
+        return  # A file or a device that is always ready: the kernel does not watch those.
+    try:
+        await ready.wait()
+    finally:
+        unwatch(descriptor)
 
 
 class LineError(Exception):
     """A line that is no request; the message says why, without a full stop."""
 
-    def __init__(self, why: str, id_json: str = "null") -> None:
-        super().__init__(why)
-        self.id_json = id_json
-        """The line's id as far as it could be read."""
+    id_json = "null"
+    """The line's id as far as it could be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +90,18 @@ class RequestLine:
         return ExecutionRequest(program=self.program, inputs=self.inputs, repeats=repeats, screen=screen)
 
 
-def read(line: bytes | None) -> RequestLine:
+def parse(line: bytes | None) -> RequestLine:
     """The request in a line; None stands for one that was too long to keep. Raises LineError."""
     message = _object(line)
     if "id" not in message:
         raise LineError("the key 'id' is missing")
     id_json = json.dumps(message["id"])
     try:
-        return RequestLine(id_json=id_json, program=_program(message), inputs=_inputs(message))
+        _check(message)
     except LineError as error:
-        raise LineError(str(error), id_json) from error
+        error.id_json = id_json
+        raise
+    return RequestLine(id_json=id_json, program=message["program"], inputs=tuple(message["inputs"]))
 
 
 def _object(line: bytes | None) -> dict[str, Any]:
@@ -58,12 +110,8 @@ def _object(line: bytes | None) -> dict[str, Any]:
     if not line.strip():
         raise LineError("the line is empty")
     try:
-        message = json.loads(
-            line.decode("utf-8"),
-            object_pairs_hook=_without_doubles,
-            parse_float=_finite,
-            parse_constant=_no_number,
-        )
+        text = line.decode("utf-8")
+        message = json.loads(text, object_pairs_hook=_without_doubles, parse_float=_finite, parse_constant=_no_number)
     except UnicodeDecodeError as error:
         raise LineError("the line is not UTF-8") from error
     except RecursionError as error:
@@ -77,24 +125,19 @@ def _object(line: bytes | None) -> dict[str, Any]:
     return message
 
 
-def _program(message: dict[str, Any]) -> str:
+def _check(message: dict[str, Any]) -> None:
     for key in message:
         if key not in _KEYS:
-            nearest = difflib.get_close_matches(key, _KEYS, n=1)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"a line has {', '.join(_KEYS)} and nothing else"
+            close = nearest(key, _KEYS, least=0.6)
+            hint = f"did you mean {close!r}?" if close else f"a line has {', '.join(_KEYS)} and nothing else"
             raise LineError(f"there is no key {key[:60]!r}; {hint}")
     if type(message.get("program")) is not str:
         raise LineError("the key 'program' must hold the program's text")
-    return message["program"]
-
-
-def _inputs(message: dict[str, Any]) -> tuple[str, ...]:
     inputs = message.get("inputs")
     if type(inputs) is not list or not all(type(text) is str for text in inputs):
         raise LineError("the key 'inputs' must hold a list of argument texts")
     if not 1 <= len(inputs) <= protocol.MAX_INPUTS:
         raise LineError(f"a program is called with 1 to {protocol.MAX_INPUTS} inputs, not {len(inputs)}")
-    return tuple(inputs)
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

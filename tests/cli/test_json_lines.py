@@ -1,11 +1,14 @@
 """Lines of ``azr execute``: what is read as a request, what is refused, and what an answer looks like."""
 
+import asyncio
 import json
+import os
+import threading
 
 import pytest
 
-from azr.cli import request_lines
-from azr.cli.request_lines import LineError
+from azr.cli import json_lines
+from azr.cli.json_lines import LineError
 from azr.executor import protocol
 from azr.records import CallResult, CallStatus, ExecutionResult
 
@@ -21,16 +24,16 @@ def without(key: str) -> bytes:
 
 
 def test_a_request_is_read_as_it_stands():
-    asked = request_lines.read(line(program="é\ud800")).request(repeats=3, screen=False)
+    asked = json_lines.parse(line(program="é\ud800")).request(repeats=3, screen=False)
     assert (asked.program, asked.inputs) == ("é\ud800", ("1", "'a'"))
     assert (asked.repeats, asked.screen) == (3, False)
 
 
 @pytest.mark.parametrize("name", [None, True, 7, -0.5, "é\ud800", [1, [2]], {"a": {"b": None}}, 10**400])
 def test_ids_of_every_type_are_echoed(name):
-    asked = request_lines.read(line(id=name))
+    asked = json_lines.parse(line(id=name))
     result = ExecutionResult(outputs=(CallResult(status=CallStatus.OK, value="1"),))
-    answer = request_lines.answer(asked, result)
+    answer = json_lines.answer(asked, result)
     assert json.loads(answer)["id"] == name
     assert answer.isascii() and answer.endswith("}\n") and answer.count("\n") == 1
 
@@ -64,8 +67,8 @@ def test_ids_of_every_type_are_echoed(name):
 )
 def test_what_is_no_request_is_refused_with_its_line_number(text, why):
     with pytest.raises(LineError) as refused:
-        request_lines.read(text)
-    answer = json.loads(request_lines.refusal(17, refused.value))
+        json_lines.parse(text)
+    answer = json.loads(json_lines.refusal(17, refused.value))
     assert answer.pop("error").startswith(why)
     assert answer.pop("id") in (None, 1)
     assert answer == {"status": "rejected", "outputs": [], "deterministic": None, "screen": [], "line": 17}
@@ -73,8 +76,8 @@ def test_what_is_no_request_is_refused_with_its_line_number(text, why):
 
 def test_a_refused_line_keeps_an_id_that_could_be_read():
     with pytest.raises(LineError) as refused:
-        request_lines.read(line(id=["x"], inputs=None))
-    assert json.loads(request_lines.refusal(1, refused.value))["id"] == ["x"]
+        json_lines.parse(line(id=["x"], inputs=None))
+    assert json.loads(json_lines.refusal(1, refused.value))["id"] == ["x"]
 
 
 def outcome(*statuses: CallStatus, deterministic: bool | None = None, screen: tuple[str, ...] = ()) -> ExecutionResult:
@@ -98,7 +101,7 @@ def outcome(*statuses: CallStatus, deterministic: bool | None = None, screen: tu
     ],
 )
 def test_the_status_of_a_request(result, word):
-    assert request_lines.status(result) == word
+    assert json_lines.status(result) == word
 
 
 def test_an_answer_has_the_documented_keys():
@@ -109,7 +112,7 @@ def test_an_answer_has_the_documented_keys():
         ),
         deterministic=True,
     )
-    assert json.loads(request_lines.answer(request_lines.read(line()), result)) == {
+    assert json.loads(json_lines.answer(json_lines.parse(line()), result)) == {
         "id": 1,
         "status": "raised",
         "outputs": [
@@ -119,3 +122,87 @@ def test_an_answer_has_the_documented_keys():
         "deterministic": True,
         "screen": [],
     }
+
+
+@pytest.fixture
+def pipe():
+    reader, writer = os.pipe()
+    open_ends = {reader, writer}
+
+    def close(end: int) -> None:
+        open_ends.discard(end)
+        os.close(end)
+
+    yield reader, writer, close
+    for end in open_ends:
+        os.close(end)
+
+
+async def all_lines(descriptor: int) -> list[tuple[int, bytes | None]]:
+    return [line async for line in json_lines.read_lines(descriptor)]
+
+
+@pytest.mark.parametrize(
+    "content, lines",
+    [
+        (b"", []),
+        (b"a", [b"a"]),
+        (b"a\nb\r\n", [b"a", b"b\r"]),
+        (b"\n\na", [b"", b"", b"a"]),
+        (b"x" * json_lines.MAX_LINE_BYTES + b"\ny", [b"x" * json_lines.MAX_LINE_BYTES, b"y"]),
+        (b"x" * (json_lines.MAX_LINE_BYTES + 1) + b"\ny", [None, b"y"]),
+        (b"a\n" + b"x" * (json_lines.MAX_LINE_BYTES + 70_000), [b"a", None]),
+    ],
+    ids=range(7),
+)
+async def test_a_file_is_read_line_by_line(content, lines, tmp_path):
+    path = tmp_path / "lines"
+    path.write_bytes(content)
+    with path.open("rb", buffering=0) as file:
+        assert await all_lines(file.fileno()) == list(enumerate(lines, 1))
+
+
+async def test_a_line_of_a_pipe_is_there_before_the_next_one_is_written(pipe):
+    reader, writer, close = pipe
+    lines = json_lines.read_lines(reader)
+    for number in range(1, 4):
+        os.write(writer, b"half")
+        waiting = asyncio.ensure_future(anext(lines))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        os.write(writer, b" whole\n")
+        assert await waiting == (number, b"half whole")
+    os.write(writer, b"rest")
+    close(writer)
+    assert await anext(lines) == (4, b"rest")
+    with pytest.raises(StopAsyncIteration):
+        await anext(lines)
+
+
+async def test_a_slow_reader_holds_up_the_writing_but_not_the_loop(pipe):
+    reader, writer, close = pipe
+    data = os.urandom(2**20)
+    writing = asyncio.create_task(json_lines.write(writer, data))
+    await asyncio.sleep(0.05)
+    assert not writing.done()
+    received = bytearray()
+
+    def read() -> None:
+        while piece := os.read(reader, 2**16):
+            received.extend(piece)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    await writing
+    close(writer)
+    thread.join()
+    assert received == data
+
+
+async def test_a_reader_that_leaves_ends_the_writing(pipe):
+    reader, writer, close = pipe
+    writing = asyncio.create_task(json_lines.write(writer, bytes(2**20)))
+    await asyncio.sleep(0.05)
+    close(reader)
+    with pytest.raises(BrokenPipeError):
+        await writing
