@@ -188,11 +188,11 @@ class ModelWorker:
     def _take_step(self, mini: MiniBatch, columns: Iterator[dict[str, Tensor]], loss_fn: LossFn) -> StepReport:
         lr = self.engine.get_lr()[0]
         total: Sums = {}
-        for number, micro in enumerate(mini.micro_batches, start=1):
+        for micro in mini.micro_batches:
             arrays = {name: values_R.to(self.device) for name, values_R in next(columns).items()}
             loss, sums = loss_fn(micro.to(self.device), arrays, mini.normalizer)
             total = add_sums(total, sums)
-            backward(self.engine, loss, last=number == len(mini.micro_batches))
+            backward(self.engine, loss, last=micro is mini.micro_batches[-1])
         self.engine.step()
         sums = {name: value.cpu() for name, value in total.items()}
         return StepReport(sums, float(self.engine.get_global_grad_norm()), lr)

@@ -1,6 +1,6 @@
 """Tensors on disk as safetensors files that are written piece by piece and hashed on the way.
 
-The training state is flat tensors that are split over the ranks of a role, one file per rank. A tensor of E elements
+The training state is flat tensors that are split over the ranks of a model, one file per rank. A tensor of E elements
 is the ranks' pieces, one after the other, wherever the cuts are; so what N ranks wrote, M ranks can read, each only
 what it needs. The model is whole tensors under the names of Hugging Face.
 """
@@ -152,11 +152,11 @@ class ShardReader:
 
     def check(self, expected: Mapping[str, int]) -> None:
         """Raises UserError when `totals` are not those expected."""
-        found = self.totals()
-        wrong = [name for name in sorted(found.keys() | expected.keys()) if found.get(name) != expected.get(name)]
+        totals = self.totals()
+        wrong = [name for name in sorted(totals.keys() | expected.keys()) if totals.get(name) != expected.get(name)]
         if wrong:
             raise UserError(
-                f"{self._folder} is of another model: {wrong[0]} has {found.get(wrong[0], 0)} elements there and "
+                f"{self._folder} is of another model: {wrong[0]} has {totals.get(wrong[0], 0)} elements there and "
                 f"{expected.get(wrong[0], 0)} here; give a checkpoint of this model"
             )
 
@@ -169,7 +169,7 @@ class ShardReader:
             if low < high:
                 out[low - start : high - start].copy_(file.get_slice(name)[low - first : high - first])
             first = last
-        assert stop <= first, f"{name} ends at {first}, and {stop} was asked for"
+        assert stop <= first, f"{name} ends at {first}, not at {stop} or later"
 
 
 def _opened(path: Path) -> Any:

@@ -4,21 +4,23 @@ DeepSpeed's own checkpoint is not used: only as many ranks as wrote it can load 
 writes everything twice more; and a rank that fails to write leaves the others waiting at a barrier.
 
 Each rank writes its part: of every parameter the float32 master weights and Adam's two moments, by name. The weights
-in the compute type are the rounded master weights. Buffers are not trained, so the model's folder has them.
+in the compute type are the rounded master weights. Buffers are not trained, so the model's folder has them. Beside
+them: step counters, the learning rate's schedule, and the states of all random generators of the process.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from azr.hashed_files import HashedFile
-from azr.train.random_state import random_state, restore_random_state
 from azr.train.shards import ShardReader, write_shard
 
 MASTER = "master"
@@ -78,14 +80,14 @@ def load_state(engine: Any, folder: Path, rank: int) -> None:
         reader.check({f"{key}/{part.name}": part.total for _, parts in groups for part in parts for key in keys})
         engine.optimizer.checkpoint_event_prologue()  # no parameter is whole while its parts are written
         engine.optimizer.optimizer.state.clear()
-        for number, (flat, parts) in enumerate(groups):
+        for group, (flat, parts) in enumerate(groups):
             tensors = {MASTER: flat}
             if meta["steps"]:
                 tensors |= _new_moments(engine, flat, meta["steps"])
             for key, tensor in tensors.items():
                 for part in parts:
                     reader.read(f"{key}/{part.name}", part.start, part.of(tensor))
-            engine.optimizer.fp16_partitioned_groups_flat[number].copy_(flat)
+            engine.optimizer.fp16_partitioned_groups_flat[group].copy_(flat)
     for name, value in meta["counters"].items():
         setattr(engine, name, value)
     _set_schedule(engine, meta["schedule"])
@@ -124,3 +126,38 @@ def _set_schedule(engine: Any, schedule: Mapping[str, int]) -> None:
     scheduler.load_state_dict(scheduler.state_dict() | schedule | {"_last_lr": rates})
     for group, rate in zip(engine.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """States of Python's, NumPy's and torch's generators, and of the GPU's when `device` is one."""
+    numpy = np.random.get_state(legacy=False)
+    assert isinstance(numpy, dict)
+    key = numpy["state"]["key"].tolist()
+    state = {
+        "python": random.getstate(),
+        "numpy": numpy | {"state": numpy["state"] | {"key": key}},
+        "torch": _hex(torch.get_rng_state()),
+    }
+    if device.type == "cuda":
+        state["cuda"] = _hex(torch.cuda.get_rng_state(device))
+    return state
+
+
+def restore_random_state(state: Mapping[str, Any], device: torch.device) -> None:
+    """Undo `random_state`. A run that moves from CPU to GPU starts the GPU's generator from its seed."""
+    version, inner, gauss = state["python"]
+    random.setstate((version, tuple(inner), gauss))
+    numpy = state["numpy"]
+    key = np.array(numpy["state"]["key"], dtype=np.uint32)
+    np.random.set_state(numpy | {"state": numpy["state"] | {"key": key}})
+    torch.set_rng_state(_from_hex(state["torch"]))
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(_from_hex(state["cuda"]), device)
+
+
+def _hex(state: Tensor) -> str:
+    return state.numpy().tobytes().hex()
+
+
+def _from_hex(text: str) -> Tensor:
+    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""One training step's completions, packed once for all roles: what every rank computes on, and back in order.
+"""One training step's completions, packed once for all models: what every rank computes on, and back in order.
 
 Legend: R response tokens of all completions of a step, in their order; R_k those of rank k, in packed order.
 """
@@ -36,7 +36,7 @@ RankBatch = tuple[MiniBatch, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainBatch:
-    """A step's completions, packed for all ranks and put into Ray's object store, from where each role reads them."""
+    """A step's completions, packed for all ranks and put into Ray's object store, from where each model reads them."""
 
     rank_refs: tuple[ray.ObjectRef, ...]
     """Of one RankBatch per rank."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save
 
 from azr.errors import UserError
 from azr.hashed_files import hash_file
-from azr.train.random_state import random_state, restore_random_state
 from azr.train.shards import ShardReader, TensorSpec, shard_path, write_model, write_shard
 
 CPU = torch.device("cpu")
@@ -131,15 +128,3 @@ def test_a_folder_without_a_parent_is_not_made(tmp_path: Path) -> None:
     """A rank that is late must not bring back what its caller has given up and removed."""
     with pytest.raises(FileNotFoundError):
         write(tmp_path / "gone" / "policy", 1)
-
-
-def test_random_states_come_back() -> None:
-    def draw() -> tuple[object, ...]:
-        return random.random(), random.gauss(), np.random.normal(), tuple(torch.randn(3).tolist())
-
-    random.gauss(), np.random.normal()  # both keep a second number for the next call
-    state = json.loads(json.dumps(random_state(CPU)))
-    first = draw()
-    assert draw() != first
-    restore_random_state(state, CPU)
-    assert draw() == first
