@@ -23,7 +23,7 @@ from azr.hardware import Device
 from azr.hashed_files import HashedFile
 from azr.train.state import load_state, save_state
 from azr.train.train_batch import MiniBatch, PerToken, RankBatch
-from azr.train.zero3 import backward, load_partitioned, local_numel, make_engine
+from azr.train.zero3 import backward, load_partitioned, make_engine
 
 T = TypeVar("T")
 
@@ -34,18 +34,6 @@ class Address:
 
     host: str
     port: int
-
-
-@dataclass(frozen=True, slots=True)
-class RankReport:
-    """What one rank holds now."""
-
-    pid: int
-    parameters_held: int
-    """Parameter elements in this rank's memory, padding included."""
-    parameters_total: int
-    """Parameter elements of the whole model."""
-    optimizer_steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +105,6 @@ class ModelWorker:
 
     def ping(self) -> None:
         """Answers while the process lives."""
-
-    def report(self) -> RankReport:
-        """Parameters this rank holds between steps: with ZeRO-3 about 1/ranks of the model."""
-        held, total = local_numel(self.engine.module)
-        return RankReport(os.getpid(), held, total, self.engine.global_steps)
 
     def save_checkpoint(self, folder: str) -> HashedFile:
         """Writes the whole training state below `folder`, which must exist; other models may share it. Collective.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import prod
 from types import ModuleType
 from typing import Any
 
@@ -114,13 +115,6 @@ def drain(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
         pass
 
 
-def local_numel(model: nn.Module) -> tuple[int, int]:
-    """Parameter elements in this rank's memory now, padding included, and elements of the whole model."""
-    parameters: list[Any] = list(model.parameters())
-    here = sum(p.ds_tensor.numel() + p.numel() for p in parameters)
-    return here, sum(_whole_numel(p) for p in parameters)
-
-
 def whole_shape(parameter: Any) -> tuple[int, ...]:
     """Shape of a parameter of which this rank may hold only a part."""
     return tuple(parameter.ds_shape)
@@ -135,16 +129,11 @@ def _import_deepspeed() -> ModuleType:
     return deepspeed
 
 
-def _whole_numel(parameter: Any) -> int:
-    """Elements of a parameter of which this rank may hold only a part."""
-    return parameter.ds_numel
-
-
 def _buckets(named: Sequence[tuple[str, nn.Parameter]], bucket_bytes: int) -> Iterator[list[tuple[str, nn.Parameter]]]:
     bucket: list[tuple[str, nn.Parameter]] = []
     size = 0
     for name, parameter in named:
-        nbytes = _whole_numel(parameter) * parameter.element_size()
+        nbytes = prod(whole_shape(parameter)) * parameter.element_size()
         if bucket and size + nbytes > bucket_bytes:
             yield bucket
             bucket, size = [], 0

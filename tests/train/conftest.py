@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -42,6 +44,15 @@ def make_config(path: Path, **train: object) -> Config:
         algorithm=AlgorithmConfig(entropy_coef=0.01, kl_coef=0.1),
         timeout=TimeoutConfig(start_s=STEP_S, train_s=STEP_S),
     )
+
+
+async def on_ranks(group: WorkerGroup, function: Callable[[Any], Any]) -> list[Any]:
+    """What the function returns of the worker of each rank, in its process."""
+    return list(await asyncio.gather(*(actor.__ray_call__.remote(function) for actor in group.actors)))
+
+
+async def process_ids(group: WorkerGroup) -> list[int]:
+    return await on_ranks(group, lambda worker: os.getpid())
 
 
 def with_micro_batches(config: Config, tokens: int) -> Config:

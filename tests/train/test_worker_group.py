@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from azr.train.model_worker import ModelWorker, RankReport
+from azr.train.model_worker import ModelWorker
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import RankDied, WorkerGroup
-from tests.train.conftest import make_config
+from tests.train.conftest import make_config, process_ids
 
 
 class IdleWorker(ModelWorker):
@@ -21,9 +21,6 @@ class IdleWorker(ModelWorker):
 
     def build(self) -> None:
         self.built = True
-
-    def report(self) -> RankReport:
-        return RankReport(os.getpid(), 0, 0, 0)
 
     def sleep_on_rank_one(self, seconds: float) -> int:
         time.sleep(seconds * self.rank)
@@ -53,7 +50,7 @@ async def start(path: Path) -> WorkerGroup:
 
 async def test_a_group_from_start_to_end(ray_cluster: None, tmp_path: Path) -> None:
     group = await start(tmp_path)
-    pids = [report.pid for report in await group.call("report", timeout_s=60)]
+    pids = await process_ids(group)
     assert await group.scatter("sleep_on_rank_one", [(0,), (0.1,)], timeout_s=60) == [0, 1]
 
     with pytest.raises(TimeoutError, match=r"the driver waited 0.5 s for policy ranks \[1\] to nap"):
@@ -67,8 +64,8 @@ async def test_a_group_from_start_to_end(ray_cluster: None, tmp_path: Path) -> N
     with pytest.raises(RankDied, match="policy rank 1 died while the driver waited for it to answer die_on") as death:
         await group.call("die_on_rank_one", timeout_s=60)
     assert (death.value.role, death.value.rank) == ("policy", 1)
-    with pytest.raises(RankDied, match="policy rank 1 died while the driver waited for it to answer report"):
-        await group.call("report", timeout_s=60)
+    with pytest.raises(RankDied, match="policy rank 1 died while the driver waited for it to answer ping"):
+        await group.call("ping", timeout_s=60)
 
     await group.shutdown()
     deadline = time.monotonic() + 10
