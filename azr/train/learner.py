@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Hashable, Sequence
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -133,7 +134,7 @@ async def update_critic(
     return _mean_metrics(batch, await _update(group, batch, per_token, timeout_s), value_metrics)
 
 
-async def _update(group: WorkerGroup, batch: TrainBatch, per_token: PerToken, timeout_s: float) -> list:
+async def _update(group: WorkerGroup, batch: TrainBatch, per_token: PerToken, timeout_s: float) -> list[Any]:
     return await group.scatter("update", batch.for_ranks(per_token), timeout_s=timeout_s, to="take an optimizer step")
 
 

@@ -26,28 +26,28 @@ ACTOR_DEATH_GRACE_S = 10.0
 class RankDied(RuntimeError):
     """A rank's process is gone, so the group is of no more use: end it and start another."""
 
-    def __init__(self, role: str, rank: int, to: str, cause: RayActorError) -> None:
-        super().__init__(f"{role} rank {rank} died while the driver waited for it to {to}: {cause}")
-        self.role, self.rank = role, rank
+    def __init__(self, model_role: str, rank: int, to: str, cause: RayActorError) -> None:
+        super().__init__(f"{model_role} rank {rank} died while the driver waited for it to {to}: {cause}")
+        self.model_role, self.rank = model_role, rank
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroup:
-    """The ranks of one role, e.g. the policy. Make one with `start`, end it with `shutdown`."""
+    """The ranks of one model role, such as the policy. Make one with `start`, end it with `shutdown`."""
 
-    role: str
+    model_role: str
     actors: tuple[ActorHandle, ...]
 
     @classmethod
     async def start(
         cls,
-        role: str,
+        model_role: str,
         worker: type[ModelWorker],
         options: Sequence[Mapping[str, object]],
         config: Config,
         device: Device,
     ) -> Self:
-        """Start one actor per element of `options` (its Ray options) and build the role's model in them.
+        """Start one actor per element of `options` (its Ray options) and build the model in them.
 
         Raises TimeoutError when that takes longer than `timeout.start_s`, UserError for a user's mistake such as a
         wrong model path. Nothing is left running after an error.
@@ -56,10 +56,10 @@ class WorkerGroup:
         # DeepSpeed picks its device and its build mode when it is imported, so the process must be born with them.
         env = {"env_vars": {"DS_ACCELERATOR": device, "DS_BUILD_OPS": "0", **KERNEL_CACHES}}
         actors = [
-            remote.options(**share, runtime_env=env).remote(role, rank, len(options), device, config)
+            remote.options(**share, runtime_env=env).remote(model_role, rank, len(options), device, config)
             for rank, share in enumerate(options)
         ]
-        group = cls(role, tuple(actors))
+        group = cls(model_role, tuple(actors))
         limit = config.timeout.start_s
         try:
             (address,) = await group._wait({0: actors[0].create_store.remote()}, limit, "start")
@@ -92,7 +92,7 @@ class WorkerGroup:
 
     async def shutdown(self) -> None:
         """End the processes of this group, whatever they are doing, and wait until they are gone."""
-        await kill_and_wait({f"{self.role} rank {rank}": actor for rank, actor in enumerate(self.actors)})
+        await kill_and_wait({f"{self.model_role} rank {rank}": actor for rank, actor in enumerate(self.actors)})
 
     async def _wait(self, refs: Mapping[int, Awaitable[Any]], timeout_s: float, to: str) -> list[Any]:
         ranks = {asyncio.ensure_future(ref): rank for rank, ref in refs.items()}
@@ -107,12 +107,12 @@ class WorkerGroup:
                 task.cancel()
         for rank, error in failed.items():
             if isinstance(error, RayActorError):
-                raise RankDied(self.role, rank, to, error) from error
+                raise RankDied(self.model_role, rank, to, error) from error
         for error in failed.values():
             raise unwrap_ray_error(error) from error
         if pending:
             late = sorted(ranks[task] for task in pending)
-            raise TimeoutError(f"the driver waited {timeout_s:g} s for {self.role} ranks {late} to {to}")
+            raise TimeoutError(f"the driver waited {timeout_s:g} s for {self.model_role} ranks {late} to {to}")
         return [task.result() for task in ranks]
 
 

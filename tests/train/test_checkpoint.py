@@ -58,7 +58,7 @@ class Trained:
         shape = (sum(len(c.response_ids) for c in self.samples),)
         step, names = (
             (update_policy, ("advantages", "old_logprobs", "reference_logprobs", "rollout_logprobs"))
-            if self.group.role == "policy"
+            if self.group.model_role == "policy"
             else (update_critic, ("old_values", "returns"))
         )
         columns = {name: torch.randn(shape, generator=generator) - 1 for name in names}
@@ -75,7 +75,7 @@ class Trained:
 
     def files(self, folder: Path) -> list[bytes]:
         """Weights, moments, schedule, counters and random states: everything there is."""
-        return [shard_path(folder / self.group.role, rank).read_bytes() for rank in range(self.group.size)]
+        return [shard_path(folder / self.group.model_role, rank).read_bytes() for rank in range(self.group.size)]
 
 
 Pairs = Callable[[str, str], Coroutine[None, None, tuple[Trained, Trained]]]
@@ -236,7 +236,7 @@ async def test_a_group_that_lost_a_rank_is_built_anew_and_continues(
     os.kill(pids[1], signal.SIGKILL)
     with pytest.raises(RankDied, match="policy rank 1 died while the driver waited for it to take an") as death:
         await update
-    assert (death.value.role, death.value.rank) == ("policy", 1)
+    assert (death.value.model_role, death.value.rank) == ("policy", 1)
     with pytest.raises(RankDied, match="policy rank 1 died"):
         await two.group.call("ping", timeout_s=STEP_S)
     await two.group.shutdown()  # rank 0 may still wait for rank 1

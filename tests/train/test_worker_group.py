@@ -63,7 +63,7 @@ async def test_a_group_from_start_to_end(ray_cluster: None, tmp_path: Path) -> N
         await group.call("fail_on_rank_zero", timeout_s=60)
     with pytest.raises(RankDied, match="policy rank 1 died while the driver waited for it to answer die_on") as death:
         await group.call("die_on_rank_one", timeout_s=60)
-    assert (death.value.role, death.value.rank) == ("policy", 1)
+    assert (death.value.model_role, death.value.rank) == ("policy", 1)
     with pytest.raises(RankDied, match="policy rank 1 died while the driver waited for it to answer ping"):
         await group.call("ping", timeout_s=60)
 
