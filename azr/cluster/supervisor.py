@@ -71,12 +71,17 @@ class SupervisedActor:
         self._consecutive_failures = 0
 
     async def start(self) -> None:
-        """Create the actor and start it. Raises what its start raises, and TimeoutError when that takes too long."""
+        """Create the actor and start it.
+
+        Raises what its start raises, ActorLost when it dies over that, and TimeoutError when it takes too long.
+        """
         self.actor = await self._create()
         # No health checks: while an actor loads a model it answers nothing else.
         started = self.actor.start.remote()
         try:
             self.start_report = await within(started, self._start_timeout_s, self.name, "start")
+        except RayActorError as error:
+            raise ActorLost(f"{self.name} died when it was to start ({root_cause(error)})", self.actor) from error
         except RayTaskError as error:
             raise unwrap_ray_error(error) from error
 

@@ -108,6 +108,8 @@ async def test_restarts_without_a_success_are_bounded(ray_cluster: None, orders:
         await clerk.restart(await lose(clerk))
         clerk.succeeded()
     orders.write_text("die")
+    with pytest.raises(ActorLost, match="the clerk died when it was to start"):
+        await start(orders)
     began = time.monotonic()
     with pytest.raises(RuntimeError, match="the clerk was lost 3 times and answered nothing in between; the last time"):
         await clerk.restart(await lose(clerk))
