@@ -11,6 +11,8 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
+from azr.records import MAX_INPUTS
+
 LOGPROB_CHUNK = 2048
 """Tokens whose logits are in a trainer's memory at once."""
 REDUCE_BUCKET = 50_000_000
@@ -23,25 +25,6 @@ CountOrZero = Annotated[int, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0, le=1e6)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e6)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-
-
-BANNED_MODULES = (
-    "asyncio", "atexit", "bcrypt", "bdb", "bltns", "builtins", "bz2", "calendar", "cmd", "code", "codecs", "codeop",
-    "concurrent", "copyreg", "cProfile", "ctypes", "curses", "datetime", "dbm", "doctest", "ensurepip",
-    "faulthandler", "fcntl", "fileinput", "ftplib", "gc", "getpass", "glob", "gzip", "hashlib", "hmac", "http",
-    "imaplib", "imp", "importlib", "inspect", "io", "linecache", "locale", "logging", "lzma", "mailbox", "marshal",
-    "mmap", "msvcrt", "multiprocessing", "nt", "ntpath", "os", "pathlib", "pdb", "pebble", "pickle", "pickletools",
-    "pkgutil", "platform", "poplib", "posix", "posixpath", "profile", "pstats", "pty", "pwd", "pydoc", "random",
-    "readline", "resource", "runpy", "sched", "secrets", "select", "selectors", "shelve", "shutil", "signal", "site",
-    "smtplib", "socket", "socketserver", "sqlite3", "ssl", "subprocess", "sys", "sysconfig", "syslog", "tarfile",
-    "tempfile", "termios", "threading", "time", "timeit", "tkinter", "trace", "traceback", "tracemalloc", "tty",
-    "turtle", "unittest", "urllib", "uuid", "warnings", "weakref", "webbrowser", "winreg", "xmlrpc", "zipapp",
-    "zipfile", "zipimport", "zoneinfo", "_thread",
-)  # fmt: skip
-"""Modules a task program may not name: clocks, randomness, I/O, processes and interpreter internals.
-
-A name (`os`) is refused wherever it stands in a dotted path, a dotted one (`os.path`) as that path only. Names with a
-leading underscore are refused always."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +63,7 @@ class SelfPlayConfig:
     """Solver prompts per kind and step, one response each, beside the groups that estimate solve rates."""
     references: CountOrZero = 6
     """K: past tasks shown to the proposer."""
-    induction_inputs: Annotated[int, Meta(ge=2, le=64)] = 10
+    induction_inputs: Annotated[int, Meta(ge=2, le=MAX_INPUTS)] = 10
     """Inputs of an induction task; the first half is shown to the solver, the rest is hidden."""
     group_size: Count = 8
     """Solver samples per valid proposal that estimate its solve rate, at the rollout temperature."""
@@ -165,13 +148,6 @@ class ExecutorConfig:
     """Wall-clock limit of one call, seconds."""
     memory_mb: Annotated[int, Meta(ge=32)] = 512
     """Address space of one program, MiB."""
-    source_bytes: Count = 16384
-    """Longest program accepted."""
-    output_bytes: Annotated[int, Meta(ge=1, le=2**20)] = 65536
-    """Longest canonical value accepted."""
-    repeats: Count = 2
-    """Runs in separate interpreters when a proposal is validated."""
-    banned_modules: tuple[str, ...] = BANNED_MODULES
     """Modules that a task program may not name."""
 
 

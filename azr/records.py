@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+MAX_INPUTS = 128
+"""Most inputs of one ``ExecutionRequest``."""
+
 
 class Role(StrEnum):
     """Which half of self-play wrote a trajectory."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from azr.config import ExecutorConfig
 from azr.executor import walls
 from azr.executor.pool import SandboxPool
-from azr.executor.worker import ALLOWED_MODULES
+from azr.executor.static_check import ALLOWED_MODULES
 from azr.executor.zygote_files import OPTIONS
 from azr.records import CallStatus, ExecutionRequest
 from benchmarks import fork_floor
@@ -77,7 +77,7 @@ def _endings(program: Program) -> set[CallStatus]:
 
 async def clean_rounds(backends: Sequence[str], count: int, rounds: int) -> tuple[float, dict[str, list[Lap]], dict]:
     """Median floor, laps and shares of the floor by backend."""
-    pools = {name: SandboxPool(_config(name, workers=SLOTS)) for name in backends}
+    pools = {name: SandboxPool(_config(name, workers=SLOTS), repeats=1) for name in backends}
     laps: dict[str, list[Lap]] = {name: [] for name in backends}
     shares: dict[str, list[float]] = {name: [] for name in backends}
     floors = []
@@ -99,14 +99,14 @@ async def clean_rounds(backends: Sequence[str], count: int, rounds: int) -> tupl
 
 async def single(backend: str, work: Sequence[Program], **options: float) -> Lap:
     config = _config(backend, **options)
-    async with SandboxPool(config) as pool:
+    async with SandboxPool(config, repeats=1) as pool:
         return await lap(pool, work, WINDOW * config.workers)
 
 
 async def soak(backend: str, count: int) -> tuple[list[int], list[int]]:
     """Resident KiB of this process and of all its descendants' zygotes, at ten points over ``count`` requests."""
     own, rest = [], []
-    async with SandboxPool(_config(backend, workers=SLOTS)) as pool:
+    async with SandboxPool(_config(backend, workers=SLOTS), repeats=1) as pool:
         for tenth in range(10):
             await lap(pool, programs(count // 10, seed=1000 + tenth), WINDOW * SLOTS)
             own.append(_resident(os.getpid()))
@@ -115,7 +115,7 @@ async def soak(backend: str, count: int) -> tuple[list[int], list[int]]:
 
 
 def _config(backend: str, **options: float) -> ExecutorConfig:
-    return ExecutorConfig(backend=backend, repeats=1, **options)
+    return ExecutorConfig(backend=backend, **options)
 
 
 def _resident(process: int) -> int:

@@ -18,6 +18,7 @@ from azr.cli.options import Parser, seconds, whole
 from azr.config import ExecutorConfig
 from azr.errors import UserError
 from azr.executor.pool import SandboxPool
+from azr.executor.protocol import REPEATS
 
 Lines = AsyncIterator[tuple[int, bytes | None]]
 Answer = Callable[[int, bytes | None], Coroutine[Any, Any, str]]
@@ -42,11 +43,10 @@ def main(argv: Sequence[str]) -> int:
         workers=options.workers,
         wall_s=options.wall,
         memory_mb=options.memory_mb,
-        repeats=options.repeats,
     )
     with _open(options.file) as source:
         try:
-            asyncio.run(_execute(config, options.screen, json_lines.read_lines(source.fileno())))
+            asyncio.run(_execute(config, options.repeats, options.screen, json_lines.read_lines(source.fileno())))
         except BrokenPipeError:
             return _PIPE_CLOSED
         except OSError as error:
@@ -73,7 +73,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--repeats",
         type=whole(1, 64),
-        default=_DEFAULTS.repeats,
+        default=REPEATS,
         metavar="N",
         help="runs in separate interpreters that must agree; 1 leaves determinism unchecked",
     )
@@ -97,15 +97,15 @@ def _open(name: str) -> BinaryIO:
         raise UserError(f"{name} cannot be read: {error.strerror}.") from error
 
 
-async def _execute(config: ExecutorConfig, screen: bool, lines: Lines) -> None:
-    pool = SandboxPool(config)
+async def _execute(config: ExecutorConfig, repeats: int, screen: bool, lines: Lines) -> None:
+    pool = SandboxPool(config, repeats=repeats)
 
     async def answer(number: int, line: bytes | None) -> str:
         try:
             asked = json_lines.parse(line)
         except LineError as error:
             return json_lines.refusal(number, error)
-        result = await pool.execute(asked.request(repeats=config.repeats, screen=screen))
+        result = await pool.execute(asked.request(repeats=repeats, screen=screen))
         return json_lines.answer(asked, result)
 
     try:

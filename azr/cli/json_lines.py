@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from azr.errors import nearest
-from azr.executor import protocol
-from azr.records import CallStatus, ExecutionRequest, ExecutionResult
+from azr.records import MAX_INPUTS, CallStatus, ExecutionRequest, ExecutionResult
 
 MAX_LINE_BYTES = 2**22
 """Longest line kept; it holds the longest request a pool accepts, escapes included."""
@@ -136,8 +135,8 @@ def _check(message: dict[str, Any]) -> None:
     inputs = message.get("inputs")
     if type(inputs) is not list or not all(type(text) is str for text in inputs):
         raise LineError("the key 'inputs' must hold a list of argument texts")
-    if not 1 <= len(inputs) <= protocol.MAX_INPUTS:
-        raise LineError(f"a program is called with 1 to {protocol.MAX_INPUTS} inputs, not {len(inputs)}")
+    if not 1 <= len(inputs) <= MAX_INPUTS:
+        raise LineError(f"a program is called with 1 to {MAX_INPUTS} inputs, not {len(inputs)}")
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 
 from azr import values
 from azr.config import ExecutorConfig
+from azr.errors import UserError
 from azr.executor import protocol, walls
 from azr.executor.cache import CallCache, CallKey, Outcome
 from azr.executor.dispatch import Dispatcher, Job
 from azr.executor.sandbox import Launcher, LaunchError
-from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.records import MAX_INPUTS, CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.tasks.normalize import hash_order_dependent, parse
 
 _REQUEST_WALLS = 8
@@ -44,25 +45,20 @@ class ExecutorStats:
 class SandboxPool:
     """``async with SandboxPool(config) as pool: await pool.execute(request)``."""
 
-    def __init__(self, config: ExecutorConfig, *, deterministic: bool = False) -> None:
-        """Raises ValueError for settings that cannot hold. Nothing is started yet.
+    def __init__(self, config: ExecutorConfig, *, deterministic: bool = False, repeats: int = protocol.REPEATS) -> None:
+        """Raises UserError for settings that cannot hold. Nothing is started yet.
 
         ``deterministic``: each program runs under the same hash seeds every time, whatever else there is to run.
+        ``repeats``: most repeats that a request may ask for.
         """
-        if not 0 < config.output_bytes <= values.MAX_BYTES:
-            raise ValueError(f"executor.output_bytes must be between 1 and {values.MAX_BYTES}.")
-        if config.workers < 1 or config.repeats < 1 or config.wall_s <= 0:
-            raise ValueError("executor.workers and executor.repeats must be at least 1 and executor.wall_s positive.")
-        self._config, self._deterministic = config, deterministic
+        if config.workers < 1 or repeats < 1 or config.wall_s <= 0:
+            raise UserError("executor.workers and repeats must be at least 1 and executor.wall_s positive.")
+        self._config, self._deterministic, self._repeats = config, deterministic, repeats
         self._limits = protocol.Limits(
-            wall_s=config.wall_s,
-            request_s=_REQUEST_WALLS * config.wall_s,
-            memory_mb=config.memory_mb,
-            output_bytes=config.output_bytes,
-            banned_modules=tuple(config.banned_modules),
+            wall_s=config.wall_s, request_s=_REQUEST_WALLS * config.wall_s, memory_mb=config.memory_mb
         )
         # Repeats need interpreters with different hash seeds, even when few programs run at once.
-        self._slots = max(config.workers, _most_runs(config.repeats))
+        self._slots = max(config.workers, _most_runs(repeats))
         self._launcher: Launcher | None = None
         self._dispatcher: Dispatcher | None = None
         self.walls = ""
@@ -140,10 +136,9 @@ class SandboxPool:
     def _check(self, request: ExecutionRequest) -> None:
         assert not self._closed, "the pool is closed"
         if request.repeats < 1 or _most_runs(request.repeats) > self._slots:
-            most = self._config.repeats
-            raise ValueError(f"A request may have 1 to {most} repeats, not {request.repeats}: raise executor.repeats.")
-        if not 1 <= len(request.inputs) <= protocol.MAX_INPUTS:
-            raise ValueError(f"A request must have 1 to {protocol.MAX_INPUTS} inputs, not {len(request.inputs)}.")
+            raise ValueError(f"A request may have 1 to {self._repeats} repeats here, not {request.repeats}.")
+        if not 1 <= len(request.inputs) <= MAX_INPUTS:
+            raise ValueError(f"A request must have 1 to {MAX_INPUTS} inputs, not {len(request.inputs)}.")
 
     async def _execute(self, request: ExecutionRequest) -> ExecutionResult:
         self._requests += 1
@@ -187,8 +182,8 @@ class SandboxPool:
             self._cache.finish(key, outcome)
 
     def _too_long(self, keys: Sequence[CallKey]) -> str | None:
-        if _bytes(keys[0].program) > self._config.source_bytes:
-            return f"the program is longer than {self._config.source_bytes} bytes"
+        if _bytes(keys[0].program) > protocol.MAX_PROGRAM_BYTES:
+            return f"the program is longer than {protocol.MAX_PROGRAM_BYTES} bytes"
         if sum(_bytes(key.input) for key in keys) > protocol.MAX_INPUT_BYTES:
             return f"the inputs are longer than {protocol.MAX_INPUT_BYTES} bytes"
         return None

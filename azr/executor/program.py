@@ -12,16 +12,16 @@ import time
 import types
 
 from azr import values
-from azr.executor import protocol, screen
+from azr.executor import protocol, static_check
 from azr.executor.protocol import Limits, sentence
 
-_NAME = screen.FILE_NAME
+_NAME = static_check.FILE_NAME
 
 
 def run(body: bytes | memoryview, first: int, limits: Limits, writer: int) -> None:
     """Report why a request's program is refused, else the outcome of each input from ``first`` on, in order."""
     source, inputs, screened = protocol.request_texts(body)
-    code, reasons = screen.load(source, limits.banned_modules if screened else None)
+    code, reasons = static_check.load(source, screened)
     if code is None:
         protocol.write(writer, protocol.screen_report(reasons))
         return

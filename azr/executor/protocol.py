@@ -23,8 +23,12 @@ from dataclasses import asdict, dataclass
 from azr import values
 from azr.records import CallResult, CallStatus
 
-MAX_INPUTS = 128
-"""Most inputs of one request."""
+MAX_PROGRAM_BYTES = 2**14
+"""Longest program that is run, UTF-8."""
+MAX_VALUE_BYTES = 2**16
+"""Longest canonical value that a call may return, UTF-8; at most ``values.MAX_BYTES``."""
+REPEATS = 2
+"""Runs in separate interpreters when a proposal is validated."""
 MAX_INPUT_BYTES = 2**20
 """Most bytes of argument text in one request."""
 REQUEST_BYTES = 2**24
@@ -77,9 +81,8 @@ class Limits:
     """Wall-clock limit of all calls of one request, seconds."""
     memory_mb: int
     """Address space of one process, MiB."""
-    output_bytes: int
-    """Longest canonical value."""
-    banned_modules: tuple[str, ...]
+    output_bytes: int = MAX_VALUE_BYTES
+    """Longest canonical value, UTF-8."""
 
     @property
     def report_bytes(self) -> int:
@@ -212,8 +215,7 @@ def limits_body(limits: Limits) -> bytes:
 
 
 def read_limits(body: bytes) -> Limits:
-    message = decode(body)
-    return Limits(**{**message, "banned_modules": tuple(message["banned_modules"])})
+    return Limits(**decode(body))
 
 
 def request_body(number: int, program: str, inputs: Sequence[str], screen: bool) -> bytes:

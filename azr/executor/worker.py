@@ -22,17 +22,10 @@ from pathlib import Path
 _ROOT = str(Path(__file__).resolve().parents[2])
 sys.path.insert(0, _ROOT)
 
-from azr.executor import program, protocol, screen  # noqa: E402
+from azr.executor import program, protocol  # noqa: E402
 from azr.executor.lockdown import Lockdown, broken_walls  # noqa: E402
 from azr.executor.protocol import Limits, Part  # noqa: E402
-
-ALLOWED_MODULES = (
-    "abc", "array", "ast", "base64", "binascii", "bisect", "cmath", "collections", "collections.abc", "colorsys",
-    "contextlib", "copy", "csv", "dataclasses", "decimal", "difflib", "enum", "fnmatch", "fractions", "functools",
-    "graphlib", "heapq", "html", "itertools", "json", "keyword", "math", "numbers", "operator", "pprint", "re",
-    "statistics", "string", "struct", "textwrap", "types", "typing", "unicodedata", "zlib",
-)  # fmt: skip
-"""Loaded before any program runs; nothing else can be imported once the files are out of reach."""
+from azr.executor.static_check import ALLOWED_MODULES, FILE_NAME  # noqa: E402
 
 _CODECS = (
     "ascii", "cp1252", "idna", "latin-1", "punycode", "raw-unicode-escape", "unicode-escape", "utf-8", "utf-8-sig",
@@ -171,6 +164,7 @@ class Zygote:
 
 
 def _preload(limits: Limits) -> None:
+    # Nothing else can be imported once the files are out of reach.
     for name in ALLOWED_MODULES:
         importlib.import_module(name)
     for codec in _CODECS:
@@ -187,7 +181,7 @@ def _warm_up(limits: Limits) -> None:
     for _ in range(_WARM_UP_RUNS):
         program.run(body, 0, limits, null)
     os.close(null)
-    del sys.modules[screen.FILE_NAME]
+    del sys.modules[FILE_NAME]
 
 
 def _shift_addresses() -> list[bytes]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from azr.config import Config
+from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.records import Completion, ExecutionRequest, ExecutionResult, Task
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
@@ -36,9 +37,9 @@ class Proposer:
         self._max_prompt = config.rollout.max_prompt_tokens
         self._max_response = config.rollout.max_response_tokens
         self._limits = ProposalLimits(
-            source_bytes=config.executor.source_bytes,
+            source_bytes=MAX_PROGRAM_BYTES,
             induction_inputs=config.selfplay.induction_inputs,
-            repeats=config.executor.repeats,
+            repeats=REPEATS,
         )
 
     async def propose(self, kind: str, references: Sequence[Task], seed: int) -> tuple[Completion, tuple[Task, ...]]:

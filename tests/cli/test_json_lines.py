@@ -9,8 +9,7 @@ import pytest
 
 from azr.cli import json_lines
 from azr.cli.json_lines import LineError
-from azr.executor import protocol
-from azr.records import CallResult, CallStatus, ExecutionResult
+from azr.records import MAX_INPUTS, CallResult, CallStatus, ExecutionResult
 
 GOOD = {"id": 1, "program": "def f(x): return x", "inputs": ["1", "'a'"]}
 
@@ -59,7 +58,7 @@ def test_ids_of_every_type_are_echoed(name):
         (line(inputs="1"), "the key 'inputs' must hold a list of argument texts"),
         (line(inputs=["1", 2]), "the key 'inputs' must hold a list of argument texts"),
         (line(inputs=[]), "a program is called with 1 to"),
-        (line(inputs=["1"] * (protocol.MAX_INPUTS + 1)), "a program is called with 1 to"),
+        (line(inputs=["1"] * (MAX_INPUTS + 1)), "a program is called with 1 to"),
         (line(input=["1"]), "there is no key 'input'; did you mean 'inputs'?"),
         (line(expected="1"), "there is no key 'expected'; a line has id, program, inputs and nothing else"),
     ],

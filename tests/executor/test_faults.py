@@ -25,7 +25,7 @@ from tests.executor.conftest import require, sandboxes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 # The limit is far off, so that a busy machine makes no timeouts.
-CONFIG = ExecutorConfig(workers=2, repeats=1, wall_s=20.0, memory_mb=128)
+CONFIG = ExecutorConfig(workers=2, wall_s=20.0, memory_mb=128)
 REQUESTS = 5000
 TRY_AGAIN_S = (0.0, 0.2, 0.5, 1.0)
 
@@ -60,7 +60,7 @@ async def test_killed_zygotes(backend):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(rng.choice(mine), signal.SIGKILL)
 
-    async with SandboxPool(replace(CONFIG, backend=backend)) as pool:
+    async with SandboxPool(replace(CONFIG, backend=backend), repeats=1) as pool:
         ended = await run_amid(pool, damage)
         # A program may be killed itself instead of its zygote; that is a crash of its own.
         assert ended[CallStatus.OK] >= REQUESTS - 6 and ended[CallStatus.LOST] == 0
@@ -79,7 +79,7 @@ async def test_killed_containers():
                 with contextlib.suppress(docker.errors.APIError):
                     await asyncio.to_thread(client.kill, mine[0])
 
-    async with SandboxPool(replace(CONFIG, backend="docker")) as pool:
+    async with SandboxPool(replace(CONFIG, backend="docker"), repeats=1) as pool:
         assert await run_amid(pool, damage) == {CallStatus.OK: REQUESTS}
         assert pool.stats().restarts >= 2
     client.close()
@@ -145,7 +145,7 @@ async def test_an_engine_that_is_restarted(engine, monkeypatch):
         await asyncio.to_thread(engine.stop)
         await asyncio.to_thread(engine.start)
 
-    async with SandboxPool(replace(CONFIG, backend="docker")) as pool:
+    async with SandboxPool(replace(CONFIG, backend="docker"), repeats=1) as pool:
         ended = await run_amid(pool, damage)
         # What ran while it stopped may have lost a second container to the same stop.
         assert ended[CallStatus.OK] >= REQUESTS - 2 * dispatch.WINDOW and set(ended) <= {CallStatus.OK, CallStatus.LOST}
@@ -160,7 +160,7 @@ async def test_an_engine_that_stops_for_good(engine, monkeypatch):
         await asyncio.sleep(0.5)
         await asyncio.to_thread(engine.stop)
 
-    pool = SandboxPool(replace(CONFIG, backend="docker"))
+    pool = SandboxPool(replace(CONFIG, backend="docker"), repeats=1)
     await pool.start()
     try:
         ended = await run_amid(pool, damage)

@@ -8,19 +8,22 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from typing import get_type_hints
 
 import pytest
 
-from azr.config import ExecutorConfig
+from azr import values
+from azr.config import ExecutorConfig, SelfPlayConfig
+from azr.errors import UserError
 from azr.executor import dispatch, protocol
 from azr.executor.pool import SandboxPool
 from azr.executor.protocol import Limits, Part
-from azr.records import CallStatus, ExecutionRequest
+from azr.records import MAX_INPUTS, CallStatus, ExecutionRequest
 from tests.executor.conftest import alive, call, descendants, sandboxes, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-SMALL = ExecutorConfig(workers=2, wall_s=2.0, repeats=1)
-FORTY_BYTES = Limits(wall_s=1, request_s=8, memory_mb=1, output_bytes=40, banned_modules=())
+SMALL = ExecutorConfig(workers=2, wall_s=2.0)
+FORTY_BYTES = Limits(wall_s=1, request_s=8, memory_mb=1, output_bytes=40)
 LOOP = ExecutionRequest(program="def f():\n    while True: pass", inputs=("",))
 
 
@@ -31,7 +34,7 @@ async def test_results_keep_the_order_of_requests(pool):
 
 
 async def test_identical_requests_run_once():
-    async with SandboxPool(SMALL) as pool:
+    async with SandboxPool(SMALL, repeats=1) as pool:
         request = ExecutionRequest(program="def f(x): return [x]", inputs=("1",))
         results = await pool.execute_many([request] * 5)
         again = await pool.execute(request)
@@ -46,7 +49,7 @@ async def test_identical_requests_run_once():
 async def test_killed_sandboxes_cost_no_result(backend):
     """Every request gets exactly one result, and a program that was running gets its second chance."""
     before = sandboxes({os.getpid()})
-    async with SandboxPool(replace(SMALL, backend=backend)) as pool:
+    async with SandboxPool(replace(SMALL, backend=backend), repeats=1) as pool:
         honest = [ExecutionRequest(program=f"def f(x): return x * {n}", inputs=("3",)) for n in range(30)]
         running = asyncio.gather(pool.execute(LOOP), pool.execute_many(honest))
         await asyncio.sleep(0.3)
@@ -64,7 +67,7 @@ async def test_killed_sandboxes_cost_no_result(backend):
 
 async def test_a_request_that_loses_two_sandboxes_is_lost():
     before = sandboxes({os.getpid()})
-    async with SandboxPool(replace(SMALL, backend="namespace")) as pool:
+    async with SandboxPool(replace(SMALL, backend="namespace"), repeats=1) as pool:
         running = asyncio.ensure_future(pool.execute(LOOP))
         killed: set[int] = set()
         while not running.done():
@@ -83,7 +86,7 @@ async def test_a_request_that_loses_two_sandboxes_is_lost():
 
 async def test_a_program_that_lost_a_sandbox_runs_alone_under_load():
     """Its second try shares a zygote with nobody, so nobody else can be lost twice because of it."""
-    async with SandboxPool(replace(SMALL, workers=1)) as pool:
+    async with SandboxPool(replace(SMALL, workers=1), repeats=1) as pool:
         slot = pool._dispatcher.slots[0]
         crowd = [pool.execute(ExecutionRequest(program=f"def f(x): return x * {n}", inputs=("3",))) for n in range(60)]
         running = asyncio.gather(pool.execute(LOOP), *crowd)
@@ -102,7 +105,7 @@ async def test_a_program_that_lost_a_sandbox_runs_alone_under_load():
 
 async def test_zygotes_are_replaced_after_long_service(monkeypatch):
     monkeypatch.setattr(dispatch, "RECYCLE_AFTER", 20)
-    async with SandboxPool(SMALL) as pool:
+    async with SandboxPool(SMALL, repeats=1) as pool:
         before = set(zygotes(pool))
         requests = [ExecutionRequest(program=f"def f(x): return x - {n}", inputs=("0",)) for n in range(120)]
         results = await pool.execute_many(requests)
@@ -112,7 +115,7 @@ async def test_zygotes_are_replaced_after_long_service(monkeypatch):
 
 
 async def test_calls_are_shared_between_requests_by_input():
-    async with SandboxPool(SMALL) as pool:
+    async with SandboxPool(SMALL, repeats=1) as pool:
         program = "def f(x): return x + 1"
         first, second = await pool.execute_many(
             [
@@ -130,7 +133,7 @@ async def test_calls_are_shared_between_requests_by_input():
 
 async def test_programs_that_order_by_hash_are_repeated_more_often():
     """Two interpreters agree on the order of two strings half of the time; four seldom do."""
-    async with SandboxPool(replace(SMALL, repeats=2)) as pool:
+    async with SandboxPool(SMALL) as pool:
         caught = 0
         for n in range(24):
             program = f"def f(x): return list({{'a{n}', 'b{n}'}})"
@@ -143,16 +146,16 @@ async def test_a_deterministic_pool_gives_each_program_the_same_hash_seeds_whate
     """What hangs on them, where it was not found out, is then the same in every run."""
     programs = [f"def f(x): return list({{'a{n}', 'b{n}', 'c{n}'}})" for n in range(30)]
     requests = [ExecutionRequest(program=program, inputs=("0",)) for program in programs]
-    async with SandboxPool(replace(SMALL, workers=4), deterministic=True) as pool:
+    async with SandboxPool(replace(SMALL, workers=4), repeats=1, deterministic=True) as pool:
         together = await pool.execute_many(requests)
-    async with SandboxPool(replace(SMALL, workers=4), deterministic=True) as pool:
+    async with SandboxPool(replace(SMALL, workers=4), repeats=1, deterministic=True) as pool:
         alone = [await pool.execute(request) for request in reversed(requests)]
     assert [r.outputs[0].value for r in together] == [r.outputs[0].value for r in reversed(alone)]
 
 
 async def test_closing_finishes_what_runs_and_leaves_no_process():
     before = sandboxes({os.getpid()})
-    pool = SandboxPool(SMALL)
+    pool = SandboxPool(SMALL, repeats=1)
     await pool.start()
     running = asyncio.ensure_future(pool.execute(LOOP))
     await asyncio.sleep(0.2)
@@ -189,7 +192,7 @@ async def test_sandboxes_end_when_the_process_of_the_pool_is_killed():
 
 
 async def test_a_sandbox_that_talks_nonsense_is_replaced(monkeypatch):
-    async with SandboxPool(SMALL) as pool:
+    async with SandboxPool(SMALL, repeats=1) as pool:
         honest = protocol.read_number
         parts = []
 
@@ -207,13 +210,22 @@ async def test_a_sandbox_that_talks_nonsense_is_replaced(monkeypatch):
 async def test_a_machine_whose_walls_do_not_hold_is_refused(monkeypatch):
     monkeypatch.setattr(protocol, "decode", lambda body: {"broken_walls": ["network"]})
     with pytest.raises(ValueError, match=r"could reach \['network'\]"):
-        await SandboxPool(SMALL).start()
+        await SandboxPool(SMALL, repeats=1).start()
 
 
-@pytest.mark.parametrize("change", [{"workers": 0}, {"repeats": 0}, {"wall_s": 0.0}, {"output_bytes": 10**9}])
+@pytest.mark.parametrize("change", [{"workers": 0}, {"wall_s": 0.0}])
 async def test_settings_that_cannot_hold_are_refused(change):
-    with pytest.raises(ValueError, match=r"executor\."):
+    with pytest.raises(UserError, match=r"executor\."):
         SandboxPool(ExecutorConfig(**change))
+    with pytest.raises(UserError, match="repeats"):
+        SandboxPool(ExecutorConfig(), repeats=0)
+
+
+async def test_limits_of_different_rooms_agree():
+    """What a config may ask for fits into a request, and a value that a call may return can be parsed."""
+    bounds = get_type_hints(SelfPlayConfig, include_extras=True)["induction_inputs"].__metadata__[0]
+    assert (bounds.ge, bounds.le) == (2, MAX_INPUTS)
+    assert protocol.MAX_VALUE_BYTES <= values.MAX_BYTES
 
 
 async def test_requests_that_cannot_be_met_are_refused(pool):
@@ -297,7 +309,7 @@ async def test_frames_survive_any_text_and_any_split():
     buffer = protocol.FrameBuffer(1000)
     got = [body for piece in frame + frame for body in buffer.feed(bytes([piece]))]
     assert [protocol.request_texts(body) for body in got] == [texts, texts]
-    limits = Limits(wall_s=1, request_s=8, memory_mb=1, output_bytes=1, banned_modules=("os",))
+    limits = Limits(wall_s=1, request_s=8, memory_mb=1, output_bytes=1)
     assert protocol.read_limits(protocol.limits_body(limits)) == limits
 
 

@@ -19,7 +19,7 @@ from azr.records import CallStatus, ExecutionRequest
 from tests.executor.conftest import alive, sandboxes
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-CONFIG = ExecutorConfig(workers=2, repeats=1, wall_s=60.0, memory_mb=128)
+CONFIG = ExecutorConfig(workers=2, wall_s=60.0, memory_mb=128)
 REQUESTS = 1000
 
 
@@ -85,7 +85,7 @@ async def test_a_request_that_loses_every_pool_is_lost_and_the_next_is_not(execu
 
 
 async def test_the_pool_as_a_ray_actor(ray_cluster: None) -> None:
-    actor = ExecutorPool.remote(ExecutorConfig(workers=2, repeats=2))
+    actor = ExecutorPool.remote(ExecutorConfig(workers=2))
     request = ExecutionRequest(program="def f(x): return x + 1", inputs=("1", "'a'"), repeats=2)
     result = await actor.execute.remote(request)
     assert [o.status for o in result.outputs] == [CallStatus.OK, CallStatus.RAISED]

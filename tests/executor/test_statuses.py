@@ -7,6 +7,7 @@ import pytest
 from azr import values
 from azr.config import ExecutorConfig
 from azr.executor.pool import SandboxPool
+from azr.executor.protocol import MAX_PROGRAM_BYTES
 from azr.records import CallStatus, ExecutionRequest
 from tests.executor.conftest import CONFIG, call
 
@@ -31,7 +32,8 @@ async def test_ok_states_the_canonical_value_and_the_time(pool):
         ("raise type('not a name', (Exception,), {})", CallStatus.RAISED, "Exception"),
         ("return f()", CallStatus.RAISED, "RecursionError"),
         ("return next(iter(()))", CallStatus.RAISED, "StopIteration"),
-        ("import numpy", CallStatus.RAISED, "ModuleNotFoundError"),
+        ("import json.tool", CallStatus.RAISED, "ModuleNotFoundError"),
+        ("import numpy", CallStatus.REJECTED, "line 2: imports numpy"),
         ("while True: pass", CallStatus.TIMEOUT, "the time limit passed"),
         ("return 7 ** 9 ** 9", CallStatus.TIMEOUT, "the time limit passed"),
         ("x = []\n    while True: x.append(bytearray(10**7))", CallStatus.MEMORY, "the program ran out of memory"),
@@ -60,7 +62,7 @@ async def test_status_of_a_body(pool, hasty, body, status, error):
         ("def f(:", "", "line 1: invalid syntax"),
         ("x = " + "-" * 10_000 + "1", "", "line 1: cannot be parsed"),
         ("import os\ndef f(): return 1", "", "line 1: imports os"),
-        ("def f(): return 1\n" + "#" * CONFIG.source_bytes, "", "the program is longer than 16384 bytes"),
+        ("def f(): return 1\n" + "#" * MAX_PROGRAM_BYTES, "", "the program is longer than 16384 bytes"),
         ("def f(x): return x", "'" + "a" * values.MAX_BYTES + "'", "argument text: the text is longer"),
         ("def f(x): return x", "'" + "a" * 2**20 + "'", "the inputs are longer than"),
     ],
@@ -106,7 +108,7 @@ async def test_after_two_timeouts_the_rest_is_not_tried(hasty):
 
 async def test_all_calls_together_have_a_deadline():
     program = "def f(x):\n    n = 0\n    for i in range(1_000_000): n += i\n    return n"
-    async with SandboxPool(ExecutorConfig(workers=1, repeats=1, wall_s=0.25)) as pool:
+    async with SandboxPool(ExecutorConfig(workers=1, wall_s=0.25), repeats=1) as pool:
         slow = await pool.execute(ExecutionRequest(program=program, inputs=tuple(str(i) for i in range(128))))
     assert slow.outputs[-1].status is CallStatus.TIMEOUT
     assert sum(o.wall_s for o in slow.outputs) < 8 * 0.25 + 1

@@ -25,7 +25,7 @@ ORDINARY = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid()
 
 
 async def test_every_backend_runs_programs_in_a_process_namespace(backend):
-    async with SandboxPool(replace(CONFIG, backend=backend, workers=1, repeats=1)) as pool:
+    async with SandboxPool(replace(CONFIG, backend=backend, workers=1), repeats=1) as pool:
         assert (await call(pool, "def f(x): return x * 2", "'a'")).value == "'aa'"
         status = Path(f"/proc/{zygotes(pool)[0]}/status").read_text()
         numbers = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[1:]
@@ -121,7 +121,7 @@ async def test_bubblewrap_shows_an_interpreter_and_nothing_else():
 
 async def test_where_namespaces_are_refused_the_zygotes_own_walls_stand(monkeypatch):
     monkeypatch.setattr(namespace, "_NAMESPACES", ("--no-such-namespace",))
-    async with SandboxPool(replace(CONFIG, backend="namespace", workers=1, repeats=1)) as pool:
+    async with SandboxPool(replace(CONFIG, backend="namespace", workers=1), repeats=1) as pool:
         assert "a plain process" in pool.walls
         assert (await call(pool, "def f(x): return x * 2", "'a'")).value == "'aa'"
         assert (await call(pool, "def f(): return open('/etc/passwd').read()", screen=False)).error == "PermissionError"
@@ -146,7 +146,7 @@ from azr.records import ExecutionRequest
 async def main():
     request = ExecutionRequest(program="def f(x): return x * 2", inputs=("'a'",))
     try:
-        async with SandboxPool(ExecutorConfig(backend=sys.argv[2], workers=1, repeats=1)) as pool:
+        async with SandboxPool(ExecutorConfig(backend=sys.argv[2], workers=1), repeats=1) as pool:
             print(json.dumps([(await pool.execute(request)).outputs[0].value, pool.walls]))
     except ValueError as refusal:
         print(json.dumps(["refused", str(refusal)]))

@@ -42,15 +42,15 @@ class Outcome:
 
 async def run(attacks: Iterable[Attack], backend: str, world: World) -> list[Outcome]:
     """All outcomes, in no particular order. Lanes run side by side, each one attack at a time."""
-    base = ExecutorConfig(backend=backend, workers=1, repeats=1, memory_mb=128)
+    base = ExecutorConfig(backend=backend, workers=1, memory_mb=128)
     groups: dict[tuple[bool, int], list[Attack]] = {}
     for attack in attacks:
         groups.setdefault((attack.hasty, attack.repeats), []).append(attack)
     lanes = []
     for (hasty, repeats), group in groups.items():
-        config = replace(base, wall_s=_HASTY_S if hasty else _PATIENT_S, workers=repeats, repeats=repeats)
+        config = replace(base, wall_s=_HASTY_S if hasty else _PATIENT_S, workers=repeats)
         queue = iter(group)
-        lanes += [Lane(config, world).attack_all(queue) for _ in range(min(len(group), _LANES[hasty]))]
+        lanes += [Lane(config, repeats, world).attack_all(queue) for _ in range(min(len(group), _LANES[hasty]))]
     with _log_of_the_trainer(world):
         return list(itertools.chain(*await asyncio.gather(*lanes)))
 
@@ -58,13 +58,14 @@ async def run(attacks: Iterable[Attack], backend: str, world: World) -> list[Out
 class Lane:
     """One pool; every attack meets an honest neighbour, and is followed by an honest heir, in the same zygotes."""
 
-    def __init__(self, config: ExecutorConfig, world: World) -> None:
+    def __init__(self, config: ExecutorConfig, repeats: int, world: World) -> None:
+        self._repeats = repeats
         self._config = config
         self._world = world
         self._count = itertools.count()
 
     async def attack_all(self, attacks: Iterator[Attack]) -> list[Outcome]:
-        async with SandboxPool(self._config) as self._pool:
+        async with SandboxPool(self._config, repeats=self._repeats) as self._pool:
             self._untouched = await self._heir()
             return [await self._attack(attack) for attack in attacks]
 
