@@ -101,7 +101,7 @@ class Driver:
                 await self._load_checkpoint(system, state.step)
             async with self._open_logger(progress, resume) as logger:
                 progress.log(f"networks compute in {system.placement.dtype}")
-                progress.log(f"model-written code runs behind {system.executor.walls}")
+                progress.log(f"model-written code runs behind {system.executor.isolation}")
                 await self._play(self._experiment(system, logger, state.step, lambda: time.monotonic() - started))
         finally:
             await system.stop()

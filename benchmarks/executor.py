@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from azr.config import ExecutorConfig
-from azr.executor import walls
+from azr.executor import backends
+from azr.executor.backends.zygote_files import OPTIONS
 from azr.executor.pool import SandboxPool
 from azr.executor.static_check import ALLOWED_MODULES
-from azr.executor.zygote_files import OPTIONS
 from azr.records import CallStatus, ExecutionRequest
 from benchmarks import fork_floor
 from benchmarks.programs import Program, programs
@@ -132,7 +132,7 @@ def _zygotes() -> list[int]:
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/cmdline", "rb") as command, open(f"/proc/{name}/stat", encoding="ascii") as stat:
-                if b"executor/worker.py" in command.read() and "(python" in (text := stat.read()):
+                if b"executor/zygote.py" in command.read() and "(python" in (text := stat.read()):
                     parents[int(name)] = int(text.rpartition(")")[2].split()[1])
         except (FileNotFoundError, ProcessLookupError):
             continue
@@ -140,7 +140,7 @@ def _zygotes() -> list[int]:
 
 
 async def main(options: argparse.Namespace) -> None:
-    usable = [name for name, works, _ in walls.report(ExecutorConfig()) if works]
+    usable = [name for name, works, _ in backends.report(ExecutorConfig()) if works]
     print(f"{os.cpu_count()} cores, {SLOTS} slots, {options.programs} programs a lap, {options.rounds} rounds\n")
     bare, laps, shares = await clean_rounds(usable, options.programs, options.rounds)
     row("bare fork, compile, run, pipe", f"{bare:,.0f} programs/s")

@@ -59,7 +59,7 @@ def _parser() -> Parser:
     parser = Parser("execute", "Run the programs of a JSON-lines file in the sandbox and print one result per line.")
     parser.add_argument("file", metavar="FILE.jsonl", help="requests, or - for standard input")
     backends = get_args(get_type_hints(ExecutorConfig)["backend"])
-    parser.add_argument("--backend", choices=backends, default=_DEFAULTS.backend, help="walls around the programs")
+    parser.add_argument("--backend", choices=backends, default=_DEFAULTS.backend, help="isolation of the programs")
     parser.add_argument(
         "--wall",
         type=seconds(0.01, 3600),
@@ -110,7 +110,7 @@ async def _execute(config: ExecutorConfig, repeats: int, screen: bool, lines: Li
 
     try:
         await pool.start()
-        print(f"programs run behind {pool.walls}", file=sys.stderr)
+        print(f"programs run behind {pool.isolation}", file=sys.stderr)
         await answer_all(lines, answer, _IN_FLIGHT * config.workers)
     except ExceptionGroup as group:
         raise group.exceptions[0] from None

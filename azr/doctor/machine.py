@@ -18,7 +18,7 @@ from pathlib import Path
 
 from azr.config import ExecutorConfig
 from azr.doctor.findings import Finding, Mark, Section, info, missing, ok, warning
-from azr.executor import walls
+from azr.executor import backends
 
 GIB = 2**30
 PACKAGES = ("torch", "ray", "deepspeed", "transformers")
@@ -217,7 +217,7 @@ def executor_section(report: Sequence[tuple[str, bool, str]] | None = None) -> S
 
     The first look at a container backend builds its image. One backend that works is enough for a run.
     """
-    report = walls.report(ExecutorConfig()) if report is None else report
+    report = backends.report(ExecutorConfig()) if report is None else report
     usable = [name for name, works, _ in report if works]
     failed = Mark.WARNING if usable else Mark.MISSING
     verdict = (

@@ -26,12 +26,12 @@ class Outcome:
     """What became of one call."""
 
     call: CallResult
-    agreed: bool | None
+    deterministic: bool | None
     """Whether all repeats said the same; None when that was not established."""
     screen: tuple[str, ...] = ()
 
     @property
-    def lasting(self) -> bool:
+    def cacheable(self) -> bool:
         """A lost sandbox says nothing, and for a timeout a busy machine may be to blame: the next one tries again."""
         return self.call.status not in (CallStatus.LOST, CallStatus.TIMEOUT)
 
@@ -64,7 +64,7 @@ class CallCache:
     def finish(self, key: CallKey, outcome: Outcome) -> None:
         """Hand the outcome to everyone who waits for it, and remember it if it is worth that."""
         self._running.pop(key).set_result(outcome)
-        if outcome.lasting:
+        if outcome.cacheable:
             self._done[key] = outcome
             self._bytes += _size(key, outcome)
             while self._bytes > self._max_bytes:

@@ -7,9 +7,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from azr.errors import UserError
 from azr.executor import protocol
+from azr.executor.backends.sandbox import Launcher, LaunchError, Sandbox
 from azr.executor.protocol import Limits
-from azr.executor.sandbox import Launcher, LaunchError, Sandbox
 
 _GREETING_S = 60.0
 _CLOSE_S = 5.0
@@ -38,9 +39,9 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, launcher: Launcher, hash_seed: int, limits: Limits, on_lost: Callable[[], None]) -> Connection:
-        """Launch a zygote and wait until it has tried out its walls.
+        """Launch a zygote and wait until it has tested its seal.
 
-        ``on_lost`` is called once when it ends in any other way than by ``close``. Raises ValueError when a wall
+        ``on_lost`` is called once when it ends in any other way than by ``close``. Raises UserError when the seal
         does not hold, and LaunchError when the zygote does not start.
         """
         sandbox = await launcher.launch(hash_seed)
@@ -55,10 +56,10 @@ class Connection(asyncio.Protocol):
         except BaseException:
             await connection.close()
             raise
-        if greeting.get("broken_walls") != []:
+        if (failures := greeting.get("self_test_failures")) != []:
             await connection.close()
-            raise ValueError(
-                f"The sandbox does not hold on this machine: a program could reach {greeting.get('broken_walls')}. "
+            raise UserError(
+                f"The sandbox does not hold on this machine: a program could reach {failures}. "
                 "It needs Linux on x86-64 with seccomp filters."
             )
         return connection

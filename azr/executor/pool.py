@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from azr import values
 from azr.config import ExecutorConfig
 from azr.errors import UserError
-from azr.executor import protocol, walls
+from azr.executor import protocol
+from azr.executor.backends import select_backend
+from azr.executor.backends.sandbox import Launcher, LaunchError
 from azr.executor.cache import CallCache, CallKey, Outcome
-from azr.executor.dispatch import Dispatcher, Job
-from azr.executor.sandbox import Launcher, LaunchError
+from azr.executor.scheduler import Job, Scheduler
 from azr.records import MAX_INPUTS, CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.tasks.normalize import hash_order_dependent, parse
 
@@ -60,9 +61,9 @@ class SandboxPool:
         # Repeats need interpreters with different hash seeds, even when few programs run at once.
         self._slots = max(config.workers, _most_runs(repeats))
         self._launcher: Launcher | None = None
-        self._dispatcher: Dispatcher | None = None
-        self.walls = ""
-        """One line on what stands around model-written code, and why nothing stronger; known once started."""
+        self._scheduler: Scheduler | None = None
+        self.isolation = ""
+        """One line: what isolates model-written code, and why nothing stronger; known once started."""
         self._starting = asyncio.Lock()
         self._waiting = asyncio.Semaphore(_MOST_WAITING)
         self._cache = CallCache(_CACHE_BYTES)
@@ -79,23 +80,23 @@ class SandboxPool:
         await self.close()
 
     async def start(self) -> None:
-        """Choose the walls and start the zygotes; ``execute`` does so by itself.
+        """Select a backend and start the zygotes; ``execute`` does so by itself.
 
-        Raises ValueError when the walls do not hold on this machine.
+        Raises UserError when model-written code cannot be isolated on this machine.
         """
         async with self._starting:
-            if self._dispatcher is not None:
+            if self._scheduler is not None:
                 return
-            chosen = await asyncio.to_thread(walls.choose, self._config)
-            dispatcher = Dispatcher(chosen.launcher, self._slots, self._limits, self._deterministic)
+            backend = await asyncio.to_thread(select_backend, self._config)
+            scheduler = Scheduler(backend.launcher, self._slots, self._limits, self._deterministic)
             try:
-                await dispatcher.start()
+                await scheduler.start()
             except BaseException as error:
-                await chosen.launcher.close()
+                await backend.launcher.close()
                 if isinstance(error, LaunchError):
-                    raise ValueError(f"The executor's sandboxes do not start behind {chosen.name}: {error}.") from error
+                    raise UserError(f"The executor's sandboxes do not start behind {backend.name}: {error}.") from error
                 raise
-            self.walls, self._launcher, self._dispatcher = chosen.reason, chosen.launcher, dispatcher
+            self.isolation, self._launcher, self._scheduler = backend.description, backend.launcher, scheduler
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
         """What became of every call of the request. Raises ValueError only for requests no program could meet.
@@ -103,7 +104,7 @@ class SandboxPool:
         Waits its turn when very many requests are waiting already.
         """
         self._check(request)
-        if self._dispatcher is None:
+        if self._scheduler is None:
             await self.start()
         async with self._waiting:
             return await self._execute(request)
@@ -117,7 +118,7 @@ class SandboxPool:
             requests=self._requests,
             inputs=self._inputs,
             cache_hits=self._cache.hits,
-            restarts=self._dispatcher.restarts if self._dispatcher else 0,
+            restarts=self._scheduler.restarts if self._scheduler else 0,
             calls=dict(self._calls),
         )
 
@@ -129,8 +130,8 @@ class SandboxPool:
     async def abort(self) -> None:
         """End every process at once; what runs is lost. Safe to call again."""
         self._closed = True
-        if self._dispatcher is not None and self._launcher is not None:
-            await self._dispatcher.close()
+        if self._scheduler is not None and self._launcher is not None:
+            await self._scheduler.close()
             await self._launcher.close()
 
     def _check(self, request: ExecutionRequest) -> None:
@@ -173,8 +174,8 @@ class SandboxPool:
             on_reply=run.take,
             on_end=lambda lost: self._finish(keys, run.outcomes(lost)),
         )
-        assert self._dispatcher is not None
-        self._dispatcher.submit(job)
+        assert self._scheduler is not None
+        self._scheduler.submit(job)
 
     def _finish(self, keys: Sequence[CallKey], outcomes: Sequence[Outcome]) -> None:
         for key, outcome in zip(keys, outcomes, strict=True):
@@ -237,8 +238,8 @@ class _Run:
             return [Outcome(CallResult(status=CallStatus.LOST, error=error), None)] * self._inputs
         established = self._repeats > 1 and self._established
         return [
-            Outcome(call, agreed if established else None, self._screen)
-            for call, agreed in zip(self._first, self._agreed, strict=True)
+            Outcome(call, deterministic if established else None, self._screen)
+            for call, deterministic in zip(self._first, self._agreed, strict=True)
         ]
 
     @property
@@ -247,10 +248,10 @@ class _Run:
 
 
 def _assemble(outcomes: Sequence[Outcome], *, cached: bool) -> ExecutionResult:
-    agreed = [outcome.agreed for outcome in outcomes]
+    deterministic = [outcome.deterministic for outcome in outcomes]
     return ExecutionResult(
         outputs=tuple(outcome.call for outcome in outcomes),
-        deterministic=None if None in agreed else all(agreed),
+        deterministic=None if None in deterministic else all(deterministic),
         screen=next((outcome.screen for outcome in outcomes if outcome.screen), ()),
         cached=cached,
     )

@@ -1,7 +1,7 @@
 """What the pool, a zygote and its children say to each other: frames with a length in front, over pipes.
 
     pool → zygote    once ``Limits`` as JSON, then requests: number, count of inputs, texts
-    zygote → pool    once JSON ``{broken_walls}``, then parts, request by request: number, letter, seconds, and a
+    zygote → pool    once JSON ``{self_test_failures}``, then parts, request by request: number, letter, seconds, and a
                      child's report as it came, or what ended the child
     child → zygote   reports: `Part.SCREEN` and the reasons, or `Part.CALL`, status, times and text for each input
 
@@ -45,8 +45,8 @@ REQUEST = struct.Struct("!IH")
 PART = struct.Struct("!Icf")
 CODE = struct.Struct("!h")
 """Exit code of a child, negative for the signal that ended it."""
-_CLAIM = struct.Struct("!cff")
-_CLAIMS = {
+_REPORT = struct.Struct("!cff")
+_REPORTS = {
     CallStatus.OK: b"o",
     CallStatus.RAISED: b"r",
     CallStatus.MEMORY: b"m",
@@ -54,8 +54,8 @@ _CLAIMS = {
     CallStatus.REJECTED: b"j",
 }
 """What a child may say of a call."""
-OK, RAISED, MEMORY, OUTPUT_TOO_LARGE, REJECTED = _CLAIMS.values()
-_STATUSES = {letter: status for status, letter in _CLAIMS.items()}
+OK, RAISED, MEMORY, OUTPUT_TOO_LARGE, REJECTED = _REPORTS.values()
+_STATUSES = {letter: status for status, letter in _REPORTS.items()}
 
 
 class Part:
@@ -247,7 +247,7 @@ def read_parts(parts: Sequence[bytes], inputs: int, limits: Limits) -> tuple[tup
         try:
             reasons = _read_reasons(parts[0][PART.size :])
         except ProtocolError as error:
-            return (_forged(error, wall_s),) * inputs, ()
+            return (_invalid(error, wall_s),) * inputs, ()
         return (CallResult(status=CallStatus.REJECTED, error=reasons[0]),) * inputs, reasons
     outcomes: list[CallResult] = []
     left = _TOGETHER * limits.output_bytes
@@ -259,7 +259,7 @@ def read_parts(parts: Sequence[bytes], inputs: int, limits: Limits) -> tuple[tup
 
 def call_report(status: bytes, text: str, wall_s: float, cpu_s: float) -> bytes:
     """A child's report of one call: its canonical value, or an error."""
-    return Part.CALL + _CLAIM.pack(status, wall_s, cpu_s) + text.encode("utf-8", "backslashreplace")
+    return Part.CALL + _REPORT.pack(status, wall_s, cpu_s) + text.encode("utf-8", "backslashreplace")
 
 
 def screen_report(reasons: Sequence[str]) -> bytes:
@@ -284,15 +284,15 @@ def _outcome(part: bytes, output_bytes: int) -> CallResult:
     try:
         if letter != Part.CALL:
             raise ProtocolError("no report of a call")
-        return _read_claim(content, wall_s, output_bytes)
+        return _read_report(content, wall_s, output_bytes)
     except ProtocolError as error:
-        return _forged(error, wall_s)
+        return _invalid(error, wall_s)
 
 
 _TOO_MUCH = CallResult(status=CallStatus.OUTPUT_TOO_LARGE, error="the returned values are too long together")
 
 
-def _forged(error: ProtocolError, wall_s: float) -> CallResult:
+def _invalid(error: ProtocolError, wall_s: float) -> CallResult:
     """What a program gets for a report that no honest child sends: its own call failed, nobody else's."""
     return CallResult(status=CallStatus.CRASHED, error=sentence(f"forged report: {error}"), wall_s=wall_s)
 
@@ -307,14 +307,14 @@ def _read_reasons(content: bytes) -> tuple[str, ...]:
     return reasons
 
 
-def _read_claim(content: bytes, wall_s: float, output_bytes: int) -> CallResult:
+def _read_report(content: bytes, wall_s: float, output_bytes: int) -> CallResult:
     """A child's claim, its value truly canonical and its times no longer than the zygote measured."""
-    if len(content) < _CLAIM.size:
+    if len(content) < _REPORT.size:
         raise ProtocolError("a cut call")
-    letter, own_wall_s, own_cpu_s = _CLAIM.unpack_from(content)
+    letter, own_wall_s, own_cpu_s = _REPORT.unpack_from(content)
     try:
         status = _STATUSES[letter]
-        text = content[_CLAIM.size :].decode()
+        text = content[_REPORT.size :].decode()
     except (KeyError, UnicodeDecodeError) as error:
         raise ProtocolError("malformed call") from error
     if not (0 <= own_wall_s < _MAX_SECONDS and 0 <= own_cpu_s < _MAX_SECONDS):

@@ -30,9 +30,9 @@ class ExecutorPool:
         self._pool = SandboxPool(config, deterministic=deterministic)
 
     async def start(self) -> str:
-        """Start the sandboxes and say which walls stand around them. Raises UserError when none can be had here."""
+        """Start the sandboxes and say what isolates them. Raises UserError when none can be had here."""
         await self._pool.start()
-        return self._pool.walls
+        return self._pool.isolation
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
         return await self._pool.execute(request)
@@ -69,8 +69,8 @@ class RemoteExecutor:
         return pool.remote(self._config, deterministic=self._deterministic)
 
     @property
-    def walls(self) -> str:
-        """One line on what stands around model-written code."""
+    def isolation(self) -> str:
+        """One line on what isolates model-written code."""
         return self._pool.start_report
 
     @property

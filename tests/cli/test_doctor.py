@@ -7,7 +7,7 @@ import pytest
 from azr.cli.main import dispatch
 from azr.doctor.findings import Mark, Section, missing, ok, warning
 from azr.doctor.machine import executor_section
-from azr.executor import walls
+from azr.executor import backends
 
 CHECKS = ["machine", "gpus", "packages", "limits", "ports", "disk", "executor"]
 
@@ -17,7 +17,7 @@ def test_it_agrees_with_the_walls_of_this_machine(capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["ok"] and list(report["checks"]) == CHECKS
     found = {finding["name"]: finding for finding in report["checks"]["executor"]["findings"]}
-    assert list(found) == list(walls.BACKENDS)
+    assert list(found) == list(backends.BACKENDS)
     assert any(finding["mark"] == "ok" for finding in found.values())
     facts = {finding["name"] for finding in report["checks"]["machine"]["findings"]}
     assert facts >= {"python", "system", "user", "cores", "cgroups", "user namespaces", "seccomp filters"}

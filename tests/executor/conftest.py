@@ -11,10 +11,10 @@ import pytest
 import pytest_asyncio
 
 from azr.config import ExecutorConfig
-from azr.executor import walls
+from azr.executor import backends
+from azr.executor.backends.process import ProcessSandbox
+from azr.executor.backends.sandbox import Sandbox
 from azr.executor.pool import SandboxPool
-from azr.executor.process import ProcessSandbox
-from azr.executor.sandbox import Sandbox
 from azr.records import CallResult, ExecutionRequest
 
 # Only calls that are meant to run out of time get little of it, so that a busy machine changes no verdict.
@@ -34,7 +34,7 @@ async def hasty():
         yield pool
 
 
-@pytest.fixture(scope="session", params=list(walls.BACKENDS))
+@pytest.fixture(scope="session", params=list(backends.BACKENDS))
 def backend(request) -> str:
     """Every backend in turn; skipped where this machine lacks it, but never in continuous integration."""
     require(request.param)
@@ -64,13 +64,13 @@ def require(backend: str) -> None:
 def usable_backends() -> list[str]:
     """Backends that this machine allows. In continuous integration all of them: what is missing there is a failure."""
     if os.environ.get("CI") == "true":
-        return list(walls.BACKENDS)
+        return list(backends.BACKENDS)
     return [name for name, works, _ in _report() if works]
 
 
 @functools.cache
 def _report() -> list[tuple[str, bool, str]]:
-    return walls.report(CONFIG)
+    return backends.report(CONFIG)
 
 
 async def call(pool: SandboxPool, program: str, inputs: str = "", *, screen: bool = True) -> CallResult:
@@ -104,7 +104,7 @@ def sandboxes(roots: set[int]) -> set[int]:
 
 def zygotes(pool: SandboxPool) -> list[int]:
     """Process ids of a pool's interpreters, whatever is around them."""
-    connections = [slot.connection for slot in pool._dispatcher.slots]
+    connections = [slot.connection for slot in pool._scheduler.slots]
     return sorted(_zygote(connection._sandbox) for connection in connections if connection is not None)
 
 
@@ -114,7 +114,7 @@ def _zygote(sandbox: Sandbox) -> int:
         # A program that runs is a fork of its zygote and looks the same.
         (process,) = found.difference(*map(descendants, found))
         return process
-    process = sandbox._launcher._client.inspect_container(sandbox.identity)["State"]["Pid"]
+    process = sandbox._launcher._client.inspect_container(sandbox.container_id)["State"]["Pid"]
     assert process > 1, "a container that is not running has no process, and 0 would address the whole group"
     return process
 
@@ -140,7 +140,7 @@ def _is_sandbox(process: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     is_python = os.path.basename(command[0]).startswith(b"python")
-    return is_python and any(word.endswith(b"executor/worker.py") for word in command)
+    return is_python and any(word.endswith(b"executor/zygote.py") for word in command)
 
 
 def alive(processes: set[int]) -> set[int]:

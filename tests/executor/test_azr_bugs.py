@@ -90,11 +90,11 @@ async def test_bug_8_inputs_of_several_lines_work(pool):
 
 
 async def test_bug_16_sandboxes_differ_in_hash_seed_but_not_from_run_to_run(pool):
-    seeds = [slot.hash_seed for slot in pool._dispatcher.slots]
+    seeds = [slot.hash_seed for slot in pool._scheduler.slots]
     assert len(set(seeds)) == len(seeds) >= 2
     assert seeds == list(range(1, len(seeds) + 1))
-    agreed = await run(pool, "def f(): return {'ab', 'cd', 'ef', 'gh', 'ij', 'kl', 'mn'}")
-    assert agreed.ok and agreed.deterministic
+    deterministic = await run(pool, "def f(): return {'ab', 'cd', 'ef', 'gh', 'ij', 'kl', 'mn'}")
+    assert deterministic.ok and deterministic.deterministic
 
 
 @pytest.mark.parametrize("text", ["0) or True or (0", "0) or (1", "0) #", "*[0]", "x=0", "(lambda: 0)()"])

@@ -19,20 +19,23 @@ import docker
 import pytest
 import pytest_asyncio
 
-from azr.executor import container, engine, image, owner, walls
-from azr.executor.sandbox import LaunchError, UnusableError
+from azr.executor import backends
+from azr.executor.backends import docker as docker_backend
+from azr.executor.backends import docker_image
+from azr.executor.backends.sandbox import BackendUnavailable, LaunchError
+from azr.executor.backends.zygote_files import ROOT
 from tests.executor.conftest import CONFIG, require
-from tests.executor.test_walls import ORDINARY
+from tests.executor.test_backends import ORDINARY
 
 on_one_loop = pytest.mark.asyncio(loop_scope="session")
 DOCKER = replace(CONFIG, backend="docker")
-OWNED = {"label": f"azr.owner={owner.label()}"}
+OWNED = {"label": f"azr.owner={docker_backend.owner_id()}"}
 
 
 @pytest.fixture(scope="module")
 def client():
     require("docker")
-    client = engine.connect(None)
+    client = docker_image.connect(None)
     yield client
     client.close()
 
@@ -40,7 +43,7 @@ def client():
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def launched(client):
     """A container of the backend with a zygote that waits for its first message."""
-    launcher, _ = await asyncio.to_thread(container.prepare, DOCKER)
+    launcher, _ = await asyncio.to_thread(docker_backend.prepare, DOCKER)
     sandbox = await launcher.launch(hash_seed=7)
     yield sandbox
     sandbox.socket.close()
@@ -48,15 +51,15 @@ async def launched(client):
     await launcher.close()
 
 
-def _run_inside(client, identity: str, program: str) -> tuple[int, str]:
+def _run_inside(client, container_id: str, program: str) -> tuple[int, str]:
     """Exit code and output of a program that nothing but the container holds."""
-    command = client.exec_create(identity, ["python3", "-c", program])["Id"]
+    command = client.exec_create(container_id, ["python3", "-c", program])["Id"]
     output = client.exec_start(command).decode()
     return client.exec_inspect(command)["ExitCode"], output
 
 
 def test_a_container_may_do_as_little_as_can_be(client, launched):
-    host = client.inspect_container(launched.identity)["HostConfig"]
+    host = client.inspect_container(launched.container_id)["HostConfig"]
     memory = (CONFIG.memory_mb + 128) * 2**20
     assert (host["Memory"], host["MemorySwap"]) == (memory, memory)
     assert {name: host[name] for name in ("NetworkMode", "ReadonlyRootfs", "CapDrop", "IpcMode", "PidsLimit")} == {
@@ -83,7 +86,7 @@ print(json.dumps({
 
 
 def test_a_container_sees_a_read_only_world_without_network(client, launched):
-    code, output = _run_inside(client, launched.identity, LOOK)
+    code, output = _run_inside(client, launched.container_id, LOOK)
     assert code == 0, output
     assert json.loads(output) == {
         "writable": [], "links": ["lo"], "ids": [65534] * 3, "capabilities": 0, "no new privileges": "1",
@@ -92,25 +95,25 @@ def test_a_container_sees_a_read_only_world_without_network(client, launched):
 
 
 def test_a_container_stops_bombs(client, launched):
-    code, _ = _run_inside(client, launched.identity, "bytearray(300 * 2**20)")
+    code, _ = _run_inside(client, launched.container_id, "bytearray(300 * 2**20)")
     assert code == 137
     forks = (
         "import os, time\nfor count in range(200):\n    try:\n        if os.fork() == 0: time.sleep(60)\n"
         "    except OSError: break\nprint(count, flush=True)\nos.killpg(0, 9)"
     )
-    _, output = _run_inside(client, launched.identity, forks)
+    _, output = _run_inside(client, launched.container_id, forks)
     assert int(output) <= 64
-    assert client.inspect_container(launched.identity)["State"]["Running"]
+    assert client.inspect_container(launched.container_id)["State"]["Running"]
 
 
 LAUNCH = """
 import asyncio, sys
 from azr.config import ExecutorConfig
-from azr.executor import walls
+from azr.executor import backends
 async def main():
-    launcher = walls.choose(ExecutorConfig(backend="docker")).launcher
+    launcher = backends.select_backend(ExecutorConfig(backend="docker")).launcher
     sandboxes = await asyncio.gather(launcher.launch(1), launcher.launch(2))
-    print(*(sandbox.identity for sandbox in sandboxes), flush=True)
+    print(*(sandbox.container_id for sandbox in sandboxes), flush=True)
     await asyncio.sleep(600)
 asyncio.run(main())
 """
@@ -136,8 +139,8 @@ def _running(client) -> set[str]:
 
 
 def test_leftovers_of_dead_processes_alone_are_removed(client):
-    dead = subprocess.Popen([sys.executable, "-c", "from azr.executor import owner; print(owner.label())"],
-                            stdout=subprocess.PIPE, text=True)  # fmt: skip
+    program = "from azr.executor.backends.docker import owner_id; print(owner_id())"
+    dead = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     gone = dead.communicate()[0].strip()
     host, boot, namespace, process, started = gone.split(" ")
     parent = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19]
@@ -148,25 +151,25 @@ def test_leftovers_of_dead_processes_alone_are_removed(client):
         f"{host} {boot} {namespace} {os.getppid()} 1": False,
         f"another-host {boot} {namespace} {process} {started}": True,
         f"{host} {boot} pid:[1] {process} {started}": True,
-        owner.label(): True,
+        docker_backend.owner_id(): True,
     }
-    tag = image.ensure(client)
+    tag = docker_image.ensure_image(client)
     made = {
         name: client.create_container(tag, labels={"azr.executor": "1", "azr.owner": name})["Id"] for name in owners
     }
     try:
-        container.prepare(DOCKER)
+        docker_backend.prepare(DOCKER)
         left = _running(client)
-        assert {name: identity in left for name, identity in made.items()} == owners
+        assert {name: container_id in left for name, container_id in made.items()} == owners
     finally:
-        for identity in made.values():
+        for container_id in made.values():
             with contextlib.suppress(docker.errors.NotFound):
-                client.remove_container(identity)
+                client.remove_container(container_id)
 
 
 @on_one_loop
 async def test_a_launcher_leaves_no_container(client):
-    launcher, _ = await asyncio.to_thread(container.prepare, DOCKER)
+    launcher, _ = await asyncio.to_thread(docker_backend.prepare, DOCKER)
     before = {found["Id"] for found in client.containers(all=True, filters=OWNED)}
     sandboxes = await asyncio.gather(*map(launcher.launch, range(3)))
     assert len({found["Id"] for found in client.containers(all=True, filters=OWNED)} - before) == 3
@@ -179,54 +182,54 @@ async def test_a_launcher_leaves_no_container(client):
 @on_one_loop
 async def test_a_removal_that_the_engine_never_reports_holds_nobody_up(client, launched, monkeypatch):
     """An engine asked in the moment of the removal may stay silent: as silent as about a container that stays."""
-    launcher, _ = await asyncio.to_thread(container.prepare, DOCKER)
+    launcher, _ = await asyncio.to_thread(docker_backend.prepare, DOCKER)
     sandbox = await launcher.launch(hash_seed=1)
     asked, wait = [], launcher._client.wait
 
-    def silent_at_first(identity, **arguments):
-        asked.append(identity)
-        return wait(launched.identity if len(asked) == 1 else identity, **arguments)
+    def silent_at_first(container_id, **arguments):
+        asked.append(container_id)
+        return wait(launched.container_id if len(asked) == 1 else container_id, **arguments)
 
     monkeypatch.setattr(launcher._client, "wait", silent_at_first)
     sandbox.socket.close()
     await asyncio.wait_for(sandbox.wait(), 30)
-    assert asked == [sandbox.identity] * 2
+    assert asked == [sandbox.container_id] * 2
     await launcher.close()
 
 
 def test_the_image_is_named_after_what_is_in_it(client, monkeypatch):
-    tag = image.ensure(client)
-    assert image.ensure(client) == tag
-    monkeypatch.setattr(image, "sources", lambda: {"azr/executor/worker.py": b"raise SystemExit(3)"})
-    other = image.ensure(client)
+    tag = docker_image.ensure_image(client)
+    assert docker_image.ensure_image(client) == tag
+    monkeypatch.setattr(docker_image, "sources", lambda: {"azr/executor/zygote.py": b"raise SystemExit(3)"})
+    other = docker_image.ensure_image(client)
     try:
         assert other != tag
-        with pytest.raises(UnusableError, match=f"the interpreter in {other} ended with code 3"):
-            container.prepare(DOCKER)
+        with pytest.raises(BackendUnavailable, match=f"the interpreter in {other} ended with code 3"):
+            docker_backend.prepare(DOCKER)
     finally:
         client.remove_image(other)
 
 
 def test_without_the_base_image_it_names_the_script_that_makes_one(client, monkeypatch, tmp_path):
     (tmp_path / "Dockerfile").write_text("ARG BASE=127.0.0.1:9/no-such-image:1\nFROM ${BASE}\n")
-    monkeypatch.setattr(image, "_FOLDER", tmp_path)
-    with pytest.raises(UnusableError, match=r"no-such-image:1 is not there .* run .*base-image\.sh as root"):
-        container.prepare(DOCKER)
+    monkeypatch.setattr(docker_image, "_FOLDER", tmp_path)
+    with pytest.raises(BackendUnavailable, match=r"no-such-image:1 is not there .* run .*base-image\.sh as root"):
+        docker_backend.prepare(DOCKER)
     (tmp_path / "Dockerfile").unlink()
-    with pytest.raises(UnusableError, match=r"there is no .*Dockerfile: install azr from a clone"):
-        container.prepare(DOCKER)
+    with pytest.raises(BackendUnavailable, match=r"there is no .*Dockerfile: install azr from a clone"):
+        docker_backend.prepare(DOCKER)
 
 
 def test_the_runtime_is_passed_on_and_one_that_is_missing_is_named(client):
-    launcher, offers = container.prepare(replace(DOCKER, docker_runtime="runc"))
-    assert "under runc" in offers
-    identity = launcher._create(hash_seed=0, auto_remove=False)
+    launcher, description = docker_backend.prepare(replace(DOCKER, docker_runtime="runc"))
+    assert "under runc" in description
+    container_id = launcher._create(hash_seed=0, auto_remove=False)
     try:
-        assert client.inspect_container(identity)["HostConfig"]["Runtime"] == "runc"
+        assert client.inspect_container(container_id)["HostConfig"]["Runtime"] == "runc"
     finally:
-        client.remove_container(identity)
+        client.remove_container(container_id)
     with pytest.raises(ValueError, match=r"has no runtime runsc, only .*runc.*: register it in /etc/docker"):
-        walls.choose(replace(DOCKER, docker_runtime="runsc"))
+        backends.select_backend(replace(DOCKER, docker_runtime="runsc"))
 
 
 @pytest.mark.parametrize(
@@ -241,11 +244,11 @@ def test_the_runtime_is_passed_on_and_one_that_is_missing_is_named(client):
 def test_an_engine_that_cannot_be_reached_is_one_sentence(monkeypatch, address, sentence):
     monkeypatch.setenv("DOCKER_HOST", address)
     with pytest.raises(ValueError, match=sentence) as refusal:
-        walls.choose(DOCKER)
+        backends.select_backend(DOCKER)
     assert "\n" not in str(refusal.value)
-    monkeypatch.setitem(walls.BACKENDS, "bubblewrap", walls.BACKENDS["namespace"])
-    chosen = walls.choose(replace(DOCKER, backend="auto"))
-    assert chosen.name == "bubblewrap" and "docker does not work here" in chosen.reason
+    monkeypatch.setitem(backends.BACKENDS, "bubblewrap", backends.BACKENDS["namespace"])
+    chosen = backends.select_backend(replace(DOCKER, backend="auto"))
+    assert chosen.name == "bubblewrap" and "docker does not work here" in chosen.description
 
 
 def test_a_socket_that_may_not_be_used_is_one_sentence():
@@ -258,11 +261,11 @@ def test_a_socket_that_may_not_be_used_is_one_sentence():
     modules = (certifi, charset_normalizer, idna, requests, urllib3, docker)
     program = (
         "import sys\nsys.path.insert(0, sys.argv[1])\nfrom azr.config import ExecutorConfig\n"
-        "from azr.executor import walls\nprint(walls.report(ExecutorConfig())[0][2])"
+        "from azr.executor import backends\nprint(backends.report(ExecutorConfig())[0][2])"
     )
     with tempfile.TemporaryDirectory(prefix="azr-clone-") as folder, socket.socket(socket.AF_UNIX) as listener:
         Path(folder).chmod(0o755)
-        shutil.copytree(image.ROOT / "azr", Path(folder, "azr"))
+        shutil.copytree(ROOT / "azr", Path(folder, "azr"))
         for module in modules:
             shutil.copytree(Path(module.__file__).parent, Path(folder, module.__name__))
         listener.bind(f"{folder}/engine.sock")
@@ -278,8 +281,8 @@ def test_a_socket_that_may_not_be_used_is_one_sentence():
 
 def test_missing_cgroup_controllers_are_named():
     info = {"Runtimes": {}, "MemoryLimit": False, "PidsLimit": True, "CpuCfsQuota": False}
-    with pytest.raises(UnusableError, match="without the cgroup controllers memory, cpu: mount them"):
-        engine._check(info, None)
+    with pytest.raises(BackendUnavailable, match="without the cgroup controllers memory, cpu: mount them"):
+        docker_image._check_engine(info, None)
 
 
 class Way:
@@ -317,7 +320,7 @@ class Way:
 async def test_an_engine_that_stops_is_a_failure_to_launch(client, monkeypatch, tmp_path):
     async with Way(str(tmp_path / "engine.sock")) as way:
         monkeypatch.setenv("DOCKER_HOST", f"unix://{way.path}")
-        launcher, _ = await asyncio.to_thread(container.prepare, DOCKER)
+        launcher, _ = await asyncio.to_thread(docker_backend.prepare, DOCKER)
         sandbox = await launcher.launch(hash_seed=1)
         way.cut()
         assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(sandbox.socket, 1), 10) == b""
@@ -328,6 +331,6 @@ async def test_an_engine_that_stops_is_a_failure_to_launch(client, monkeypatch, 
         sandbox.socket.close()
         await launcher.close()
     deadline = time.monotonic() + 10
-    while sandbox.identity in _running(client) and time.monotonic() < deadline:
+    while sandbox.container_id in _running(client) and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
-    assert sandbox.identity not in _running(client)
+    assert sandbox.container_id not in _running(client)

@@ -18,7 +18,9 @@ import docker
 import pytest
 
 from azr.config import ExecutorConfig
-from azr.executor import container, dispatch, image
+from azr.executor import scheduler
+from azr.executor.backends import docker as docker_backend
+from azr.executor.backends import docker_image
 from azr.executor.pool import SandboxPool
 from azr.records import CallStatus, ExecutionRequest, ExecutionResult
 from tests.executor.conftest import require, sandboxes
@@ -74,7 +76,7 @@ async def test_killed_containers():
     async def damage() -> None:
         for _ in range(5):
             await asyncio.sleep(0.4)
-            mine = [slot.connection._sandbox.identity for slot in pool._dispatcher.slots if slot.connection]
+            mine = [slot.connection._sandbox.container_id for slot in pool._scheduler.slots if slot.connection]
             if mine:
                 with contextlib.suppress(docker.errors.APIError):
                     await asyncio.to_thread(client.kill, mine[0])
@@ -129,7 +131,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     here = docker.APIClient()
     there = docker.APIClient(base_url=mine.address)
     try:
-        there.load_image(here.get_image(image.ensure(here)))
+        there.load_image(here.get_image(docker_image.ensure_image(here)))
         yield mine
     finally:
         here.close()
@@ -148,13 +150,14 @@ async def test_an_engine_that_is_restarted(engine, monkeypatch):
     async with SandboxPool(replace(CONFIG, backend="docker"), repeats=1) as pool:
         ended = await run_amid(pool, damage)
         # What ran while it stopped may have lost a second container to the same stop.
-        assert ended[CallStatus.OK] >= REQUESTS - 2 * dispatch.WINDOW and set(ended) <= {CallStatus.OK, CallStatus.LOST}
+        assert ended[CallStatus.OK] >= REQUESTS - 2 * scheduler.PIPELINE_DEPTH
+        assert set(ended) <= {CallStatus.OK, CallStatus.LOST}
 
 
 async def test_an_engine_that_stops_for_good(engine, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", engine.address)
-    monkeypatch.setattr(dispatch, "RESTART_WAITS_S", TRY_AGAIN_S)
-    monkeypatch.setattr(container, "_REMOVAL_S", 2)
+    monkeypatch.setattr(scheduler, "RESTART_WAITS_S", TRY_AGAIN_S)
+    monkeypatch.setattr(docker_backend, "_REMOVAL_S", 2)
 
     async def damage() -> None:
         await asyncio.sleep(0.5)

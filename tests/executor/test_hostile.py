@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 
-from azr.executor import seccomp
+from azr.executor import seal
 from tests.executor.hostile import traces
 from tests.executor.hostile.catalogue import ATTACKS, FAMILIES
 from tests.executor.hostile.runner import Outcome, run
@@ -67,9 +67,9 @@ async def test_attacks_are_many_and_distinct():
 
 async def test_every_system_call_that_is_not_on_the_list_is_refused():
     """Straight at the filter, for behind the other walls a hole in it would not show."""
-    untried = sorted([*seccomp._ALLOWED_X86_64.values(), *_PAST_ANY_FILTER])
+    untried = sorted([*seal._ALLOWED_X86_64.values(), *_PAST_ANY_FILTER])
     program = (
-        "import ctypes, errno, os\nfrom azr.executor.seccomp import Filter\n"
+        "import ctypes, errno, os\nfrom azr.executor.seal import Filter\n"
         "libc = ctypes.PyDLL(None, use_errno=True)\n"
         "libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong]\n"
         "assert libc.prctl(38, 1, None, 0, 0) == 0\n"

@@ -15,7 +15,7 @@ import pytest
 from azr import values
 from azr.config import ExecutorConfig, SelfPlayConfig
 from azr.errors import UserError
-from azr.executor import dispatch, protocol
+from azr.executor import protocol, scheduler
 from azr.executor.pool import SandboxPool
 from azr.executor.protocol import Limits, Part
 from azr.records import MAX_INPUTS, CallStatus, ExecutionRequest
@@ -87,7 +87,7 @@ async def test_a_request_that_loses_two_sandboxes_is_lost():
 async def test_a_program_that_lost_a_sandbox_runs_alone_under_load():
     """Its second try shares a zygote with nobody, so nobody else can be lost twice because of it."""
     async with SandboxPool(replace(SMALL, workers=1), repeats=1) as pool:
-        slot = pool._dispatcher.slots[0]
+        slot = pool._scheduler.slots[0]
         crowd = [pool.execute(ExecutionRequest(program=f"def f(x): return x * {n}", inputs=("3",))) for n in range(60)]
         running = asyncio.gather(pool.execute(LOOP), *crowd)
         await asyncio.sleep(0.3)
@@ -104,7 +104,7 @@ async def test_a_program_that_lost_a_sandbox_runs_alone_under_load():
 
 
 async def test_zygotes_are_replaced_after_long_service(monkeypatch):
-    monkeypatch.setattr(dispatch, "RECYCLE_AFTER", 20)
+    monkeypatch.setattr(scheduler, "RECYCLE_AFTER", 20)
     async with SandboxPool(SMALL, repeats=1) as pool:
         before = set(zygotes(pool))
         requests = [ExecutionRequest(program=f"def f(x): return x - {n}", inputs=("0",)) for n in range(120)]
@@ -208,7 +208,7 @@ async def test_a_sandbox_that_talks_nonsense_is_replaced(monkeypatch):
 
 
 async def test_a_machine_whose_walls_do_not_hold_is_refused(monkeypatch):
-    monkeypatch.setattr(protocol, "decode", lambda body: {"broken_walls": ["network"]})
+    monkeypatch.setattr(protocol, "decode", lambda body: {"self_test_failures": ["network"]})
     with pytest.raises(ValueError, match=r"could reach \['network'\]"):
         await SandboxPool(SMALL, repeats=1).start()
 

@@ -7,6 +7,7 @@ text written by a model itself; it starts, times, kills and reaps the children t
 
 from __future__ import annotations
 
+import builtins
 import gc
 import importlib
 import os
@@ -14,6 +15,7 @@ import select
 import signal
 import sys
 import time
+import types
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -22,18 +24,19 @@ from pathlib import Path
 _ROOT = str(Path(__file__).resolve().parents[2])
 sys.path.insert(0, _ROOT)
 
-from azr.executor import program, protocol  # noqa: E402
-from azr.executor.lockdown import Lockdown, broken_walls  # noqa: E402
+from azr import values  # noqa: E402
+from azr.executor import protocol  # noqa: E402
 from azr.executor.protocol import Limits, Part  # noqa: E402
-from azr.executor.static_check import ALLOWED_MODULES, FILE_NAME  # noqa: E402
+from azr.executor.seal import Lockdown, self_test_failures  # noqa: E402
+from azr.executor.static_check import ALLOWED_MODULES, FILE_NAME, load  # noqa: E402
 
 _CODECS = (
     "ascii", "cp1252", "idna", "latin-1", "punycode", "raw-unicode-escape", "unicode-escape", "utf-8", "utf-8-sig",
     "utf-16", "utf-16-be", "utf-16-le", "utf-32", "utf-32-be", "utf-32-le",
 )  # fmt: skip
-_FORGOTTEN = ("azr", "ctypes", "_ctypes", "select", "socket", "_socket", "resource", "tempfile", "gc", "__main__")
+_UNLOADED = ("azr", "ctypes", "_ctypes", "select", "socket", "_socket", "resource", "tempfile", "gc", "__main__")
 _MAX_TIMEOUTS = 2
-_WALLS_S = 10.0
+_SELF_TEST_S = 10.0
 _WARM_UP_RUNS = 20
 _USUAL_BYTES = 2**15
 """Room for the frames that usually come; the buffer grows for others."""
@@ -61,7 +64,7 @@ class Zygote:
         self._zeros = memoryview(bytes(limits.report_bytes))
 
     def serve(self) -> None:
-        greeting = protocol.encode({"broken_walls": self._try_walls()})
+        greeting = protocol.encode({"self_test_failures": self._self_test()})
         protocol.write(self._replies, greeting)
         # The pipe to a child gets the lowest free number, always the same: one registration serves all of them.
         reader, writer = os.pipe()
@@ -73,23 +76,25 @@ class Zygote:
             self._answer(memoryview(request)[:length])
             request[:length] = bytes(length)
 
-    def _try_walls(self) -> list[str]:
+    def _self_test(self) -> list[str]:
         """Names of the walls that a sealed child got through, or of the seal when it could not be applied."""
         zygote = os.getpid()
         reader, writer = os.pipe()
         child = self._lockdown.fork()
         if child == 0:
-            self._live(writer, lambda: os.write(writer, protocol.encode({"broken_walls": broken_walls(zygote)})))
+            self._run_child(
+                writer, lambda: os.write(writer, protocol.encode({"self_test_failures": self_test_failures(zygote)}))
+            )
         os.close(writer)
-        told = os.read(reader, _USUAL_BYTES) if select.select([reader], [], [], _WALLS_S)[0] else b""
+        told = os.read(reader, _USUAL_BYTES) if select.select([reader], [], [], _SELF_TEST_S)[0] else b""
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(reader)
         # Other walls can hide that the filter is missing, so that is not left to trying.
         unfiltered = [] if self._lockdown.filters else ["system calls"]
-        return unfiltered + (protocol.decode(told)["broken_walls"] if told else ["seal"])
+        return unfiltered + (protocol.decode(told)["self_test_failures"] if told else ["seal"])
 
-    def _live(self, writer: int, act: Callable[[], object]) -> None:
+    def _run_child(self, writer: int, act: Callable[[], object]) -> None:
         """A child's whole life."""
         try:
             self._lockdown.seal(writer)
@@ -118,7 +123,7 @@ class Zygote:
             reader, writer = os.pipe()
             child = self._lockdown.fork()
             if child == 0:
-                self._live(writer, partial(program.run, body, done, self._limits, writer))
+                self._run_child(writer, partial(run_program, body, done, self._limits, writer))
             os.close(writer)
             filled, peak, ending = 0, 0, b""
             while done < count and not ending and not refused:
@@ -163,6 +168,55 @@ class Zygote:
             data[:peak] = self._zeros[:peak]
 
 
+def run_program(body: bytes | memoryview, first: int, limits: Limits, writer: int) -> None:
+    """Report why a request's program is refused, else the outcome of each input from ``first`` on, in order."""
+    source, inputs, screened = protocol.request_texts(body)
+    code, reasons = load(source, screened)
+    if code is None:
+        protocol.write(writer, protocol.screen_report(reasons))
+        return
+    for text in inputs[first:]:
+        protocol.write(writer, _run_call(code, text, limits.output_bytes))
+
+
+def _run_call(code: types.CodeType, text: str, output_bytes: int) -> bytes:
+    try:
+        arguments = values.parse_arguments(text)
+    except values.PlainDataError as refusal:
+        return protocol.call_report(protocol.REJECTED, protocol.sentence(f"argument text: {refusal}"), 0.0, 0.0)
+    wall, cpu = time.monotonic(), time.process_time()
+    status, text = _outcome(code, arguments, output_bytes)
+    return protocol.call_report(status, text, time.monotonic() - wall, time.process_time() - cpu)
+
+
+def _outcome(code: types.CodeType, arguments: tuple, output_bytes: int) -> tuple[bytes, str]:
+    # A module of its own per call: globals set by one call do not reach the next.
+    module = types.ModuleType(FILE_NAME)
+    module.__dict__["__builtins__"] = builtins
+    sys.modules[FILE_NAME] = module
+    try:
+        exec(code, module.__dict__)
+        function = module.__dict__.get("f")
+        if not callable(function):
+            return protocol.REJECTED, "the program defines no function f"
+        return protocol.OK, values.canonical(function(*arguments), max_bytes=output_bytes)
+    except BaseException as error:
+        # The boundary: whatever the program raises, SystemExit included, is its outcome.
+        return _failure(error)
+
+
+def _failure(error: BaseException) -> tuple[bytes, str]:
+    kind = type(error)
+    if kind is values.TooLargeError:
+        return protocol.OUTPUT_TOO_LARGE, protocol.sentence(f"the returned value: {error}")
+    if kind is values.PlainDataError:
+        return protocol.REJECTED, protocol.sentence(f"the returned value: {error}")
+    if issubclass(kind, MemoryError):
+        return protocol.MEMORY, "the program ran out of memory"
+    name = values.type_name(kind)
+    return protocol.RAISED, protocol.sentence(name) if name.isidentifier() else "Exception"
+
+
 def _preload(limits: Limits) -> None:
     # Nothing else can be imported once the files are out of reach.
     for name in ALLOWED_MODULES:
@@ -179,7 +233,7 @@ def _warm_up(limits: Limits) -> None:
     body = protocol.request_body(0, "import math\ndef f(x):\n    return [x, math.floor(x)]", ["1.5"], True)
     null = os.open(os.devnull, os.O_WRONLY)
     for _ in range(_WARM_UP_RUNS):
-        program.run(body, 0, limits, null)
+        run_program(body, 0, limits, null)
     os.close(null)
     del sys.modules[FILE_NAME]
 
@@ -193,10 +247,10 @@ def _shift_addresses() -> list[bytes]:
     return [bytes(size) for size in range(16, 1024, 16) for _ in range(seed % 13)]
 
 
-def _forget() -> None:
+def _unload_modules() -> None:
     """Take out of the programs' reach what only the zygote needs; no file can be imported anew later."""
     for name in list(sys.modules):
-        if name.split(".")[0] in _FORGOTTEN:
+        if name.split(".")[0] in _UNLOADED:
             del sys.modules[name]
     sys.path.remove(_ROOT)
     sys.stdin = sys.stdout = sys.stderr = None
@@ -226,7 +280,7 @@ def main() -> None:
     _preload(limits)
     zygote = Zygote(commands, replies, limits)
     shift = _shift_addresses()
-    _forget()
+    _unload_modules()
     try:
         zygote.serve()
     except (PoolGoneError, BrokenPipeError):

@@ -9,14 +9,15 @@ import os
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 import docker
 import requests
 
 from azr.config import ExecutorConfig
-from azr.executor import docker_engine, image, owner
-from azr.executor.sandbox import LaunchError, UnusableError
+from azr.executor.backends.docker_image import connect, ensure_image
+from azr.executor.backends.sandbox import BackendUnavailable, LaunchError
 
 _MARK, _OWNER = "azr.executor", "azr.owner"
 _HEADROOM_MB = 128
@@ -35,15 +36,17 @@ _log = logging.getLogger(__name__)
 def prepare(config: ExecutorConfig) -> tuple[ContainerLauncher, str]:
     """Build the image if need be, clear what dead runs left, and try a container out.
 
-    Raises UnusableError for each reason why there can be none.
+    Raises BackendUnavailable for each reason why there can be none.
     """
-    client = docker_engine.connect(config.docker_runtime)
+    client = connect(config.docker_runtime)
     try:
         _remove_leftovers(client)
-        launcher = ContainerLauncher(client, image.ensure(client), config)
+        launcher = ContainerLauncher(client, ensure_image(client), config)
         launcher.probe()
     except _ENGINE_ERRORS as error:
-        raise UnusableError(f"the Docker engine fails to run a container ({_said(error)}): see its log") from error
+        raise BackendUnavailable(
+            f"the Docker engine fails to run a container ({_error_text(error)}): see its log"
+        ) from error
     runtime = f" under {config.docker_runtime}" if config.docker_runtime else ""
     return launcher, f"a container per interpreter{runtime}, without network, capabilities or a file it could write"
 
@@ -53,16 +56,16 @@ class ContainerSandbox:
 
     multiplexed = True
 
-    def __init__(self, launcher: ContainerLauncher, identity: str, end: socket.socket) -> None:
+    def __init__(self, launcher: ContainerLauncher, container_id: str, end: socket.socket) -> None:
         self._launcher = launcher
-        self.identity = identity
+        self.container_id = container_id
         self.socket = end
 
     def kill(self) -> None:
-        self._launcher.remove(self.identity)
+        self._launcher.remove(self.container_id)
 
     async def wait(self) -> None:
-        await self._launcher.removed(self.identity)
+        await self._launcher.removed(self.container_id)
 
 
 class ContainerLauncher:
@@ -75,57 +78,57 @@ class ContainerLauncher:
         self._cores = min(_MAX_CORES, client.info()["NCPU"])
         # Threads that wait for an end must never keep one that brings it about from starting.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="azr-docker")
-        self._identities: set[str] = set()
+        self._container_ids: set[str] = set()
 
     async def launch(self, hash_seed: int) -> ContainerSandbox:
         return await self._in_thread(lambda: self._launch(hash_seed))
 
-    def remove(self, identity: str) -> None:
+    def remove(self, container_id: str) -> None:
         """Have a container removed by force, whatever it does."""
-        self._threads.submit(self._remove, identity)
+        self._threads.submit(self._remove, container_id)
 
-    async def removed(self, identity: str) -> None:
+    async def removed(self, container_id: str) -> None:
         """Until the container is gone; one that does not go is removed by force."""
-        await self._in_thread(lambda: self._await_removal(identity))
-        self._identities.discard(identity)
+        await self._in_thread(lambda: self._await_removal(container_id))
+        self._container_ids.discard(container_id)
 
     async def close(self) -> None:
-        for identity in tuple(self._identities):
-            self.remove(identity)
+        for container_id in tuple(self._container_ids):
+            self.remove(container_id)
         await asyncio.to_thread(self._threads.shutdown)
         # What is left was being launched while whoever had asked for it gave up.
-        for identity in tuple(self._identities):
-            await asyncio.to_thread(self._remove, identity)
+        for container_id in tuple(self._container_ids):
+            await asyncio.to_thread(self._remove, container_id)
         self._client.close()
 
     def probe(self) -> None:
-        """Start a zygote that has nothing to do. Raises UnusableError when it ends badly, and the engine's errors."""
-        identity = self._create(hash_seed=0, auto_remove=False)
+        """Start a zygote that has nothing to do. Raises BackendUnavailable if it fails, and the engine's errors."""
+        container_id = self._create(hash_seed=0, auto_remove=False)
         try:
-            self._attach(identity).close()
-            self._client.start(identity)
-            code = self._client.wait(identity, timeout=_PROBE_S)["StatusCode"]
+            self._attach(container_id).close()
+            self._client.start(container_id)
+            code = self._client.wait(container_id, timeout=_PROBE_S)["StatusCode"]
         finally:
-            _remove(self._client, identity)
+            _remove(self._client, container_id)
         if code:
-            raise UnusableError(f"the interpreter in {self._tag} ended with code {code}: remove that image")
+            raise BackendUnavailable(f"the interpreter in {self._tag} ended with code {code}: remove that image")
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _launch(self, hash_seed: int) -> ContainerSandbox:
-        identity = None
+        container_id = None
         try:
-            identity = self._create(hash_seed, auto_remove=True)
-            self._identities.add(identity)
-            end = self._attach(identity)
-            self._client.start(identity)
+            container_id = self._create(hash_seed, auto_remove=True)
+            self._container_ids.add(container_id)
+            end = self._attach(container_id)
+            self._client.start(container_id)
         except _ENGINE_ERRORS as error:
-            if identity is not None:
-                self._remove(identity)
-            raise LaunchError(f"no container could be started ({_said(error)})") from error
+            if container_id is not None:
+                self._remove(container_id)
+            raise LaunchError(f"no container could be started ({_error_text(error)})") from error
         end.setblocking(False)
-        return ContainerSandbox(self, identity, end)
+        return ContainerSandbox(self, container_id, end)
 
     def _create(self, hash_seed: int, *, auto_remove: bool) -> str:
         memory = (self._config.memory_mb + _HEADROOM_MB) * 2**20
@@ -147,59 +150,91 @@ class ContainerLauncher:
             self._tag,
             environment={"PYTHONHASHSEED": str(hash_seed)},
             host_config=limits,
-            labels={_MARK: "1", _OWNER: owner.label()},
+            labels={_MARK: "1", _OWNER: owner_id()},
             stdin_open=True,
             user="65534:65534",
         )["Id"]
 
-    def _attach(self, identity: str) -> socket.socket:
+    def _attach(self, container_id: str) -> socket.socket:
         """Our end of its standard streams; of what it writes only standard output arrives."""
-        stream = self._client.attach_socket(identity, {"stdin": 1, "stdout": 1, "stream": 1})
+        stream = self._client.attach_socket(container_id, {"stdin": 1, "stdout": 1, "stream": 1})
         end = socket.socket(fileno=os.dup(stream.fileno()))
         # The other handles of this connection belong to the response and would keep it open when ours is closed.
         stream._response.close()
         return end
 
-    def _await_removal(self, identity: str) -> None:
-        if not any(self._goes(identity) for _ in range(_REMOVAL_S // _ASK_AGAIN_S)):
-            _remove(self._client, identity)
+    def _await_removal(self, container_id: str) -> None:
+        if not any(self._is_removed(container_id) for _ in range(_REMOVAL_S // _ASK_AGAIN_S)):
+            _remove(self._client, container_id)
 
-    def _goes(self, identity: str) -> bool:
+    def _is_removed(self, container_id: str) -> bool:
         """Whether a container is known to be gone before it is time to ask again."""
         try:
-            self._client.wait(identity, timeout=_ASK_AGAIN_S, condition="removed")
+            self._client.wait(container_id, timeout=_ASK_AGAIN_S, condition="removed")
         except docker.errors.NotFound:
             return True
         except _ENGINE_ERRORS:
             return False
         return True
 
-    def _remove(self, identity: str) -> None:
-        _remove(self._client, identity)
-        self._identities.discard(identity)
+    def _remove(self, container_id: str) -> None:
+        _remove(self._client, container_id)
+        self._container_ids.discard(container_id)
 
 
-def _remove(client: docker.APIClient, identity: str) -> None:
+def _remove(client: docker.APIClient, container_id: str) -> None:
     try:
-        client.remove_container(identity, force=True)
+        client.remove_container(container_id, force=True)
     except docker.errors.NotFound:
         return
     except docker.errors.APIError as error:
         if error.status_code != http.HTTPStatus.CONFLICT:  # it is being removed already
-            _log.warning("the container %s was not removed: %s", identity, _said(error))
+            _log.warning("the container %s was not removed: %s", container_id, _error_text(error))
     except requests.RequestException as error:
-        _log.warning("the container %s may be left over, for the Docker engine does not answer: %s", identity, error)
+        _log.warning(
+            "the container %s may be left over, for the Docker engine does not answer: %s", container_id, error
+        )
 
 
 def _remove_leftovers(client: docker.APIClient) -> None:
     """Containers of processes that have ended; they end by themselves unless they were never started."""
     for container in client.containers(all=True, filters={"label": f"{_MARK}=1"}):
-        label = container["Labels"].get(_OWNER)
-        if label is not None and owner.is_gone(label):
+        owner = container["Labels"].get(_OWNER)
+        if owner is not None and is_stale(owner):
             _remove(client, container["Id"])
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """What the engine, or the way to it, said; one line."""
     said = error.explanation if isinstance(error, docker.errors.APIError) else error
     return " ".join(str(said).split())
+
+
+def owner_id() -> str:
+    """Host, boot, process namespace, process and its start time: no two processes ever share it."""
+    return " ".join((*_place(), str(os.getpid()), _started(os.getpid())))
+
+
+def is_stale(owner: str) -> bool:
+    """Whether the process with this id has certainly ended; false for one that cannot be seen from here."""
+    *place, process, started = owner.split(" ")
+    host, boot, namespace = _place()
+    if place[0] != host:
+        return False
+    if place[1] != boot:
+        return True
+    return place[2] == namespace and _started(int(process)) != started
+
+
+def _place() -> tuple[str, str, str]:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return socket.gethostname(), boot, os.readlink("/proc/self/ns/pid")
+
+
+def _started(process: int) -> str:
+    """Start time in clock ticks since boot; empty when there is no such process."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return stat.rpartition(")")[2].split()[19]

@@ -35,5 +35,5 @@ class Launcher(Protocol):
         """Give back what is shared by all sandboxes of this launcher."""
 
 
-class UnusableError(Exception):
+class BackendUnavailable(Exception):
     """A backend does not work on this machine; the message says why and what to do, without a full stop."""

@@ -1,4 +1,4 @@
-"""Launches zygotes as processes of this machine, behind a command that puts namespaces around them."""
+"""Zygotes as processes of this machine, behind a command that isolates them; `namespace` is the weakest backend."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
-from azr.executor.sandbox import LaunchError, UnusableError
-from azr.executor.zygote_files import OPTIONS, ROOT, WORKER
+from azr.config import ExecutorConfig
+from azr.executor.backends.sandbox import BackendUnavailable, LaunchError
+from azr.executor.backends.zygote_files import OPTIONS, ROOT, ZYGOTE
 
 _PROBE_S = 20.0
+_NAMESPACES = ("--net", "--ipc", "--pid", "--fork", "--kill-child")
+_FILTER = "limits and a system call filter"
 
 
 class ProcessSandbox:
@@ -54,11 +58,11 @@ class ProcessSandbox:
 
 
 class ProcessLauncher:
-    """Runs ``prefix interpreter OPTIONS worker``."""
+    """Runs ``prefix interpreter OPTIONS zygote``."""
 
     def __init__(self, prefix: tuple[str, ...], interpreter: str) -> None:
         self.prefix = prefix
-        self._command = (*prefix, interpreter, *OPTIONS, str(ROOT / WORKER))
+        self._command = (*prefix, interpreter, *OPTIONS, str(ROOT / ZYGOTE))
 
     async def launch(self, hash_seed: int) -> ProcessSandbox:
         ours, theirs = socket.socketpair()
@@ -83,7 +87,7 @@ class ProcessLauncher:
         """Nothing is shared."""
 
     def probe(self) -> None:
-        """Start a zygote that has nothing to do. Raises UnusableError with what it, or the command in front, said."""
+        """Start a zygote that has nothing to do. Raises BackendUnavailable with what it printed."""
         try:
             run = subprocess.run(
                 self._command,
@@ -95,13 +99,31 @@ class ProcessLauncher:
                 check=False,
             )
         except FileNotFoundError as error:
-            raise UnusableError(f"{error.filename} is not installed") from error
+            raise BackendUnavailable(f"{error.filename} is not installed") from error
         except subprocess.TimeoutExpired as error:
-            raise UnusableError(f"{self._command[0]} gave no answer in {_PROBE_S:g} s") from error
+            raise BackendUnavailable(f"{self._command[0]} gave no answer in {_PROBE_S:g} s") from error
         if run.returncode:
             said = run.stderr.decode(errors="replace").strip().splitlines()
-            raise UnusableError(said[-1] if said else f"{self._command[0]} exited with code {run.returncode}")
+            raise BackendUnavailable(said[-1] if said else f"{self._command[0]} exited with code {run.returncode}")
 
 
 def _environment(hash_seed: int) -> dict[str, str]:
     return {"PYTHONHASHSEED": str(hash_seed), "PYTHONUTF8": "1", "PATH": os.defpath}
+
+
+def prepare_namespace(config: ExecutorConfig) -> tuple[ProcessLauncher, str]:
+    """Namespaces where this machine permits them, a plain process where it does not.
+
+    Raises BackendUnavailable when not even a plain process can be a zygote.
+    """
+    root = os.geteuid() == 0
+    user = () if root else ("--user", "--map-root-user")
+    own = "a user of its own and an empty root folder, limits and a system call filter"
+    behind = ProcessLauncher(("unshare", *user, *_NAMESPACES), sys.executable)
+    try:
+        behind.probe()
+    except BackendUnavailable as problem:
+        plain = ProcessLauncher((), sys.executable)
+        plain.probe()
+        return plain, f"a plain process with {own if root else _FILTER}, because namespaces are refused ({problem})"
+    return behind, f"network, process and IPC namespaces, {own if root else 'an empty root folder, ' + _FILTER}"

@@ -1,4 +1,4 @@
-"""Which files a zygote needs, so that walls and images hold those and nothing else of ours."""
+"""Which files a zygote needs, so that sandboxes and images hold those and nothing else of ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import azr
 
 ROOT = Path(azr.__file__).resolve().parents[1]
 """The folder that holds the package."""
-WORKER = "azr/executor/worker.py"
+ZYGOTE = "azr/executor/zygote.py"
 """The zygote's script, below the folder that holds the package."""
 OPTIONS = ("-P", "-s", "-S", "-B")
 """Options of the zygote's interpreter. -I would ignore the hash seed, so its isolation is spelled out."""
@@ -23,7 +23,7 @@ _IMPORT = re.compile(r"^from (azr[\w.]*) import (\([^)]*\)|[^\n#]*)", re.MULTILI
 def sources() -> dict[str, bytes]:
     """Contents of the zygote's script and of every module of ours that it imports, by path below ``ROOT``."""
     found: dict[str, bytes] = {}
-    waiting = [WORKER]
+    waiting = [ZYGOTE]
     while waiting:
         path = waiting.pop()
         if path not in found:

@@ -11,9 +11,9 @@ import sysconfig
 from pathlib import Path
 
 from azr.config import ExecutorConfig
-from azr.executor.process import ProcessLauncher
-from azr.executor.sandbox import UnusableError
-from azr.executor.zygote_files import ROOT, sources
+from azr.executor.backends.process import ProcessLauncher
+from azr.executor.backends.sandbox import BackendUnavailable
+from azr.executor.backends.zygote_files import ROOT, sources
 
 _NOBODY = "65534"
 _WALLS = (
@@ -25,25 +25,25 @@ _UNUSED = ("_tkinter", "_curses", "readline", "_sqlite3", "_ssl", "nis", "_dbm",
 """Extension modules that no program may load; what they are linked with stays outside."""
 _LOADER_CACHE = "/etc/ld.so.cache"
 _TRACED = re.compile(r"(/\S+) \(0x")
-_OFFERS = "namespaces of every kind, no capability, and a read-only root that holds the interpreter alone"
+_DESCRIPTION = "namespaces of every kind, no capability, and a read-only root that holds the interpreter alone"
 
 
 def prepare(config: ExecutorConfig) -> tuple[ProcessLauncher, str]:
-    """Raises UnusableError when bubblewrap is missing or may not make its namespaces."""
+    """Raises BackendUnavailable when bubblewrap is missing or may not make its namespaces."""
     if shutil.which("bwrap") is None:
-        raise UnusableError("bwrap is not installed: install the package bubblewrap")
+        raise BackendUnavailable("bwrap is not installed: install the package bubblewrap")
     launcher = ProcessLauncher(("bwrap", *_WALLS, *_files(), "--remount-ro", "/", "--"), interpreter())
     try:
         launcher.probe()
-    except UnusableError as problem:
+    except BackendUnavailable as problem:
         if not str(problem).startswith("bwrap:"):
             raise
-        raise UnusableError(
+        raise BackendUnavailable(
             f"{problem}: it needs user namespaces, so set the sysctls user.max_user_namespaces above 0 "
             "and, where they exist, kernel.unprivileged_userns_clone to 1 and "
             "kernel.apparmor_restrict_unprivileged_userns to 0"
         ) from problem
-    return launcher, _OFFERS
+    return launcher, _DESCRIPTION
 
 
 def interpreter() -> str:
@@ -70,5 +70,5 @@ def _shared_objects(library: Path) -> list[str]:
     try:
         run = subprocess.run(["ldd", *binaries], capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise UnusableError("ldd is not installed: install the C library's tools") from error
+        raise BackendUnavailable("ldd is not installed: install the C library's tools") from error
     return sorted({path for path in _TRACED.findall(run.stdout) if not path.startswith(str(library))})

@@ -16,18 +16,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from zlib import crc32
 
+from azr.errors import UserError
+from azr.executor.backends.sandbox import Launcher, LaunchError
 from azr.executor.connection import Connection
 from azr.executor.protocol import Limits, ProtocolError, is_screen
-from azr.executor.sandbox import Launcher, LaunchError
 
-WINDOW = 4
+PIPELINE_DEPTH = 4
 """Jobs sent to one zygote ahead of their turn, so that it never waits for the pool."""
 MAX_LOSSES = 2
 RECYCLE_AFTER = 20_000
 """Jobs after which a zygote is replaced, whatever its health."""
 RESTART_WAITS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Before each attempt to replace a lost zygote; a restarting container engine is back within these."""
-_REST_S = 0.2
+RETRY_DELAY_S = 0.2
 """Before what was lost is tried again: what took its zygote may have taken the others, unnoticed so far."""
 _GRACE_S = 10.0
 _WATCH_S = 1.0
@@ -49,7 +50,7 @@ class Job:
     """Of the reply that is coming in."""
     used: set[Slot] = field(default_factory=set)
     losses: int = 0
-    rests_until: float = 0.0
+    retry_at: float = 0.0
     """When it may be tried again, monotonic seconds."""
 
 
@@ -61,7 +62,7 @@ class Slot:
     connection: Connection | None = None
     running: deque[Job] = field(default_factory=deque)
     """Jobs in the zygote, in the order in which they were sent; it answers in that order."""
-    directed: deque[Job] = field(default_factory=deque)
+    pinned: deque[Job] = field(default_factory=deque)
     """Jobs that wait for this very slot."""
     alone: bool = False
     """Runs a job that has already lost a zygote, and nothing else."""
@@ -72,7 +73,7 @@ class Slot:
     starting: asyncio.Task[None] | None = None
 
 
-class Dispatcher:
+class Scheduler:
     """Feeds the slots; ``start`` it, ``submit`` jobs, ``close`` it."""
 
     def __init__(self, launcher: Launcher, count: int, limits: Limits, deterministic: bool = False) -> None:
@@ -82,13 +83,13 @@ class Dispatcher:
         self._launcher = launcher
         self._limits = limits
         self.slots = [Slot(hash_seed=1 + number) for number in range(count)]
-        self._fresh: deque[Job] = deque()
-        self._suspects: deque[Job] = deque()
+        self._pending: deque[Job] = deque()
+        self._quarantined: deque[Job] = deque()
         self._watch: asyncio.Task[None] | None = None
         self._closing = False
 
     async def start(self) -> None:
-        """Start every zygote. Raises ValueError or LaunchError, with nothing left running, when one does not start."""
+        """Start every zygote. Raises UserError or LaunchError, with nothing left running, when one does not start."""
         outcomes = await asyncio.gather(*map(self._open, self.slots), return_exceptions=True)
         problem = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
         if problem is not None:
@@ -98,13 +99,13 @@ class Dispatcher:
 
     def submit(self, job: Job) -> None:
         if self._deterministic:
-            self._direct(job)
+            self._pin(job)
         else:
-            self._fresh.append(job)
+            self._pending.append(job)
         for slot in self.slots:
             if slot.connection is None and slot.starting is None:
                 self._restart(slot)
-        self._pump()
+        self._schedule()
 
     async def close(self) -> None:
         """End every zygote; jobs that are still there are lost."""
@@ -125,24 +126,24 @@ class Dispatcher:
         """Zygotes replaced so far."""
         return sum(max(0, slot.starts - 1) for slot in self.slots)
 
-    def _pump(self) -> None:
+    def _schedule(self) -> None:
         """Send what can be sent, to the emptiest slots first."""
         open_slots = [slot for slot in self.slots if self._takes_work(slot)]
         for slot in open_slots:
-            while slot.directed and len(slot.running) < WINDOW:
-                self._send(slot, slot.directed.popleft())
-        while self._fresh and open_slots:
+            while slot.pinned and len(slot.running) < PIPELINE_DEPTH:
+                self._send(slot, slot.pinned.popleft())
+        while self._pending and open_slots:
             slot = min(open_slots, key=_load)
-            if len(slot.running) >= WINDOW:
+            if len(slot.running) >= PIPELINE_DEPTH:
                 break
-            self._send(slot, self._fresh.popleft())
+            self._send(slot, self._pending.popleft())
 
     def _takes_work(self, slot: Slot) -> bool:
         """Whether a slot is there for any job. One that should run a suspect, or be replaced, empties first."""
         if slot.connection is None or slot.alone:
             return False
         now = time.monotonic()
-        suspect = next((job for job in self._suspects if slot not in job.used and job.rests_until <= now), None)
+        suspect = next((job for job in self._quarantined if slot not in job.used and job.retry_at <= now), None)
         if suspect is None and slot.served < RECYCLE_AFTER:
             return True
         if slot.running:
@@ -150,7 +151,7 @@ class Dispatcher:
         if suspect is None:
             self._recycle(slot)
         else:
-            self._suspects.remove(suspect)
+            self._quarantined.remove(suspect)
             slot.alone = True
             self._send(slot, suspect)
         return False
@@ -175,22 +176,22 @@ class Dispatcher:
         slot.alone = False
         job.used.add(slot)
         if job.on_reply(parts):
-            self._direct(job)
+            self._pin(job)
         else:
             job.on_end(False)
-        self._pump()
+        self._schedule()
         return True
 
-    def _direct(self, job: Job) -> None:
+    def _pin(self, job: Job) -> None:
         """Queue a job's next run for a slot that has not run it."""
         free = [slot for slot in self.slots if slot not in job.used]
         assert free, "fewer slots than repeats"
-        self._choose(free, job).directed.append(job)
+        self._choose(free, job).pinned.append(job)
 
     def _choose(self, free: Sequence[Slot], job: Job) -> Slot:
         if self._deterministic:
             return free[crc32(job.program.encode("utf-8", "surrogatepass")) % len(free)]
-        return min(free, key=lambda slot: (slot.connection is None, len(slot.directed) + len(slot.running)))
+        return min(free, key=lambda slot: (slot.connection is None, len(slot.pinned) + len(slot.running)))
 
     def _lost(self, slot: Slot) -> None:
         """A zygote ended on its own, or was ended for its silence or its nonsense."""
@@ -200,15 +201,15 @@ class Dispatcher:
             job.losses += 1
             job.parts.clear()
             if job.losses < MAX_LOSSES:
-                job.rests_until = time.monotonic() + _REST_S
-                self._suspects.append(job)
+                job.retry_at = time.monotonic() + RETRY_DELAY_S
+                self._quarantined.append(job)
             else:
                 job.on_end(True)
         slot.running.clear()
         if not self._closing:
             self._restart(slot)
-            self._pump()
-            asyncio.get_running_loop().call_later(2 * _REST_S, self._pump)
+            self._schedule()
+            asyncio.get_running_loop().call_later(2 * RETRY_DELAY_S, self._schedule)
 
     def _recycle(self, slot: Slot) -> None:
         connection, slot.connection = slot.connection, None
@@ -226,12 +227,12 @@ class Dispatcher:
             try:
                 await self._open(slot)
                 break
-            except (LaunchError, ValueError) as error:
+            except (LaunchError, UserError) as error:
                 _log.warning("a sandbox does not start: %s", error)
         slot.starting = None
         if slot.connection is None:
             self._gave_up(slot)
-        self._pump()
+        self._schedule()
 
     async def _open(self, slot: Slot) -> None:
         slot.starts += 1
@@ -240,15 +241,15 @@ class Dispatcher:
 
     def _gave_up(self, slot: Slot) -> None:
         """Nothing waits for a slot that does not come up, nor for a pool of which no slot does."""
-        waiting = list(slot.directed)
-        slot.directed.clear()
+        waiting = list(slot.pinned)
+        slot.pinned.clear()
         for job in waiting:
             job.on_end(True)
         if all(other.connection is None and other.starting is None for other in self.slots):
             self._give_up_all()
 
     def _give_up_all(self) -> None:
-        queues = [self._fresh, self._suspects, *(slot.directed for slot in self.slots)]
+        queues = [self._pending, self._quarantined, *(slot.pinned for slot in self.slots)]
         queues += [slot.running for slot in self.slots]
         for queue in queues:
             while queue:

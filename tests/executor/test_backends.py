@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from azr.executor import bubblewrap, namespace, walls
+from azr.executor import backends
+from azr.executor.backends import bubblewrap, process
+from azr.executor.backends.sandbox import BackendUnavailable
+from azr.executor.backends.zygote_files import ROOT, sources
 from azr.executor.pool import SandboxPool
-from azr.executor.sandbox import UnusableError
-from azr.executor.zygote_files import ROOT, sources
 from tests.executor.conftest import CONFIG, alive, call, require, sandboxes, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -29,7 +30,7 @@ async def test_every_backend_runs_programs_in_a_process_namespace(backend):
         assert (await call(pool, "def f(x): return x * 2", "'a'")).value == "'aa'"
         status = Path(f"/proc/{zygotes(pool)[0]}/status").read_text()
         numbers = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[1:]
-        assert len(numbers) > 1 or "a plain process" in pool.walls
+        assert len(numbers) > 1 or "a plain process" in pool.isolation
 
 
 async def _ended(end) -> None:
@@ -40,7 +41,7 @@ async def _ended(end) -> None:
 
 
 async def test_a_sandbox_ends_when_its_input_ends_or_when_it_is_killed(backend):
-    chosen = await asyncio.to_thread(walls.choose, replace(CONFIG, backend=backend))
+    chosen = await asyncio.to_thread(backends.select_backend, replace(CONFIG, backend=backend))
     before = sandboxes({os.getpid()})
     try:
         left, killed = await asyncio.gather(*(chosen.launcher.launch(seed) for seed in (1, 2)))
@@ -67,26 +68,26 @@ async def _two_more(before: set[int]) -> set[int]:
 
 
 def _refused(config):
-    raise UnusableError("no engine answers: start it")
+    raise BackendUnavailable("no engine answers: start it")
 
 
 async def test_auto_takes_the_first_that_works_and_says_why(monkeypatch):
-    monkeypatch.setattr(walls, "BACKENDS", {"docker": _refused, "namespace": namespace.prepare})
-    chosen = walls.choose(CONFIG)
+    monkeypatch.setattr(backends, "BACKENDS", {"docker": _refused, "namespace": process.prepare_namespace})
+    chosen = backends.select_backend(CONFIG)
     assert chosen.name == "namespace"
-    assert chosen.reason.startswith("namespace: ")
-    assert chosen.reason.endswith("; docker does not work here: no engine answers: start it")
+    assert chosen.description.startswith("namespace: ")
+    assert chosen.description.endswith("; docker does not work here: no engine answers: start it")
     with pytest.raises(
         ValueError, match=r"^executor\.backend: docker does not work here: no engine answers: start it\.$"
     ):
-        walls.choose(replace(CONFIG, backend="docker"))
-    assert [(name, works) for name, works, _ in walls.report(CONFIG)] == [("docker", False), ("namespace", True)]
+        backends.select_backend(replace(CONFIG, backend="docker"))
+    assert [(name, works) for name, works, _ in backends.report(CONFIG)] == [("docker", False), ("namespace", True)]
 
 
 async def test_a_zygote_is_made_of_few_files():
     files = set(sources())
-    assert {"azr/executor/worker.py", "azr/values.py", "azr/executor/__init__.py", "azr/__init__.py"} <= files
-    assert not files & {"azr/config.py", "azr/executor/pool.py", "azr/executor/walls.py", "azr/executor/remote.py"}
+    assert {"azr/executor/zygote.py", "azr/values.py", "azr/executor/__init__.py", "azr/__init__.py"} <= files
+    assert not files & {"azr/config.py", "azr/executor/pool.py", "azr/executor/backends/__init__.py"}
 
 
 LOOK = """
@@ -120,9 +121,9 @@ async def test_bubblewrap_shows_an_interpreter_and_nothing_else():
 
 
 async def test_where_namespaces_are_refused_the_zygotes_own_walls_stand(monkeypatch):
-    monkeypatch.setattr(namespace, "_NAMESPACES", ("--no-such-namespace",))
+    monkeypatch.setattr(process, "_NAMESPACES", ("--no-such-namespace",))
     async with SandboxPool(replace(CONFIG, backend="namespace", workers=1), repeats=1) as pool:
-        assert "a plain process" in pool.walls
+        assert "a plain process" in pool.isolation
         assert (await call(pool, "def f(x): return x * 2", "'a'")).value == "'aa'"
         assert (await call(pool, "def f(): return open('/etc/passwd').read()", screen=False)).error == "PermissionError"
 
@@ -140,14 +141,14 @@ RUN = """
 import asyncio, json, sys
 sys.path.insert(0, sys.argv[1])
 from azr.config import ExecutorConfig
-from azr.executor import walls
+from azr.executor import backends
 from azr.executor.pool import SandboxPool
 from azr.records import ExecutionRequest
 async def main():
     request = ExecutionRequest(program="def f(x): return x * 2", inputs=("'a'",))
     try:
         async with SandboxPool(ExecutorConfig(backend=sys.argv[2], workers=1), repeats=1) as pool:
-            print(json.dumps([(await pool.execute(request)).outputs[0].value, pool.walls]))
+            print(json.dumps([(await pool.execute(request)).outputs[0].value, pool.isolation]))
     except ValueError as refusal:
         print(json.dumps(["refused", str(refusal)]))
 asyncio.run(main())

@@ -1,0 +1,71 @@
+"""Isolation backends: what is put around a zygote before it starts. A new one is one entry in ``BACKENDS``.
+
+Behind every backend the zygote seals its children alike (limits, user, empty root, system call filter) and tests the
+seal before it serves. A backend adds what only its launcher can give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from azr.config import ExecutorConfig
+from azr.errors import UserError
+from azr.executor.backends import bubblewrap, process
+from azr.executor.backends.sandbox import BackendUnavailable, Launcher
+
+Prepare = Callable[[ExecutorConfig], tuple[Launcher, str]]
+"""Tries a backend: its launcher, and what it offers in words. Raises BackendUnavailable, with the remedy. May take a
+minute."""
+
+
+def _prepare_docker(config: ExecutorConfig) -> tuple[Launcher, str]:
+    # Its client costs a third of a second to import, which other backends need not pay.
+    from azr.executor.backends import docker
+
+    return docker.prepare(config)
+
+
+BACKENDS: dict[str, Prepare] = {
+    "docker": _prepare_docker,
+    "bubblewrap": bubblewrap.prepare,
+    "namespace": process.prepare_namespace,
+}
+"""Strongest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """The backend that was selected."""
+
+    name: str
+    launcher: Launcher
+    description: str
+    """One line: which backend, what it offers, and why no stronger one."""
+
+
+def select_backend(config: ExecutorConfig) -> Backend:
+    """The configured backend, or the strongest that works here for ``auto``. Blocks; the first use builds an image.
+
+    Raises UserError when the named backend does not work on this machine.
+    """
+    skipped: list[str] = []
+    for name in BACKENDS if config.backend == "auto" else (config.backend,):
+        try:
+            launcher, description = BACKENDS[name](config)
+        except BackendUnavailable as error:
+            skipped.append(f"{name} does not work here: {error}")
+        else:
+            return Backend(name=name, launcher=launcher, description="; ".join([f"{name}: {description}", *skipped]))
+    raise UserError(f"executor.backend: {'; '.join(skipped)}.")
+
+
+def report(config: ExecutorConfig) -> list[tuple[str, bool, str]]:
+    """Each backend, strongest first: its name, whether it works here, and what it offers or what to do. Blocks."""
+    rows = []
+    for name, prepare in BACKENDS.items():
+        try:
+            rows.append((name, True, prepare(config)[1]))
+        except BackendUnavailable as error:
+            rows.append((name, False, str(error)))
+    return rows

@@ -1,0 +1,148 @@
+"""What containers need: a Docker engine that answers, and an image that is built on first use."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import logging
+import os
+import re
+import tarfile
+from urllib.parse import urlsplit
+
+import docker
+import requests
+
+from azr.executor.backends.sandbox import BackendUnavailable
+from azr.executor.backends.zygote_files import ROOT, sources
+
+_FOLDER = ROOT / "docker" / "executor"
+_BASE = re.compile(r"^ARG BASE=(\S+)$", re.MULTILINE)
+_BUILD_S = 900
+_log = logging.getLogger(__name__)
+_ADDRESS = "unix:///var/run/docker.sock"
+_TIMEOUT_S = 120
+_LIMITS = {"MemoryLimit": "memory", "PidsLimit": "pids", "CpuCfsQuota": "cpu"}
+"""What an engine says it can limit, and the cgroup controller it needs for that."""
+
+
+def connect(runtime: str | None) -> docker.APIClient:
+    """A client of the engine that ``DOCKER_HOST`` names, or of this machine's.
+
+    Raises BackendUnavailable when it cannot be reached, has no such container runtime or cannot limit containers.
+    """
+    address = os.environ.get("DOCKER_HOST") or _ADDRESS
+    if urlsplit(address).scheme not in ("unix", "tcp", "http") or os.environ.get("DOCKER_TLS_VERIFY"):
+        raise BackendUnavailable(
+            f"DOCKER_HOST is {address}, and only unix sockets and tcp without TLS are supported: unset it, along with "
+            "DOCKER_TLS_VERIFY, to use this machine's engine"
+        )
+    try:
+        client = docker.APIClient(base_url=address, version="auto", timeout=_TIMEOUT_S)
+        info = client.info()
+    except (docker.errors.DockerException, requests.RequestException) as error:
+        raise BackendUnavailable(_unreachable(address, error)) from error
+    _check_engine(info, runtime)
+    return client
+
+
+def _unreachable(address: str, error: BaseException) -> str:
+    number = _errno(error)
+    if number in (errno.EACCES, errno.EPERM):
+        return f"no permission on {address}: join its group (sudo usermod -aG docker $USER) and log in again"
+    if number in (errno.ENOENT, errno.ECONNREFUSED):
+        return (
+            f"no Docker engine answers at {address}: install one (on Debian and Ubuntu: apt-get install docker.io), "
+            "start it (systemctl start docker), or set DOCKER_HOST to where yours listens"
+        )
+    return f"the Docker engine at {address} does not answer ({error}): see its log"
+
+
+def _errno(error: BaseException | None) -> int | None:
+    """Number of the system error at the bottom of the chain, if there is one."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno is not None:
+            return error.errno
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _check_engine(info: dict, runtime: str | None) -> None:
+    if runtime is not None and runtime not in info["Runtimes"]:
+        raise BackendUnavailable(
+            f"the Docker engine has no runtime {runtime}, only {', '.join(sorted(info['Runtimes']))}: register it in "
+            "/etc/docker/daemon.json and restart the engine, or leave out executor.docker_runtime"
+        )
+    missing = [controller for key, controller in _LIMITS.items() if not info[key]]
+    if missing:
+        raise BackendUnavailable(
+            f"the Docker engine cannot limit containers without the cgroup controllers {', '.join(missing)}: mount "
+            "them (cgroup v1: cgroupfs-mount), enable them on the kernel's command line (cgroup_enable=memory) or, for "
+            "a rootless engine, delegate them to your user"
+        )
+
+
+def ensure_image(client: docker.APIClient) -> str:
+    """The image's tag; it is built if this engine lacks it. Raises BackendUnavailable when it cannot be."""
+    files = {"Dockerfile": _dockerfile(), **sources()}
+    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
+    tag = f"azr-executor:{digest[:16]}"
+    if not _exists(client, tag):
+        base = _BASE.search(files["Dockerfile"].decode())
+        assert base is not None, "the Dockerfile names no base"
+        _ensure_base(client, base[1])
+        _log.info("building the executor image %s", tag)
+        _build(client, tag, files)
+    return tag
+
+
+def _dockerfile() -> bytes:
+    path = _FOLDER / "Dockerfile"
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise BackendUnavailable(f"there is no {path}: install azr from a clone, with pip install -e") from error
+
+
+def _exists(client: docker.APIClient, tag: str) -> bool:
+    try:
+        client.inspect_image(tag)
+    except docker.errors.ImageNotFound:
+        return False
+    return True
+
+
+def _ensure_base(client: docker.APIClient, base: str) -> None:
+    if _exists(client, base):
+        return
+    repository, _, tag = base.partition(":")
+    try:
+        client.pull(repository, tag=tag)
+    except docker.errors.APIError as error:
+        raise BackendUnavailable(
+            f"the image {base} is not there and no registry gave it: run {_FOLDER / 'base-image.sh'} as root, which "
+            "makes it from a Debian mirror"
+        ) from error
+
+
+def _build(client: docker.APIClient, tag: str, files: dict[str, bytes]) -> None:
+    # The sandbox needs no network, and neither does making it.
+    steps = client.build(
+        fileobj=_context(files), custom_context=True, tag=tag, network_mode="none", rm=True, forcerm=True, decode=True,
+        labels={"azr.executor": "1"}, timeout=_BUILD_S,
+    )  # fmt: skip
+    for step in steps:
+        if "error" in step:
+            raise BackendUnavailable(f"the executor image could not be built ({step['error'].strip()}): see {_FOLDER}")
+
+
+def _context(files: dict[str, bytes]) -> io.BytesIO:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    archive.seek(0)
+    return archive
