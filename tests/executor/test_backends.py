@@ -10,6 +10,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from azr.executor import backends
@@ -130,10 +131,11 @@ async def test_where_namespaces_are_refused_the_zygotes_own_walls_stand(monkeypa
 
 @pytest.fixture(scope="module")
 def clone():
-    """A copy of the package where every user can read it; pytest's own folders are for one user alone."""
+    """A copy of the package and of what its config needs, where every user can read it; pytest's own folders are for one user alone."""
     with tempfile.TemporaryDirectory(prefix="azr-clone-") as folder:
         Path(folder).chmod(0o755)
-        shutil.copytree(ROOT / "azr", Path(folder, "azr"), ignore=shutil.ignore_patterns("__pycache__"))
+        for source in (ROOT / "azr", Path(msgspec.__file__).parent):
+            shutil.copytree(source, Path(folder, source.name), ignore=shutil.ignore_patterns("__pycache__"))
         yield folder
 
 

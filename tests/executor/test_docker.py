@@ -255,10 +255,11 @@ def test_a_socket_that_may_not_be_used_is_one_sentence():
     import certifi
     import charset_normalizer
     import idna
+    import msgspec
     import requests
     import urllib3
 
-    modules = (certifi, charset_normalizer, idna, requests, urllib3, docker)
+    modules = (certifi, charset_normalizer, idna, msgspec, requests, urllib3, docker)
     program = (
         "import sys\nsys.path.insert(0, sys.argv[1])\nfrom azr.config import ExecutorConfig\n"
         "from azr.executor import backends\nprint(backends.report(ExecutorConfig())[0][2])"
