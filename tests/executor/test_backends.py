@@ -131,7 +131,7 @@ async def test_where_namespaces_are_refused_the_zygotes_own_walls_stand(monkeypa
 
 @pytest.fixture(scope="module")
 def clone():
-    """A copy of the package and of what its config needs, where every user can read it; pytest's own folders are for one user alone."""
+    """A copy of the package and of what its config needs that every user can read; pytest's folders are private."""
     with tempfile.TemporaryDirectory(prefix="azr-clone-") as folder:
         Path(folder).chmod(0o755)
         for source in (ROOT / "azr", Path(msgspec.__file__).parent):

@@ -111,7 +111,7 @@ class Lane:
     async def _honest(self, program: str, inputs: str) -> CallResult:
         """On a busy machine an honest program may run out of a short time; then it gets another try."""
         for _ in range(_HONEST_TRIES):
-            request = ExecutionRequest(program=program, inputs=(inputs,), repeats=self._config.repeats, screen=False)
+            request = ExecutionRequest(program=program, inputs=(inputs,), repeats=self._repeats, screen=False)
             result = await self._pool.execute(request)
             if result.outputs[0].status is not CallStatus.TIMEOUT:
                 break
