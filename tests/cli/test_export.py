@@ -18,7 +18,7 @@ import torch
 from huggingface_hub import save_torch_state_dict
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from azr import cli
+from azr.cli.main import dispatch
 from azr.config import Config, ModelConfig, RolloutConfig, RunConfig
 from azr.records import Completion, FinishReason
 from azr.rollout.engine import RolloutEngine
@@ -26,7 +26,7 @@ from azr.runs.run_dir import RunDirectory
 from azr.train.learner import score, update_policy
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
-from tests.test_cli import HEAVY
+from tests.cli.test_main import HEAVY
 from tests.train.conftest import STEP_S, make_config, one_step, rollout_logprobs
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ IDS = torch.arange(200).reshape(2, 100)
 
 
 def export(*argv: object) -> int:
-    return cli.dispatch(["export", *map(str, argv)])
+    return dispatch(["export", *map(str, argv)])
 
 
 def new_run(root: Path, base: Path) -> RunDirectory:
@@ -151,8 +151,8 @@ def test_a_model_of_no_run_can_be_prepared_too(tmp_path: Path, capsys):
 def test_nothing_heavy_is_loaded(tmp_path: Path):
     script = (
         "import sys\n"
-        "from azr import cli\n"
-        f"assert cli.dispatch(['export', {str(BASE)!r}, {str(tmp_path / 'out')!r}]) == 0\n"
+        "from azr.cli.main import dispatch\n"
+        f"assert dispatch(['export', {str(BASE)!r}, {str(tmp_path / 'out')!r}]) == 0\n"
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
@@ -292,8 +292,10 @@ async def test_trainer_transformers_and_vllm_agree(trained: WorkerGroup, tmp_pat
     await trained.call("save_hf", str(policy(run.path, 1)), timeout_s=STEP_S)
     assert export(run.path, tmp_path / "out") == 0
 
-    rollout = RolloutConfig(max_prompt_tokens=32, max_response_tokens=48, max_concurrent=16, cpu_kv_cache_gib=0.25)
-    engine = ray.remote(RolloutEngine).remote(str(tmp_path / "out"), rollout, dtype="float32", seed=0)
+    rollout = RolloutConfig(max_prompt_tokens=32, max_response_tokens=48, max_concurrent=16)
+    engine = ray.remote(RolloutEngine).remote(
+        str(tmp_path / "out"), rollout, generate_timeout_s=STEP_S, dtype="float32", seed=0
+    )
     try:
         await engine.start.remote()
         temperature = config.rollout.temperature

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 from azr.config import Config
+from azr.errors import UserError
+from azr.hashed_files import hash_file
 from azr.records import Completion, FinishReason
 from azr.train.critic import CriticWorker
 from azr.train.learner import update_critic, update_policy
@@ -67,7 +69,9 @@ class Trained:
 
     async def save(self, folder: Path) -> Path:
         folder.mkdir()
-        await self.group.call("save_checkpoint", str(folder), timeout_s=STEP_S)
+        written = await self.group.call("save_checkpoint", str(folder), timeout_s=STEP_S)
+        paths = [shard_path(folder / self.group.role, rank) for rank in range(self.group.size)]
+        assert written == [hash_file(path) for path in paths], "hashed while it was written"
         return folder
 
     async def load(self, folder: Path) -> None:
@@ -201,6 +205,8 @@ async def test_a_full_disk_costs_only_that_save(two: Trained, small_disk: Path, 
     with pytest.raises(OSError, match=sentence) as error:
         await two.group.call("save_checkpoint", str(small_disk), timeout_s=STEP_S)
     assert "\n" not in str(error.value)
+    with pytest.raises(OSError, match=rf"^policy rank 0 cannot write its checkpoint to {small_disk}/hf: "):
+        await two.group.call("save_hf", str(small_disk / "hf"), timeout_s=STEP_S)
     assert two.files(await two.save(tmp_path / "after")) == two.files(before)
     expected = await two.update(1)
     await two.load(before)
@@ -213,15 +219,15 @@ async def test_damage_is_named_and_changes_nothing(two: Trained, tmp_path: Path)
     before = await two.save(tmp_path / "before")
     damaged = shard_path(saved / "policy", 1)
     damaged.write_bytes(damaged.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=f"^{damaged} is damaged"):
+    with pytest.raises(UserError, match=f"^{damaged} is damaged"):
         await two.load(saved)
     damaged.unlink()
-    with pytest.raises(ValueError, match=f"^{damaged} is missing"):
+    with pytest.raises(UserError, match=f"^{damaged} is missing"):
         await two.load(saved)
     assert two.files(await two.save(tmp_path / "after")) == two.files(before)
 
 
-async def test_a_group_that_lost_a_rank_is_built_anew_and_continues(
+async def test_a_group_that_lost_a_rank_is_rebuilt_and_continues(
     two: Trained, start_group: StartGroup, tmp_path: Path
 ) -> None:
     saved = await two.save(tmp_path / "saved")
