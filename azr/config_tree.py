@@ -71,8 +71,8 @@ def _knobs(section: type, prefix: str) -> Iterator[Knob]:
         if path == ESTIMATOR:
             for name, struct in ESTIMATOR_TYPES.items():
                 types, docs_of_struct = get_type_hints(struct, include_extras=True), _docs(struct)
-                for own in struct.__struct_fields__:
-                    yield Knob(path=f"{path}.{own}", type=types[own], doc=docs_of_struct[own], estimator=name)
+                for knob in struct.__struct_fields__:
+                    yield Knob(path=f"{path}.{knob}", type=types[knob], doc=docs_of_struct[knob], estimator=name)
 
 
 def _docs(section: type) -> dict[str, str]:

@@ -10,7 +10,6 @@ import yaml
 from azr.cli import run
 from azr.cli.doctor import parser
 from azr.cli.main import dispatch
-from azr.cli.options import split
 from azr.cli.plan import recipe
 from azr.config import TimeoutConfig
 from azr.doctor import gpus, machine
@@ -55,7 +54,7 @@ def test_the_plans_fit(capsys):
 def test_the_doctors_options_exist():
     calls = of("azr doctor")
     assert {"--recipe", "--cluster"} <= {word for options in calls for word in options}
-    assert all(parser().parse(split(options)[0]).recipe == "azr_coder7b_ppo" for options in calls)
+    assert all(parser().parse_with_knobs(options)[0].recipe == "azr_coder7b_ppo" for options in calls)
 
 
 def test_ray_understands_its_lines_and_the_compose_file_says_the_same():

@@ -1,6 +1,4 @@
-import importlib
 import json
-import pkgutil
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +13,9 @@ from azr.cli.run import describe
 from azr.config import GAE, RLOO, TRRPP, AlgorithmConfig, Config
 from azr.config_tree import ESTIMATOR, from_yaml, knobs, leaves, override, to_tree
 from azr.errors import UserError
+from tests.recipes import recipes
 
-RECIPES = {
-    name: module.config
-    for _, name, _ in pkgutil.iter_modules(playground.__path__)
-    if isinstance(getattr(module := importlib.import_module(f"playground.{name}"), "config", None), Config)
-}
+RECIPES = recipes()
 NUMERIC = {knob.path: knob for knob in knobs().values() if re.search(r"\bnumber\b", knob.accepts)}
 
 

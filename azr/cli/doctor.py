@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from azr.cli import plan
-from azr.cli.options import Parser, knob_options, overrides, split
+from azr.cli.options import Parser
 from azr.config import Config
-from azr.config_tree import override
+from azr.config_tree import knobs, override
 from azr.doctor import gpus, machine, ray_cluster, recipe
 from azr.doctor.findings import Section
 from azr.errors import UserError
@@ -24,11 +24,10 @@ _ABOUT = (
 
 def main(argv: Sequence[str]) -> int:
     """0 when nothing is missing, else 1. Raises UserError for a mistake in the options."""
-    own, about_knobs = split(argv)
-    options = parser().parse(own, knob_options())
-    if about_knobs and options.recipe is None:
-        raise UserError(f"{about_knobs[0]} is an option of a recipe: name one with --recipe.")
-    config = override(plan.recipe(options.recipe), overrides(about_knobs)) if options.recipe is not None else None
+    options, values = parser().parse_with_knobs(argv)
+    if values and options.recipe is None:
+        raise UserError(f"{knobs()[next(iter(values))].option} is an option of a recipe: name one with --recipe.")
+    config = override(plan.recipe(options.recipe), values) if options.recipe is not None else None
     report = {}
     for name, section in sections(config, options.recipe, options.cluster):
         report[name] = section
@@ -44,18 +43,18 @@ def main(argv: Sequence[str]) -> int:
 def sections(config: Config | None, name: str, address: str | None) -> Iterator[tuple[str, Section]]:
     """Every section in the order of the report, as soon as it is known. A new one is one line."""
     of_run = config or Config()
-    found = gpus.query()
+    here = gpus.query()
     yield "machine", machine.machine_section()
-    yield "gpus", gpus.gpus_section(found)
-    yield "packages", machine.packages_section(bool(found.all))
-    yield "limits", machine.limits_section(machine.Limits.here(), len(found.all))
+    yield "gpus", gpus.gpus_section(here)
+    yield "packages", machine.packages_section(bool(here.all))
+    yield "limits", machine.limits_section(machine.Limits.here(), len(here.all))
     yield "ports", ray_cluster.ports_section(ray_cluster.ray_heads())
     size = recipe.checkpoint_bytes(config) if config is not None else 0
     yield "disk", machine.disk_section(Path(of_run.run.root), size, of_run.checkpoint.keep)
     yield "executor", machine.executor_section()
     if config is not None:
-        here = recipe.Machine(gpus=found, memory=machine.memory_bytes()) if address is None else None
-        yield "recipe", recipe.recipe_section(config, name, recipe.Hub.here(), here)
+        computer = recipe.Machine(gpus=here, memory=machine.memory_bytes()) if address is None else None
+        yield "recipe", recipe.recipe_section(config, name, recipe.Hub.here(), computer)
     if address is not None:
         bundles = config.num_gpus if config is not None else 0
         yield "cluster", ray_cluster.cluster_section(address, bundles, of_run.train.device)

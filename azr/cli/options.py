@@ -29,35 +29,34 @@ class Parser(argparse.ArgumentParser):
         return super().format_help() + self._more_help
 
     def parse(self, argv: Sequence[str], others: Collection[str] = ()) -> argparse.Namespace:
-        """The options; `others` are known to the command elsewhere, and may be what a wrong one was meant to be.
+        """The options; `others` are known elsewhere, and may be what a wrong one was meant to be.
 
-        Raises UserError, and SystemExit when ``--help`` was asked for.
+        Raises UserError, and SystemExit when ``--help`` is among them.
         """
         # Before argparse, which would rather complain about what else is missing.
         for word in argv:
             flag = word.partition("=")[0]
             if word.startswith("--") and flag not in self._option_string_actions:
-                raise no_option(flag, [*self._option_string_actions, *others])
+                raise _no_option(flag, [*self._option_string_actions, *others])
         return self.parse_args(argv)
+
+    def parse_with_knobs(self, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
+        """As ``parse``, for a command that takes knobs of a config too, which have a dot in their option's name."""
+        command_words: list[str] = []
+        knob_words: list[str] = []
+        words = command_words
+        for word in argv:
+            if word.startswith("--"):
+                words = knob_words if "." in word.partition("=")[0] else command_words
+            words.append(word)
+        return self.parse(command_words, _knob_options()), overrides(knob_words)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; {self.prog} --help lists every option.")
 
 
-def no_option(flag: str, known: Collection[str]) -> UserError:
+def _no_option(flag: str, known: Collection[str]) -> UserError:
     return UserError(f"There is no option {flag}; did you mean {nearest(flag, known)}?")
-
-
-def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A command's own words, and those about knobs of a config, whose options have a dot in their name."""
-    own: list[str] = []
-    about_knobs: list[str] = []
-    words = own
-    for word in argv:
-        if word.startswith("--"):
-            words = about_knobs if "." in word.partition("=")[0] else own
-        words.append(word)
-    return own, about_knobs
 
 
 def overrides(words: Sequence[str]) -> dict[str, Any]:
@@ -65,7 +64,7 @@ def overrides(words: Sequence[str]) -> dict[str, Any]:
 
     A switch needs no value, and ``--section.no-knob`` turns it off. Raises UserError.
     """
-    known = knob_options()
+    known = _knob_options()
     values: dict[str, Any] = {}
     at = 0
     while at < len(words):
@@ -75,13 +74,13 @@ def overrides(words: Sequence[str]) -> dict[str, Any]:
             given.append(words[at])
         option = flag.replace("_", "-")
         if option not in known:
-            raise no_option(flag, known)
+            raise _no_option(flag, known)
         knob, off = known[option]
         values[knob.path] = _value(knob, flag, given, off=off)
     return values
 
 
-def knob_options() -> dict[str, tuple[Knob, bool]]:
+def _knob_options() -> dict[str, tuple[Knob, bool]]:
     """Every option of a knob, and whether it is the one that turns a switch off."""
     options = {knob.option: (knob, False) for knob in knobs().values()}
     for option, (knob, _) in list(options.items()):

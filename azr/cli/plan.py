@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Sequence
 
 from azr import preflight
-from azr.cli.options import Parser, above, knob_options, overrides, split, whole
+from azr.cli.options import Parser, above, whole
 from azr.cli.run import read_config
 from azr.config import Config
 from azr.config_tree import override
@@ -31,9 +31,8 @@ def main(argv: Sequence[str]) -> int:
     """
     if not {"--help", "-h"} & set(argv) and (not argv or argv[0].startswith("-")):
         raise UserError(f"azr plan needs a recipe first, such as azr_coder7b_ppo; {USAGE}")
-    own, about_knobs = split(argv)
-    options = _parser().parse(own, knob_options())
-    config = override(recipe(options.recipe), overrides(about_knobs))
+    options, values = _parser().parse_with_knobs(argv)
+    config = override(recipe(options.recipe), values)
     preflight.check(config)
     nodes = ClusterSpec(
         gpus=options.gpus,
@@ -55,27 +54,13 @@ def recipe(name: str) -> Config:
     if name.endswith((".yaml", ".yml")):
         return read_config(name)
     word = name.removeprefix("playground.")
-    if word not in _names():
-        raise UserError(f"There is no recipe {name!r}; did you mean {nearest(word, _names())}?")
-    config = _config_of(word)
-    if config is None:
+    known = [module.name for module in pkgutil.iter_modules(importlib.import_module("playground").__path__)]
+    if word not in known:
+        raise UserError(f"There is no recipe {name!r}; did you mean {nearest(word, known)}?")
+    config = vars(importlib.import_module(f"playground.{word}")).get("config")
+    if not isinstance(config, Config):
         raise UserError(f"playground/{word}.py holds no config of a run; azr plan takes one that does.")
     return config
-
-
-def recipes() -> dict[str, Config]:
-    """Every shipped recipe of a run, by name."""
-    configs = {name: _config_of(name) for name in _names()}
-    return {name: config for name, config in configs.items() if config is not None}
-
-
-def _names() -> list[str]:
-    return [module.name for module in pkgutil.iter_modules(importlib.import_module("playground").__path__)]
-
-
-def _config_of(name: str) -> Config | None:
-    config = vars(importlib.import_module(f"playground.{name}")).get("config")
-    return config if isinstance(config, Config) else None
 
 
 def _parser() -> Parser:

@@ -17,7 +17,7 @@ import yaml
 
 from azr import preflight
 from azr.cli.main import exit_code
-from azr.cli.options import Parser, knob_options, overrides, split
+from azr.cli.options import Parser
 from azr.config import ESTIMATOR_TYPES, Config
 from azr.config_tree import Knob, from_yaml, knobs, leaves, override, to_tree
 from azr.errors import UserError
@@ -126,12 +126,12 @@ def parse(default: Config, argv: Sequence[str]) -> CommandLine:
 
     Raises:
         UserError: an unknown option (the message names the nearest one), or a value of a wrong type or out of bounds.
-        SystemExit: ``--help`` was asked for.
+        SystemExit: ``--help`` is among them.
     """
-    own, about_knobs = split(argv)
-    options = _parser(default).parse(own, knob_options())
-    config = override(default, overrides(about_knobs))
-    return CommandLine(config=config, dry_run=options.dry_run, resume=options.resume, verify=options.verify)
+    options, values = _parser(default).parse_with_knobs(argv)
+    return CommandLine(
+        config=override(default, values), dry_run=options.dry_run, resume=options.resume, verify=options.verify
+    )
 
 
 def _parser(default: Config) -> Parser:

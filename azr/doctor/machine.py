@@ -190,7 +190,7 @@ def disk_section(
 ) -> Section:
     """`root`: the folder of run directories. `checkpoint`: bytes of one, 0 when unknown; `kept`: how many stay.
 
-    `may_write`: whether files can be made there; found out when not given.
+    `may_write`: whether files can be made there; asked of the system when not given.
     """
     place = existing(root)
     if may_write is None:
@@ -213,7 +213,7 @@ def _room(root: str, checkpoint: float, kept: int, free: int) -> Finding:
 
 
 def executor_section(report: Sequence[tuple[str, bool, str]] | None = None) -> Section:
-    """`report`: name, whether it works, and why, of each isolation backend; found out when not given.
+    """`report`: name, whether it works, and why, of each isolation backend; asked of the system when not given.
 
     The first look at a container backend builds its image. One backend that works is enough for a run.
     """

@@ -11,10 +11,10 @@ import yaml
 from azr import preflight
 from azr.cli import run
 from azr.cli.main import dispatch
-from azr.cli.plan import recipes
 from azr.config import Config
 from playground import base
 from playground.azr_14m_mini import config as mini
+from tests.recipes import recipes
 
 FLAGSHIP = ["plan", "azr_coder7b_ppo", "--gpus", "8", "--gpu-memory", "80"]
 SHIPPED = {

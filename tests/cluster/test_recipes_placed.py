@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from azr.cli.plan import recipes
 from azr.config import Config
+from tests.recipes import recipes
 
 INHABITED = {1: "azr_coder14b_ppo", 2: "azr_coder7b_ppo"}
 """By the number of nodes, the recipe whose every role gets an actor in its bundle; of the others the bundles are

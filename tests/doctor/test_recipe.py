@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from azr.cli.plan import recipes
 from azr.config import TRRPP, Config
 from azr.doctor import recipe
 from azr.doctor.findings import Finding, Mark
 from azr.doctor.gpus import Gpu, Gpus
 from azr.doctor.recipe import GIB, Hub, Machine
+from tests.recipes import recipes
 
 FLAGSHIP = recipes()["azr_coder7b_ppo"]
 MINI = recipes()["azr_14m_mini"]

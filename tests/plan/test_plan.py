@@ -7,7 +7,6 @@ import torch
 
 from azr.algorithms.attention import choose_attention
 from azr.algorithms.models import CriticModel, PolicyModel
-from azr.cli.plan import recipes
 from azr.config import (
     GAE,
     REDUCE_BUCKET,
@@ -36,6 +35,7 @@ from azr.plan.memory import (
 from azr.plan.planner import Plan, make_plan, plan_run, suggest
 from azr.plan.seconds import StepTimes, forward_flops, token_seconds
 from azr.plan.shapes import KNOWN, ModelShape, shape_of
+from tests.recipes import recipes
 
 BASE_14M = "data/azr_14m_base"
 ASSUMED = Assumptions()
