@@ -1,8 +1,10 @@
-"""What the tests share: a tiny random model on disk and one Ray cluster per session."""
+"""What the tests share: a tiny random model on disk, one Ray cluster per session, and a disk that is soon full."""
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,3 +73,17 @@ def ray_cluster() -> Iterator[None]:
     ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False, configure_logging=False)
     yield
     ray.shutdown()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """An empty file system of 2 MiB. Skips the test where none can be mounted, but never in continuous integration."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        give_up = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        give_up(f"this test mounts a small tmpfs, which takes root's rights: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -67,28 +66,24 @@ async def test_giving_up_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-async def test_a_full_disk_costs_a_line_and_no_checkpoint(tmp_path):
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], check=True)
-    try:
-        size = 100_000
+async def test_a_full_disk_costs_a_line_and_no_checkpoint(small_disk):
+    size = 100_000
 
-        async def big(step: int, staging: Staging) -> None:
-            await asyncio.to_thread((staging.folder / "state").write_bytes, bytes(size))
+    async def big(step: int, staging: Staging) -> None:
+        await asyncio.to_thread((staging.folder / "state").write_bytes, bytes(size))
 
-        one, log = checkpointer(tmp_path, every=1, write=big)
-        one.step_done(1)
-        await one.finish()
-        size = 2_000_000
-        one.step_done(2)
-        await one.finish()
-        assert len(log) == 1 and "step 2" in log[0]
-        assert "No space left on device" in log[0]
-        assert [path.name for path in tmp_path.iterdir()] == ["step_000001"]
-        with pytest.raises(OSError, match="step 2 could not be saved; the last checkpoint is of step 1"):
-            await one.finish_last()
-        size = 100_000
-        one.step_done(3)
+    one, log = checkpointer(small_disk, every=1, write=big)
+    one.step_done(1)
+    await one.finish()
+    size = 3_000_000
+    one.step_done(2)
+    await one.finish()
+    assert len(log) == 1 and "step 2" in log[0]
+    assert "No space left on device" in log[0]
+    assert [path.name for path in small_disk.iterdir()] == ["step_000001"]
+    with pytest.raises(OSError, match="step 2 could not be saved; the last checkpoint is of step 1"):
         await one.finish_last()
-        assert CheckpointStore(tmp_path, 3).newest(pytest.fail) == 3
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+    size = 100_000
+    one.step_done(3)
+    await one.finish_last()
+    assert CheckpointStore(small_disk, 3).newest(pytest.fail) == 3

@@ -6,9 +6,8 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -175,20 +174,6 @@ async def test_a_run_may_go_on_where_another_type_is_faster(
 async def two(pairs: Pairs) -> Trained:
     """A policy of two ranks."""
     return (await pairs("policy", "bfloat16"))[1]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with room for a part of the state."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.fail(f"this test mounts a small tmpfs, which takes root's rights: {mounted.stderr}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
 
 
 async def test_a_state_of_no_steps_is_a_state(two: Trained, tmp_path: Path) -> None:
