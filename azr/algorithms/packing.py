@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate
 
 import torch
@@ -42,14 +42,7 @@ class PackedBatch:
 
     def to(self, device: torch.device | str) -> PackedBatch:
         """The same batch with all tensors on ``device``."""
-        return PackedBatch(
-            token_ids_T=self.token_ids_T.to(device),
-            position_ids_T=self.position_ids_T.to(device),
-            unshared_index_E=self.unshared_index_E.to(device),
-            cu_seqlens=self.cu_seqlens.to(device),
-            logit_pos_R=self.logit_pos_R.to(device),
-            target_R=self.target_R.to(device),
-        )
+        return PackedBatch(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
 
 
 def pack(completions: Sequence[Completion]) -> PackedBatch:
