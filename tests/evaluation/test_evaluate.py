@@ -1,18 +1,15 @@
-"""Scripted answers, the real executor: scores, rows and the subset of the exam that a run evaluates."""
+"""Scripted answers, the real executor: scores, and the subset of the exam that a run evaluates."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from azr.config import Config, EvalConfig, ExecutorConfig, RolloutConfig, RunConfig
 from azr.errors import UserError
-from azr.evaluation import results
-from azr.evaluation.evaluate import TaskScore, evaluate
+from azr.evaluation.evaluate import evaluate
 from azr.evaluation.periodic import PeriodicEval
 from azr.evaluation.suite import BenchmarkTask, subset
 from azr.executor.pool import SandboxPool
@@ -72,50 +69,6 @@ async def test_every_task_is_asked_greedily_and_at_temperature_1_and_graded_by_r
         scores = await evaluate(CONFIG, CODEC, model, pool, [benchmark_task(kind) for kind in RIGHT], samples=4)
     assert [(s.id, s.greedy, s.right, s.graded) for s in scores] == [(f"{kind}-0", True, 2, 4) for kind in RIGHT]
     assert model.calls == {(0.0, 1, 77): 3, (1.0, 4, 77): 3}
-
-
-def score(kind: str, difficulty: str, right: int, greedy: bool | None = True, graded: int = 8) -> TaskScore:
-    return TaskScore(
-        id=f"{kind}/{difficulty}/{right}", kind=kind, difficulty=difficulty, greedy=greedy, right=right, graded=graded
-    )
-
-
-SCORES = [
-    score("deduction", "short", 8), score("deduction", "short", 4), score("deduction", "novel", 0, greedy=False),
-    score("abduction", "short", 2, greedy=None), score("abduction", "novel", 0, greedy=None, graded=0),
-]  # fmt: skip
-
-
-def values(kind: str, difficulty: str) -> dict[str, float]:
-    (row,) = (row for row in results.rows(SCORES) if (row.kind, row.difficulty) == (kind, difficulty))
-    return {measure: share.value for measure, share in row.estimates.items()}
-
-
-def test_rows_leave_out_what_the_executor_lost_and_weigh_kinds_alike():
-    assert values("deduction", "short") == {"greedy": 1.0, "accuracy": 0.75, "pass@8": 1.0}
-    assert values("deduction", "all") == pytest.approx({"greedy": 2 / 3, "accuracy": 0.5, "pass@8": 2 / 3})
-    assert values("abduction", "all") == {"accuracy": 0.25, "pass@8": 1.0}
-    assert values("abduction", "novel") == {}
-    assert values("all", "all") == pytest.approx({"greedy": 2 / 3, "accuracy": (0.5 + 0.25) / 2, "pass@8": 5 / 6})
-
-
-def test_metrics_have_intervals_for_kinds_and_names_that_are_paths():
-    named = results.metrics(results.rows(SCORES))
-    assert named["deduction/short/accuracy"] == 0.75
-    assert named["mean/accuracy"] == pytest.approx(0.375)
-    assert named["deduction/accuracy_low"] <= named["deduction/accuracy"] <= named["deduction/accuracy_high"]
-
-
-def test_the_table_and_the_file_say_the_same(tmp_path: Path):
-    rows = results.rows(SCORES)
-    shown = results.text_table(rows).splitlines()
-    assert shown[0].split() == ["kind", "difficulty", "tasks", "greedy", "accuracy", "pass@8"]
-    assert shown[1].startswith("deduction  short           2  100.0% [100.0, 100.0]")
-    assert len({len(line) for line in shown}) == 1
-    results.write_results(tmp_path / "new" / "eval.json", {"model": "m"}, SCORES)
-    tree = json.loads((tmp_path / "new" / "eval.json").read_text())
-    assert tree["model"] == "m" and len(tree["scores"]) == len(SCORES)
-    assert tree["rows"][0]["estimates"]["accuracy"]["value"] == 0.75
 
 
 def test_a_subset_is_the_same_every_time_and_spread_over_the_difficulties():
