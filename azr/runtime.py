@@ -13,6 +13,7 @@ from ray.exceptions import RayTaskError
 
 from azr.actor_system import ActorSystem
 from azr.cluster.ray_start import start_ray
+from azr.cluster.supervisor import root_cause
 from azr.config import Config
 from azr.evaluation.periodic import PeriodicEval
 from azr.experiment import SelfPlayExperiment
@@ -85,7 +86,7 @@ class Driver:
                 futile = 0 if resume.state.step > started_at else futile + 1
                 if futile > MAX_RESTARTS_WITHOUT_PROGRESS:
                     raise
-                log.warning("%s; everything is restarted", str(death).splitlines()[0])
+                log.warning("%s; everything is restarted", root_cause(death))
 
     async def _attempt(self, progress: Progress, resume: ResumeState | None) -> None:
         state = resume.state if resume else INITIAL

@@ -22,8 +22,6 @@ _PLACE = ("run.name", "run.root")
 class ResumeState:
     """A run that goes on."""
 
-    run: RunConfig
-    """With the name and place of the run; the rest is the caller's."""
     state: RunState
     notes: tuple[str, ...]
     """What a person should know about it."""
@@ -66,7 +64,7 @@ def find_checkpoint(config: Config, step: int | None, level: Verify = "headers")
     if later and step is not None:
         dropped = ", ".join(map(str, later))
         notes.append(f"what came after step {step} is dropped, checkpoints of steps {dropped} included")
-    return ResumeState(run=config.run, state=state, notes=tuple(notes))
+    return ResumeState(state=state, notes=tuple(notes))
 
 
 def _read_state(

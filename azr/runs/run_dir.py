@@ -36,20 +36,20 @@ class RunDirectory:
         check_free(config.run)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+            staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         except OSError as error:
             raise UserError(
                 f"Nothing can be written into {path.parent} ({error}): choose another --run.root."
             ) from error
         try:
-            draft.chmod(0o755)
+            staging.chmod(0o755)
             for name in ("rollouts", "checkpoints"):
-                (draft / name).mkdir()
-            write_config(config, draft / "config.yaml")
+                (staging / name).mkdir()
+            write_config(config, staging / "config.yaml")
             # Renaming onto a folder that is not empty fails, so two runs can never get the same one.
-            os.rename(draft, path)
+            os.rename(staging, path)
         except OSError:
-            shutil.rmtree(draft)
+            shutil.rmtree(staging)
             check_free(config.run)
             raise
         return cls(path)
@@ -99,9 +99,9 @@ class RunDirectory:
 
     def rewrite_config(self, config: Config) -> None:
         """Replaces ``config.yaml`` at once: the run goes on with other knobs."""
-        draft = self.config.with_name(".config.yaml")
-        write_config(config, draft)
-        os.replace(draft, self.config)
+        staging = self.config.with_name(".config.yaml")
+        write_config(config, staging)
+        os.replace(staging, self.config)
 
 
 def run_path(run: RunConfig) -> Path:

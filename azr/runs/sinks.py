@@ -117,11 +117,11 @@ async def write_rollouts(path: Path, step: int, trajectories: Sequence[Trajector
 
 
 def _write_rollouts(path: Path, step: int, trajectories: Sequence[Trajectory], decode: Decode) -> None:
-    draft = path.with_name(f".{path.name}")
-    with gzip.open(draft, "wb", compresslevel=5) as file:
+    staging = path.with_name(f".{path.name}")
+    with gzip.open(staging, "wb", compresslevel=5) as file:
         for trajectory in trajectories:
             file.write(_line(_rollout(step, trajectory, decode)))
-    os.replace(draft, path)
+    os.replace(staging, path)
 
 
 def _rollout(step: int, trajectory: Trajectory, decode: Decode) -> dict[str, object]:
