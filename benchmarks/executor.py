@@ -83,8 +83,8 @@ async def clean_rounds(backends: Sequence[str], count: int, rounds: int) -> tupl
     floors = []
     for pool in pools.values():
         await pool.start()
-    for number in range(rounds):
-        work = programs(count, seed=number + 1)
+    for index in range(rounds):
+        work = programs(count, seed=index + 1)
         before = floor(work)
         for name, pool in pools.items():
             laps[name].append(await lap(pool, work, WINDOW * SLOTS))
