@@ -4,6 +4,7 @@ import pytest
 
 from azr.cli import run
 from azr.config import Config
+from azr.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,10 @@ def test_help_speaks_of_it(capsys):
     with pytest.raises(SystemExit):
         run.parse(Config(), ["--help"])
     assert "--resume" in capsys.readouterr().out
+
+
+def test_verify_says_how_much_of_a_checkpoint_is_read():
+    assert run.parse(Config(), ["--resume"]).verify == "headers"
+    assert run.parse(Config(), ["--resume", "--verify", "full"]).verify == "full"
+    with pytest.raises(UserError, match="--verify: invalid choice: 'all'"):
+        run.parse(Config(), ["--resume", "--verify", "all"])
