@@ -26,6 +26,10 @@ from azr.errors import UserError, nearest
 ESTIMATOR = "algorithm.estimator"
 _ESTIMATOR_NAME = f"{ESTIMATOR}.name"
 """Where the tree holds what `ESTIMATOR` is short for."""
+_TYPES = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
+_TYPES |= {"array": "a list of names", "null": "none"}
+_BOUNDS = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+"""Words for the keys of JSON Schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,14 +185,5 @@ def _describe(schema: Mapping[str, Any]) -> str:
         return " or ".join(_describe(each) for each in schema["anyOf"])
     if "enum" in schema:
         return "one of " + ", ".join(map(str, schema["enum"]))
-    words = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
-    words |= {"array": "a list of names", "null": "none"}
-    bounds = [
-        f"{text} {schema[key]:g}"
-        for key, text in (
-            ("minimum", "of at least"), ("exclusiveMinimum", "above"),
-            ("maximum", "at most"), ("exclusiveMaximum", "below"),
-        )
-        if key in schema
-    ]  # fmt: skip
-    return " ".join([words[schema["type"]], " and ".join(bounds)]).rstrip()
+    bounds = " and ".join(f"{words} {schema[key]:g}" for key, words in _BOUNDS.items() if key in schema)
+    return f"{_TYPES[schema['type']]} {bounds}".rstrip()
