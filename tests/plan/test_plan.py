@@ -7,6 +7,7 @@ import torch
 
 from azr.algorithms.attention import choose_attention
 from azr.algorithms.models import CriticModel, PolicyModel
+from azr.algorithms.packing import pack
 from azr.config import (
     GAE,
     REDUCE_BUCKET,
@@ -35,6 +36,7 @@ from azr.plan.memory import (
 from azr.plan.planner import Plan, make_plan, plan_run, suggest
 from azr.plan.seconds import StepTimes, forward_flops, token_seconds
 from azr.plan.shapes import KNOWN, ModelShape, shape_of
+from azr.records import Completion, FinishReason
 from tests.recipes import recipes
 
 BASE_14M = "data/azr_14m_base"
@@ -125,9 +127,11 @@ def test_activations_of_the_mini_are_what_autograd_keeps():
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    ids_T, at_T = torch.randint(5, 600, (tokens,)), torch.arange(tokens)
+    ids = tuple(torch.randint(5, 600, (tokens,)).tolist())
+    batch = pack([Completion(prompt_ids=ids[:1], response_ids=ids[1:], logprobs=(0.0,) * (tokens - 1),
+                             finish_reason=FinishReason.LENGTH, weight_version=0)])  # fmt: skip
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        network(ids_T, at_T, torch.tensor([0, tokens], dtype=torch.int32), at_T, at_T[:-1], ids_T[1:], 1.0)
+        network(batch, 1.0)
     role = ModelRole(name="policy", shape=shape, parameters=shape.parameters, trains=True, has_head=True)
     expected = shape.layers * layer_activations(shape, 2) * tokens + 12 * shape.hidden * tokens
     assert sum(kept.values()) == pytest.approx(expected, rel=0.15)
