@@ -30,7 +30,7 @@ BANNED_ATTRIBUTES = {
     "ag_code", "ag_frame", "cr_code", "cr_frame", "f_back", "f_builtins", "f_code", "f_globals", "f_locals",
     "get_type_hints", "gi_code", "gi_frame", "mro", "tb_frame", "tb_next",
 }  # fmt: skip
-"""What leads from a value to the interpreter, or evaluates text; ``self.__dict__`` in a class passes."""
+"""What leads from a value to the interpreter, or evaluates text; ``self.__dict__`` in a method passes."""
 BANNED_BUILTINS = {
     "__builtins__", "__import__", "__loader__", "__spec__", "breakpoint", "compile", "delattr", "eval", "exec", "exit",
     "getattr", "globals", "help", "input", "locals", "open", "quit", "setattr", "vars",
@@ -82,17 +82,18 @@ class _Check:
         self.literal_calls: set[tuple[int | None, int | None]] = set()
         """Where functions are called with literal names: ``getattr(x, "name")``."""
         self.deleted, self.module_names = set[str](), set[str]()
-        attributes, in_classes = list[tuple[int, str]](), set[int]()
+        attributes, in_methods = list[tuple[int, str]](), set[int]()
         for node in ast.walk(tree):
             match node:
-                case ast.Attribute(attr="__dict__", value=ast.Name(id="self")) if id(node) in in_classes:
+                case ast.Attribute(attr="__dict__", value=ast.Name(id="self")) if id(node) in in_methods:
                     pass  # a method may look at its own instance
                 case ast.Attribute(attr=name, end_lineno=int(line)):
                     attributes.append((line, name))
                 case ast.MatchClass(lineno=line, kwd_attrs=names):
                     attributes += [(line, name) for name in names]
-                case ast.ClassDef():
-                    in_classes |= set(map(id, ast.walk(node)))
+                case ast.ClassDef(body=body):
+                    methods = (each for each in body if isinstance(each, ast.FunctionDef))
+                    in_methods |= {id(part) for method in methods for part in ast.walk(method)}
                 case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=args) if name in _BY_NAME:
                     wanted = args[1:2] if name == "getattr" else args
                     texts = [str(each.value) for each in wanted if isinstance(each, ast.Constant)]

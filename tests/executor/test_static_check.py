@@ -129,6 +129,7 @@ REFUSED = [
     ("def f(e): return e.__traceback__", "line 1: uses the attribute __traceback__"),
     ("def f(x):\n    match x:\n        case object(__globals__=g): return g", "line 3: uses the attribute __globals__"),
     ("def f(x): return x.__dict__", "line 1: uses the attribute __dict__"),
+    ("self = int\nclass A:\n    x = self.__dict__", "line 3: uses the attribute __dict__"),
     ("def f(self): return self.__dict__", "line 1: uses the attribute __dict__"),
     # ... and strings that name them
     ("'{0.__globals__}'.format(f)", "line 1: names __globals__ in a string"),
