@@ -1,8 +1,8 @@
 """The zygote: a fresh interpreter that loads the standard library once and forks a sealed child per program.
 
-Started as a script by the pool, behind whatever walls the backend puts around it. It speaks the protocol
+Started as a script by the pool, inside the isolation of a backend. It speaks the protocol
 over its standard input and output, one request at a time, and ends when its input ends. It never runs
-text written by a model itself; it starts, times, kills and reaps the children that do.
+text written by a model in its own process; it starts, times, kills and reaps the children that do.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Zygote:
             request[:length] = bytes(length)
 
     def _self_test(self) -> list[str]:
-        """Names of the walls that a sealed child got through, or of the seal when it could not be applied."""
+        """What a sealed child could reach, or `seal` when it could not be sealed."""
         zygote = os.getpid()
         reader, writer = os.pipe()
         child = self._lockdown.fork()
@@ -90,7 +90,7 @@ class Zygote:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(reader)
-        # Other walls can hide that the filter is missing, so that is not left to trying.
+        # A backend can hide that the filter is missing, so that is not left to trying.
         unfiltered = [] if self._lockdown.filters else ["system calls"]
         return unfiltered + (protocol.decode(told)["self_test_failures"] if told else ["seal"])
 
