@@ -69,7 +69,7 @@ class Trained:
     async def save(self, folder: Path) -> Path:
         folder.mkdir()
         written = await self.group.call("save_checkpoint", str(folder), timeout_s=STEP_S)
-        paths = [shard_path(folder / self.group.role, rank) for rank in range(self.group.size)]
+        paths = [shard_path(folder / self.group.model_role, rank) for rank in range(self.group.size)]
         assert written == [hash_file(path) for path in paths], "hashed while it was written"
         return folder
 
