@@ -167,8 +167,18 @@ def _set(tree: dict[str, Any], knob: Knob, value: Any) -> None:
     if knob.path == ESTIMATOR:
         if value != node[name]["name"]:
             node[name] = {"name": value}
+    elif value == "none" and type(None) in get_args(knob.type):
+        node[name] = None
     else:
-        node[name] = None if value == "none" and type(None) in get_args(knob.type) else value
+        node[name] = _number(value) if isinstance(value, str) and "number" in knob.accepts else value
+
+
+def _number(text: str) -> str:
+    """Text such as ``.5`` in the spelling of numbers that msgspec knows; other text as it is."""
+    try:
+        return repr(float(text)) if "." in text else text
+    except ValueError:
+        return text
 
 
 def _sentence(complaint: str, tree: Mapping[str, Any]) -> str:

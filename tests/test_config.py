@@ -80,7 +80,8 @@ def test_what_is_not_given_has_its_default_and_none_is_a_value():
 
 
 def test_an_estimator_takes_its_own_knobs_along_and_leaves_the_last_ones():
-    config = override(Config(), {"algorithm.estimator.lambda_": "0.5", "algorithm.estimator": "gae"})
+    config = override(Config(), {"algorithm.estimator.lambda_": ".5", "algorithm.estimator": "gae", "run.name": "1.50"})
+    assert config.run.name == "1.50", "only numbers may be spelled in other ways"
     assert config.algorithm.estimator == GAE(lambda_=0.5)
     assert override(config, {"algorithm.estimator": "gae"}) == config
     assert override(config, {"algorithm.estimator": "rloo"}).algorithm.estimator == RLOO()
