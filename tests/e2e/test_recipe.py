@@ -17,7 +17,7 @@ TINY = [
     *("--model.path", "data/azr_14m_base", "--model.prompt-format", "compact", "--train.device", "cpu"),
     *("--train.data-parallel", "2", "--rollout.engines", "1", "--rollout.tensor-parallel", "2"),
     *("--run.steps", "1", "--selfplay.proposer-prompts", "4", "--selfplay.solver-prompts", "2"),
-    *("--selfplay.seed-tasks", "3", "--rollout.max-prompt-tokens", "384", "--rollout.max-response-tokens", "128"),
+    *("--selfplay.seed-tasks", "1", "--rollout.max-prompt-tokens", "384", "--rollout.max-response-tokens", "128"),
     *("--eval.every", "0"),
 ]
 PLAY = ("propose", "validate", "estimate", "solve", "verify")
