@@ -8,7 +8,7 @@ from pathlib import Path
 
 from azr.config import Config
 from azr.errors import UserError
-from azr.evaluation.suite import read_tasks
+from azr.evaluation.suite import read_suite
 from azr.plan.inputs import Assumptions, ClusterSpec
 from azr.plan.planner import plan_run
 from azr.runs.run_dir import check_free
@@ -38,7 +38,7 @@ def check_surroundings(config: Config, *, resumed: bool = False, fetch: bool = T
     folder = _model_folder(config.model.path, fetch=fetch)
     if folder is None:
         if config.eval.path is not None:
-            read_tasks(Path(config.eval.path))
+            read_suite(Path(config.eval.path))
         return [f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"]
     _check_context(config, folder)
     _check_tokenizer_and_exam(config, folder)

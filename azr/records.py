@@ -43,7 +43,7 @@ class ExecutionRequest:
     """Argument texts such as ``"1, 'a'"``; each is parsed as plain data before anything runs."""
     repeats: int = 1
     """Runs in separate interpreters with different hash seeds; 2 or more checks determinism."""
-    screen: bool = True
+    static_check: bool = True
     """Refuse programs that name banned modules or escape routes, before running them."""
 
 
@@ -68,8 +68,8 @@ class ExecutionResult:
     deterministic: bool | None = None
     """Whether all repeats agreed on every call; None when that was not established, because a single run was
     requested, or because a call neither returned plain data nor raised (then nothing is repeated)."""
-    screen: tuple[str, ...] = ()
-    """Why the static screen refused the program (``line 3: imports random``); empty when it passed."""
+    static_check: tuple[str, ...] = ()
+    """Why the static check refused the program (``line 3: imports random``); empty when it passed."""
     cached: bool = False
 
     @property

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from azr.config import ExecutorConfig
-from azr.evaluation.suite import BenchmarkTask, write_tasks
+from azr.evaluation.suite import BenchmarkTask, write_suite
 from azr.executor.pool import SandboxPool
 from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, Run
@@ -135,7 +135,7 @@ async def make(run: Run) -> list[BenchmarkTask]:
 async def write_exam(out: Path) -> None:
     """Writes one file per kind, the same bytes every time."""
     async with SandboxPool(ExecutorConfig(workers=2, wall_s=10.0)) as executor:
-        write_tasks(out, await make(executor.execute))
+        write_suite(out, await make(executor.execute))
 
 
 if __name__ == "__main__":

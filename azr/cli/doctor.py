@@ -12,7 +12,7 @@ from azr.cli.options import Parser
 from azr.config import Config
 from azr.config_tree import knobs, override
 from azr.doctor import gpus, machine, ray_cluster, recipe
-from azr.doctor.findings import Section
+from azr.doctor.findings import FindingGroup
 from azr.errors import UserError
 
 _ABOUT = (
@@ -40,14 +40,14 @@ def main(argv: Sequence[str]) -> int:
     return 0 if healthy else 1
 
 
-def sections(config: Config | None, name: str, address: str | None) -> Iterator[tuple[str, Section]]:
+def sections(config: Config | None, name: str, address: str | None) -> Iterator[tuple[str, FindingGroup]]:
     """Every section in the order of the report, as soon as it is known. A new one is one line."""
     of_run = config or Config()
     here = gpus.query()
     yield "machine", machine.machine_section()
     yield "gpus", gpus.gpus_section(here)
     yield "packages", machine.packages_section(bool(here.all))
-    yield "limits", machine.limits_section(machine.Limits.here(), len(here.all))
+    yield "limits", machine.limits_section(machine.ResourceLimits.here(), len(here.all))
     yield "ports", ray_cluster.ports_section(ray_cluster.ray_heads())
     size = recipe.checkpoint_bytes(config) if config is not None else 0
     yield "disk", machine.disk_section(Path(of_run.run.root), size, of_run.checkpoint.keep)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from azr.cli.options import Parser, whole
-from azr.evaluation.suite import read_tasks
+from azr.evaluation.suite import read_suite
 
 
 def main(argv: Sequence[str]) -> int:
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
     parser.add_argument("--seed", type=whole(0, 2**31), default=1, help="seed of the engine")
     options = parser.parse(argv)
-    benchmark = read_tasks(options.exam)
+    benchmark = read_suite(options.exam)
 
     # Only now, because these take seconds to load.
     import torch

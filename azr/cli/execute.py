@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     )
     with _open(options.file) as source:
         try:
-            asyncio.run(_execute(config, options.repeats, options.screen, json_lines.read_lines(source.fileno())))
+            asyncio.run(_execute(config, options.repeats, options.static_check, json_lines.read_lines(source.fileno())))
         except BrokenPipeError:
             return _PIPE_CLOSED
         except OSError as error:
@@ -78,7 +78,7 @@ def _parser() -> Parser:
         help="runs in separate interpreters that must agree; 1 leaves determinism unchecked",
     )
     parser.add_argument(
-        "--screen",
+        "--static-check",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="refuse programs that name clocks, randomness, I/O or escape routes",
@@ -97,7 +97,7 @@ def _open(name: str) -> BinaryIO:
         raise UserError(f"{name} cannot be read: {error.strerror}.") from error
 
 
-async def _execute(config: ExecutorConfig, repeats: int, screen: bool, lines: Lines) -> None:
+async def _execute(config: ExecutorConfig, repeats: int, static_check: bool, lines: Lines) -> None:
     pool = SandboxPool(config, repeats=repeats)
 
     async def answer(number: int, line: bytes | None) -> str:
@@ -105,7 +105,7 @@ async def _execute(config: ExecutorConfig, repeats: int, screen: bool, lines: Li
             asked = json_lines.parse(line)
         except LineError as error:
             return json_lines.refusal(number, error)
-        result = await pool.execute(asked.request(repeats=repeats, screen=screen))
+        result = await pool.execute(asked.request(repeats=repeats, static_check=static_check))
         return json_lines.answer(asked, result)
 
     try:

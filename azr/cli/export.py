@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from azr.cli.options import Parser, whole
-from azr.runs.export import export, find_source
+from azr.runs.model_export import export, find_source
 
 
 def main(argv: Sequence[str]) -> int:

@@ -85,8 +85,8 @@ class RequestLine:
     program: str
     inputs: tuple[str, ...]
 
-    def request(self, *, repeats: int, screen: bool) -> ExecutionRequest:
-        return ExecutionRequest(program=self.program, inputs=self.inputs, repeats=repeats, screen=screen)
+    def request(self, *, repeats: int, static_check: bool) -> ExecutionRequest:
+        return ExecutionRequest(program=self.program, inputs=self.inputs, repeats=repeats, static_check=static_check)
 
 
 def parse(line: bytes | None) -> RequestLine:
@@ -160,10 +160,10 @@ def _no_number(name: str) -> NoReturn:
 def status(result: ExecutionResult) -> str:
     """One word for a request: the first of these that holds.
 
-    ``rejected`` when the screen refused the program; ``nondeterministic`` when repeats disagreed; the status of
+    ``rejected`` when the static check refused the program; ``nondeterministic`` when repeats disagreed; the status of
     the first call that is not ``ok``; ``ok``.
     """
-    if result.screen:
+    if result.static_check:
         return CallStatus.REJECTED.value
     if result.deterministic is False:
         return NONDETERMINISTIC
@@ -181,7 +181,7 @@ def answer(line: RequestLine, result: ExecutionResult) -> str:
         }
         for output in result.outputs
     ]
-    return _line(line.id_json, status(result), outputs, result.deterministic, list(result.screen))
+    return _line(line.id_json, status(result), outputs, result.deterministic, list(result.static_check))
 
 
 def refusal(number: int, error: LineError) -> str:
@@ -190,8 +190,13 @@ def refusal(number: int, error: LineError) -> str:
 
 
 def _line(
-    id_json: str, status: str, outputs: list[dict[str, Any]], deterministic: bool | None, screen: list[str], **more: Any
+    id_json: str,
+    status: str,
+    outputs: list[dict[str, Any]],
+    deterministic: bool | None,
+    static_check: list[str],
+    **more: Any,
 ) -> str:
-    rest = {"status": status, "outputs": outputs, "deterministic": deterministic, "screen": screen, **more}
+    rest = {"status": status, "outputs": outputs, "deterministic": deterministic, "static_check": static_check, **more}
     # The id is put in as text: it may be nested as deep as a parser allows, which is deeper than a writer does.
     return f'{{"id": {id_json}, {json.dumps(rest)[1:]}\n'

@@ -43,7 +43,7 @@ def missing(name: str, message: str) -> Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class FindingGroup:
     """What one check found."""
 
     title: str

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from azr.doctor.findings import Finding, Section, info, missing, ok, warning
+from azr.doctor.findings import Finding, FindingGroup, info, missing, ok, warning
 
 _FIELDS = "index,name,memory.total,memory.used,driver_version"
 _COMMAND = ("nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits")
@@ -63,7 +63,7 @@ def _gpu(line: str) -> Gpu:
     return Gpu(index=int(index), name=name, total_mib=int(total), used_mib=int(used), driver=driver)
 
 
-def gpus_section(gpus: Gpus) -> Section:
+def gpus_section(gpus: Gpus) -> FindingGroup:
     if not gpus.has_smi:
         findings = [info("driver", "there is no nvidia-smi, so runs take the CPU")]
     elif gpus.error:
@@ -76,7 +76,7 @@ def gpus_section(gpus: Gpus) -> Section:
         findings = [warning("driver", "nvidia-smi lists no GPU: in a container, start that with --gpus all")]
     else:
         findings = [_driver(gpus.all[0].driver), *map(_memory, gpus.all)]
-    return Section(title="GPUs", findings=findings)
+    return FindingGroup(title="GPUs", findings=findings)
 
 
 def _driver(version: str) -> Finding:

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from azr.config import ExecutorConfig
-from azr.doctor.findings import Finding, Mark, Section, info, missing, ok, warning
+from azr.doctor.findings import Finding, FindingGroup, Mark, info, missing, ok, warning
 from azr.executor import backends
 
 GIB = 2**30
@@ -35,7 +35,7 @@ _REINSTALL = "make clean, then make install"
 _PROBE_S = 10.0
 
 
-def machine_section() -> Section:
+def machine_section() -> FindingGroup:
     """Facts that explain what works here and what does not."""
     facts = {
         "python": f"{platform.python_version()}, {sys.executable}",
@@ -47,7 +47,7 @@ def machine_section() -> Section:
         "user namespaces": _user_namespaces(),
         "seccomp filters": "available" if Path("/proc/sys/kernel/seccomp/actions_avail").exists() else "none",
     }
-    return Section(title="This machine", findings=[info(name, fact) for name, fact in facts.items()])
+    return FindingGroup(title="This machine", findings=[info(name, fact) for name, fact in facts.items()])
 
 
 def memory_bytes() -> int:
@@ -89,7 +89,7 @@ def installed(package: str) -> str | None:
 
 def packages_section(
     has_gpus: bool, pinned: Mapping[str, str] | None = None, version_of: Callable[[str], str | None] = installed
-) -> Section:
+) -> FindingGroup:
     """Versions of the packages that a run stands on, against the pinned ones, by default pyproject.toml's."""
     pinned = pins() if pinned is None else pinned
     findings = [_package(name, pinned[name], version_of(name)) for name in PACKAGES]
@@ -104,7 +104,7 @@ def packages_section(
     findings.append(
         _package("flash-attn", pinned["flash-attn"], flash) if flash is not None else info("flash-attn", not_needed)
     )
-    return Section(title="Packages", findings=findings)
+    return FindingGroup(title="Packages", findings=findings)
 
 
 def _package(name: str, pin: str, version: str | None) -> Finding:
@@ -117,7 +117,7 @@ def _package(name: str, pin: str, version: str | None) -> Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ResourceLimits:
     """What the kernel lets processes have."""
 
     shm_bytes: int
@@ -128,7 +128,7 @@ class Limits:
     """Memory a process may lock; None for no limit."""
 
     @classmethod
-    def here(cls) -> Limits:
+    def here(cls) -> ResourceLimits:
         shm = os.statvfs("/dev/shm")
         locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
         return cls(
@@ -138,10 +138,10 @@ class Limits:
         )
 
 
-def limits_section(limits: Limits, gpus: int) -> Section:
+def limits_section(limits: ResourceLimits, gpus: int) -> FindingGroup:
     """`gpus`: of this machine."""
     findings = [_shm(limits.shm_bytes / GIB, gpus), _files(limits.files)]
-    return Section(title="Limits", findings=[*findings, _locked(limits.locked_bytes)] if gpus else findings)
+    return FindingGroup(title="Limits", findings=[*findings, _locked(limits.locked_bytes)] if gpus else findings)
 
 
 def _shm(size_gib: float, gpus: int) -> Finding:
@@ -187,7 +187,7 @@ def existing(path: Path) -> Path:
 
 def disk_section(
     root: Path, checkpoint: float, kept: int, free: Callable[[Path], int] = free_bytes, may_write: bool | None = None
-) -> Section:
+) -> FindingGroup:
     """`root`: the folder of run directories. `checkpoint`: bytes of one, 0 when unknown; `kept`: how many stay.
 
     `may_write`: whether files can be made there; asked of the system when not given.
@@ -198,7 +198,7 @@ def disk_section(
     finding = missing(str(root), "nothing can be written there: choose another --run.root, or change its owner")
     if may_write:
         finding = _room(str(root), checkpoint, kept, free(place))
-    return Section(title="Room for run directories", findings=[finding])
+    return FindingGroup(title="Room for run directories", findings=[finding])
 
 
 def _room(root: str, checkpoint: float, kept: int, free: int) -> Finding:
@@ -212,7 +212,7 @@ def _room(root: str, checkpoint: float, kept: int, free: int) -> Finding:
     return ok(root, f"{has}; {amount}" if checkpoint else has)
 
 
-def executor_section(report: Sequence[tuple[str, bool, str]] | None = None) -> Section:
+def executor_section(report: Sequence[tuple[str, bool, str]] | None = None) -> FindingGroup:
     """`report`: name, whether it works, and why, of each isolation backend; asked of the system when not given.
 
     The first look at a container backend builds its image. One backend that works is enough for a run.
@@ -226,4 +226,4 @@ def executor_section(report: Sequence[tuple[str, bool, str]] | None = None) -> S
         else "No backend works, so model-written code cannot run here: do what one of the lines above asks for."
     )
     findings = [Finding(name, Mark.OK if works else failed, message) for name, works, message in report]
-    return Section(title="Executor backends, strongest first", findings=findings, verdict=verdict)
+    return FindingGroup(title="Executor backends, strongest first", findings=findings, verdict=verdict)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from azr.config import ClusterConfig
-from azr.doctor.findings import Finding, Section, info, missing, ok, warning
+from azr.doctor.findings import Finding, FindingGroup, info, missing, ok, warning
 from azr.errors import UserError
 
 HEAD_PORT = 6379
@@ -47,9 +47,9 @@ def ray_heads(proc: Path = Path("/proc")) -> set[int]:
     return ports - {0}
 
 
-def ports_section(heads: Collection[int], free: Callable[[int], bool] = is_free) -> Section:
+def ports_section(heads: Collection[int], free: Callable[[int], bool] = is_free) -> FindingGroup:
     """`heads`: ports of the Ray heads of this machine. A run that starts a cluster of its own needs none of these."""
-    return Section(title="Ports of a Ray head", findings=[_port(port, heads, free(port)) for port in _PORTS])
+    return FindingGroup(title="Ports of a Ray head", findings=[_port(port, heads, free(port)) for port in _PORTS])
 
 
 def _port(port: int, heads: Collection[int], free: bool) -> Finding:
@@ -104,13 +104,13 @@ def query(address: str) -> Cluster:
     return Cluster(nodes=nodes, free_cpus=free.get("CPU", 0.0), free_gpus=free.get("GPU", 0.0))
 
 
-def cluster_section(address: str, bundles: int = 0, device: str = "auto") -> Section:
+def cluster_section(address: str, bundles: int = 0, device: str = "auto") -> FindingGroup:
     """`bundles`: places a recipe asks for, each with a CPU slot and on `cuda` a GPU; 0 for no recipe."""
     try:
         findings = evaluate(query(address), bundles, device)
     except UserError as error:
         findings = [missing("head", str(error))]
-    return Section(title=f"Ray cluster at {address}", findings=findings)
+    return FindingGroup(title=f"Ray cluster at {address}", findings=findings)
 
 
 def evaluate(cluster: Cluster, bundles: int, device: str) -> list[Finding]:

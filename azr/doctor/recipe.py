@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from azr.config import Config
-from azr.doctor.findings import Finding, Section, missing, ok, warning
+from azr.doctor.findings import Finding, FindingGroup, missing, ok, warning
 from azr.doctor.gpus import Gpus
 from azr.doctor.machine import existing, free_bytes
 from azr.errors import UserError
@@ -49,7 +49,7 @@ class Machine:
     """Bytes."""
 
 
-def recipe_section(config: Config, name: str, hub: Hub, machine: Machine | None) -> Section:
+def recipe_section(config: Config, name: str, hub: Hub, machine: Machine | None) -> FindingGroup:
     """`machine`: where the run's actors will live; None when that is on a cluster, which has a section of its own."""
     findings = []
     if machine is not None:
@@ -58,7 +58,7 @@ def recipe_section(config: Config, name: str, hub: Hub, machine: Machine | None)
         findings = [_on_gpus(config, name, machine) if takes_gpus else _on_cpu(config, machine.memory)]
     shape = _shape(config.model.path)
     expected = element_bytes(config.train) * shape.parameters if shape is not None else None
-    return Section(title=f"Recipe {name}", findings=[*findings, model_finding(config.model.path, expected, hub)])
+    return FindingGroup(title=f"Recipe {name}", findings=[*findings, model_finding(config.model.path, expected, hub)])
 
 
 def checkpoint_bytes(config: Config) -> float:

@@ -8,7 +8,7 @@ from azr.config import Config
 from azr.errors import UserError
 from azr.evaluation.evaluate import GenerateFn, evaluate, longest_prompt
 from azr.evaluation.results import metrics, rows
-from azr.evaluation.suite import program_fingerprint, read_tasks, subset
+from azr.evaluation.suite import program_fingerprint, read_suite, subset
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Executor
 
@@ -19,7 +19,7 @@ class PeriodicEval:
     def __init__(self, config: Config, codec: PromptCodec) -> None:
         """Raises UserError when there is no exam where it should be, or a task does not fit into a prompt."""
         self._config, self._codec = config, codec
-        benchmark = read_tasks(Path(config.eval.path)) if config.eval.path is not None else ()
+        benchmark = read_suite(Path(config.eval.path)) if config.eval.path is not None else ()
         self.programs = frozenset(program_fingerprint(each.task) for each in benchmark)
         """Fingerprints of all programs of the exam."""
         self.benchmark = subset(benchmark, config.eval.tasks_per_kind)

@@ -27,7 +27,7 @@ def program_fingerprint(task: Task) -> str:
     return fingerprint(task.program)
 
 
-def write_tasks(folder: Path, benchmark: Iterable[BenchmarkTask]) -> None:
+def write_suite(folder: Path, benchmark: Iterable[BenchmarkTask]) -> None:
     """Writes ``<kind>.jsonl`` for every kind, one task a line, in the order given."""
     lines: dict[str, list[str]] = {}
     for each in benchmark:
@@ -40,7 +40,7 @@ def write_tasks(folder: Path, benchmark: Iterable[BenchmarkTask]) -> None:
         (folder / f"{kind}.jsonl").write_text("".join(of_kind))
 
 
-def read_tasks(folder: Path) -> tuple[BenchmarkTask, ...]:
+def read_suite(folder: Path) -> tuple[BenchmarkTask, ...]:
     """The tasks of every registered kind that the folder has a file for, in the order of the registry.
 
     Raises:

@@ -17,7 +17,7 @@ class CallKey(NamedTuple):
 
     program: str
     input: str
-    screen: bool
+    static_check: bool
     repeats: int
 
 
@@ -28,7 +28,7 @@ class Outcome:
     call: CallResult
     deterministic: bool | None
     """Whether all repeats said the same; None when that was not established."""
-    screen: tuple[str, ...] = ()
+    static_check: tuple[str, ...] = ()
 
     @property
     def cacheable(self) -> bool:
@@ -77,4 +77,4 @@ class CallCache:
 
 
 def _size(key: CallKey, outcome: Outcome) -> int:
-    return _RECORD_BYTES + sum(map(len, (key.program, key.input, *outcome.screen, outcome.call.value or "")))
+    return _RECORD_BYTES + sum(map(len, (key.program, key.input, *outcome.static_check, outcome.call.value or "")))

@@ -64,11 +64,11 @@ class Connection(asyncio.Protocol):
             )
         return connection
 
-    def send(self, program: str, inputs: Sequence[str], screen: bool, on_part: OnPart) -> None:
+    def send(self, program: str, inputs: Sequence[str], static_check: bool, on_part: OnPart) -> None:
         """Queue a request for the zygote; ``on_part`` gets what it replies unless the zygote is lost."""
         number = next(self._ids)
         self._waiting[number] = on_part
-        self._write(protocol.request_body(number, program, inputs, screen))
+        self._write(protocol.request_body(number, program, inputs, static_check))
 
     def abandon(self) -> None:
         """Kill the zygote with everything in it; ``on_lost`` follows unless it was closed."""

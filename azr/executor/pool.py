@@ -144,7 +144,7 @@ class SandboxPool:
     async def _execute(self, request: ExecutionRequest) -> ExecutionResult:
         self._requests += 1
         self._inputs += len(request.inputs)
-        keys = [CallKey(request.program, text, request.screen, request.repeats) for text in request.inputs]
+        keys = [CallKey(request.program, text, request.static_check, request.repeats) for text in request.inputs]
         fresh: list[CallKey] = []
         found: list[asyncio.Future[Outcome] | Outcome] = []
         for key in keys:
@@ -170,7 +170,7 @@ class SandboxPool:
         job = Job(
             program=request.program,
             inputs=[key.input for key in keys],
-            screen=request.screen,
+            static_check=request.static_check,
             on_reply=run.take,
             on_end=lambda lost: self._finish(keys, run.outcomes(lost)),
         )
@@ -217,15 +217,15 @@ class _Run:
     def __init__(self, inputs: int, repeats: int, limits: protocol.Limits) -> None:
         self._inputs, self._repeats, self._limits = inputs, repeats, limits
         self._first: tuple[CallResult, ...] = ()
-        self._screen: tuple[str, ...] = ()
+        self._reasons: tuple[str, ...] = ()
         self._agreed = [True] * inputs
         self._done = 0
 
     def take(self, parts: list[bytes]) -> bool:
         """Take in a reply; whether the program must run once more."""
-        outputs, screen = protocol.read_parts(parts, self._inputs, self._limits)
+        outputs, static_check = protocol.read_parts(parts, self._inputs, self._limits)
         if self._done == 0:
-            self._first, self._screen = outputs, screen
+            self._first, self._reasons = outputs, static_check
         else:
             agree = [_agree(a, b) for a, b in zip(self._first, outputs, strict=True)]
             self._agreed = [before and now for before, now in zip(self._agreed, agree, strict=True)]
@@ -238,7 +238,7 @@ class _Run:
             return [Outcome(CallResult(status=CallStatus.LOST, error=error), None)] * self._inputs
         established = self._repeats > 1 and self._established
         return [
-            Outcome(call, deterministic if established else None, self._screen)
+            Outcome(call, deterministic if established else None, self._reasons)
             for call, deterministic in zip(self._first, self._agreed, strict=True)
         ]
 
@@ -252,7 +252,7 @@ def _assemble(outcomes: Sequence[Outcome], *, cached: bool) -> ExecutionResult:
     return ExecutionResult(
         outputs=tuple(outcome.call for outcome in outcomes),
         deterministic=None if None in deterministic else all(deterministic),
-        screen=next((outcome.screen for outcome in outcomes if outcome.screen), ()),
+        static_check=next((outcome.static_check for outcome in outcomes if outcome.static_check), ()),
         cached=cached,
     )
 

@@ -3,7 +3,7 @@
     pool → zygote    once ``Limits`` as JSON, then requests: number, count of inputs, texts
     zygote → pool    once JSON ``{self_test_failures}``, then parts, request by request: number, letter, seconds, and a
                      child's report as it came, or what ended the child
-    child → zygote   reports: `Part.SCREEN` and the reasons, or `Part.CALL`, status, times and text for each input
+    child → zygote   reports: `Part.REASONS` and the reasons, or `Part.CALL`, status, times and text for each input
 
 Nothing here is JSON once programs run, and the zygote looks into nothing: between two forks every page that it or a
 child writes to is copied, and reference counts make that every object in use.
@@ -35,9 +35,9 @@ REQUEST_BYTES = 2**24
 """Longest request frame."""
 MAX_REASONS = 50
 SCREEN_BYTES = 2**18
-"""Longest report of screen reasons."""
+"""Longest report of reasons of the static check."""
 _MAX_SENTENCE = 500
-_TOGETHER = 4
+_REQUEST_OUTPUTS = 4
 """All values of one request may be this many times as long as one: the pool reads them one after another."""
 _MAX_SECONDS = 1e9
 LENGTH = struct.Struct("!I")
@@ -61,7 +61,7 @@ _STATUSES = {letter: status for status, letter in _REPORTS.items()}
 class Part:
     """Letters of the parts of a reply."""
 
-    CALL, SCREEN = b"c", b"s"
+    CALL, REASONS = b"c", b"s"
     """What a child reported."""
     TIMEOUT, CRASHED, FORGED = b"t", b"x", b"f"
     """How it ended without a report."""
@@ -218,14 +218,14 @@ def read_limits(body: bytes) -> Limits:
     return Limits(**decode(body))
 
 
-def request_body(number: int, program: str, inputs: Sequence[str], screen: bool) -> bytes:
-    return REQUEST.pack(number, len(inputs)) + marshal.dumps((program, *inputs, screen))
+def request_body(number: int, program: str, inputs: Sequence[str], static_check: bool) -> bytes:
+    return REQUEST.pack(number, len(inputs)) + marshal.dumps((program, *inputs, static_check))
 
 
 def request_texts(body: bytes | memoryview) -> tuple[str, list[str], bool]:
-    """A request's program, its inputs, and whether to screen it. The pool is trusted, so marshal may read it."""
-    program, *inputs, screen = marshal.loads(body[REQUEST.size :])
-    return program, inputs, screen
+    """A request's program, its inputs, and whether to check it. The pool is trusted, so marshal may read it."""
+    program, *inputs, static_check = marshal.loads(body[REQUEST.size :])
+    return program, inputs, static_check
 
 
 def read_number(part: bytes) -> int:
@@ -235,14 +235,17 @@ def read_number(part: bytes) -> int:
     return PART.unpack_from(part)[0]
 
 
-def is_screen(part: bytes) -> bool:
+def is_reasons(part: bytes) -> bool:
     """Whether a part says that the program was refused, so that none follows for the other inputs."""
-    return PART.unpack_from(part)[1] == Part.SCREEN
+    return PART.unpack_from(part)[1] == Part.REASONS
 
 
 def read_parts(parts: Sequence[bytes], inputs: int, limits: Limits) -> tuple[tuple[CallResult, ...], tuple[str, ...]]:
-    """Call outcomes, one per input, and screen reasons. A report that no honest child sends fails its own call only."""
-    if is_screen(parts[0]):
+    """Call outcomes, one per input, and the reasons of the static check.
+
+    A report that no honest child sends fails its own call only.
+    """
+    if is_reasons(parts[0]):
         _, _, wall_s = PART.unpack_from(parts[0])
         try:
             reasons = _read_reasons(parts[0][PART.size :])
@@ -250,7 +253,7 @@ def read_parts(parts: Sequence[bytes], inputs: int, limits: Limits) -> tuple[tup
             return (_invalid(error, wall_s),) * inputs, ()
         return (CallResult(status=CallStatus.REJECTED, error=reasons[0]),) * inputs, reasons
     outcomes: list[CallResult] = []
-    left = _TOGETHER * limits.output_bytes
+    left = _REQUEST_OUTPUTS * limits.output_bytes
     for part in parts:
         left -= len(part) - PART.size
         outcomes.append(_outcome(part, limits.output_bytes) if left >= 0 else _TOO_MUCH)
@@ -264,7 +267,7 @@ def call_report(status: bytes, text: str, wall_s: float, cpu_s: float) -> bytes:
 
 def screen_report(reasons: Sequence[str]) -> bytes:
     """A child's report of why it refused the program."""
-    return Part.SCREEN + _join(*(sentence(reason) for reason in reasons[:MAX_REASONS]))
+    return Part.REASONS + _join(*(sentence(reason) for reason in reasons[:MAX_REASONS]))
 
 
 def sentence(text: str) -> str:
@@ -301,9 +304,9 @@ def _read_reasons(content: bytes) -> tuple[str, ...]:
     try:
         reasons = tuple(_split(content, 0))
     except (UnicodeDecodeError, struct.error) as error:
-        raise ProtocolError("malformed screen") from error
+        raise ProtocolError("malformed reasons of the static check") from error
     if not 0 < len(reasons) <= MAX_REASONS or not all(map(_is_sentence, reasons)):
-        raise ProtocolError("malformed screen")
+        raise ProtocolError("malformed reasons of the static check")
     return reasons
 
 

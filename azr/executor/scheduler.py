@@ -19,7 +19,7 @@ from zlib import crc32
 from azr.errors import UserError
 from azr.executor.backends.sandbox import Launcher, LaunchError
 from azr.executor.connection import Connection
-from azr.executor.protocol import Limits, ProtocolError, is_screen
+from azr.executor.protocol import Limits, ProtocolError, is_reasons
 
 PIPELINE_DEPTH = 4
 """Jobs sent to one zygote ahead of their turn, so that it never waits for the pool."""
@@ -41,7 +41,7 @@ class Job:
 
     program: str
     inputs: Sequence[str]
-    screen: bool
+    static_check: bool
     on_reply: Callable[[list[bytes]], bool]
     """Takes the parts of a reply; whether the job wants another run in a different slot."""
     on_end: Callable[[bool], None]
@@ -64,11 +64,11 @@ class Slot:
     """Jobs in the zygote, in the order in which they were sent; it answers in that order."""
     pinned: deque[Job] = field(default_factory=deque)
     """Jobs that wait for this very slot."""
-    alone: bool = False
+    exclusive: bool = False
     """Runs a job that has already lost a zygote, and nothing else."""
-    since: float = 0.0
+    started_at: float = 0.0
     """When the first running job's turn came, monotonic seconds."""
-    served: int = 0
+    num_served: int = 0
     starts: int = 0
     starting: asyncio.Task[None] | None = None
 
@@ -140,11 +140,11 @@ class Scheduler:
 
     def _takes_work(self, slot: Slot) -> bool:
         """Whether a slot is there for any job. One that should run a suspect, or be replaced, empties first."""
-        if slot.connection is None or slot.alone:
+        if slot.connection is None or slot.exclusive:
             return False
         now = time.monotonic()
         suspect = next((job for job in self._quarantined if slot not in job.used and job.retry_at <= now), None)
-        if suspect is None and slot.served < RECYCLE_AFTER:
+        if suspect is None and slot.num_served < RECYCLE_AFTER:
             return True
         if slot.running:
             return False
@@ -152,28 +152,28 @@ class Scheduler:
             self._recycle(slot)
         else:
             self._quarantined.remove(suspect)
-            slot.alone = True
+            slot.exclusive = True
             self._send(slot, suspect)
         return False
 
     def _send(self, slot: Slot, job: Job) -> None:
         assert slot.connection is not None
         if not slot.running:
-            slot.since = time.monotonic()
+            slot.started_at = time.monotonic()
         slot.running.append(job)
-        slot.served += 1
-        slot.connection.send(job.program, job.inputs, job.screen, partial(self._replied, slot, job))
+        slot.num_served += 1
+        slot.connection.send(job.program, job.inputs, job.static_check, partial(self._replied, slot, job))
 
     def _replied(self, slot: Slot, job: Job, part: bytes) -> bool:
         if slot.running[0] is not job:
             raise ProtocolError("a reply out of turn")
-        slot.since = time.monotonic()
+        slot.started_at = time.monotonic()
         job.parts.append(part)
-        if len(job.parts) < len(job.inputs) and not is_screen(job.parts[0]):
+        if len(job.parts) < len(job.inputs) and not is_reasons(job.parts[0]):
             return False
         parts, job.parts = job.parts, []
         slot.running.popleft()
-        slot.alone = False
+        slot.exclusive = False
         job.used.add(slot)
         if job.on_reply(parts):
             self._pin(job)
@@ -196,7 +196,7 @@ class Scheduler:
     def _lost(self, slot: Slot) -> None:
         """A zygote ended on its own, or was ended for its silence or its nonsense."""
         _log.warning("a sandbox was lost with %d programs in it", len(slot.running))
-        slot.connection, slot.alone = None, False
+        slot.connection, slot.exclusive = None, False
         for job in slot.running:
             job.losses += 1
             job.parts.clear()
@@ -236,7 +236,7 @@ class Scheduler:
 
     async def _open(self, slot: Slot) -> None:
         slot.starts += 1
-        slot.served = 0
+        slot.num_served = 0
         slot.connection = await Connection.open(self._launcher, slot.hash_seed, self._limits, lambda: self._lost(slot))
 
     def _gave_up(self, slot: Slot) -> None:
@@ -260,7 +260,7 @@ class Scheduler:
             await asyncio.sleep(_WATCH_S)
             overdue = time.monotonic() - self._limits.request_s - _GRACE_S
             for slot in self.slots:
-                if slot.connection is not None and slot.running and slot.since < overdue:
+                if slot.connection is not None and slot.running and slot.started_at < overdue:
                     slot.connection.abandon()
 
 

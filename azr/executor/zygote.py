@@ -106,7 +106,7 @@ class Zygote:
             os._exit(1)
 
     def _answer(self, body: memoryview) -> None:
-        """Send a part for each input, or the screen's alone.
+        """Send a part for each input, or the reasons of the static check alone.
 
         One long function: each function called between two forks has pages of its own that are copied then.
         """
@@ -154,7 +154,7 @@ class Zygote:
                         filled -= end
                         started = now
                         done += 1
-                        refused = done == 1 and letter == Part.SCREEN
+                        refused = done == 1 and letter == Part.REASONS
             os.kill(child, signal.SIGKILL)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             os.close(reader)
@@ -170,8 +170,8 @@ class Zygote:
 
 def run_program(body: bytes | memoryview, first: int, limits: Limits, writer: int) -> None:
     """Report why a request's program is refused, else the outcome of each input from ``first`` on, in order."""
-    source, inputs, screened = protocol.request_texts(body)
-    code, reasons = load(source, screened)
+    source, inputs, static_check = protocol.request_texts(body)
+    code, reasons = load(source, static_check)
     if code is None:
         protocol.write(writer, protocol.screen_report(reasons))
         return

@@ -33,6 +33,6 @@ class Abduction(SingleCallKind):
         arguments = canonical_input(stated[0]) if stated is not None else None
         if arguments is None:
             return Verdict.MALFORMED
-        # The program was screened when it was proposed.
-        result = await run(ExecutionRequest(program=task.program, inputs=(arguments,), screen=False))
+        # The program was checked when it was proposed.
+        result = await run(ExecutionRequest(program=task.program, inputs=(arguments,), static_check=False))
         return grade_outputs(result, task.outputs)

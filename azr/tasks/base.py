@@ -239,7 +239,7 @@ def canonical_input(text: str) -> str | None:
 
 def reject_reason(result: ExecutionResult, accepted: Sequence[CallStatus] = (CallStatus.OK,)) -> RejectReason | None:
     """Why a program that was run makes no task; None when every call ended in an accepted status."""
-    if result.screen:
+    if result.static_check:
         return RejectReason.NOT_ALLOWED
     if result.lost:
         return RejectReason.LOST

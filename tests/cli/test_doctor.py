@@ -5,7 +5,7 @@ import json
 import pytest
 
 from azr.cli.main import dispatch
-from azr.doctor.findings import Mark, Section, missing, ok, warning
+from azr.doctor.findings import FindingGroup, Mark, missing, ok, warning
 from azr.doctor.machine import executor_section
 from azr.executor import backends
 
@@ -64,8 +64,8 @@ def test_one_backend_is_enough(report, works, verdict):
 
 
 def test_a_section_is_ok_until_something_is_missing():
-    assert Section(title="t", findings=[ok("a", "x"), warning("b", "y")]).ok
-    section = Section(title="t", findings=[ok("a", "x"), missing("b", "y")], verdict="v")
+    assert FindingGroup(title="t", findings=[ok("a", "x"), warning("b", "y")]).ok
+    section = FindingGroup(title="t", findings=[ok("a", "x"), missing("b", "y")], verdict="v")
     assert not section.ok
     assert section.tree() == {
         "title": "t",

@@ -11,13 +11,13 @@ import pytest
 
 from azr.cli.eval import main
 from azr.errors import UserError
-from azr.evaluation.suite import read_tasks, subset, write_tasks
+from azr.evaluation.suite import read_suite, subset, write_suite
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 def test_a_model_is_evaluated_from_the_command_line(tiny_model_path: Path, tmp_path: Path):
-    write_tasks(tmp_path / "small", subset(read_tasks(ROOT / "data" / "exam"), 3))
+    write_suite(tmp_path / "small", subset(read_suite(ROOT / "data" / "exam"), 3))
     options = ["--model", str(tiny_model_path), "--samples", "8", "--max-response-tokens", "16"]
     places = ["--exam", str(tmp_path / "small"), "--out", str(tmp_path / "eval.json")]
     done = subprocess.run(

@@ -41,31 +41,36 @@ def test_every_line_has_its_answer_in_its_place():
         "{broken",
         request({"any": [1]}, "def f(a, b): return a / b", "1, 0", "1, 2"),
         "",
-        request("screened", "x = 1\nimport random\ndef f(x): return x", "1"),
+        request("static_check", "x = 1\nimport random\ndef f(x): return x", "1"),
         request("seeded", "def f(x): return hash(x)", "'a'"),
         request("no syntax", "def f(:", "1"),
         request("double", "def f(x): return x * 2", "2"),
     ]
-    double, broken, divided, empty, screened, seeded, unparsed, again = run("\n".join(lines))
+    double, broken, divided, empty, static_check, seeded, unparsed, again = run("\n".join(lines))
 
-    assert list(double) == ["id", "status", "outputs", "deterministic", "screen"]
+    assert list(double) == ["id", "status", "outputs", "deterministic", "static_check"]
     assert [output["value"] for output in double["outputs"]] == ["4", "'abab'", "[1, 1]"]
     assert all(set(output) == {"status", "value", "error", "wall_s"} for output in double["outputs"])
-    assert (double["id"], double["status"], double["deterministic"], double["screen"]) == ("double", "ok", True, [])
+    assert (double["id"], double["status"], double["deterministic"], double["static_check"]) == (
+        "double",
+        "ok",
+        True,
+        [],
+    )
 
     assert (broken["id"], broken["status"], broken["outputs"], broken["line"]) == (None, "rejected", [], 2)
     assert divided["id"] == {"any": [1]} and divided["status"] == "raised"
     assert [output["error"] for output in divided["outputs"]] == ["ZeroDivisionError", None]
     assert (empty["line"], empty["error"]) == (4, "the line is empty")
-    assert screened["status"] == "rejected" and screened["screen"] == ["line 2: imports random"]
+    assert static_check["status"] == "rejected" and static_check["static_check"] == ["line 2: imports random"]
     assert seeded["status"] == "nondeterministic" and seeded["deterministic"] is False
-    assert unparsed["status"] == "rejected" and unparsed["screen"][0].startswith("line 1: ")
+    assert unparsed["status"] == "rejected" and unparsed["static_check"][0].startswith("line 1: ")
     assert again["outputs"][0]["value"] == "4"
 
 
 def test_options_reach_the_sandbox():
     clock = request(1, "import time\ndef f(): return time.time() > 0", "")
-    (answer,) = run(clock, "--no-screen", "--repeats", "1")
+    (answer,) = run(clock, "--no-static-check", "--repeats", "1")
     assert (answer["status"], answer["deterministic"], answer["outputs"][0]["value"]) == ("ok", None, "True")
     (answer,) = run(request(1, LOOP, "1"), "--wall", "0.2")
     assert answer["status"] == "timeout" and 0.2 <= answer["outputs"][0]["wall_s"] < 2

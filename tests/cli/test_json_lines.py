@@ -23,9 +23,9 @@ def without(key: str) -> bytes:
 
 
 def test_a_request_is_read_as_it_stands():
-    asked = json_lines.parse(line(program="é\ud800")).request(repeats=3, screen=False)
+    asked = json_lines.parse(line(program="é\ud800")).request(repeats=3, static_check=False)
     assert (asked.program, asked.inputs) == ("é\ud800", ("1", "'a'"))
-    assert (asked.repeats, asked.screen) == (3, False)
+    assert (asked.repeats, asked.static_check) == (3, False)
 
 
 @pytest.mark.parametrize("name", [None, True, 7, -0.5, "é\ud800", [1, [2]], {"a": {"b": None}}, 10**400])
@@ -70,7 +70,7 @@ def test_what_is_no_request_is_refused_with_its_line_number(text, why):
     answer = json.loads(json_lines.refusal(17, refused.value))
     assert answer.pop("error").startswith(why)
     assert answer.pop("id") in (None, 1)
-    assert answer == {"status": "rejected", "outputs": [], "deterministic": None, "screen": [], "line": 17}
+    assert answer == {"status": "rejected", "outputs": [], "deterministic": None, "static_check": [], "line": 17}
 
 
 def test_a_refused_line_keeps_an_id_that_could_be_read():
@@ -79,9 +79,13 @@ def test_a_refused_line_keeps_an_id_that_could_be_read():
     assert json.loads(json_lines.refusal(1, refused.value))["id"] == ["x"]
 
 
-def outcome(*statuses: CallStatus, deterministic: bool | None = None, screen: tuple[str, ...] = ()) -> ExecutionResult:
+def outcome(
+    *statuses: CallStatus, deterministic: bool | None = None, static_check: tuple[str, ...] = ()
+) -> ExecutionResult:
     return ExecutionResult(
-        outputs=tuple(CallResult(status=status) for status in statuses), deterministic=deterministic, screen=screen
+        outputs=tuple(CallResult(status=status) for status in statuses),
+        deterministic=deterministic,
+        static_check=static_check,
     )
 
 
@@ -95,7 +99,7 @@ def outcome(*statuses: CallStatus, deterministic: bool | None = None, screen: tu
         (outcome(CallStatus.OK, CallStatus.RAISED, CallStatus.TIMEOUT, deterministic=True), "raised"),
         (outcome(CallStatus.TIMEOUT, CallStatus.RAISED), "timeout"),
         (outcome(CallStatus.LOST, CallStatus.LOST), "lost"),
-        (outcome(CallStatus.REJECTED, screen=("line 1: imports os",)), "rejected"),
+        (outcome(CallStatus.REJECTED, static_check=("line 1: imports os",)), "rejected"),
         (outcome(CallStatus.REJECTED), "rejected"),
     ],
 )
@@ -119,7 +123,7 @@ def test_an_answer_has_the_documented_keys():
             {"status": "raised", "value": None, "error": "KeyError", "wall_s": 0.0},
         ],
         "deterministic": True,
-        "screen": [],
+        "static_check": [],
     }
 
 

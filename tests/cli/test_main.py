@@ -49,7 +49,7 @@ def test_every_command_is_a_module_with_help():
         assert callable(importlib.import_module(f"azr.cli.{name}").main)
     done = azr("execute", "--help")
     assert done.returncode == 0
-    options = ("--backend", "--wall", "--memory-mb", "--repeats", "--screen", "--no-screen", "--workers")
+    options = ("--backend", "--wall", "--memory-mb", "--repeats", "--static-check", "--no-static-check", "--workers")
     assert all(option in done.stdout for option in options)
 
 

@@ -58,7 +58,7 @@ ROOMY = {"shm_bytes": 16 * machine.GIB, "files": 1 << 20, "locked_bytes": None}
 
 
 def limit_marks(gpus: int, **changes) -> dict[str, Mark]:
-    section = machine.limits_section(machine.Limits(**{**ROOMY, **changes}), gpus)
+    section = machine.limits_section(machine.ResourceLimits(**{**ROOMY, **changes}), gpus)
     assert all(each.mark is Mark.OK or ":" in each.message or ";" in each.message for each in section.findings)
     return {each.name: each.mark for each in section.findings}
 
@@ -80,7 +80,7 @@ def test_shared_memory_against_the_number_of_gpus(gpus, gib, mark):
 
 
 def test_the_remedy_says_how_much():
-    [shm, *_] = machine.limits_section(machine.Limits(**{**ROOMY, "shm_bytes": 64 << 20}), 8).findings
+    [shm, *_] = machine.limits_section(machine.ResourceLimits(**{**ROOMY, "shm_bytes": 64 << 20}), 8).findings
     assert "size=16G" in shm.message and "--shm-size=16g" in shm.message
 
 
@@ -95,7 +95,7 @@ def test_locked_memory_matters_with_gpus_only():
 
 
 def test_the_limits_of_this_machine():
-    here = machine.Limits.here()
+    here = machine.ResourceLimits.here()
     assert here.shm_bytes > 0 and here.files == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 

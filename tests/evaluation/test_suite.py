@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from azr.errors import UserError
-from azr.evaluation.suite import BenchmarkTask, program_fingerprint, read_tasks, write_tasks
+from azr.evaluation.suite import BenchmarkTask, program_fingerprint, read_suite, write_suite
 from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult, Task
 from azr.tasks.base import Verdict
 from azr.tasks.normalize import fingerprint, normalize
@@ -27,7 +27,7 @@ DOCUMENTS = 20_000
 
 @pytest.fixture(scope="module")
 def benchmark() -> tuple[BenchmarkTask, ...]:
-    return read_tasks(FOLDER)
+    return read_suite(FOLDER)
 
 
 @pytest.fixture(scope="module")
@@ -139,16 +139,16 @@ async def test_the_exam_is_made_again_byte_for_byte(tmp_path):
 
 def test_what_is_no_exam_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(UserError, match=r"There is no exam in .*: give the folder"):
-        read_tasks(tmp_path)
+        read_suite(tmp_path)
     (tmp_path / "deduction.jsonl").write_text('{"id": "a", "difficulty": "short"}\n')
     with pytest.raises(UserError, match=r"deduction\.jsonl, line 1 is no task of an exam \(KeyError\('program'\)\)"):
-        read_tasks(tmp_path)
+        read_suite(tmp_path)
 
 
 def test_what_is_written_is_read_back(tmp_path):
     task = Task(id="1", kind="induction", program="def f(a):\n    return a", inputs=("1", "'é'"), outputs=("1", "'é'"),
                 fingerprint="", message="same")  # fmt: skip
-    write_tasks(tmp_path, [BenchmarkTask("short", task)])
-    (each,) = read_tasks(tmp_path)
+    write_suite(tmp_path, [BenchmarkTask("short", task)])
+    (each,) = read_suite(tmp_path)
     assert each.difficulty == "short" and each.task.fingerprint == program_fingerprint(task)
     assert (each.task.inputs, each.task.outputs, each.task.message) == (task.inputs, task.outputs, "same")

@@ -73,9 +73,9 @@ def _report() -> list[tuple[str, bool, str]]:
     return backends.report(CONFIG)
 
 
-async def call(pool: SandboxPool, program: str, inputs: str = "", *, screen: bool = True) -> CallResult:
+async def call(pool: SandboxPool, program: str, inputs: str = "", *, static_check: bool = True) -> CallResult:
     """The outcome of one call."""
-    result = await pool.execute(ExecutionRequest(program=program, inputs=(inputs,), screen=screen))
+    result = await pool.execute(ExecutionRequest(program=program, inputs=(inputs,), static_check=static_check))
     (output,) = result.outputs
     return output
 

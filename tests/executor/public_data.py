@@ -33,7 +33,7 @@ DEVIATIONS = {"sample_621": "\"<class 'LookupError'>\""}
 where no file can be opened, has only the codecs that its interpreter loaded before: the Unicode and Latin ones."""
 
 IMPURE_SOLUTIONS = {"Mbpp/596": "line 2: imports sys"}
-"""MBPP+ solutions that the screen refuses: this one returns ``sys.getsizeof`` of its argument."""
+"""MBPP+ solutions that the static check refuses: this one returns ``sys.getsizeof`` of its argument."""
 
 SLOW_SOLUTIONS = frozenset(
     f"Mbpp/{n}" for n in (84, 123, 255, 271, 300, 389, 392, 583, 589, 592, 599, 603, 630)

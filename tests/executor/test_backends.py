@@ -126,7 +126,9 @@ async def test_where_namespaces_are_refused_the_zygotes_own_walls_stand(monkeypa
     async with SandboxPool(replace(CONFIG, backend="namespace", workers=1), repeats=1) as pool:
         assert "a plain process" in pool.isolation
         assert (await call(pool, "def f(x): return x * 2", "'a'")).value == "'aa'"
-        assert (await call(pool, "def f(): return open('/etc/passwd').read()", screen=False)).error == "PermissionError"
+        assert (
+            await call(pool, "def f(): return open('/etc/passwd').read()", static_check=False)
+        ).error == "PermissionError"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Hostile programs behind every backend. For most the screen is off: the walls alone must hold."""
+"""Hostile programs behind every backend. For most the static check is off: the walls alone must hold."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_nothing_is_left_behind(siege):
 async def test_attacks_are_many_and_distinct():
     assert len(FAMILIES) >= 15
     assert len({attack.id for attack in ATTACKS}) == len(ATTACKS) >= 500
-    assert len({(attack.program, attack.inputs, attack.screen) for attack in ATTACKS}) == len(ATTACKS)
+    assert len({(attack.program, attack.inputs, attack.static_check) for attack in ATTACKS}) == len(ATTACKS)
 
 
 async def test_every_system_call_that_is_not_on_the_list_is_refused():

@@ -38,7 +38,7 @@ async def test_identical_requests_run_once():
         request = ExecutionRequest(program="def f(x): return [x]", inputs=("1",))
         results = await pool.execute_many([request] * 5)
         again = await pool.execute(request)
-        other = await pool.execute(ExecutionRequest(program="def f(x): return [x]", inputs=("1",), screen=False))
+        other = await pool.execute(ExecutionRequest(program="def f(x): return [x]", inputs=("1",), static_check=False))
         assert sorted(r.cached for r in results) == [False, True, True, True, True]
         assert again.cached and again.outputs == results[0].outputs
         assert not other.cached
@@ -94,7 +94,7 @@ async def test_a_program_that_lost_a_sandbox_runs_alone_under_load():
         os.kill(zygotes(pool)[0], signal.SIGKILL)
         most_beside_a_suspect = 0
         while not running.done():
-            if slot.alone:
+            if slot.exclusive:
                 most_beside_a_suspect = max(most_beside_a_suspect, len(slot.running))
             await asyncio.sleep(0.001)
         looped, *results = running.result()
@@ -258,19 +258,19 @@ def claim(letter: bytes, text: bytes, wall_s: float = 0.0, cpu_s: float = 0.0) -
         (Part.CALL, claim(b"o", b"1", wall_s=-1.0)),
         (Part.CALL, claim(b"o", b"1", wall_s=float("nan"))),
         (Part.CALL, claim(b"o", b"1", cpu_s=float("inf"))),
-        (Part.SCREEN, b""),
-        (Part.SCREEN, b"\x00\x00\x00\x01\xff"),
-        (Part.SCREEN, b"\x00\x00\x00"),
-        (Part.SCREEN, struct.pack("!I", 999) + b"r" * 999),
+        (Part.REASONS, b""),
+        (Part.REASONS, b"\x00\x00\x00\x01\xff"),
+        (Part.REASONS, b"\x00\x00\x00"),
+        (Part.REASONS, struct.pack("!I", 999) + b"r" * 999),
         (b"?", b""),
         (Part.CRASHED, b"long"),
     ],
 )
 async def test_a_report_that_is_not_exactly_well_formed_fails_its_own_call(letter, content):
     part = protocol.PART.pack(1, letter, 1.0) + content
-    (output,), screen = protocol.read_parts([part], 1, FORTY_BYTES)
+    (output,), static_check = protocol.read_parts([part], 1, FORTY_BYTES)
     assert output.status is CallStatus.CRASHED and output.error.startswith("forged report: ")
-    assert screen == ()
+    assert static_check == ()
 
 
 async def test_a_part_that_no_zygote_sends_ends_the_zygote():

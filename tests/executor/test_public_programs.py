@@ -58,9 +58,9 @@ async def test_mbpp_solutions_pass_their_own_assertions(walled: SandboxPool):
 
 
 def solution_requests(row: dict[str, Any], inputs: Sequence[str]) -> list[ExecutionRequest]:
-    program, screen = public_data.mbpp_program(row), row["task_id"] not in public_data.IMPURE_SOLUTIONS
+    program, static_check = public_data.mbpp_program(row), row["task_id"] not in public_data.IMPURE_SOLUTIONS
     return [
-        ExecutionRequest(program=program, inputs=tuple(inputs[start : start + BATCH]), screen=screen)
+        ExecutionRequest(program=program, inputs=tuple(inputs[start : start + BATCH]), static_check=static_check)
         for start in range(0, len(inputs), BATCH)
     ]
 

@@ -76,17 +76,17 @@ async def test_rejected_before_anything_runs(pool, program, inputs, error):
 async def test_crashed_processes_are_told_from_exceptions(pool):
     crash = "import sys\ndef f():\n    sys.setrecursionlimit(10**9)\n    return sorted([0], key=lambda _: f())"
     for program in (crash, "import posix\ndef f(): posix._exit(0)", "import posix\ndef f(): posix.abort()"):
-        output = await call(pool, program, screen=False)
+        output = await call(pool, program, static_check=False)
         assert output.status is CallStatus.CRASHED
         assert output.error.startswith("the process ")
 
 
 async def test_the_screen_says_why_and_can_be_switched_off(pool):
     program = "import os\ndef f(): return os.sep"
-    screened = await pool.execute(ExecutionRequest(program=program, inputs=("", "")))
-    assert screened.screen == ("line 1: imports os",)
-    assert [output.status for output in screened.outputs] == [CallStatus.REJECTED] * 2
-    assert (await call(pool, program, screen=False)).value == "'/'"
+    static_check = await pool.execute(ExecutionRequest(program=program, inputs=("", "")))
+    assert static_check.static_check == ("line 1: imports os",)
+    assert [output.status for output in static_check.outputs] == [CallStatus.REJECTED] * 2
+    assert (await call(pool, program, static_check=False)).value == "'/'"
 
 
 async def test_each_input_gets_its_own_verdict_after_a_failure(pool, hasty):
@@ -94,7 +94,7 @@ async def test_each_input_gets_its_own_verdict_after_a_failure(pool, hasty):
     result = await hasty.execute(ExecutionRequest(program=program, inputs=("0", "1", "2", "'x'", "y")))
     assert [o.status.value for o in result.outputs] == ["ok", "timeout", "memory", "ok", "rejected"]
     crashing = "import posix\ndef f(x):\n    if x: posix._exit(3)\n    return x"
-    result = await pool.execute(ExecutionRequest(program=crashing, inputs=("1", "0", "1", "0"), screen=False))
+    result = await pool.execute(ExecutionRequest(program=crashing, inputs=("1", "0", "1", "0"), static_check=False))
     assert [o.status.value for o in result.outputs] == ["crashed", "ok", "crashed", "ok"]
     assert result.outputs[0].error == "the process exited with code 3"
 

@@ -1,7 +1,7 @@
 """Attempts to be graded right without being right: responses as text, through the real kinds and real sandboxes.
 
-Induction runs a solver's program, so each of its attacks is tried twice: as it is graded, and with the screen off, when
-the walls and the grading must hold alone.
+Induction runs a solver's program, so each attack is tried twice: as it is graded, and with the static check off, when
+isolation and grading must hold alone.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ async def task_of(pool: SandboxPool, kind: str, program: str, given: str) -> Tas
     return task
 
 
-async def grade(pool: SandboxPool, task: Task, response: str, *, screen: bool | None = None) -> Verdict:
+async def grade(pool: SandboxPool, task: Task, response: str, *, static_check: bool | None = None) -> Verdict:
     """The verdict on a response's text, the way the solver's answers are graded."""
     sections = STYLE.parse(response)
     if sections is None:
         return Verdict.MALFORMED
 
     async def run(request: ExecutionRequest) -> ExecutionResult:
-        return await pool.execute(request if screen is None else replace(request, screen=screen))
+        return await pool.execute(request if static_check is None else replace(request, static_check=static_check))
 
     return await KINDS[task.kind].grade(task, sections, run)
 
@@ -220,8 +220,8 @@ async def test_what_is_not_plain_data_is_neither_a_task_nor_an_answer(pool, name
         outcome = await propose(pool, kind, Section("program", LIARS[name]), Section("input", "41"))
         assert outcome in (RejectReason.FAILED, RejectReason.TOO_LARGE), outcome
     task = await hidden(pool)
-    for screen in (None, False):
-        assert await grade(pool, task, answer("python", LIARS[name]), screen=screen) is Verdict.WRONG
+    for static_check in (None, False):
+        assert await grade(pool, task, answer("python", LIARS[name]), static_check=static_check) is Verdict.WRONG
 
 
 SECRET = "def f(x):\n    return (x * 7919 + 104729) % 1000003"
@@ -314,13 +314,13 @@ def f(x):
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("screen", [None, False], ids=["as graded", "walls alone"])
+@pytest.mark.parametrize("static_check", [None, False], ids=["as graded", "walls alone"])
 @pytest.mark.parametrize("name", CHEATS)
-async def test_no_program_but_the_right_one_is_right(pool, name, screen):
+async def test_no_program_but_the_right_one_is_right(pool, name, static_check):
     task = await hidden(pool)
     shown = dict(zip(map(int, task.inputs[:3]), map(int, task.outputs[:3]), strict=True))
     program = CHEATS[name].replace("{shown}", str(shown)).replace("{{}}", "{}")
-    assert await grade(pool, task, answer("python", program), screen=screen) in NOT_RIGHT
+    assert await grade(pool, task, answer("python", program), static_check=static_check) in NOT_RIGHT
     assert await grade(pool, task, answer("python", SECRET)) is Verdict.RIGHT
 
 
@@ -330,13 +330,13 @@ async def test_the_search_of_memory_finds_what_is_there(pool):
         "def f(x):\n    wanted = repr(x.upper())\n"
         "    return any(type(thing) is str and thing == wanted and thing is not wanted for thing in everything())"
     )
-    request = ExecutionRequest(program=program, inputs=("'needle'", "'NEEDLE'", "'hay'"), screen=False)
+    request = ExecutionRequest(program=program, inputs=("'needle'", "'NEEDLE'", "'hay'"), static_check=False)
     assert [output.value for output in (await pool.execute(request)).outputs] == ["True", "True", "False"]
 
 
 async def test_a_patched_judge_claims_a_value_for_its_own_call_and_nothing_else(pool):
     claim = FROM_FRAMES + "def f(x):\n    the_judge()._Writer.write = lambda *a: '41'\n    return x"
-    request = ExecutionRequest(program=claim, inputs=("1",), screen=False)
+    request = ExecutionRequest(program=claim, inputs=("1",), static_check=False)
     honest = ExecutionRequest(program="def f(x): return x", inputs=("1", "2"))
     claimed, unmoved = await pool.execute_many([request, honest])
     assert claimed.outputs[0].value == "41"
@@ -354,7 +354,7 @@ async def test_a_patched_judge_claims_a_value_for_its_own_call_and_nothing_else(
     ],
 )
 async def test_a_program_cannot_tell_a_repeat_by_what_it_left_behind(pool, body):
-    request = ExecutionRequest(program=f"def f(x):\n    {body}", inputs=("1",), repeats=2, screen=False)
+    request = ExecutionRequest(program=f"def f(x):\n    {body}", inputs=("1",), repeats=2, static_check=False)
     result = await pool.execute(request)
     assert result.ok and result.deterministic
     assert not os.path.exists("/tmp/azr_seen")
@@ -362,7 +362,7 @@ async def test_a_program_cannot_tell_a_repeat_by_what_it_left_behind(pool, body)
 
 @pytest.mark.parametrize("body", ["return id(object())", "return hash('a')"])
 async def test_a_program_that_tells_a_repeat_by_the_interpreter_is_not_deterministic(pool, body):
-    request = ExecutionRequest(program=f"def f(x):\n    {body}", inputs=("1",), repeats=2, screen=False)
+    request = ExecutionRequest(program=f"def f(x):\n    {body}", inputs=("1",), repeats=2, static_check=False)
     assert (await pool.execute(request)).deterministic is False
 
 
@@ -429,7 +429,7 @@ async def test_a_lost_executor_is_ungraded_whatever_the_answer():
         grading = [asyncio.create_task(grade(pool, task, answer("input", text))) for text in ("1", "2")]
         while not all(each.done() for each in grading):
             await asyncio.sleep(0.1)
-            connections = [slot.connection for slot in pool._dispatcher.slots]
+            connections = [slot.connection for slot in pool._scheduler.slots]
             # Parents first: a zygote that outlives its program reports a crash.
             for process in sorted(sandboxes({each._sandbox.pid for each in connections if each is not None})):
                 with contextlib.suppress(ProcessLookupError):

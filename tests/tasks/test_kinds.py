@@ -122,7 +122,9 @@ async def test_block_order_does_not_matter():
             RejectReason.NON_DETERMINISTIC,
         ),
         (
-            ExecutionResult(outputs=(CallResult(status=CallStatus.REJECTED),), screen=("line 1: imports random",)),
+            ExecutionResult(
+                outputs=(CallResult(status=CallStatus.REJECTED),), static_check=("line 1: imports random",)
+            ),
             RejectReason.NOT_ALLOWED,
         ),
     ],

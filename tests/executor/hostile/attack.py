@@ -55,7 +55,7 @@ class Attack:
     inputs: tuple[str, ...] = ("",)
     value: Callable[[Any], bool] | None = None
     """What every value it returns must satisfy."""
-    screen: bool = False
+    static_check: bool = False
     repeats: int = 1
     never_ok: bool = False
     """Must be refused, fail, or be found non-deterministic."""

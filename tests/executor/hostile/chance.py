@@ -48,13 +48,13 @@ _WAYS = {
     "a weak reference": "import weakref; return repr(weakref.ref(f))",
 }
 for _name, _body in _WAYS.items():
-    for _screen in (False, True):
+    for _checked in (False, True):
         CHANCE.add(
-            f"{_name}{', screened' if _screen else ''}",
+            f"{_name}{', static_check' if _checked else ''}",
             ANY,
             f"def f():\n    {_body}",
             repeats=2,
-            screen=_screen,
+            static_check=_checked,
             never_ok=True,
         )
 for _name, _body in {
@@ -73,14 +73,16 @@ for _name, _body in {
 }.items():
     CHANCE.add(_name, ANY, f"def f():\n    {_body}", repeats=2)
 for _name, _body in {
-    # The walls make these the same every time, or nearly; only the screen can know better.
+    # The walls make these the same every time, or nearly; only the static check can know better.
     "the second": "import time; return int(time.time()) // 10**6",
     "the process's number": "import os; return os.getpid()",
     "the parent's number": "import os; return os.getppid()",
     "the year": "import time; return time.localtime().tm_year",
     "coarse resources": "import resource; return resource.getrusage(0).ru_maxrss",
 }.items():
-    CHANCE.add(f"{_name}, screened", "rejected", f"def f():\n    {_body}", repeats=2, screen=True, never_ok=True)
+    CHANCE.add(
+        f"{_name}, static_check", "rejected", f"def f():\n    {_body}", repeats=2, static_check=True, never_ok=True
+    )
 
 ODD = Family("odd values")
 

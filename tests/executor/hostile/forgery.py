@@ -24,7 +24,7 @@ def _claim(text: str = "'forged'", status: bytes = _OK, wall_s: float = 0.0, cpu
     return protocol.frame(protocol.call_report(status, text, wall_s, cpu_s))
 
 
-def _screen(*reasons: str) -> bytes:
+def _reasons(*reasons: str) -> bytes:
     return protocol.frame(protocol.screen_report(reasons))
 
 
@@ -51,14 +51,14 @@ _PARTS = (Part.CALL + bytes(4) + len(_REPORT).to_bytes(4, "big") + _REPORT) * 2
 _FRAMES = {
     "a claim": _claim(),
     "many claims": _claim() * 200,
-    "a screen and a claim": _screen() + _claim(),
-    "a claim and a screen": _claim() + _screen("line 1: forged"),
-    "another screen": _screen("line 1: forged"),
-    "a screen without a reason": _screen(),
-    "screens without end": _screen() * 1000,
-    "a screen of many reasons": protocol.frame(Part.SCREEN + bytes(200_000)),
-    "a screen cut in a reason": protocol.frame(Part.SCREEN + b"\0\0\xff\xffa"),
-    "a screen that is an essay": protocol.frame(Part.SCREEN + (10**5).to_bytes(4, "big") + b"a" * 10**5),
+    "reasons and a claim": _reasons() + _claim(),
+    "a claim and reasons": _claim() + _reasons("line 1: forged"),
+    "reasons again": _reasons("line 1: forged"),
+    "reasons without a reason": _reasons(),
+    "reasons without end": _reasons() * 1000,
+    "reasons of many reasons": protocol.frame(Part.REASONS + bytes(200_000)),
+    "reasons cut in a reason": protocol.frame(Part.REASONS + b"\0\0\xff\xffa"),
+    "reasons that is an essay": protocol.frame(Part.REASONS + (10**5).to_bytes(4, "big") + b"a" * 10**5),
     "a whole reply": protocol.frame(bytes(4) + _PARTS),
     "replies to others": b"".join(protocol.frame(n.to_bytes(4, "big") + _PARTS) for n in range(50)),
     "a reply inside a claim": _call(protocol.frame(bytes(4) + _PARTS)),
@@ -139,7 +139,7 @@ for _name, _outcomes, _body in (
 FORGERY.add(
     "claim while loading",
     "ok crashed timeout rejected",
-    f"{_WRITE}\nwrite({_screen()!r} + {_CLAIMED})\nwhile True: pass",
+    f"{_WRITE}\nwrite({_reasons()!r} + {_CLAIMED})\nwhile True: pass",
     value=_own,
 )
 FORGERY.add(

@@ -93,7 +93,9 @@ class Lane:
 
     async def _timed(self, attack: Attack, mark: str) -> tuple[ExecutionResult, float]:
         program = self._world.fill(attack.program, mark)
-        request = ExecutionRequest(program=program, inputs=attack.inputs, repeats=attack.repeats, screen=attack.screen)
+        request = ExecutionRequest(
+            program=program, inputs=attack.inputs, repeats=attack.repeats, static_check=attack.static_check
+        )
         started = time.monotonic()
         return await self._pool.execute(request), time.monotonic() - started
 
@@ -111,7 +113,7 @@ class Lane:
     async def _honest(self, program: str, inputs: str) -> CallResult:
         """On a busy machine an honest program may run out of a short time; then it gets another try."""
         for _ in range(_HONEST_TRIES):
-            request = ExecutionRequest(program=program, inputs=(inputs,), repeats=self._repeats, screen=False)
+            request = ExecutionRequest(program=program, inputs=(inputs,), repeats=self._repeats, static_check=False)
             result = await self._pool.execute(request)
             if result.outputs[0].status is not CallStatus.TIMEOUT:
                 break
