@@ -120,7 +120,7 @@ class PolicyWorker(PolicyScorer):
     def _write_hf(
         self, folder: Path, named: Sequence[tuple[str, nn.Parameter]], weights: Iterator[tuple[str, Tensor]]
     ) -> list[HashedFile]:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         hf = self.engine.module.hf
         hf.config.save_pretrained(folder)
         hf.generation_config.save_pretrained(folder)
