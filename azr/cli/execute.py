@@ -29,7 +29,7 @@ _IN_FLIGHT = 32
 _DEFAULTS = ExecutorConfig()
 _FAILURE = 1
 _PIPE_CLOSED = 141
-"""What a shell reports for a program that ended because nobody reads its output."""
+"""What a shell reports for a program that ended because its output is not read."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -115,7 +115,7 @@ async def _execute(config: ExecutorConfig, repeats: int, static_check: bool, lin
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
     finally:
-        # Everything has its answer by now, or nobody waits for one any more.
+        # Everything has its answer by now, or nothing waits for one any more.
         await pool.abort()
 
 

@@ -191,7 +191,7 @@ class SandboxPool:
 
 
 def _most_runs(repeats: int) -> int:
-    """Runs of a program whose result may hang on the order of a set: two interpreters agree on it too easily."""
+    """Runs of a program whose result may depend on the order of a set: two interpreters agree on it too easily."""
     return 2 * repeats if repeats > 1 else 1
 
 

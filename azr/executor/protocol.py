@@ -127,7 +127,7 @@ def frame_end(data: bytes, limit: int, start: int = 0) -> int:
 
 
 def write(descriptor: int, body: bytes) -> None:
-    """Write one frame to a blocking descriptor. Raises BrokenPipeError when nobody reads."""
+    """Write one frame to a blocking descriptor. Raises BrokenPipeError when the other end is closed."""
     _write_all(descriptor, memoryview(frame(body)))
 
 
@@ -296,7 +296,7 @@ _TOO_MUCH = CallResult(status=CallStatus.OUTPUT_TOO_LARGE, error="the returned v
 
 
 def _invalid(error: ProtocolError, wall_s: float) -> CallResult:
-    """What a program gets for a report that no honest child sends: its own call failed, nobody else's."""
+    """What a program gets for a report that no honest child sends: its own call failed, and no other."""
     return CallResult(status=CallStatus.CRASHED, error=sentence(f"forged report: {error}"), wall_s=wall_s)
 
 

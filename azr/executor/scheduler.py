@@ -77,7 +77,7 @@ class Scheduler:
     """Feeds the slots; ``start`` it, ``submit`` jobs, ``close`` it."""
 
     def __init__(self, launcher: Launcher, count: int, limits: Limits, deterministic: bool = False) -> None:
-        """``deterministic``: a program always goes to the same slots in the same order, so that what hangs on a hash
+        """``deterministic``: a program always goes to the same slots in the same order, so that what depends on a hash
         seed is the same every time. Others go to the emptiest, which is faster."""
         self._deterministic = deterministic
         self._launcher = launcher

@@ -248,7 +248,7 @@ def _shift_addresses() -> list[bytes]:
 
 
 def _unload_modules() -> None:
-    """Take out of the programs' reach what only the zygote needs; no file can be imported anew later."""
+    """Take out of the programs' reach what only the zygote needs; no file can be imported again later."""
     for name in list(sys.modules):
         if name.split(".")[0] in _UNLOADED:
             del sys.modules[name]

@@ -96,7 +96,7 @@ class ContainerLauncher:
         for container_id in tuple(self._container_ids):
             self.remove(container_id)
         await asyncio.to_thread(self._threads.shutdown)
-        # What is left was being launched while whoever had asked for it gave up.
+        # What is left was being launched while its caller gave up.
         for container_id in tuple(self._container_ids):
             await asyncio.to_thread(self._remove, container_id)
         self._client.close()

@@ -1,4 +1,4 @@
-"""What a wall gives the pool: a launched zygote, reached through one socket."""
+"""What an isolation backend gives the pool: a launched zygote, reached through one socket."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Sandbox(Protocol):
 
 
 class Launcher(Protocol):
-    """Puts one kind of wall around zygotes."""
+    """Launches zygotes in one kind of isolation."""
 
     async def launch(self, hash_seed: int) -> Sandbox:
-        """A fresh zygote. Raises LaunchError, or ValueError for what only the user can mend."""
+        """A fresh zygote. Raises LaunchError, or ValueError for what only the user can put right."""
 
     async def close(self) -> None:
         """Give back what is shared by all sandboxes of this launcher."""
