@@ -56,7 +56,7 @@ def recipe(name: str) -> Config:
     word = name.removeprefix("playground.")
     known = [module.name for module in pkgutil.iter_modules(importlib.import_module("playground").__path__)]
     if word not in known:
-        raise UserError(f"There is no recipe {name!r}; did you mean {nearest(word, known)}?")
+        raise UserError(f"There is no recipe {name!r}; did you mean {nearest(word, set(known) - {'base'})}?")
     config = vars(importlib.import_module(f"playground.{word}")).get("config")
     if not isinstance(config, Config):
         raise UserError(f"playground/{word}.py holds no config of a run; azr plan takes one that does.")
