@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from azr import values
@@ -108,10 +108,6 @@ class SandboxPool:
             await self.start()
         async with self._waiting:
             return await self._execute(request)
-
-    async def execute_many(self, requests: Iterable[ExecutionRequest]) -> list[ExecutionResult]:
-        """Results in the order of the requests, which run side by side."""
-        return list(await asyncio.gather(*map(self.execute, requests)))
 
     def stats(self) -> ExecutorStats:
         return ExecutorStats(

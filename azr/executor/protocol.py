@@ -31,10 +31,8 @@ REPEATS = 2
 """Runs in separate interpreters when a proposal is validated."""
 MAX_INPUT_BYTES = 2**20
 """Most bytes of argument text in one request."""
-REQUEST_BYTES = 2**24
-"""Longest request frame."""
 MAX_REASONS = 50
-SCREEN_BYTES = 2**18
+REASONS_BYTES = 2**18
 """Longest report of reasons of the static check."""
 _MAX_SENTENCE = 500
 _REQUEST_OUTPUTS = 4
@@ -87,7 +85,7 @@ class Limits:
     @property
     def report_bytes(self) -> int:
         """Longest report of a child."""
-        return max(self.output_bytes + 4096, SCREEN_BYTES)
+        return max(self.output_bytes + 4096, REASONS_BYTES)
 
     @property
     def part_bytes(self) -> int:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from azr.executor import backends
 from azr.executor.backends.process import ProcessSandbox
 from azr.executor.backends.sandbox import Sandbox
 from azr.executor.pool import SandboxPool
-from azr.records import CallResult, ExecutionRequest
+from azr.records import CallResult, ExecutionRequest, ExecutionResult
 
 # Only calls that are meant to run out of time get little of it, so that a busy machine changes no verdict.
 CONFIG = ExecutorConfig(workers=3, wall_s=30.0, memory_mb=128)
@@ -78,6 +80,11 @@ async def call(pool: SandboxPool, program: str, inputs: str = "", *, static_chec
     result = await pool.execute(ExecutionRequest(program=program, inputs=(inputs,), static_check=static_check))
     (output,) = result.outputs
     return output
+
+
+async def execute_many(pool: SandboxPool, requests: Iterable[ExecutionRequest]) -> list[ExecutionResult]:
+    """Results in the order of the requests, which run side by side."""
+    return list(await asyncio.gather(*map(pool.execute, requests)))
 
 
 def descendants(process: int) -> set[int]:

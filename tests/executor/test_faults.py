@@ -23,7 +23,7 @@ from azr.executor.backends import docker as docker_backend
 from azr.executor.backends import docker_image
 from azr.executor.pool import SandboxPool
 from azr.records import CallStatus, ExecutionRequest, ExecutionResult
-from tests.executor.conftest import require, sandboxes
+from tests.executor.conftest import execute_many, require, sandboxes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 # The limit is far off, so that a busy machine makes no timeouts.
@@ -38,9 +38,9 @@ async def run_amid(pool: SandboxPool, damage: Callable[[], Awaitable[None]]) -> 
 
     async def afterwards() -> list[ExecutionResult]:
         await damage()
-        return await pool.execute_many(requests[REQUESTS // 2 :])
+        return await execute_many(pool, requests[REQUESTS // 2 :])
 
-    running = asyncio.gather(pool.execute_many(requests[: REQUESTS // 2]), afterwards())
+    running = asyncio.gather(execute_many(pool, requests[: REQUESTS // 2]), afterwards())
     first, second = await asyncio.wait_for(running, 300)
     results = first + second
     assert len(results) == REQUESTS

@@ -19,7 +19,7 @@ from azr.executor import protocol, scheduler
 from azr.executor.pool import SandboxPool
 from azr.executor.protocol import Limits, Part
 from azr.records import MAX_INPUTS, CallStatus, ExecutionRequest
-from tests.executor.conftest import alive, call, descendants, sandboxes, zygotes
+from tests.executor.conftest import alive, call, descendants, execute_many, sandboxes, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 SMALL = ExecutorConfig(workers=2, wall_s=2.0)
@@ -29,14 +29,14 @@ LOOP = ExecutionRequest(program="def f():\n    while True: pass", inputs=("",))
 
 async def test_results_keep_the_order_of_requests(pool):
     requests = [ExecutionRequest(program=f"def f(x): return x + {n}", inputs=("1", "2")) for n in range(40)]
-    results = await pool.execute_many(requests)
+    results = await execute_many(pool, requests)
     assert [[o.value for o in r.outputs] for r in results] == [[str(n + 1), str(n + 2)] for n in range(40)]
 
 
 async def test_identical_requests_run_once():
     async with SandboxPool(SMALL, repeats=1) as pool:
         request = ExecutionRequest(program="def f(x): return [x]", inputs=("1",))
-        results = await pool.execute_many([request] * 5)
+        results = await execute_many(pool, [request] * 5)
         again = await pool.execute(request)
         other = await pool.execute(ExecutionRequest(program="def f(x): return [x]", inputs=("1",), static_check=False))
         assert sorted(r.cached for r in results) == [False, True, True, True, True]
@@ -51,7 +51,7 @@ async def test_killed_sandboxes_cost_no_result(backend):
     before = sandboxes({os.getpid()})
     async with SandboxPool(replace(SMALL, backend=backend), repeats=1) as pool:
         honest = [ExecutionRequest(program=f"def f(x): return x * {n}", inputs=("3",)) for n in range(30)]
-        running = asyncio.gather(pool.execute(LOOP), pool.execute_many(honest))
+        running = asyncio.gather(pool.execute(LOOP), execute_many(pool, honest))
         await asyncio.sleep(0.3)
         mine = sandboxes({os.getpid()})
         for zygote in zygotes(pool):
@@ -108,7 +108,7 @@ async def test_zygotes_are_replaced_after_long_service(monkeypatch):
     async with SandboxPool(SMALL, repeats=1) as pool:
         before = set(zygotes(pool))
         requests = [ExecutionRequest(program=f"def f(x): return x - {n}", inputs=("0",)) for n in range(120)]
-        results = await pool.execute_many(requests)
+        results = await execute_many(pool, requests)
         assert [r.outputs[0].value for r in results] == [str(-n) for n in range(120)]
         assert pool.stats().restarts >= 4
         assert not alive(before)
@@ -117,11 +117,12 @@ async def test_zygotes_are_replaced_after_long_service(monkeypatch):
 async def test_calls_are_shared_between_requests_by_input():
     async with SandboxPool(SMALL, repeats=1) as pool:
         program = "def f(x): return x + 1"
-        first, second = await pool.execute_many(
+        first, second = await execute_many(
+            pool,
             [
                 ExecutionRequest(program=program, inputs=("1", "2", "3")),
                 ExecutionRequest(program=program, inputs=("3", "4", "1")),
-            ]
+            ],
         )
         assert [o.value for o in first.outputs] == ["2", "3", "4"]
         assert [o.value for o in second.outputs] == ["4", "5", "2"]
@@ -147,7 +148,7 @@ async def test_a_deterministic_pool_gives_each_program_the_same_hash_seeds_whate
     programs = [f"def f(x): return list({{'a{n}', 'b{n}', 'c{n}'}})" for n in range(30)]
     requests = [ExecutionRequest(program=program, inputs=("0",)) for program in programs]
     async with SandboxPool(replace(SMALL, workers=4), repeats=1, deterministic=True) as pool:
-        together = await pool.execute_many(requests)
+        together = await execute_many(pool, requests)
     async with SandboxPool(replace(SMALL, workers=4), repeats=1, deterministic=True) as pool:
         alone = [await pool.execute(request) for request in reversed(requests)]
     assert [r.outputs[0].value for r in together] == [r.outputs[0].value for r in reversed(alone)]

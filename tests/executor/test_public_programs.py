@@ -11,6 +11,7 @@ from azr import values
 from azr.executor.pool import SandboxPool
 from azr.records import CallResult, CallStatus, ExecutionRequest
 from tests.executor import public_data
+from tests.executor.conftest import execute_many
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -24,7 +25,7 @@ async def test_all_of_cruxeval_gives_the_recorded_outputs(walled: SandboxPool):
     for row in rows:
         program, arguments = public_data.cruxeval_call(row)
         requests.append(ExecutionRequest(program=program, inputs=(arguments,), repeats=2))
-    results = await walled.execute_many(requests)
+    results = await execute_many(walled, requests)
     assert {row["id"]: result for row, result in zip(rows, results, strict=True) if not result.deterministic} == {}
     returned = {row["id"]: result.outputs[0].value for row, result in zip(rows, results, strict=True)}
     others = {
@@ -38,7 +39,9 @@ async def test_all_of_cruxeval_gives_the_recorded_outputs(walled: SandboxPool):
 async def test_an_input_that_is_an_expression_is_refused_where_arguments_are_stated(walled: SandboxPool):
     rows = [row for row in public_data.rows("cruxeval.jsonl") if row["id"] in public_data.EXPRESSION_INPUTS]
     assert len(rows) == len(public_data.EXPRESSION_INPUTS)
-    results = await walled.execute_many(ExecutionRequest(program=row["code"], inputs=(row["input"],)) for row in rows)
+    results = await execute_many(
+        walled, [ExecutionRequest(program=row["code"], inputs=(row["input"],)) for row in rows]
+    )
     assert {result.outputs[0].status for result in results} == {CallStatus.REJECTED}
     assert all(result.outputs[0].error.startswith("argument text: ") for result in results)
 
@@ -46,8 +49,9 @@ async def test_an_input_that_is_an_expression_is_refused_where_arguments_are_sta
 async def test_mbpp_solutions_pass_their_own_assertions(walled: SandboxPool):
     rows = [row for row in public_data.rows("MbppPlus.jsonl") if row["task_id"] not in public_data.IMPURE_SOLUTIONS]
     assert len(rows) == 377
-    results = await walled.execute_many(
-        ExecutionRequest(program=public_data.mbpp_self_test(row), inputs=("",), repeats=2) for row in rows
+    results = await execute_many(
+        walled,
+        [ExecutionRequest(program=public_data.mbpp_self_test(row), inputs=("",), repeats=2) for row in rows],
     )
     wrong = {
         row["task_id"]: result
@@ -82,7 +86,7 @@ async def run_solutions(pool: SandboxPool, inputs_of: Callable[[dict[str, Any]],
         for row in public_data.rows("MbppPlus.jsonl")
         for request in solution_requests(row, inputs_of(row))
     ]
-    results = await pool.execute_many(request for _, request in asked)
+    results = await execute_many(pool, [request for _, request in asked])
     outcomes = [(row, output) for (row, _), result in zip(asked, results, strict=True) for output in result.outputs]
     assert [(row["task_id"], output) for row, output in outcomes if not explained(row, output)] == []
     return len(outcomes)

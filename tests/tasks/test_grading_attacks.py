@@ -21,7 +21,7 @@ from azr.records import ExecutionRequest, ExecutionResult, Task
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
 from azr.tasks.prompts import ChatFormat, Section
 from azr.tasks.registry import KINDS
-from tests.executor.conftest import sandboxes, usable_backends
+from tests.executor.conftest import execute_many, sandboxes, usable_backends
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -338,7 +338,7 @@ async def test_a_patched_judge_claims_a_value_for_its_own_call_and_nothing_else(
     claim = FROM_FRAMES + "def f(x):\n    the_judge()._Writer.write = lambda *a: '41'\n    return x"
     request = ExecutionRequest(program=claim, inputs=("1",), static_check=False)
     honest = ExecutionRequest(program="def f(x): return x", inputs=("1", "2"))
-    claimed, unmoved = await pool.execute_many([request, honest])
+    claimed, unmoved = await execute_many(pool, [request, honest])
     assert claimed.outputs[0].value == "41"
     assert [output.value for output in unmoved.outputs] == ["1", "2"]
 
