@@ -72,7 +72,7 @@ class Lane:
             return [await self._attack(attack) for attack in attacks]
 
     async def _first_heir(self) -> str:
-        """What all later heirs must find. All lanes start at once, so this one may need many tries on a busy machine."""
+        """What all later heirs must find; it may take many tries, for all lanes start at once."""
         deadline = time.monotonic() + _START_S
         while True:
             output = await self._honest(HEIR, f"{next(self._count)}, '{self._world.sentinel}'")
