@@ -14,6 +14,7 @@ from azr.cluster.weight_sync import WeightSync
 from azr.concurrency import Phase, task_group
 from azr.config import Config
 from azr.executor.remote import RemoteExecutor
+from azr.records import Stops
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.train.critic import CriticWorker
 from azr.train.model_worker import ModelWorker
@@ -35,7 +36,7 @@ class ActorSystem:
     reference: WorkerGroup | None
 
     @classmethod
-    async def start(cls, config: Config, phase: Phase) -> Self:
+    async def start(cls, config: Config, stops: Stops, phase: Phase) -> Self:
         """Reserves resources of the Ray that runs and starts every actor the config calls for; ends Ray after an error.
 
         Raises UserError for what a user can put right, TimeoutError with the name of what did not come up in time.
@@ -44,13 +45,13 @@ class ActorSystem:
             with phase("reserve resources"):
                 placement = await place(config)
             decided = replace(config, train=replace(config.train, dtype=placement.dtype))
-            return await cls._start_actors(decided, placement, phase)
+            return await cls._start_actors(decided, stops, placement, phase)
         except BaseException:
             ray.shutdown()
             raise
 
     @classmethod
-    async def _start_actors(cls, config: Config, placement: Placement, phase: Phase) -> Self:
+    async def _start_actors(cls, config: Config, stops: Stops, placement: Placement, phase: Phase) -> Self:
         async def role(name: str, worker: type[ModelWorker]) -> WorkerGroup:
             options = [placement.options(bundle) for bundle in placement.trainers]
             with phase(f"start {name}"):
@@ -62,7 +63,7 @@ class ActorSystem:
                 for bundles in placement.engines
             ]
             with phase("start engines"):
-                return await EngineGroup.start(config, places)
+                return await EngineGroup.start(config, stops, places)
 
         async def executor_pool() -> RemoteExecutor:
             with phase("start executor"):

@@ -51,6 +51,10 @@ class ModelConfig:
     """Hugging Face folder or hub name that policy, reference policy and critic start from."""
     prompt_format: Literal["chat", "compact"] = "chat"
     """`chat` for pretrained language models, `compact` for models trained on this project's own tags."""
+    template: str = "auto"
+    """How a chat prompt is written: `conversation` is the plain User/Assistant form for base models, `tokenizer` the
+    tokenizer's own chat template, anything else the name of a Jinja file. `auto` takes the tokenizer's own where the
+    model was trained on it, which its end token tells, and else `conversation`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +119,9 @@ class RewardConfig:
     """Solver and proposer: not in the asked form; proposer: refused by validation."""
     unlearnable: Annotated[float, Meta(ge=-10, le=1)] = 0.0
     """Proposer: solve rate 0 or 1. The paper says 0; the authors' code -0.5."""
+    format: Literal["strict", "answer"] = "strict"
+    """What a chat response must have: `strict` asks for closed thinking and right after it the answer, `answer` for an
+    answer wherever it stands. Anything else is malformed."""
     intrinsic: IntrinsicRewardConfig = field(default_factory=IntrinsicRewardConfig)
 
 

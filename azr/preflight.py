@@ -152,7 +152,7 @@ def _check_tokenizer_and_exam(config: Config, folder: Path) -> None:
     from azr.selfplay.prompt_codec import PromptCodec
 
     try:
-        PeriodicEval(config, PromptCodec.load(replace(config.model, path=str(folder))))
+        PeriodicEval(config, PromptCodec.load(replace(config, model=replace(config.model, path=str(folder)))))
     except UserError:
         raise
     except (OSError, ValueError) as error:

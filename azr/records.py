@@ -112,13 +112,23 @@ class FinishReason(StrEnum):
     LENGTH = "length"
 
 
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """What ends a response before it reaches its longest length."""
+
+    strings: tuple[str, ...] = ()
+    """Texts; the token that completes one is the response's last, and may hold more than its end."""
+    token_ids: tuple[int, ...] = ()
+    """End tokens; the one that was sampled is the response's last."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """One sampled response, exactly as the engine produced it: tokens in, tokens out."""
 
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
-    """Includes the end token when ``finish_reason`` is ``stop``."""
+    """Includes what ended it when ``finish_reason`` is ``stop``: an end token, or the end of a stop string."""
     logprobs: tuple[float, ...]
     """Log-probabilities of the rollout at the sampling temperature, natural log, one per response token."""
     finish_reason: FinishReason

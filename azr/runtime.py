@@ -47,7 +47,7 @@ class Driver:
     def __init__(self, config: Config, resume: ResumeState | None = None) -> None:
         """``resume``: where a run that exists goes on, from `azr.runs.resume.find_checkpoint`."""
         self._config = config
-        self._codec = PromptCodec.load(config.model)
+        self._codec = PromptCodec.load(config)
         self._evaluation = PeriodicEval(config, self._codec)
         self._resume = resume
         self._stop_signal = StopSignal()
@@ -96,7 +96,9 @@ class Driver:
             start_ray(self._config.cluster, self._config.num_gpus)
         # Ray's own handler of SIGTERM, which it has just installed, would abort the process.
         self._stop_signal.install_handlers()
-        system = await self._stop_signal.cancel_on_stop(ActorSystem.start(self._config, progress.busy))
+        system = await self._stop_signal.cancel_on_stop(
+            ActorSystem.start(self._config, self._codec.stops, progress.busy)
+        )
         try:
             if state.step:
                 await self._load_checkpoint(system, state.step)

@@ -12,15 +12,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from azr.config import Config, RolloutConfig
+from azr.records import Stops
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.selfplay.roles import Sampler
+from azr.tasks.prompts import PromptFacts
 from azr.tasks.registry import KINDS
 
 SOURCE = Path(__file__).parent.parent / "azr"
 
 
 def group_of(config: Config, engine: object) -> EngineGroup:
-    group = EngineGroup(config, [EnginePlacement()])
+    group = EngineGroup(config, Stops(), [EnginePlacement()])
     group.slots[0].actor = engine
     return group
 
@@ -54,9 +56,9 @@ async def test_evaluation_may_ask_at_a_temperature_of_its_own():
 
 
 def test_each_kind_is_described_by_what_its_own_solver_must_find():
-    assert "predict the output" in KINDS["deduction"].instructions.propose
-    assert "find an input" in KINDS["abduction"].instructions.propose
-    assert "which exception" in KINDS["error"].instructions.propose
+    assert "predict the output" in KINDS["deduction"].proposer_instructions(PromptFacts()).task
+    assert "find an input" in KINDS["abduction"].proposer_instructions(PromptFacts()).task
+    assert "which exception" in KINDS["error"].proposer_instructions(PromptFacts()).task
 
 
 def test_nothing_but_the_registry_knows_kinds_by_name():

@@ -95,7 +95,7 @@ def test_a_tokenizer_without_an_end_is_refused(sound, tmp_path):
     del settings["eos_token"]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.raises(UserError, match="has no end token; set eos_token"):
-        PromptCodec.load(replace(mini.model, path=str(tmp_path)))
+        PromptCodec.load(replace(mini, model=replace(mini.model, path=str(tmp_path))))
     with pytest.raises(UserError, match="has no end token; set eos_token"):
         preflight.check_surroundings(sound)
 

@@ -45,11 +45,12 @@ async def evaluate_model(
     config: Config, benchmark: Sequence[BenchmarkTask], samples: int, dtype: ComputeType
 ) -> list[TaskScore]:
     """Starts what is needed, evaluates the model, and ends what was started."""
-    codec = PromptCodec.load(config.model)
+    codec = PromptCodec.load(config)
     rollout = replace(config.rollout, max_prompt_tokens=longest_prompt(codec, benchmark))
     engine = RolloutEngine(
         config.model.path,
         rollout,
+        stops=codec.stops,
         generate_timeout_s=config.timeout.generate_s,
         dtype=dtype,
         seed=config.run.seed,

@@ -21,11 +21,13 @@ from azr.cluster.weight_buckets import RemoteBucketStaging, WeightBucket
 from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig
 from azr.hardware import ComputeType
-from azr.records import Completion
+from azr.records import Completion, Stops
 from azr.rollout.vllm_adapter import raise_if_dead, sample, start_vllm
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
+
+NO_STOPS = Stops()
 
 
 class RolloutEngine:
@@ -36,6 +38,7 @@ class RolloutEngine:
         model_path: str,
         rollout: RolloutConfig,
         *,
+        stops: Stops = NO_STOPS,
         generate_timeout_s: float,
         dtype: ComputeType = "bfloat16",
         seed: int = 1,
@@ -49,9 +52,11 @@ class RolloutEngine:
         `deterministic`: one prompt at a time, so that its samples depend on nothing but weights and seed.
         `max_model_len`: most tokens of a prompt and its response together; the sum of both limits in `rollout` when
         not given.
+        `stops`: what ends a response, beside the end tokens that the model's folder names.
         """
         self._model_path = str(model_path)
         self._rollout = rollout
+        self._stops = stops
         self._generate_timeout_s = generate_timeout_s
         self._dtype = dtype
         self._seed = seed
@@ -123,6 +128,7 @@ class RolloutEngine:
                     self._llm,
                     str(next(self._request_ids)),
                     prompt_ids,
+                    self._stops,
                     n=n,
                     max_tokens=max_tokens,
                     temperature=temperature,

@@ -19,7 +19,7 @@ from azr.cluster.supervisor import ActorLost, SupervisedActor, within
 from azr.cluster.weight_sync import WeightSync
 from azr.concurrency import task_group
 from azr.config import Config
-from azr.records import Completion
+from azr.records import Completion, Stops
 from azr.rollout.engine import RolloutEngine
 
 MAX_ATTEMPTS = 3
@@ -48,6 +48,7 @@ class EngineSlot(SupervisedActor):
         self,
         index: int,
         config: Config,
+        stops: Stops,
         placement: EnginePlacement,
         resync: Callable[[EngineSlot], Awaitable[None]],
     ) -> None:
@@ -58,7 +59,7 @@ class EngineSlot(SupervisedActor):
             max_restarts=MAX_RESTARTS,
             bring_up_to_date=lambda: resync(self),
         )
-        self._index, self._config, self._placement = index, config, placement
+        self._index, self._config, self._stops, self._placement = index, config, stops, placement
         self.num_inflight = 0
         """Samples asked of it and not answered."""
         self.lost_asleep: ActorLost | None = None
@@ -74,6 +75,7 @@ class EngineSlot(SupervisedActor):
             .remote(
                 config.model.path,
                 config.rollout,
+                stops=self._stops,
                 generate_timeout_s=config.timeout.generate_s,
                 dtype=config.train.dtype,
                 seed=config.run.seed + self._index,
@@ -86,20 +88,20 @@ class EngineSlot(SupervisedActor):
 class EngineGroup:
     """The rollout engines of a run. Make one with `start`, end it with `shutdown`."""
 
-    def __init__(self, config: Config, placements: Sequence[EnginePlacement]) -> None:
+    def __init__(self, config: Config, stops: Stops, placements: Sequence[EnginePlacement]) -> None:
         self._config = config
-        self.slots = [EngineSlot(index, config, placement, self._resync) for index, placement in enumerate(placements)]
+        self.slots = [EngineSlot(i, config, stops, placement, self._resync) for i, placement in enumerate(placements)]
         self.weights: WeightSync | None = None
         """Sends the policy's weights to engines that were replaced; none before there is a policy."""
         self._request_ids = itertools.count(1)
 
     @classmethod
-    async def start(cls, config: Config, placements: Sequence[EnginePlacement]) -> Self:
-        """One engine per placement.
+    async def start(cls, config: Config, stops: Stops, placements: Sequence[EnginePlacement]) -> Self:
+        """One engine per placement; responses end at ``stops``.
 
         Raises TimeoutError when one is not ready within `timeout.start_s`. Nothing is left running after an error.
         """
-        group = cls(config, placements)
+        group = cls(config, stops, placements)
         try:
             async with task_group() as starting:
                 for slot in group.slots:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from azr.config import RolloutConfig
 from azr.hardware import KERNEL_CACHES
-from azr.records import Completion, FinishReason
+from azr.records import Completion, FinishReason, Stops
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -108,6 +108,7 @@ async def sample(
     llm: AsyncLLM,
     request_id: str,
     prompt_ids: Sequence[int],
+    stops: Stops,
     *,
     n: int,
     max_tokens: int,
@@ -135,7 +136,12 @@ async def sample(
         # The sampled token's own logprob and no others, as plain lists.
         logprobs=0,
         flat_logprobs=True,
-        detokenize=False,
+        stop=list(stops.strings),
+        stop_token_ids=list(stops.token_ids),
+        # Text costs time, and is only needed to find stop strings, which may hold tags that are special tokens.
+        detokenize=bool(stops.strings),
+        skip_special_tokens=False,
+        include_stop_str_in_output=True,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
     generate = _generate_exclusive if exclusive else _generate_batched
@@ -144,7 +150,8 @@ async def sample(
         Completion(
             prompt_ids=tuple(prompt_ids),
             response_ids=tuple(sampled.token_ids),
-            logprobs=tuple(sampled.logprobs.logprobs),
+            # An engine that is ahead of its detokenizer has sampled more than what ends at a stop string.
+            logprobs=tuple(sampled.logprobs.logprobs[: len(sampled.token_ids)]),
             finish_reason=FinishReason(sampled.finish_reason),
             weight_version=weight_version,
         )

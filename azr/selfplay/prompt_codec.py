@@ -2,45 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
-from azr.config import ModelConfig
+from azr.config import Config
 from azr.errors import UserError
-from azr.records import Completion, FinishReason, Task
+from azr.executor.static_check import ALLOWED_MODULES, BANNED_BUILTINS
+from azr.records import Completion, FinishReason, Stops, Task
+from azr.selfplay.chat_template import adds_bos, choose_template, control_tokens, render, turn_end
 from azr.tasks.base import TaskKind
-from azr.tasks.prompts import ChatFormat, CompactFormat, PromptFormat, Section, plain_conversation
+from azr.tasks.prompts import ChatFormat, CompactFormat, PromptFacts, PromptFormat, Section
 
 
 class PromptCodec:
     """A tokenizer and a prompt format."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt_format: PromptFormat) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        prompt_format: PromptFormat,
+        *,
+        template: str | None = None,
+        end_ids: Collection[int] = (),
+    ) -> None:
+        """``template``: text of the chat template in use, if any; ``end_ids``: what ends a response beside its EOS."""
         self._tokenizer, self._format = tokenizer, prompt_format
+        self.template = template
+        self.stops = Stops(prompt_format.stop_strings, tuple(sorted({int(tokenizer.eos_token_id), *end_ids})))
+        """Where a response ends."""
+        self._bos = [int(tokenizer.bos_token_id)] if adds_bos(tokenizer) else []
+        self._control_tokens = control_tokens(template, tokenizer)
 
     @classmethod
-    def load(cls, model: ModelConfig) -> PromptCodec:
-        """Tokenizer of the model and the configured format.
+    def load(cls, config: Config) -> PromptCodec:
+        """Tokenizer, end tokens and prompt format of the configured model.
 
         Raises:
-            UserError: the tokenizer has no end token, so no response could ever be finished.
+            UserError: the tokenizer has no end token, so no response could ever be finished, or the template is none.
         """
+        model = config.model
         tokenizer = AutoTokenizer.from_pretrained(model.path)
         if tokenizer.eos_token_id is None:
             raise UserError(
                 f"The tokenizer in {model.path} has no end token; set eos_token in its tokenizer_config.json."
             )
+        end_ids = _end_ids_of_generation(model.path)
         if model.prompt_format == "compact":
-            return cls(tokenizer, CompactFormat())
-        return cls(tokenizer, ChatFormat(_conversation(tokenizer)))
-
-    @property
-    def end_id(self) -> int:
-        return int(self._tokenizer.eos_token_id)
+            return cls(tokenizer, CompactFormat(), end_ids=end_ids)
+        template = choose_template(model.template, tokenizer)
+        if end := turn_end(template, tokenizer):
+            end_ids.add(int(tokenizer.convert_tokens_to_ids(end)))
+        render_with = partial(render, template, tokenizer)
+        style = ChatFormat(render_with, _facts(config), config.reward.format)
+        return cls(tokenizer, style, template=template, end_ids=end_ids)
 
     def encode(self, prompt: str) -> list[int]:
-        return list(self._tokenizer.encode(prompt, add_special_tokens=False))
+        """Ids of a prompt, with the BOS token exactly once where the tokenizer begins texts with one."""
+        ids = list(self._tokenizer.encode(prompt, add_special_tokens=False))
+        return ids if ids[: len(self._bos)] == self._bos else self._bos + ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
@@ -50,14 +71,19 @@ class PromptCodec:
         if completion.finish_reason is not FinishReason.STOP:
             return None
         ids = completion.response_ids
-        return self._format.parse(self.decode(ids[:-1] if ids[-1] == self.end_id else ids))
+        return self._format.parse(self.decode(ids[:-1] if ids[-1] in self.stops.token_ids else ids))
+
+    def has_control_tokens(self, task: Task) -> bool:
+        """Whether a text of the task would become control tokens in a prompt, such as a string ``'<|im_end|>'``."""
+        texts = (task.program, task.message, *task.inputs, *task.outputs)
+        return any(token in text for token in self._control_tokens for text in texts)
 
     def solver_prompt(self, kind: TaskKind, task: Task) -> list[int]:
-        return self.encode(self._format.solve(kind.name, kind.instructions, kind.solver_view(task)))
+        return self.encode(self._format.solve(kind, kind.solver_view(task)))
 
     def proposal_ids(self, kind: TaskKind, shown: Sequence[Task]) -> list[int]:
         """Ids of the proposal prompt that shows these tasks, however long."""
-        return self.encode(self._format.propose(kind.name, kind.instructions, [kind.reference(task) for task in shown]))
+        return self.encode(self._format.propose(kind, [kind.reference(task) for task in shown]))
 
     def proposer_prompt(self, kind: TaskKind, references: list[Task], max_tokens: int) -> tuple[list[int], list[Task]]:
         """Prompt ids and the references that fitted into ``max_tokens``; the last ones are left out first.
@@ -77,12 +103,19 @@ class PromptCodec:
         )
 
 
-def _conversation(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], str]:
-    if tokenizer.chat_template is None:
-        return plain_conversation
+def _facts(config: Config) -> PromptFacts:
+    return PromptFacts(
+        induction_inputs=config.selfplay.induction_inputs,
+        wall_s=config.executor.wall_s,
+        modules=tuple(name for name in ALLOWED_MODULES if not name.startswith("_") and "." not in name),
+        refused_names=tuple(sorted(name for name in BANNED_BUILTINS if not name.startswith("_"))),
+    )
 
-    def through_template(question: str) -> str:
-        turns = [{"role": "user", "content": question}]
-        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)) + "<think>"
 
-    return through_template
+def _end_ids_of_generation(path: str) -> set[int]:
+    """End tokens that the model's generation config names, which may be others than the tokenizer's."""
+    try:
+        ids = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:
+        return set()
+    return set() if ids is None else {ids} if isinstance(ids, int) else set(ids)

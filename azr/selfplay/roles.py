@@ -57,7 +57,11 @@ class Proposer:
             return RejectReason.MALFORMED
         proposal = Proposal(id=id, sections=sections, references=references, step=step)
         task = await KINDS[kind].validate(proposal, self._limits, self._executor.execute)
-        return RejectReason.TOO_LARGE if isinstance(task, Task) and not self._fits_prompts(task) else task
+        if not isinstance(task, Task):
+            return task
+        if self._codec.has_control_tokens(task):
+            return RejectReason.NOT_ALLOWED
+        return task if self._fits_prompts(task) else RejectReason.TOO_LARGE
 
     def _fits_prompts(self, task: Task) -> bool:
         """Whether the task fits into its solver's prompt and into every proposal prompt that may show it."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 from azr import values
 from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult, Task
 from azr.tasks.normalize import fingerprint, parse_program
-from azr.tasks.prompts import Instructions, Label, Section
+from azr.tasks.prompts import Example, Instructions, Label, PromptFacts, Section
 
 Run = Callable[[ExecutionRequest], Awaitable[ExecutionResult]]
 """Executes a program behind isolation; no code that a model wrote runs anywhere else."""
@@ -19,12 +19,6 @@ Run = Callable[[ExecutionRequest], Awaitable[ExecutionResult]]
 IDENTITY = "def f(a):\n    return a"
 """The program that self-play starts from."""
 IDENTITY_INPUT = "'Hello world'"
-PROGRAM_RULES = (
-    "The entry function is called f, takes at least one argument and returns a plain value (numbers, strings, "
-    "lists, tuples, sets, dictionaries). It must give the same result on every run: no randomness, no clock, no "
-    "files, no network, no printing, no state outside of it. Put imports first and nothing after the last function."
-)
-"""What a model is told about programs, in English."""
 
 
 class Verdict(StrEnum):
@@ -85,7 +79,6 @@ class TaskKind(ABC):
     name: ClassVar[str]
     reference_kinds: ClassVar[tuple[str, ...]]
     """Kinds whose tasks may be shown as references to a proposer of this kind."""
-    instructions: ClassVar[Instructions]
 
     @abstractmethod
     def seed(self) -> Task:
@@ -106,6 +99,14 @@ class TaskKind(ABC):
     @abstractmethod
     async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
         """The task that a proposal becomes, or the first check that it fails. Raises nothing of its own."""
+
+    @abstractmethod
+    def proposer_instructions(self, facts: PromptFacts) -> Instructions:
+        """What a chat model is told that proposes a task."""
+
+    @abstractmethod
+    def solver_instructions(self, facts: PromptFacts) -> Instructions:
+        """What a chat model is told that solves a task."""
 
     @abstractmethod
     def solver_view(self, task: Task) -> tuple[Section, ...]:
@@ -176,7 +177,8 @@ class SingleCallKind(TaskKind):
         return (Section("program", task.program), Section("input", task.inputs[0]))
 
     async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
-        stated = section_texts(proposal.sections, "program", "input")
+        # References show their outputs, so a proposal may state one too; what counts is what the program returns.
+        stated = section_texts([s for s in proposal.sections if s.label != "output"], "program", "input")
         if stated is None:
             return RejectReason.MALFORMED
         program, arguments = stated[0].strip("\n"), canonical_input(stated[1])
@@ -212,12 +214,39 @@ class SingleCallKind(TaskKind):
         )
 
 
-def invent_program(goal: str) -> str:
-    """English instructions for proposing a program and an input; ``goal`` says what the solver has to do."""
+def program_rules(facts: PromptFacts) -> str:
+    """English rules for every program, as the static check and the sandbox hold to them."""
+    imports = f"Imports come first, and only of these modules: {', '.join(facts.modules)}. " if facts.modules else ""
+    refused = f"Refused names are {', '.join(facts.refused_names)}. " if facts.refused_names else ""
     return (
-        f"Invent a new Python program together with one input for it. {goal} Make it need several steps of careful "
-        f"reasoning, and unlike the reference programs in structure and idea. {PROGRAM_RULES} Give the input as "
-        "comma-separated arguments, strings in quotes. Think first about what would be hard, then answer."
+        "Rules for programs: the entry function is called f and takes at least one argument; helper functions and "
+        "classes may stand beside it, and nothing comes after the last of them. f returns plain data: None, booleans, "
+        "numbers, strings, bytes, and lists, tuples, sets and dictionaries of these. Every call gives the same result "
+        f"on every run, and takes less than {facts.wall_s:g} s. So there is no randomness, clock, file, network, "
+        f"keyboard input, printing, and no state that outlives the call. {imports}Every other module is refused, such "
+        f"as random, time, datetime, os, sys or numpy. {refused}".rstrip()
+    )
+
+
+def input_rules() -> str:
+    """English rules for an input."""
+    return (
+        "An input is what would stand between the parentheses of a call of f: all arguments, separated by commas, "
+        "strings in quotes, plain data only, and no lambda, variable or object of a class."
+    )
+
+
+def propose_program(goal: str, note: str, facts: PromptFacts, example: Example) -> Instructions:
+    """Instructions for proposing a program and an input; ``goal`` says what the solver has to do."""
+    return Instructions(
+        task=(
+            f"Invent a new Python program together with one input for it. {goal} Make it need several steps of careful "
+            "reasoning, hard but not impossible for a strong programmer without a computer, and unlike the reference "
+            "programs below in structure and idea: a program that is there already is refused. Think first about what "
+            f"would be hard.\n\n{program_rules(facts)}\n\nRules for inputs: {input_rules()}\n\n{note}"
+        ),
+        blocks="one ```python block with the program and one ```input block with the input",
+        example=example,
     )
 
 

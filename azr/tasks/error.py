@@ -5,28 +5,61 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from azr.records import CallResult, CallStatus, Task
-from azr.tasks.base import IDENTITY, IDENTITY_INPUT, Run, SingleCallKind, Verdict, invent_program, section_texts
-from azr.tasks.prompts import Instructions, Section
+from azr.tasks.base import IDENTITY, IDENTITY_INPUT, Run, SingleCallKind, Verdict, propose_program, section_texts
+from azr.tasks.prompts import Example, Instructions, PromptFacts, Section
 
 NO_ERROR = "NoError"
+PROPOSAL = Example(
+    thought=(
+        "The exception should only come up after some steps, and should not be the one that springs to mind. A queue "
+        "of positions that is followed through a list can run out of the list, or of the queue, before it ends."
+    ),
+    answer=(
+        Section(
+            "program",
+            "def f(jumps, start):\n"
+            "    queue = [start]\n"
+            "    for _ in range(len(jumps)):\n"
+            "        position = queue.pop()\n"
+            "        queue.append(jumps[position])\n"
+            "        jumps[position] = queue[-1] // (position - 1)\n"
+            "    return jumps",
+        ),
+        Section("input", "[2, 0, 1, 3], 0"),
+    ),
+)
+SOLUTION = Example(
+    shown=(
+        Section("program", "def f(record, key):\n    return record[key].upper()"),
+        Section("input", "{'name': 'Ada'}, 'age'"),
+    ),
+    thought="The dictionary has no key 'age', so looking it up fails before upper is called. That is a KeyError.",
+    answer=(Section("output", "KeyError"),),
+)
 
 
 class Error(SingleCallKind):
     name = "error"
     reference_kinds = ("error",)
-    instructions = Instructions(
-        propose=invent_program(
+    accepted_statuses = (CallStatus.OK, CallStatus.RAISED)
+
+    def proposer_instructions(self, facts: PromptFacts) -> Instructions:
+        goal = (
             "A solver will see the program and the input, and has to say which exception the call raises, if any. "
             "Classes of your own are allowed as exceptions."
-        ),
-        solve=(
-            "Work out whether calling the program with this input raises an exception. Answer with the name of the "
-            f"exception's class, or with {NO_ERROR}."
-        ),
-        propose_answer=("program", "input"),
-        solve_answer="output",
-    )
-    accepted_statuses = (CallStatus.OK, CallStatus.RAISED)
+        )
+        note = "Do not give the exception: running your program shows it."
+        return propose_program(goal, note, facts, PROPOSAL)
+
+    def solver_instructions(self, facts: PromptFacts) -> Instructions:
+        return Instructions(
+            task=(
+                "Here are a Python program and an input. Work out whether calling the program with this input raises "
+                f"an exception. Answer with the name of the exception's class, or with {NO_ERROR}."
+            ),
+            blocks=f"one ```output block with the name of the exception's class, or {NO_ERROR}",
+            example=SOLUTION,
+        )
 
     def label(self, call: CallResult) -> str | None:
         if call.status is CallStatus.OK:

@@ -9,7 +9,6 @@ from azr import values
 from azr.records import ExecutionRequest, Task
 from azr.tasks.base import (
     IDENTITY,
-    PROGRAM_RULES,
     Proposal,
     ProposalLimits,
     RejectReason,
@@ -18,33 +17,61 @@ from azr.tasks.base import (
     Verdict,
     canonical_input,
     grade_outputs,
+    input_rules,
+    program_rules,
     reject_reason,
     section_texts,
 )
 from azr.tasks.normalize import fingerprint, parse_program
-from azr.tasks.prompts import Instructions, Section
+from azr.tasks.prompts import Example, Instructions, PromptFacts, Section
 
 MESSAGE_CHARS = 1000
+SOLUTION = Example(
+    shown=(
+        Section("input", "[3, 1, 2]"),
+        Section("output", "[1, 3]"),
+        Section("input", "[5]"),
+        Section("output", "[5, 5]"),
+        Section("message", "It only needs to look at each number once."),
+    ),
+    thought=(
+        "Both outputs have two numbers: 1 and 3 are the smallest and the largest of 3, 1, 2. For [5] both are 5. An "
+        "empty list is not shown; I return an empty list for it."
+    ),
+    answer=(Section("program", "def f(numbers):\n    return [min(numbers), max(numbers)] if numbers else []"),),
+)
 SEED_INPUTS = ("'Hello world'", "1", "[1, 2]", "{'a': 1}", "(1, 'b')", "None")
 
 
 class Induction(TaskKind):
     name = "induction"
     reference_kinds = ("deduction", "abduction", "induction")
-    instructions = Instructions(
-        propose=(
-            "Here is a Python program. Choose inputs for it, all different, that together show how it behaves, "
-            "edge cases included, so that someone who sees only some inputs with their outputs can work out the "
-            "program, but only by thinking hard. Add a short message that helps, without stating the code. Give each "
-            "input as comma-separated arguments in a block of its own."
-        ),
-        solve=(
-            "Write a Python program that maps every input to its output, and that will also be right on inputs you "
-            f"are not shown. {PROGRAM_RULES}"
-        ),
-        propose_answer=("input", "message"),
-        solve_answer="program",
-    )
+
+    def proposer_instructions(self, facts: PromptFacts) -> Instructions:
+        count = facts.induction_inputs
+        return Instructions(
+            task=(
+                f"Below is a Python program. Choose {count} inputs for it, no two of them equal, that together show "
+                "how it behaves, edge cases included. A solver will see the first half of the inputs with their "
+                "outputs, and a message from you, and has to write a program that is also right on the other half. "
+                "Make that possible, but only by thinking hard. The message is a hint of one or two sentences that "
+                f"does not state the code. Every input must run without an exception, in less than {facts.wall_s:g} s, "
+                f"and return plain data.\n\nRules for inputs: {input_rules()}"
+            ),
+            blocks=f"{count} ```input blocks, each with one input, and one ```message block with the message",
+            example=_proposal_example(count),
+        )
+
+    def solver_instructions(self, facts: PromptFacts) -> Instructions:
+        return Instructions(
+            task=(
+                "Here are inputs of an unknown Python program with the outputs that it returns, and a hint. Write a "
+                "program that maps every input to its output, and that will also be right on inputs that you are not "
+                f"shown.\n\n{program_rules(facts)}"
+            ),
+            blocks="one ```python block with the program",
+            example=SOLUTION,
+        )
 
     def seed(self) -> Task:
         message = "The input comes back unchanged."
@@ -71,7 +98,7 @@ class Induction(TaskKind):
         messages = [s.text.strip() for s in proposal.sections if s.label == "message"]
         stated = [canonical_input(s.text) for s in proposal.sections if s.label == "input"][: limits.induction_inputs]
         inputs = tuple(text for text in stated if text is not None)
-        if len(messages) != 1 or any(s.label not in ("input", "message") for s in proposal.sections):
+        if len(messages) != 1:
             return RejectReason.MALFORMED
         if len(inputs) < limits.induction_inputs or _has_repeats(inputs):
             return RejectReason.MALFORMED
@@ -105,6 +132,22 @@ class Induction(TaskKind):
         hidden = slice(_num_shown(task), None)
         result = await run(ExecutionRequest(program=stated[0].strip("\n"), inputs=task.inputs[hidden]))
         return grade_outputs(result, task.outputs[hidden])
+
+
+def _proposal_example(count: int) -> Example:
+    """A whole answer: a model that sees fewer inputs than it must give will give as few."""
+    inputs = [Section("input", f"{list(range(2 * index, 3 * index))}, {index % 4 + 1}") for index in range(count)]
+    message = Section("message", "Look at where an item stands in the list, not at what it is.")
+    return Example(
+        shown=(
+            Section("program", "def f(items, step):\n    return [x for i, x in enumerate(items) if i % step == 0]"),
+        ),
+        thought=(
+            "Every step-th item is kept. Lists of growing length show that it is about positions; the empty list and "
+            "step 1, where everything stays, are edge cases."
+        ),
+        answer=(*inputs, message),
+    )
 
 
 def _num_shown(task: Task) -> int:

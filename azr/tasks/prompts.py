@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, Protocol, get_args
 
 Label = Literal["program", "input", "output", "message"]
 LABELS: tuple[Label, ...] = get_args(Label)
+ResponseFormat = Literal["strict", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +24,59 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instructions:
-    """What a kind says to a chat model, in English."""
+class PromptFacts:
+    """What prompts say about the checks that a response will meet."""
 
-    propose: str
-    solve: str
-    propose_answer: tuple[Label, ...]
-    """Labels of the sections a proposal must hold."""
-    solve_answer: Label
-    """Label of the section a solution must hold."""
+    induction_inputs: int = 10
+    """Inputs that an induction proposal must give."""
+    wall_s: float = 1.0
+    """Wall-clock limit of one call, seconds."""
+    modules: tuple[str, ...] = ()
+    """What a program may import."""
+    refused_names: tuple[str, ...] = ()
+    """Builtin functions that a program must not use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A short thought and the answer after it, as a good response would give them."""
+
+    shown: tuple[Section, ...] = ()
+    """The question that it answers; empty for proposals."""
+    thought: str
+    answer: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instructions:
+    """What one role of a kind is told, in English."""
+
+    task: str
+    """What to do, and the rules that the answer is held to."""
+    blocks: str
+    """The fenced blocks that the answer must hold, such as "one ```output block with the returned value"."""
+    example: Example
+
+
+class Instructor(Protocol):
+    """What a format must know of a task kind."""
+
+    name: ClassVar[str]
+
+    def proposer_instructions(self, facts: PromptFacts) -> Instructions: ...
+
+    def solver_instructions(self, facts: PromptFacts) -> Instructions: ...
 
 
 class PromptFormat(Protocol):
-    def propose(self, kind: str, instructions: Instructions, references: Sequence[Sequence[Section]]) -> str:
+    stop_strings: tuple[str, ...]
+    """Texts that end a response, and belong to it."""
+
+    def propose(self, kind: Instructor, references: Sequence[Sequence[Section]]) -> str:
         """Prompt that asks for a new task, given past ones."""
         ...
 
-    def solve(self, kind: str, instructions: Instructions, shown: Sequence[Section]) -> str:
+    def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:
         """Prompt that asks for the hidden part of a task."""
         ...
 
@@ -55,6 +92,7 @@ class PromptFormat(Protocol):
 class CompactFormat:
     """Tags that are single tokens of the project's own tokenizer; nothing else is said."""
 
+    stop_strings: tuple[str, ...] = ()
     end = "<|end|>"
     answer = "<|answer|>"
     _tag = re.compile(r"<\|([a-z]+)\|>")
@@ -70,11 +108,11 @@ class CompactFormat:
     def _render(sections: Sequence[Section]) -> str:
         return "".join(f"<|{s.label}|>{s.text}" for s in sections)
 
-    def propose(self, kind: str, instructions: Instructions, references: Sequence[Sequence[Section]]) -> str:
-        return f"<|propose|><|{kind}|>" + "".join(map(self._render, references)) + self.answer
+    def propose(self, kind: Instructor, references: Sequence[Sequence[Section]]) -> str:
+        return f"<|propose|><|{kind.name}|>" + "".join(map(self._render, references)) + self.answer
 
-    def solve(self, kind: str, instructions: Instructions, shown: Sequence[Section]) -> str:
-        return f"<|solve|><|{kind}|>{self._render(shown)}{self.answer}"
+    def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:
+        return f"<|solve|><|{kind.name}|>{self._render(shown)}{self.answer}"
 
     def response(self, sections: Sequence[Section]) -> str:
         return self._render(sections) + self.end
@@ -87,54 +125,62 @@ class CompactFormat:
         return tuple(Section(self._labels[label], text) for label, text in pairs) or None
 
 
+THINK, THOUGHT = "<think>", "</think>"
+_ANSWER, _ANSWERED = "<answer>", "</answer>"
 _FENCE_OF: dict[Label, str] = {"program": "python", "input": "input", "output": "output", "message": "message"}
 _LABEL_OF = {fence: label for label, fence in _FENCE_OF.items()}
 _FENCED = re.compile(r"```(python|input|output|message)[ \t]*\n(.*?)\n?```", re.DOTALL)
-_FORM = re.compile(r"\s*(?:<think>)?.*?</think>\s*<answer>(.*)</answer>\s*", re.DOTALL)
-
-_SYSTEM = (
-    "A conversation between a User and an Assistant. The Assistant first thinks the problem through, then gives the "
-    "answer: the thinking stands between <think> and </think>, the answer between <answer> and </answer>."
-)
-
-
-def plain_conversation(question: str) -> str:
-    """Prompt for models without a chat template; the assistant's turn starts inside its thinking."""
-    return f"{_SYSTEM}\n\nUser: {question}\nAssistant: <think>"
-
-
-def _fenced(section: Section) -> str:
-    return f"```{_FENCE_OF[section.label]}\n{section.text}\n```"
 
 
 class ChatFormat:
     """English instructions, thinking before the answer, fenced blocks inside answer tags."""
 
-    def __init__(self, conversation: Callable[[str], str] = plain_conversation) -> None:
-        """``conversation`` turns a user's message into the prompt text, e.g. through a chat template."""
-        self._conversation = conversation
+    stop_strings: tuple[str, ...] = (_ANSWERED,)
 
-    def propose(self, kind: str, instructions: Instructions, references: Sequence[Sequence[Section]]) -> str:
-        shown = "\n\n".join(
-            f"Reference {number}:\n" + "\n".join(map(_fenced, sections))
-            for number, sections in enumerate(references, start=1)
-        )
-        blocks = " and ".join(f"```{_FENCE_OF[label]}```" for label in instructions.propose_answer)
-        ask = f"Put the answer into fenced blocks marked {blocks}."
-        return self._conversation(f"{instructions.propose}\n\n{ask}\n\n{shown}")
+    def __init__(
+        self, render: Callable[[str], str], facts: PromptFacts | None = None, response_format: ResponseFormat = "strict"
+    ) -> None:
+        """``render`` makes a user's message the prompt text, which ends with the tag that opens the thinking.
 
-    def solve(self, kind: str, instructions: Instructions, shown: Sequence[Section]) -> str:
-        ask = f"Put the answer into one fenced block marked ```{_FENCE_OF[instructions.solve_answer]}```."
-        return self._conversation(f"{instructions.solve}\n\n{ask}\n\n" + "\n".join(map(_fenced, shown)))
+        ``response_format``: ``strict`` takes an answer only right after the end of the thinking; ``answer`` takes it
+        wherever it stands.
+        """
+        self._render, self._facts, self._strict = render, facts or PromptFacts(), response_format == "strict"
+
+    def propose(self, kind: Instructor, references: Sequence[Sequence[Section]]) -> str:
+        instructions = kind.proposer_instructions(self._facts)
+        shown = [f"Reference {index}:\n{_fenced(sections)}" for index, sections in enumerate(references, start=1)]
+        return self._render("\n\n".join([instructions.task, _form(instructions), *shown]))
+
+    def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:
+        instructions = kind.solver_instructions(self._facts)
+        return self._render("\n\n".join([instructions.task, _form(instructions), f"Your question:\n{_fenced(shown)}"]))
 
     def response(self, sections: Sequence[Section]) -> str:
-        return "</think>\n<answer>\n" + "\n".join(map(_fenced, sections)) + "\n</answer>"
+        return f"{THOUGHT}\n{_ANSWER}\n{_fenced(sections)}\n{_ANSWERED}"
 
     def parse(self, response: str) -> tuple[Section, ...] | None:
-        """Fenced blocks of the last answer; None unless thinking is closed and followed by one answer."""
-        form = _FORM.fullmatch(response)
-        if form is None:
+        """Fenced blocks of the first complete answer, whatever follows; None when there is none of the asked form."""
+        before, closed, _ = response.partition(_ANSWERED)
+        before, opened, answer = before.rpartition(_ANSWER)
+        if not (closed and opened) or (self._strict and not before.rstrip().endswith(THOUGHT)):
             return None
-        answer = form[1].rpartition("<answer>")[2]
         blocks = _FENCED.findall(answer)
         return tuple(Section(_LABEL_OF[fence], text) for fence, text in blocks) or None
+
+
+def _fenced(sections: Sequence[Section]) -> str:
+    return "\n".join(f"```{_FENCE_OF[section.label]}\n{section.text}\n```" for section in sections)
+
+
+def _form(instructions: Instructions) -> str:
+    """What a response must look like, with an example."""
+    example = instructions.example
+    question = f"If the question were\n{_fenced(example.shown)}\na" if example.shown else "A"
+    return (
+        f"Form of your response: first think, between {THINK} and {THOUGHT}. Right after {THOUGHT} give one answer, "
+        f"between {_ANSWER} and {_ANSWERED}, that holds {instructions.blocks}. Whatever stands outside of these blocks "
+        f"is not read, and a response of any other form counts as a failure.\n\n"
+        f"{question} whole response could be:\n"
+        f"{THINK}\n{example.thought}\n{THOUGHT}\n{_ANSWER}\n{_fenced(example.answer)}\n{_ANSWERED}"
+    )

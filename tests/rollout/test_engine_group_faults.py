@@ -22,7 +22,7 @@ from ray.actor import ActorHandle
 from azr.cluster import supervisor
 from azr.cluster.weight_sync import PushReport, WeightSync
 from azr.config import Config, ModelConfig, RolloutConfig, TrainConfig
-from azr.records import Completion
+from azr.records import Completion, Stops
 from azr.rollout import engine_group
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.train.learner import score, update_policy
@@ -82,7 +82,7 @@ class Parts:
 async def parts(ray_cluster: None) -> AsyncIterator[Parts]:
     options = {"num_cpus": 0.2}
     engines, policy = await asyncio.gather(
-        EngineGroup.start(CONFIG, [EnginePlacement(options)] * 2),
+        EngineGroup.start(CONFIG, Stops(), [EnginePlacement(options)] * 2),
         WorkerGroup.start("policy", PolicyWorker, [options], CONFIG, "cpu"),
     )
     engines.weights = WeightSync(policy, engines.slots, CONFIG.timeout.train_s)
@@ -229,7 +229,9 @@ async def test_deaths_without_end_are_an_error_and_hundreds_of_requests_one_deat
     monkeypatch.setattr(engine_group, "RolloutEngine", Mortal)
     dies_of = tmp_path / "dies_of"
     dies_of.write_text("")
-    group = await EngineGroup.start(Config(model=ModelConfig(path=str(dies_of))), [EnginePlacement({"num_cpus": 0.1})])
+    group = await EngineGroup.start(
+        Config(model=ModelConfig(path=str(dies_of))), Stops(), [EnginePlacement({"num_cpus": 0.1})]
+    )
     ask = partial(group.generate, n=1, max_tokens=1)
     assert await ask([1]) == [1]
     with pytest.raises(ValueError, match="no prompt"):

@@ -25,7 +25,7 @@ from tests.executor.conftest import execute_many, sandboxes, usable_backends
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-STYLE = ChatFormat()
+STYLE = ChatFormat(str)
 LIMITS = ProposalLimits(source_bytes=16_384, induction_inputs=6, repeats=2)
 NOT_RIGHT = (Verdict.WRONG, Verdict.MALFORMED)
 
@@ -159,12 +159,18 @@ async def test_other_spellings_of_the_right_value_are_right(pool, text):
         "</think>```output\n41\n```",
         "```output\n41\n```",
         "</think><answer>```output\n41\n```",
-        "</think><answer>```output\n0\n```</answer> or rather </think><answer>```output\n41\n```</answer> or 42",
     ],
 )
 async def test_answers_in_another_form_are_malformed(pool, response):
     task = await task_of(pool, "deduction", "def f(x): return x", "41")
     assert await grade(pool, task, response) is Verdict.MALFORMED
+
+
+async def test_the_first_complete_answer_counts(pool):
+    task = await task_of(pool, "deduction", "def f(x): return x", "41")
+    first, second = (f"</think><answer>```output\n{value}\n```</answer>" for value in (0, 41))
+    assert await grade(pool, task, f"{first} or rather {second}") is Verdict.WRONG
+    assert await grade(pool, task, f"{second} or rather {first}") is Verdict.RIGHT
 
 
 async def test_arguments_never_run_and_never_reach_past_their_call(pool):

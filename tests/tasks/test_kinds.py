@@ -56,7 +56,7 @@ async def task(kind: str, program: str, given: str, output: str) -> Task:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-@pytest.mark.parametrize("style", [CompactFormat(), ChatFormat()], ids=["compact", "chat"])
+@pytest.mark.parametrize("style", [CompactFormat(), ChatFormat(str)], ids=["compact", "chat"])
 async def test_a_stated_task_is_read_back(kind, style):
     seed = kind.seed()
     sections = style.parse(style.response(kind.proposal(seed)))

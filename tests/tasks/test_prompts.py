@@ -1,6 +1,13 @@
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
-from azr.tasks.prompts import ChatFormat, CompactFormat, Section
+from azr.config import ExecutorConfig
+from azr.executor.pool import SandboxPool
+from azr.records import ExecutionRequest, Task
+from azr.tasks.base import Proposal, ProposalLimits, TaskKind, Verdict
+from azr.tasks.prompts import ChatFormat, CompactFormat, PromptFacts, Section
 from azr.tasks.registry import KINDS
 
 
@@ -16,45 +23,97 @@ def test_every_compact_tag_is_a_special_token():
     for kind in KINDS.values():
         seed = kind.seed()
         texts = (
-            style.propose(kind.name, kind.instructions, [kind.reference(seed)]),
-            style.solve(kind.name, kind.instructions, kind.solver_view(seed)),
+            style.propose(kind, [kind.reference(seed)]),
+            style.solve(kind, kind.solver_view(seed)),
             style.response(kind.proposal(seed)),
         )
         for text in texts:
             assert set(CompactFormat._tag.findall(text)) <= {token[2:-2] for token in tokens}
 
 
+OUTPUT = (Section("output", "3"),)
+
+
 @pytest.mark.parametrize(
-    "text, sections",
+    "text, strict, lenient",
     [
-        ("thinking</think>\n<answer>```output\n3\n```</answer>", (Section("output", "3"),)),
-        ("<think>a</think><answer>```output\n3\n```</answer>\n", (Section("output", "3"),)),
-        ("</think><answer>```output\n3\n```</answer> and more", None),
-        ("<answer>```output\n3\n```</answer>", None),
-        ("a</think><answer>3</answer>", None),
-        ("a</think>```output\n3\n```", None),
-        (
-            "a</think><answer>```output\n0\n```</answer></think><answer>```output\n3\n```</answer>",
-            (Section("output", "3"),),
-        ),
+        ("thinking</think>\n<answer>```output\n3\n```</answer>", OUTPUT, OUTPUT),
+        ("<think>a</think><answer>```output\n3\n```</answer>\n", OUTPUT, OUTPUT),
+        ("</think><answer>```output\n3\n```</answer><|im_end|>\nUser: and 4?", OUTPUT, OUTPUT),
+        ("</think><answer>```output\n3\n```</answer> <answer>```output\n4\n```</answer>", OUTPUT, OUTPUT),
+        ("I use <answer> tags.</think><answer>```output\n3\n```</answer>", OUTPUT, OUTPUT),
+        ("<answer>```output\n3\n```</answer>", None, OUTPUT),
+        ("a</think> so <answer>```output\n3\n```</answer>", None, OUTPUT),
+        ("a</think><answer>```output\n3\n```", None, None),
+        ("a</think><answer>3</answer>", None, None),
+        ("a</think>```output\n3\n```</answer>", None, None),
+        ("a</think>```output\n3\n```", None, None),
+        ("", None, None),
     ],
 )
-def test_chat_reads_the_last_answer_after_thinking(text, sections):
-    assert ChatFormat().parse(text) == sections
+def test_chat_reads_the_first_complete_answer(text, strict, lenient):
+    assert ChatFormat(str).parse(text) == strict
+    assert ChatFormat(str, response_format="answer").parse(text) == lenient
 
 
 def test_chat_is_not_confused_by_conversation_marks_in_programs():
     program = 'def f(a):\n    return "Assistant: <think>" + a'
-    style = ChatFormat()
+    style = ChatFormat(str)
     response = style.response([Section("program", program), Section("input", "'User:'")])
     assert style.parse(response) == (Section("program", program), Section("input", "'User:'"))
 
 
+FACTS = PromptFacts(induction_inputs=7, wall_s=2.5, modules=("math", "re"), refused_names=("eval", "open"))
+
+
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-def test_chat_prompts_name_the_blocks_they_want(kind):
-    style = ChatFormat()
-    proposal = style.propose(kind.name, kind.instructions, [kind.reference(kind.seed())])
-    assert all(
-        f"```{'python' if label == 'program' else label}```" in proposal for label in kind.instructions.propose_answer
-    )
-    assert proposal.endswith("<think>")
+def test_chat_prompts_state_the_form_and_the_rules_that_are_graded(kind):
+    style = ChatFormat(str, FACTS)
+    proposal = style.propose(kind, [kind.reference(kind.seed())])
+    question = style.solve(kind, kind.solver_view(kind.seed()))
+    for prompt in (proposal, question):
+        assert all(tag in prompt for tag in ("<think>", "</think>", "<answer>", "</answer>"))
+    wanted = {section.label for section in kind.proposal(kind.seed())}
+    assert all(f"```{'python' if label == 'program' else label} block" in proposal for label in wanted)
+    (asked,) = {section.label for section in kind.solution(kind.seed())}
+    assert f"one ```{'python' if asked == 'program' else asked} block" in question
+    if "program" in wanted:
+        assert "only of these modules: math, re." in proposal and "Refused names are eval, open." in proposal
+        assert "called f" in proposal and "less than 2.5 s" in proposal
+    else:
+        assert "Choose 7 inputs" in proposal and "7 ```input blocks" in proposal
+    assert "plain data" in proposal
+
+
+async def accepted(pool: SandboxPool, kind: TaskKind, sections: Sequence[Section], references: Sequence[Task]) -> Task:
+    limits = ProposalLimits(source_bytes=2000, induction_inputs=FACTS.induction_inputs, repeats=2)
+    proposal = Proposal(id="t", sections=sections, references=references)
+    task = await kind.validate(proposal, limits, pool.execute)
+    assert isinstance(task, Task), task
+    return task
+
+
+async def test_the_worked_examples_earn_full_marks():
+    """Read back from the prompt itself by the parser: proposals become tasks, solutions are right."""
+    style = ChatFormat(str, FACTS)
+    async with SandboxPool(ExecutorConfig(workers=1, wall_s=30.0)) as pool:
+        for kind in KINDS.values():
+            proposed = style.parse(style.propose(kind, []).partition("whole response could be:")[2])
+            program = next(
+                (s.text for s in kind.proposer_instructions(FACTS).example.shown if s.label == "program"), ""
+            )
+            assert proposed is not None
+            await accepted(pool, kind, proposed, [replace(kind.seed(), program=program)] if program else [])
+
+            answer = style.parse(style.solve(kind, []).partition("whole response could be:")[2])
+            question = {s.label: s.text for s in kind.solver_instructions(FACTS).example.shown}
+            assert answer is not None
+            if kind.name == "induction":
+                shown = [s.text for s in kind.solver_instructions(FACTS).example.shown if s.label != "message"]
+                request = ExecutionRequest(program=answer[0].text, inputs=tuple(shown[::2]))
+                assert [call.value for call in (await pool.execute(request)).outputs] == shown[1::2]
+                continue
+            stated = Section("input", question.get("input") or answer[0].text)
+            task = await accepted(pool, kind, [Section("program", question["program"]), stated], [])
+            assert task.outputs[0] == question.get("output", task.outputs[0])
+            assert await kind.grade(task, answer, pool.execute) is Verdict.RIGHT

@@ -76,11 +76,11 @@ def make_task(rng: random.Random, kind: str, induction_inputs: int) -> Task:
 
 
 def proposal_prompt(kind: TaskKind, references: list[Task]) -> str:
-    return CompactFormat().propose(kind.name, kind.instructions, [kind.reference(task) for task in references])
+    return CompactFormat().propose(kind, [kind.reference(task) for task in references])
 
 
 def solver_prompt(kind: TaskKind, task: Task) -> str:
-    return CompactFormat().solve(kind.name, kind.instructions, kind.solver_view(task))
+    return CompactFormat().solve(kind, kind.solver_view(task))
 
 
 def make_document(rng: random.Random, config: CorpusConfig) -> Document:
