@@ -20,6 +20,9 @@ REDUCE_BUCKET = 50_000_000
 WEIGHT_BUCKET_BYTES = 256 << 20
 """Weights travel to the engines in buckets of this size."""
 
+TEMPLATES = ("auto", "conversation", "tokenizer")
+"""What `model.template` may be beside a file."""
+
 Count = Annotated[int, Meta(ge=1)]
 CountOrZero = Annotated[int, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0, le=1e6)]

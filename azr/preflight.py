@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from azr.config import Config
-from azr.errors import UserError
+from azr.config import TEMPLATES, Config
+from azr.errors import UserError, nearest
 from azr.evaluation.suite import read_suite
 from azr.plan.inputs import Assumptions, ClusterSpec
 from azr.plan.planner import plan_run
 from azr.runs.run_dir import check_free
 from azr.tasks.registry import KINDS
+
+if TYPE_CHECKING:
+    from azr.selfplay.prompt_codec import PromptCodec
 
 _HUB_S = 5.0
 """A dry run waits this long for an answer of the hub."""
@@ -23,6 +27,7 @@ _SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
 def check(config: Config) -> None:
     """Raises UserError for the first mistake in the config itself: knobs that contradict each other."""
     _check_kinds(config)
+    _check_prompts(config)
     _check_batch(config)
 
 
@@ -35,7 +40,7 @@ def check_surroundings(config: Config, *, resumed: bool = False, fetch: bool = T
     """
     if not resumed:
         check_free(config.run)
-    folder = _model_folder(config.model.path, fetch=fetch)
+    folder = model_folder(config.model.path, fetch=fetch)
     if folder is None:
         if config.eval.path is not None:
             read_suite(Path(config.eval.path))
@@ -67,6 +72,20 @@ def _check_kinds(config: Config) -> None:
         raise UserError(f"There is no task kind {unknown[0]!r}; selfplay.kinds may hold {', '.join(KINDS)}.")
     if not config.selfplay.kinds or len(set(config.selfplay.kinds)) != len(config.selfplay.kinds):
         raise UserError("selfplay.kinds must name at least one kind, and none twice.")
+
+
+def _check_prompts(config: Config) -> None:
+    model = config.model
+    if model.prompt_format == "compact" and model.template != "auto":
+        raise UserError(
+            f"model.template is {model.template}, but the compact format has no chat template: leave it at auto, or "
+            "set model.prompt_format to chat."
+        )
+    if model.template not in TEMPLATES and not Path(model.template).is_file():
+        hint = "" if "." in model.template else f" Did you mean {nearest(model.template, TEMPLATES)}?"
+        raise UserError(
+            f"model.template is {model.template!r}, which is neither {', '.join(TEMPLATES)} nor a file.{hint}"
+        )
 
 
 def _check_batch(config: Config) -> None:
@@ -103,7 +122,7 @@ def _check_batch(config: Config) -> None:
         )
 
 
-def _model_folder(path: str, *, fetch: bool) -> Path | None:
+def model_folder(path: str, *, fetch: bool) -> Path | None:
     """Folder of a local model, or of a hub model; None when that cannot be had and need not be, without `fetch`."""
     folder = Path(path)
     if (folder / "config.json").is_file():
@@ -149,10 +168,16 @@ def _check_context(config: Config, folder: Path) -> None:
 def _check_tokenizer_and_exam(config: Config, folder: Path) -> None:
     # Only now, because this takes seconds to load.
     from azr.evaluation.periodic import PeriodicEval
+
+    PeriodicEval(config, load_codec(config, folder))
+
+
+def load_codec(config: Config, folder: Path) -> PromptCodec:
+    """Tokenizer and prompts of the model in a folder. Raises UserError when it has none that can be loaded."""
     from azr.selfplay.prompt_codec import PromptCodec
 
     try:
-        PeriodicEval(config, PromptCodec.load(replace(config, model=replace(config.model, path=str(folder)))))
+        return PromptCodec.load(replace(config, model=replace(config.model, path=str(folder))))
     except UserError:
         raise
     except (OSError, ValueError) as error:

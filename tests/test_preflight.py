@@ -32,6 +32,12 @@ def test_a_sound_config_passes(sound):
     "values, said",
     [
         ({"selfplay.kinds": ()}, "at least one kind"),
+        ({"model.template": "conversation"}, "the compact format has no chat template: leave it at auto"),
+        (
+            {"model.prompt_format": "chat", "model.template": "convesation"},
+            r"neither auto, conversation, tokenizer nor a file. Did you mean conversation\?",
+        ),
+        ({"model.prompt_format": "chat", "model.template": "no.jinja"}, "is 'no.jinja', which is neither"),
         ({"selfplay.kinds": ("deduction", "magic")}, "There is no task kind 'magic'; selfplay.kinds may hold"),
         ({"selfplay.kinds": ("deduction", "deduction")}, "none twice"),
         (

@@ -13,6 +13,7 @@ COMMANDS = {
     "execute": "run programs from a JSON-lines file in the sandbox",
     "plan": "say whether a recipe fits on some GPUs, and how long a step takes",
     "eval": "grade a model on the held-out benchmark",
+    "prompts": "print the exact prompts of a recipe, and where its responses end",
     "export": "write a run's policy as a Hugging Face folder",
     "doctor": "say what works on this machine and what to do about the rest",
 }

@@ -7,10 +7,9 @@ from pathlib import Path
 from jinja2 import TemplateError, TemplateSyntaxError
 from transformers import PreTrainedTokenizerBase
 
-from azr.errors import UserError, nearest
+from azr.errors import UserError
 from azr.tasks.prompts import THINK
 
-CHOICES = ("auto", "conversation", "tokenizer")
 _CONVERSATION = (
     "A conversation between a User and an Assistant. The Assistant first thinks the problem through, then gives the "
     "answer: the thinking stands between <think> and </think>, the answer between <answer> and </answer>."
@@ -51,10 +50,7 @@ def _read(choice: str) -> str:
     try:
         return Path(choice).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        hint = f"did you mean {nearest(choice, CHOICES)}" if "." not in choice else "name a file that can be read"
-        raise UserError(
-            f"model.template is {choice!r}, which is neither {', '.join(CHOICES)} nor a text file; {hint}?"
-        ) from error
+        raise UserError(f"The file {choice} of model.template cannot be read as text: {error}.") from error
 
 
 def _opening_thinking(template: str, tokenizer: PreTrainedTokenizerBase, choice: str) -> str:

@@ -51,8 +51,8 @@ class Induction(TaskKind):
         count = facts.induction_inputs
         return Instructions(
             task=(
-                f"Below is a Python program. Choose {count} inputs for it, no two of them equal, that together show "
-                "how it behaves, edge cases included. A solver will see the first half of the inputs with their "
+                f"Choose {count} inputs for the Python program below, Reference 1, no two of them equal, that together "
+                "show how it behaves, edge cases included. A solver will see the first half of the inputs with their "
                 "outputs, and a message from you, and has to write a program that is also right on the other half. "
                 "Make that possible, but only by thinking hard. The message is a hint of one or two sentences that "
                 f"does not state the code. Every input must run without an exception, in less than {facts.wall_s:g} s, "
@@ -136,7 +136,7 @@ class Induction(TaskKind):
 
 def _proposal_example(count: int) -> Example:
     """A whole answer: a model that sees fewer inputs than it must give will give as few."""
-    inputs = [Section("input", f"{list(range(2 * index, 3 * index))}, {index % 4 + 1}") for index in range(count)]
+    inputs = [Section("input", f"{list(range(index, index + index % 6))}, {index // 2 + 1}") for index in range(count)]
     message = Section("message", "Look at where an item stands in the list, not at what it is.")
     return Example(
         shown=(

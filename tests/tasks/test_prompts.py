@@ -81,7 +81,7 @@ def test_chat_prompts_state_the_form_and_the_rules_that_are_graded(kind):
         assert "only of these modules: math, re." in proposal and "Refused names are eval, open." in proposal
         assert "called f" in proposal and "less than 2.5 s" in proposal
     else:
-        assert "Choose 7 inputs" in proposal and "7 ```input blocks" in proposal
+        assert "Choose 7 inputs for" in proposal and "7 ```input blocks" in proposal
     assert "plain data" in proposal
 
 

@@ -1,0 +1,70 @@
+"""``azr prompts``: the exact prompts of a recipe, how long they are, and where responses end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from azr import preflight
+from azr.cli.options import Parser
+from azr.cli.plan import recipe
+from azr.config import Config
+from azr.config_tree import override
+from azr.errors import UserError, nearest
+from azr.records import Role
+from azr.tasks.registry import KINDS
+
+if TYPE_CHECKING:
+    from azr.selfplay.prompt_codec import PromptCodec
+
+_ABOUT = (
+    "Print the prompts of a recipe exactly as its model gets them, about the task that each kind starts from. Knobs of "
+    "the config may follow, such as --model.path FOLDER."
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints and returns 0. Raises UserError for a mistake in the options, the config or the model's folder."""
+    parser = Parser("prompts", _ABOUT)
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
+    parser.add_argument("--kind", help="of this reasoning kind only; all that the recipe plays when not given")
+    parser.add_argument("--role", choices=[str(role) for role in Role], help="of this role only")
+    parser.add_argument("--ids", action="store_true", help="print the token ids too")
+    options, values = parser.parse_with_knobs(argv)
+    config = override(recipe(options.recipe), values)
+    if options.kind not in (None, *KINDS):
+        raise UserError(f"There is no task kind {options.kind!r}; did you mean {nearest(options.kind, KINDS)}?")
+    preflight.check(config)
+    # A folder with nothing but a tokenizer will do.
+    place = Path(config.model.path)
+    folder = place if place.is_dir() else preflight.model_folder(config.model.path, fetch=False)
+    if folder is None:
+        raise UserError(
+            f"model.path {config.model.path} is not in the cache, and the hub does not answer: name a local folder "
+            "with its tokenizer by --model.path."
+        )
+    codec = preflight.load_codec(config, folder)
+    config = replace(config, selfplay=replace(config.selfplay, kinds=(options.kind,))) if options.kind else config
+    for line in _lines(config, codec, [Role(options.role)] if options.role else list(Role), with_ids=options.ids):
+        print(line)
+    return 0
+
+
+def _lines(config: Config, codec: PromptCodec, roles: Sequence[Role], *, with_ids: bool) -> Iterator[str]:
+    longest = config.rollout.max_prompt_tokens
+    for name in config.selfplay.kinds:
+        kind = KINDS[name]
+        for role in roles:
+            if role is Role.PROPOSER:
+                ids, _ = codec.proposer_prompt(kind, [kind.seed()], longest)
+            else:
+                ids = codec.solver_prompt(kind, kind.seed())
+            yield f"======== {name}, {role}: {len(ids)} tokens of at most {longest}"
+            yield codec.decode(ids)
+            if with_ids:
+                yield f"-------- ids: {' '.join(map(str, ids))}"
+    ends = " or ".join(f"{end} ({codec.decode([end])})" for end in codec.stops.token_ids)
+    strings = "".join(f", or with the text {text}" for text in codec.stops.strings)
+    yield f"======== A response ends with token {ends}{strings}, or after {config.rollout.max_response_tokens} tokens."

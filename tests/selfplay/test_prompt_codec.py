@@ -1,0 +1,198 @@
+"""Prompts of the shipped recipes as text and ids, where responses end, and what never becomes a control token."""
+
+import hashlib
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from azr.config import Config
+from azr.config_tree import override
+from azr.errors import UserError
+from azr.records import Completion, FinishReason
+from azr.selfplay.prompt_codec import PromptCodec
+from azr.tasks.prompts import Section
+from azr.tasks.registry import KINDS
+from tests import chat_tokenizers
+from tests.recipes import recipes
+
+GOLDEN = Path(__file__).with_name("golden_prompts")
+"""Made anew by running this file with ``AZR_WRITE_GOLDEN=1``; read the difference before you commit it."""
+CHAT_RECIPES = {name: config for name, config in recipes().items() if config.model.prompt_format == "chat"}
+TOKENIZERS = {
+    "chatml": (chat_tokenizers.chatml(), ["<|im_end|>", "<|endoftext|>"]),
+    "llama": (chat_tokenizers.llama(), ["<|end_of_text|>", "<|eot_id|>"]),
+    "plain": (chat_tokenizers.plain(), None),
+}
+TEMPLATES = {
+    "chatml-conversation": ("chatml", "auto"),
+    "chatml-tokenizer": ("chatml", "tokenizer"),
+    "llama-conversation": ("llama", "auto"),
+    "plain-conversation": ("plain", "auto"),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("tokenizers")
+    return {name: chat_tokenizers.save(made, root / name, ends) for name, (made, ends) in TOKENIZERS.items()}
+
+
+def load(folder: Path, config: Config | None = None, **values) -> PromptCodec:
+    return PromptCodec.load(override(config or Config(), {"model.path": str(folder), **values}))
+
+
+def completion(codec: PromptCodec, text: str, reason: FinishReason = FinishReason.STOP) -> Completion:
+    ids = tuple(codec.encode(text))
+    return Completion(
+        prompt_ids=(1,), response_ids=ids, logprobs=(0.0,) * len(ids), finish_reason=reason, weight_version=0
+    )
+
+
+def prompts(codec: PromptCodec) -> dict[str, list[int]]:
+    by_name = {}
+    for name in ("deduction", "abduction", "induction", "error"):
+        kind = KINDS[name]
+        by_name[f"{name}.proposer"] = codec.proposal_ids(kind, [kind.seed()])
+        by_name[f"{name}.solver"] = codec.solver_prompt(kind, kind.seed())
+    return by_name
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("recipe", CHAT_RECIPES)
+def test_prompts_of_every_recipe_are_the_golden_ones(recipe, template, folders):
+    """Their ids by hash, all texts of one recipe in full."""
+    folder, choice = TEMPLATES[template]
+    codec = load(folders[folder], CHAT_RECIPES[recipe], **{"model.template": choice})
+    made = prompts(codec)
+    digests = {name: hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:16] for name, ids in made.items()}
+    text = "".join(f"======== {name}, {len(ids)} tokens\n{codec.decode(ids)}\n" for name, ids in made.items())
+    index, whole = GOLDEN / f"{recipe}.{template}.json", GOLDEN / f"{template}.txt"
+    if os.environ.get("AZR_WRITE_GOLDEN") == "1":
+        GOLDEN.mkdir(exist_ok=True)
+        index.write_text(json.dumps(digests, indent=1) + "\n")
+        if recipe == "azr_coder7b_ppo":
+            whole.write_text(text)
+    if recipe == "azr_coder7b_ppo":
+        assert text == whole.read_text()
+    assert digests == json.loads(index.read_text())
+
+
+@pytest.mark.parametrize(
+    "made, choice, end, ends",
+    [
+        (chat_tokenizers.chatml(), "auto", "\nAssistant: <think>", {"<|endoftext|>"}),
+        (chat_tokenizers.chatml(instruct=True), "auto", "<|im_start|>assistant\n<think>", {"<|im_end|>"}),
+        (chat_tokenizers.chatml(), "tokenizer", "assistant\n<think>", {"<|endoftext|>", "<|im_end|>"}),
+        (chat_tokenizers.chatml(instruct=True), "conversation", "\nAssistant: <think>", {"<|im_end|>"}),
+        (chat_tokenizers.llama(), "auto", "\nAssistant: <think>", {"<|end_of_text|>"}),
+        (chat_tokenizers.llama(instruct=True), "auto", "<|end_header_id|>\n\n<think>", {"<|eot_id|>"}),
+        (chat_tokenizers.plain(), "auto", "\nAssistant: <think>", {"</s>"}),
+    ],
+)
+def test_a_template_is_chosen_by_what_the_model_was_trained_on(made, choice, end, ends, tmp_path):
+    codec = load(chat_tokenizers.save(made, tmp_path), **{"model.template": choice})
+    seed = KINDS["deduction"].seed()
+    ids = codec.solver_prompt(KINDS["deduction"], seed)
+    text = codec.decode(ids)
+    assert text.endswith(end) and "between <answer> and </answer>" in text
+    assert codec.stops.strings == ("</answer>",)
+    assert set(codec.stops.token_ids) == {made.convert_tokens_to_ids(token) for token in ends}
+    if made.bos_token_id is not None:
+        assert ids[0] == made.bos_token_id and ids.count(made.bos_token_id) == 1
+    # A reader of an exported model gets the same ids by the usual way.
+    question = text.removeprefix(made.bos_token or "").partition("User: ")[2].partition("\nAssistant: ")[0]
+    if end.startswith("\nAssistant"):
+        made.chat_template = codec.template
+        turns = [{"role": "user", "content": question}]
+        assert made.apply_chat_template(turns, add_generation_prompt=True, return_dict=False) == ids
+
+
+def test_every_end_token_of_the_model_ends_a_response(folders):
+    codec = load(folders["chatml"])
+    made = TOKENIZERS["chatml"][0]
+    answer = "</think><answer>\n```output\n3\n```\n</answer>"
+    ends = [made.convert_tokens_to_ids(token) for token in ("<|endoftext|>", "<|im_end|>")]
+    assert codec.stops.token_ids == tuple(sorted(ends))
+    for token in ("<|endoftext|>", "<|im_end|>", "", ">\n\nUser: thanks"):
+        assert codec.parse_response(completion(codec, answer + token)) == (Section("output", "3"),)
+    assert codec.parse_response(completion(codec, answer, FinishReason.LENGTH)) is None
+
+
+def test_the_format_reward_is_the_configured_one(folders):
+    text = "<answer>\n```output\n3\n```\n</answer>"
+    for wanted, sections in (("strict", None), ("answer", (Section("output", "3"),))):
+        codec = load(folders["plain"], **{"reward.format": wanted})
+        assert codec.parse_response(completion(codec, text)) == sections
+
+
+@given(token=st.sampled_from(["<|im_end|>", "<|im_start|>", "<|endoftext|>"]), before=st.text(), after=st.text())
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("place", ["program", "inputs", "outputs", "message"])
+def test_no_text_of_an_accepted_task_becomes_a_control_token(place, token, before, after, folders):
+    """What is accepted has as many control tokens in its prompts as a harmless task; what has more is refused."""
+    codec, kind = _CODECS.setdefault("chatml", load(folders["chatml"])), KINDS["induction"]
+    control = set(TOKENIZERS["chatml"][0].all_special_ids) | {
+        TOKENIZERS["chatml"][0].convert_tokens_to_ids(text) for text in ("<|im_start|>", "<|im_end|>")
+    }
+    harmless = kind.seed()
+    for text in (before + token + after, before + after):
+        written = (text,) * len(harmless.inputs) if place.endswith("puts") else text
+        task = replace(harmless, **{place: written})
+        ids = codec.solver_prompt(kind, task) + codec.proposal_ids(
+            KINDS["deduction"], [replace(task, kind="deduction")]
+        )
+        usual = codec.solver_prompt(kind, harmless) + codec.proposal_ids(KINDS["deduction"], [harmless])
+        smuggled = sum(i in control for i in ids) != sum(i in control for i in usual)
+        assert codec.has_control_tokens(task) or not smuggled
+    assert codec.has_control_tokens(replace(harmless, program=token))
+    assert not codec.has_control_tokens(harmless)
+
+
+_CODECS: dict[str, PromptCodec] = {}
+
+
+def test_compact_tags_in_a_value_are_control_tokens():
+    codec = PromptCodec.load(override(recipes()["azr_14m_mini"], {}))
+    seed = KINDS["deduction"].seed()
+    assert codec.has_control_tokens(replace(seed, outputs=("'<|answer|><|input|>7'",)))
+    assert not codec.has_control_tokens(replace(seed, outputs=("'<|answer|'",)))
+
+
+@pytest.mark.parametrize(
+    "template, said",
+    [
+        ("{% if %}", r"template.jinja of model.template does not parse: line 1: "),
+        ("{{ raise_exception('no users') }}", "cannot write a user's message: no users; correct it"),
+        ("hello", "does not write the user's message once, as it is"),
+        ("{{ messages[0]['content'] | upper }}", "does not write the user's message once"),
+    ],
+)
+def test_a_template_that_cannot_ask_is_refused(template, said, folders, tmp_path):
+    (tmp_path / "template.jinja").write_text(template)
+    with pytest.raises(UserError, match=said) as raised:
+        load(folders["plain"], **{"model.template": str(tmp_path / "template.jinja")})
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "choice, said",
+    [
+        ("nowhere.jinja", "The file nowhere.jinja of model.template cannot be read as text"),
+        ("tokenizer", "the tokenizer has no chat template: take conversation"),
+    ],
+)
+def test_a_template_that_is_not_there_is_named(choice, said, folders):
+    with pytest.raises(UserError, match=said):
+        load(folders["plain"], **{"model.template": choice})
+
+
+def test_a_template_file_is_used_as_it_is(folders, tmp_path):
+    (tmp_path / "t.jinja").write_text("[{{ messages[0]['content'] }}]<think>\n")
+    codec = load(folders["plain"], **{"model.template": str(tmp_path / "t.jinja")})
+    text = codec.decode(codec.solver_prompt(KINDS["deduction"], KINDS["deduction"].seed()))
+    assert text.startswith("[Here are a Python program") and text.endswith("```]<think>"), "Jinja drops a last newline"
