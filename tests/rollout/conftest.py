@@ -15,9 +15,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from azr.cluster.weight_buckets import SharedMemoryBucketWriter
 from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig
-from azr.records import Completion
+from azr.records import Completion, Stops
 from azr.rollout.engine import RolloutEngine
 
+STOPS = Stops(("}",), (294,))
+"""A text, and a token beside the tokenizer's end token, that a model of random weights writes now and then."""
 NamedTensors = dict[str, torch.Tensor]
 
 
@@ -62,7 +64,7 @@ class Served:
 def served(ray_cluster: None, tiny_model_path: Path) -> Iterator[Served]:
     config = RolloutConfig(max_prompt_tokens=256, max_response_tokens=256, max_concurrent=64)
     engine = ray.remote(RolloutEngine).remote(
-        str(tiny_model_path), config, generate_timeout_s=1800.0, dtype="float32", seed=0
+        str(tiny_model_path), config, stops=STOPS, generate_timeout_s=1800.0, dtype="float32", seed=0
     )
     ray.get(engine.start.remote(), timeout=300)
     served = Served(engine, AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32).eval())

@@ -11,10 +11,11 @@ from ray.exceptions import RayTaskError
 
 from azr.cluster.weight_sync import WeightUpdate
 from azr.records import FinishReason
-from tests.rollout.conftest import Served
+from tests.conftest import byte_tokenizer
+from tests.rollout.conftest import STOPS, Served
 
 PROMPT = list(range(40, 140))
-EOS = 257
+ENDS = {257, *STOPS.token_ids, byte_tokenizer().convert_tokens_to_ids(STOPS.strings[0])}
 
 
 async def test_logprobs_are_those_of_the_sampled_tokens_at_the_temperature(served: Served):
@@ -38,15 +39,19 @@ async def test_samples_follow_the_models_distribution(served: Served):
     assert float((drawn - expected).abs().sum() / 2) < 0.3
 
 
-async def test_a_stopped_response_ends_with_the_end_token(served: Served):
-    completions = await served.engine.generate.remote(PROMPT, n=32, max_tokens=200, temperature=1.0, seed=3)
+async def test_a_stopped_response_ends_with_an_end_token_or_a_stop_string(served: Served):
+    prompt = PROMPT[:50]  # valid UTF-8, as every prompt that was text: else its end is read as the response's beginning
+    completions = await served.engine.generate.remote(prompt, n=64, max_tokens=200, temperature=1.0, seed=3)
     reasons = {c.finish_reason for c in completions}
     assert reasons == {FinishReason.STOP, FinishReason.LENGTH}
     for completion in completions:
         stopped = completion.finish_reason is FinishReason.STOP
-        assert stopped == (completion.response_ids[-1] == EOS)
-        assert EOS not in completion.response_ids[:-1]
+        assert stopped == (completion.response_ids[-1] in ENDS)
+        assert not ENDS & set(completion.response_ids[:-1])
         assert stopped or len(completion.response_ids) == 200
+        assert len(completion.logprobs) == len(completion.response_ids)
+        assert served.logprob_error(completion, 1.0) < 1e-4
+    assert {c.response_ids[-1] for c in completions if c.finish_reason is FinishReason.STOP} == ENDS
 
 
 async def test_a_seed_repeats_and_greedy_has_one_answer(served: Served):
