@@ -20,6 +20,7 @@ from azr.experiment import SelfPlayExperiment
 from azr.runs.checkpoint_store import CheckpointStore, Staging
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.progress import Progress, open_progress
+from azr.runs.prompt_form import PromptForm
 from azr.runs.resume import ResumeState, find_checkpoint
 from azr.runs.run_dir import RunDirectory, run_path, write_config
 from azr.runs.run_logger import RunLogger
@@ -118,6 +119,7 @@ class Driver:
             state = resume.state
             logger = await asyncio.to_thread(RunLogger.reopen, self._config, progress, state.step, state.offsets)
         try:
+            PromptForm(self._codec.template, self._codec.stops).keep(self._run.prompt_form)
             if resume is not None:
                 await asyncio.to_thread(self._store.delete_after, resume.state.step)
                 for note in resume.notes:

@@ -16,7 +16,11 @@ from safetensors import SafetensorError, safe_open
 
 from azr.errors import UserError
 from azr.runs import think_tokens
+from azr.runs.checkpoint_store import CorruptCheckpoint
+from azr.runs.model_card import exam_table, write_card
+from azr.runs.prompt_form import PromptForm
 from azr.runs.run_dir import RunDirectory
+from azr.runs.run_state import RunState
 from azr.runs.think_tokens import ADVICE, read_object, read_tokenizer, write_object
 
 _STEP = re.compile(r"step_(\d+)")
@@ -36,6 +40,8 @@ class Source:
     """Of the run; None for a model that belongs to none."""
     base: Path | None
     """Where the model was that the run began with, as its config says: a folder, or a hub name."""
+    run: RunDirectory | None = None
+    """None for a model that belongs to none."""
 
 
 def find_source(place: Path, step: int | None) -> Source:
@@ -64,7 +70,7 @@ def find_source(place: Path, step: int | None) -> Source:
         base = Path(yaml.safe_load(run.config.read_text())["model"]["path"])
     except (yaml.YAMLError, OSError, KeyError, TypeError) as error:
         raise UserError(f"{run.config} does not say which model the run began with: {error!r}.") from error
-    return Source(folders[chosen], chosen, base)
+    return Source(folders[chosen], chosen, base, run)
 
 
 def export(source: Source, out: Path, *, remove_think_tokens: bool) -> int:
@@ -89,6 +95,7 @@ def export(source: Source, out: Path, *, remove_think_tokens: bool) -> int:
             _copy(source, staging)
             if remove_think_tokens:
                 think_tokens.remove(staging)
+            _describe(source, staging)
             nbytes = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
             os.rename(staging, place)
         except BaseException:
@@ -97,6 +104,40 @@ def export(source: Source, out: Path, *, remove_think_tokens: bool) -> int:
     except OSError as error:
         raise UserError(f"{out} was not written: {error}.") from error
     return nbytes
+
+
+def _describe(source: Source, out: Path) -> None:
+    """Adds what the weights do not say of a run's policy: the prompts it was trained on, their ends, and a card."""
+    if source.run is None or source.step is None:
+        return
+    form = PromptForm.read(source.run.prompt_form)
+    if form is not None and form.template is not None:
+        (out / "chat_template.jinja").write_text(form.template, encoding="utf-8")
+        settings = read_object(out / "tokenizer_config.json")
+        if settings.pop("chat_template", None) is not None:
+            write_object(out / "tokenizer_config.json", settings)
+    if form is not None:
+        ends = read_object(out / "generation_config.json") | {"eos_token_id": list(form.stops.token_ids)}
+        if form.stops.strings:
+            ends["stop_strings"] = list(form.stops.strings)
+        write_object(out / "generation_config.json", ends)
+    write_card(
+        out,
+        base=str(source.base),
+        step=source.step,
+        code=_code_version(source.folder.parent),
+        config=source.run.config.read_text(encoding="utf-8"),
+        form=form,
+        exam=exam_table(source.run.metrics, source.step),
+    )
+
+
+def _code_version(checkpoint: Path) -> str:
+    """Of the code that saved the checkpoint."""
+    try:
+        return RunState.read(checkpoint)[1]
+    except CorruptCheckpoint:
+        return "of a version that its checkpoint does not tell"
 
 
 def check_model(folder: Path) -> None:

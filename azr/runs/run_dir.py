@@ -59,6 +59,10 @@ class RunDirectory:
         return self.path / "config.yaml"
 
     @property
+    def prompt_form(self) -> Path:
+        return self.path / "prompts.json"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 

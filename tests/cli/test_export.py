@@ -20,12 +20,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from azr.cli.main import dispatch
 from azr.config import Config, ModelConfig, RolloutConfig, RunConfig
-from azr.records import Completion, FinishReason
+from azr.errors import UserError
+from azr.records import Completion, FinishReason, Stops
 from azr.rollout.engine import RolloutEngine
+from azr.runs.prompt_form import PromptForm
 from azr.runs.run_dir import RunDirectory
+from azr.selfplay.prompt_codec import PromptCodec
+from azr.tasks.registry import KINDS
 from azr.train.learner import score, update_policy
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
+from tests import chat_tokenizers
 from tests.cli.test_main import HEAVY
 from tests.train.conftest import STEP_S, make_config, one_step, rollout_logprobs
 
@@ -84,7 +89,7 @@ def test_an_exported_policy_computes_the_same(run: Path, options: list[str], ste
     assert capsys.readouterr().out.startswith(f"step {step} of {run} is now in {out}, ")
     assert torch.equal(logits(out), logits(policy(run, step)))
     assert not torch.equal(logits(policy(run, 3)), logits(policy(run, 10)))
-    assert {path.name for path in out.iterdir()} == {path.name for path in policy(run, step).iterdir()}
+    assert {path.name for path in out.iterdir()} == {path.name for path in policy(run, step).iterdir()} | {"README.md"}
     tokenizers = [AutoTokenizer.from_pretrained(folder) for folder in (out, policy(run, step))]
     assert tokenizers[0]("x = 1").input_ids == tokenizers[1]("x = 1").input_ids
     assert [path.name for path in out.parent.iterdir()] == ["here"]
@@ -103,6 +108,7 @@ def test_a_chat_template_and_its_kin_come_along_and_other_weights_do_not(run: Pa
     assert export(run, "--step", 3, tmp_path / "out") == 0
     found = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert found == {
+        "README.md",
         "additional_chat_templates/tools.jinja",
         "chat_template.jinja",
         "config.json",
@@ -114,6 +120,54 @@ def test_a_chat_template_and_its_kin_come_along_and_other_weights_do_not(run: Pa
     assert AutoTokenizer.from_pretrained(tmp_path / "out").chat_template["default"] == "{{ messages }}"
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert model.generation_config.eos_token_id == model.config.eos_token_id is not None
+
+
+def test_the_prompts_of_the_run_their_ends_and_a_card_come_along(run: Path, tmp_path: Path):
+    config = Config(model=ModelConfig(path=str(chat_tokenizers.save(chat_tokenizers.chatml(), tmp_path / "tokenizer"))))
+    codec = PromptCodec.load(config)
+    chat_tokenizers.chatml().save_pretrained(policy(run, 3))
+    PromptForm(codec.template, codec.stops).keep(RunDirectory(run).prompt_form)
+    lines = [
+        {"step": 0, "eval/mean/accuracy": 0.25},
+        {"step": 3, "policy/loss": 1.0},
+        {"step": 4, "eval/mean/accuracy": 0.5},
+    ]
+    RunDirectory(run).metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert export(run, "--step", 3, tmp_path / "out") == 0
+
+    kind, reader = KINDS["deduction"], AutoTokenizer.from_pretrained(tmp_path / "out")
+    ids = codec.solver_prompt(kind, kind.seed())
+    question = codec.decode(ids).partition("User: ")[2].removesuffix("\nAssistant: <think>")
+    assert (
+        reader.apply_chat_template(
+            [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
+        )
+        == ids
+    )
+    again = PromptCodec.load(Config(model=ModelConfig(path=str(tmp_path / "out"))))
+    assert again.solver_prompt(kind, kind.seed()) == ids and again.stops == codec.stops
+    ends = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert ends["eos_token_id"] == list(codec.stops.token_ids) and ends["stop_strings"] == ["</answer>"]
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert (
+        "Step 3 of" in card
+        and "model:\n  path: " in card
+        and "| mean/accuracy | 0.250 |" in card
+        and "0.500" not in card
+    )
+
+
+def test_a_run_that_goes_on_must_have_the_prompts_it_began_with(tmp_path: Path):
+    file = tmp_path / "prompts.json"
+    PromptForm("{{ messages }}", Stops(("</answer>",), (1,))).keep(file)
+    PromptForm("{{ messages }}", Stops(("</answer>",), (1,))).keep(file)
+    with pytest.raises(UserError, match="The chat template that the run began with is not the one of now"):
+        PromptForm("{{ messages[0] }}", Stops(("</answer>",), (1,))).keep(file)
+    with pytest.raises(UserError, match="The end tokens that the run began with"):
+        PromptForm("{{ messages }}", Stops(("</answer>",), (1, 2))).keep(file)
+    file.write_text("{")
+    with pytest.raises(UserError, match=r"prompts.json cannot be read .*: remove it"):
+        PromptForm("{{ messages }}", Stops()).keep(file)
 
 
 def test_a_tokenizer_gets_its_code_back_from_the_model_the_run_began_with(tmp_path: Path):

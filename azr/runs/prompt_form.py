@@ -1,0 +1,53 @@
+"""What a run's prompts look like and where its responses end, kept in the run directory for whoever uses the model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from azr.errors import UserError
+from azr.records import Stops
+
+
+@dataclass(frozen=True, slots=True)
+class PromptForm:
+    """The part of a prompt's form that config and tokenizer files do not tell."""
+
+    template: str | None
+    """Text of the Jinja chat template; None where prompts have none."""
+    stops: Stops
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> PromptForm | None:
+        """None when there is no such file. Raises UserError when it holds something else."""
+        try:
+            tree = json.loads(path.read_text(encoding="utf-8"))
+            stops = Stops(tuple(tree["stops"]["strings"]), tuple(tree["stops"]["token_ids"]))
+            return cls(tree["template"], stops)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path} cannot be read ({error!r}): remove it, and the model's own template stays."
+            ) from error
+
+    def keep(self, path: Path) -> None:
+        """Writes it for a new run; for one that goes on, sees that it is the same.
+
+        Raises:
+            UserError: the run began with another template or other stops.
+        """
+        before = PromptForm.read(path)
+        if before is None:
+            self.write(path)
+        elif before != self:
+            what = "chat template" if before.template != self.template else "end tokens"
+            raise UserError(
+                f"The {what} that the run began with is not the one of now, though model.template is the same: restore "
+                f"the file that has changed since ({path.name} in the run directory holds what was used), or start "
+                "another run."
+            )
