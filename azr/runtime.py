@@ -49,10 +49,13 @@ class Driver:
         """``resume``: where a run that exists goes on, from `azr.runs.resume.find_checkpoint`."""
         self._config = config
         self._codec = PromptCodec.load(config)
+        self._prompt_form = PromptForm(self._codec.template, self._codec.stops)
         self._evaluation = PeriodicEval(config, self._codec)
         self._resume = resume
         self._stop_signal = StopSignal()
         self._run = RunDirectory(run_path(config.run))
+        if resume is not None:
+            self._prompt_form.keep(self._run.prompt_form)
         self._store = CheckpointStore(self._run.checkpoints, config.checkpoint.keep)
 
     async def run(self) -> None:
@@ -119,7 +122,7 @@ class Driver:
             state = resume.state
             logger = await asyncio.to_thread(RunLogger.reopen, self._config, progress, state.step, state.offsets)
         try:
-            PromptForm(self._codec.template, self._codec.stops).keep(self._run.prompt_form)
+            self._prompt_form.keep(self._run.prompt_form)
             if resume is not None:
                 await asyncio.to_thread(self._store.delete_after, resume.state.step)
                 for note in resume.notes:

@@ -12,7 +12,7 @@ _EXAM = "eval/"
 
 
 def write_card(out: Path, *, base: str, step: int, code: str, config: str, form: PromptForm | None, exam: str) -> None:
-    """Writes ``README.md`` into the folder. ``code``: version of the code; ``config``: YAML; ``exam``: see `exam_table`."""
+    """Writes ``README.md``. ``code``: version of the code; ``config``: YAML; ``exam``: see `exam_table`."""
     asking = ["The prompts of the run were written by no chat template."]
     if form is not None and form.template is not None:
         ends = " and ".join(f"`{text}`" for text in form.stops.strings)
