@@ -57,21 +57,9 @@ class ActorSystem:
             with phase(f"start {name}"):
                 return await WorkerGroup.start(name, worker, options, config, placement.device)
 
-        async def rollout_engines() -> EngineGroup:
-            places = [
-                EnginePlacement(placement.options(bundles[0]), partial(placement.gpus, bundles))
-                for bundles in placement.engines
-            ]
-            with phase("start engines"):
-                return await EngineGroup.start(config, stops, places)
-
-        async def executor_pool() -> RemoteExecutor:
-            with phase("start executor"):
-                return await RemoteExecutor.start(config.executor, config.timeout.generate_s, config.run.deterministic)
-
         async with task_group() as starting:
-            engines = starting.create_task(rollout_engines())
-            executor = starting.create_task(executor_pool())
+            engines = starting.create_task(_start_engines(config, stops, placement, phase))
+            executor = starting.create_task(_start_executor(config, phase))
             policy = starting.create_task(role("policy", PolicyWorker))
             critic = starting.create_task(role("critic", CriticWorker)) if config.algorithm.needs_critic else None
             reference = None
@@ -98,3 +86,50 @@ class ActorSystem:
         finally:
             self.placement.remove()
             ray.shutdown()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSystem:
+    """Engines that hold the model as it is on disk, and the executor: what proposing takes, without any trainer."""
+
+    placement: Placement
+    engines: EngineGroup
+    executor: RemoteExecutor
+
+    @classmethod
+    async def start(cls, config: Config, stops: Stops, phase: Phase) -> Self:
+        """As `ActorSystem.start`."""
+        try:
+            with phase("reserve resources"):
+                placement = await place(config)
+            decided = replace(config, train=replace(config.train, dtype=placement.dtype))
+            async with task_group() as starting:
+                engines = starting.create_task(_start_engines(decided, stops, placement, phase))
+                executor = starting.create_task(_start_executor(decided, phase))
+            return cls(placement=placement, engines=engines.result(), executor=executor.result())
+        except BaseException:
+            ray.shutdown()
+            raise
+
+    async def stop(self) -> None:
+        """Ends every actor, gives the resources back and leaves Ray."""
+        try:
+            self.executor.kill()
+            await self.engines.shutdown()
+        finally:
+            self.placement.remove()
+            ray.shutdown()
+
+
+async def _start_engines(config: Config, stops: Stops, placement: Placement, phase: Phase) -> EngineGroup:
+    places = [
+        EnginePlacement(placement.options(bundles[0]), partial(placement.gpus, bundles))
+        for bundles in placement.engines
+    ]
+    with phase("start engines"):
+        return await EngineGroup.start(config, stops, places)
+
+
+async def _start_executor(config: Config, phase: Phase) -> RemoteExecutor:
+    with phase("start executor"):
+        return await RemoteExecutor.start(config.executor, config.timeout.generate_s, config.run.deterministic)

@@ -81,7 +81,12 @@ class SelfPlayConfig:
     `group_size`: the pairs of an induction are deductions and abductions. They cost no proposal, are not stored and pay
     no proposer. Needs `train_on_estimates`."""
     seed_tasks: CountOrZero = 256
-    """Tasks per kind gathered before the first step, grown from one identity program."""
+    """Tasks per kind gathered before the first step, grown from one identity program or from `seeds`."""
+    seeds: str | None = None
+    """File of tasks to start from, one JSON object a line as in a run's `tasks.jsonl`; `.gz` is unpacked. Each is
+    checked again in the sandbox as if it had just been proposed, and the run directory's `seeds_rejected.jsonl` says
+    why a line was refused. Only kinds that have fewer than `seed_tasks` then grow; one without any starts from the
+    identity program. A resumed run does not read it again."""
 
 
 @dataclass(frozen=True, kw_only=True)

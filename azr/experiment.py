@@ -1,6 +1,6 @@
 """Absolute Zero self-play (arXiv 2505.03335, algorithm 1): the whole run, to be read from top to bottom.
 
-    seed             grow the first tasks of every kind from one identity program
+    seed             the first tasks of every kind: a seed file, or grown from one identity program
     evaluate         what the policy knows of the held-out benchmark before its first step
     for every step:
         play         propose, validate, estimate, solve, verify, reward -> trajectories
@@ -46,11 +46,9 @@ from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.play import SelfPlayStep, StepResult
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Proposer, Solver
-from azr.tasks.registry import KINDS
+from azr.selfplay.seeding import Seeding
 from azr.train.learner import Learner
 
-MAX_SEED_ROUNDS = 20
-"""Rounds of proposals spent on seeding before going on with what there is."""
 LEARNING_PHASES = {"critic values", "reference logprobs", "policy logprobs", "train critic", "train policy"}
 """Phases that go over every token of the batch."""
 
@@ -96,18 +94,20 @@ class SelfPlayExperiment:
             stop.raise_if_requested()
 
     async def seed(self) -> None:
-        """Grows the first tasks of every kind from one identity program."""
-        for kind in self.config.selfplay.kinds:
-            self.buffer.add(KINDS[kind].seed())
-            self.logger.log_tasks([KINDS[kind].seed()])
-        for index in range(MAX_SEED_ROUNDS):
-            if min(self.buffer.sizes().values()) >= self.config.selfplay.seed_tasks:
-                break
-            grown = await self._step(0, f"seed{index}").seed()
-            self.logger.log_tasks(grown.stored)
-        await self.system.executor.stats_delta()
-        sizes = ", ".join(f"{size} {kind}" for kind, size in self.buffer.sizes().items())
-        self.logger.progress.log(f"tasks to start from: {sizes}")
+        """Fills the buffer before the first step."""
+        logger, system = self.logger, self.system
+        await Seeding(
+            config=self.config,
+            codec=self.codec,
+            engines=system.engines,
+            executor=system.executor,
+            buffer=self.buffer,
+            phase=logger.phase,
+            store=logger.log_tasks,
+            log=logger.progress.log,
+            refused=logger.run.seeds_refused,
+        ).run()
+        await system.executor.stats_delta()
 
     async def play(self, step: int) -> StepResult:
         """One step of self-play with the current policy."""

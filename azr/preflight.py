@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from azr.evaluation.suite import read_suite
 from azr.plan.inputs import Assumptions, ClusterSpec
 from azr.plan.planner import plan_run
 from azr.runs.run_dir import check_free
+from azr.selfplay.seeds import read_seeds
 from azr.tasks.registry import KINDS
 
 if TYPE_CHECKING:
@@ -40,6 +42,13 @@ def check_surroundings(config: Config, *, resumed: bool = False, fetch: bool = T
     """
     if not resumed:
         check_free(config.run)
+    return check_model_and_files(config, seeds=not resumed, fetch=fetch)
+
+
+def check_model_and_files(config: Config, *, seeds: bool = True, fetch: bool = True) -> list[str]:
+    """As ``check_surroundings``, but for the run directory; `seeds`: look at the seed file too."""
+    if seeds and config.selfplay.seeds is not None:
+        _check_seeds(Path(config.selfplay.seeds), config.selfplay.kinds)
     folder = model_folder(config.model.path, fetch=fetch)
     if folder is None:
         if config.eval.path is not None:
@@ -119,6 +128,17 @@ def _check_batch(config: Config) -> None:
             f"train.tokens_per_micro_batch={config.train.tokens_per_micro_batch} cannot hold one trajectory of up "
             f"to {config.max_trajectory_tokens} tokens (rollout.max_prompt_tokens + rollout.max_response_tokens); "
             "raise it."
+        )
+
+
+def _check_seeds(path: Path, kinds: Sequence[str]) -> None:
+    """Raises UserError when the file states no task that the run could play; the sandbox has its say later."""
+    seeds, _ = read_seeds(path)
+    stated = sorted({seed.task.kind for seed in seeds})
+    if not set(stated) & set(kinds):
+        raise UserError(
+            f"selfplay.seeds={path} has tasks of the kinds {', '.join(stated)}, and selfplay.kinds plays none of them: "
+            "change one of the two."
         )
 
 

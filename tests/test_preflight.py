@@ -76,6 +76,8 @@ def test_knobs_that_contradict_each_other_are_named(sound, values, said):
         ({"run.name": "a/b"}, "must be the name of one folder"),
         ({"eval.path": "playground"}, "There is no exam in playground"),
         ({"eval.path": None}, "give the folder of an exam"),
+        ({"selfplay.seeds": "no_such.jsonl"}, "no_such.jsonl cannot be read"),
+        ({"selfplay.seeds": "README.md"}, "README.md holds no task"),
         ({"rollout.max_prompt_tokens": 100}, "rollout.max_prompt_tokens is 100; raise it or set eval.every to 0"),
     ],
 )
@@ -121,3 +123,15 @@ def test_what_does_not_fit_is_refused_on_gpus_and_not_judged_on_a_cpu(sound):
         preflight.check_fit(large)
     preflight.check_fit(override(large, {"train.device": "cpu"}))
     preflight.check_fit(override(large, {"model.path": "nobody/knows"}))
+
+
+def test_seeds_of_other_kinds_than_are_played_are_named_and_a_resumed_run_needs_no_file(sound, tmp_path):
+    file = tmp_path / "seeds.jsonl"
+    file.write_text(json.dumps({"kind": "error", "program": "def f(a):\n    return a", "inputs": ["1"]}))
+    config = override(sound, {"selfplay.seeds": str(file)})
+    with pytest.raises(UserError, match=r"of the kinds error, and selfplay\.kinds plays none"):
+        preflight.check_surroundings(config)
+    played = override(config, {"selfplay.kinds": ("error",)})
+    assert preflight.check_surroundings(played) == []
+    file.unlink()
+    assert preflight.check_surroundings(played, resumed=True) == []

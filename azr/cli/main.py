@@ -12,6 +12,7 @@ COMMANDS = {
     "run": "repeat a training run from the config saved in its directory",
     "execute": "run programs from a JSON-lines file in the sandbox",
     "plan": "say whether a recipe fits on some GPUs, and how long a step takes",
+    "seeds": "grow a set of seed tasks and save it, or convert one of the authors' code",
     "eval": "grade a model on the held-out benchmark",
     "prompts": "print the exact prompts of a recipe, and where its responses end",
     "export": "write a run's policy as a Hugging Face folder",

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if plan.problems else 0
 
 
-def recipe(name: str) -> Config:
+def recipe(name: str, command: str = "azr plan") -> Config:
     """The config of a file in ``playground/``, or of a YAML file such as a run's ``config.yaml``.
 
     Raises UserError when there is none.
@@ -59,7 +59,7 @@ def recipe(name: str) -> Config:
         raise UserError(f"There is no recipe {name!r}; did you mean {nearest(word, set(known) - {'base'})}?")
     config = vars(importlib.import_module(f"playground.{word}")).get("config")
     if not isinstance(config, Config):
-        raise UserError(f"playground/{word}.py holds no config of a run; azr plan takes one that does.")
+        raise UserError(f"playground/{word}.py holds no config of a run; {command} takes one that does.")
     return config
 
 

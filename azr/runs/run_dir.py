@@ -75,6 +75,11 @@ class RunDirectory:
         return self.path / "tasks.jsonl"
 
     @property
+    def seeds_refused(self) -> Path:
+        """Lines of the seed file that became no task, and why."""
+        return self.path / "seeds_rejected.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 

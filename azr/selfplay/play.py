@@ -104,7 +104,8 @@ class SelfPlayStep:
     async def play(self) -> StepResult:
         """Proposals and solutions of every kind, graded. Solvers get this step's tasks first."""
         if self.config.ablation.new_tasks:
-            playing = {kind: self._play_kind(kind, shown) for kind, shown in self._draw_references().items()}
+            references = self._draw_references(self.config.selfplay.kinds)
+            playing = {kind: self._play_kind(kind, shown) for kind, shown in references.items()}
         else:
             playing = {kind: self._play_stored(kind) for kind in self.config.selfplay.kinds}
         played = dict(zip(playing, await gather(*playing.values()), strict=True))
@@ -209,11 +210,11 @@ class SelfPlayStep:
         derived = derived_tasks(task, selfplay.kinds, selfplay.derived_tasks, rng)
         return [each for each in derived if self.solver.fits_prompt(each)]
 
-    async def seed(self) -> StepResult:
-        """Proposals only, and none is estimated: how the buffer first fills."""
+    async def seed(self, kinds: Sequence[str]) -> StepResult:
+        """Proposals of these kinds only, and none is estimated: how the buffer first fills."""
         proposing = {
             kind: gather(*(self.propose_one(kind, i, shown, estimate=False) for i, shown in enumerate(references)))
-            for kind, references in self._draw_references().items()
+            for kind, references in self._draw_references(kinds).items()
         }
         proposed = dict(zip(proposing, await gather(*proposing.values()), strict=True))
         for of_kind in proposed.values():
@@ -238,12 +239,12 @@ class SelfPlayStep:
             self.buffer.add(task)
         return accepted
 
-    def _draw_references(self) -> dict[str, list[list[Task]]]:
+    def _draw_references(self, kinds: Sequence[str]) -> dict[str, list[list[Task]]]:
         """References of every proposal, drawn before any of them can change the buffer."""
         rng, selfplay = random.Random(f"{self.config.run.seed}/{self.name}"), self.config.selfplay
         return {
             kind: [self.buffer.references(kind, selfplay.references, rng) for _ in range(selfplay.proposer_prompts)]
-            for kind in selfplay.kinds
+            for kind in kinds
         }
 
     def _rng(self, kind: str) -> random.Random:

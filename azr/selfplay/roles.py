@@ -28,6 +28,11 @@ class Executor(Protocol):
     async def execute(self, request: ExecutionRequest) -> ExecutionResult: ...
 
 
+def proposal_limits(induction_inputs: int = 0) -> ProposalLimits:
+    """Bounds of every proposal; the number of inputs matters to inductions only."""
+    return ProposalLimits(source_bytes=MAX_PROGRAM_BYTES, induction_inputs=induction_inputs, repeats=REPEATS)
+
+
 class Proposer:
     """Invents tasks, which count only once they ran."""
 
@@ -36,11 +41,7 @@ class Proposer:
         self._kinds = config.selfplay.kinds
         self._max_prompt = config.rollout.max_prompt_tokens
         self._max_response = config.rollout.max_response_tokens
-        self._limits = ProposalLimits(
-            source_bytes=MAX_PROGRAM_BYTES,
-            induction_inputs=config.selfplay.induction_inputs,
-            repeats=REPEATS,
-        )
+        self.limits = proposal_limits(config.selfplay.induction_inputs)
 
     async def propose(self, kind: str, references: Sequence[Task], seed: int) -> tuple[Completion, tuple[Task, ...]]:
         """One proposal and the references that its prompt showed."""
@@ -56,12 +57,14 @@ class Proposer:
         if sections is None:
             return RejectReason.MALFORMED
         proposal = Proposal(id=id, sections=sections, references=references, step=step)
-        task = await KINDS[kind].validate(proposal, self._limits, self._executor.execute)
-        if not isinstance(task, Task):
-            return task
+        task = await KINDS[kind].validate(proposal, self.limits, self._executor.execute)
+        return task if isinstance(task, RejectReason) else self.reject_reason(task) or task
+
+    def reject_reason(self, task: Task) -> RejectReason | None:
+        """Why no prompt may show a task that ran; None when every prompt may."""
         if self._codec.has_control_tokens(task):
             return RejectReason.NOT_ALLOWED
-        return task if self._fits_prompts(task) else RejectReason.TOO_LARGE
+        return None if self._fits_prompts(task) else RejectReason.TOO_LARGE
 
     def _fits_prompts(self, task: Task) -> bool:
         """Whether the task fits into its solver's prompt and into every proposal prompt that may show it."""

@@ -1,0 +1,158 @@
+"""``azr seeds``: grows a set of seed tasks with a recipe's model and saves it, or converts the authors' seed files."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+from collections.abc import Coroutine, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from azr import preflight
+from azr.cli.options import Parser
+from azr.cli.plan import recipe
+from azr.config import Config, ExecutorConfig
+from azr.config_tree import override
+from azr.errors import UserError, nearest
+from azr.executor.pool import SandboxPool
+from azr.records import Task
+from azr.runs.stop_signal import StopRequested
+from azr.selfplay.authors_seeds import SINGLE_CALL_KINDS, read_authors_seeds
+from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.seeds import check_seeds, seeds_line, write_lines
+from azr.tasks.base import SingleCallKind
+from azr.tasks.registry import KINDS
+
+USAGE = (
+    "usage: azr seeds RECIPE --out FILE [--section.knob value ...]\n"
+    "       azr seeds --convert FILE [FILE ...] --out FILE [--kinds KIND ...] [--executor.knob value ...]"
+)
+_ABOUT = (
+    "Grow the seed tasks of a recipe with its own model, save them and stop; nothing is trained. A run starts from the "
+    "file with --selfplay.seeds FILE. With --convert, files of the Absolute Zero authors' code are read instead "
+    "(.jsonl, .jsonl.gz), every task is run in the sandbox, and those that pass are saved."
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """0 when the file was written. Raises UserError for a user's mistake."""
+    options, values = _parser().parse_with_knobs(argv)
+    if (options.recipe is None) == (options.convert is None):
+        raise UserError("azr seeds needs a recipe, such as azr_coder7b_ppo, or files to --convert; --help says more.")
+    _check_free(options.out)
+    try:
+        tasks = asyncio.run(_converting(options, values) if options.recipe is None else _growing(options, values))
+    except StopRequested as stopped:
+        print(f"{stopped}: nothing was saved", file=sys.stderr)
+        return stopped.exit_code
+    _save(options.out, tasks)
+    print(table(tasks))
+    print(f"{len(tasks)} tasks are now in {options.out}; a run starts from them with --selfplay.seeds {options.out}")
+    return 0
+
+
+def _growing(options: argparse.Namespace, values: dict[str, Any]) -> Coroutine[Any, Any, list[Task]]:
+    if options.kinds is not None:
+        raise UserError("--kinds is for --convert; those of a recipe are selfplay.kinds.")
+    config = override(recipe(options.recipe, "azr seeds"), values)
+    preflight.check(config)
+    preflight.check_model_and_files(config)
+    from azr.seed_run import grow_seeds  # Ray and vLLM take seconds to load.
+
+    return grow_seeds(config, _rejects(options.out))
+
+
+def _converting(options: argparse.Namespace, values: dict[str, Any]) -> Coroutine[Any, Any, list[Task]]:
+    if wrong := [name for name in values if not name.startswith("executor.")]:
+        raise UserError(f"--convert only runs programs: of the knobs it takes those of executor, and not {wrong[0]}.")
+    return _convert(override(Config(), values).executor, options.convert, _kinds(options.kinds), options.out)
+
+
+def table(tasks: Sequence[Task]) -> str:
+    """Per kind: tasks, distinct programs, and the median lines of a program."""
+    rows = [("kind", "tasks", "programs", "median lines")]
+    for kind in KINDS:
+        programs = [task.program for task in tasks if task.kind == kind]
+        if programs:
+            lines = statistics.median(len(program.splitlines()) for program in programs)
+            rows.append((kind, str(len(programs)), str(len(set(programs))), f"{lines:g}"))
+    return "\n".join(f"{kind:<10} {count:>6} {distinct:>9} {lines:>13}" for kind, count, distinct, lines in rows)
+
+
+async def _convert(config: ExecutorConfig, files: Sequence[Path], kinds: Sequence[str], out: Path) -> list[Task]:
+    """The tasks of the files that pass, those of one file after those of another; writes the others beside `out`."""
+    from azr.selfplay.roles import proposal_limits  # It loads transformers.
+
+    contents = [(path, *read_authors_seeds(path, kinds)) for path in files]
+    # A buffer only to find repeats in: it must never be full.
+    buffer = TaskBuffer(list(KINDS), capacity=1 + sum(len(seeds) for _, seeds, _ in contents))
+    tasks: list[Task] = []
+    refused: list[dict[str, object]] = []
+    async with SandboxPool(config) as pool:
+        for path, seeds, broken in contents:
+            checked = await check_seeds(seeds, buffer, proposal_limits(), pool.execute, lambda task: None)
+            checked.add_refused(broken)
+            tasks += checked.tasks
+            refused += [{"file": str(path), **asdict(each)} for each in checked.refused]
+            print(seeds_line(path, checked, _rejects(out)))
+    if refused:
+        _make_room(out)
+        write_lines(_rejects(out), refused)
+    if not tasks:
+        raise UserError(f"None of the tasks passed, so {out} was not written: {_rejects(out)} says why.")
+    return [replace(task, id=f"seed-{number:06d}") for number, task in enumerate(tasks, 1)]
+
+
+def _kinds(names: Sequence[str] | None) -> Sequence[str]:
+    if names is None:
+        return SINGLE_CALL_KINDS
+    for name in names:
+        if name not in KINDS:
+            raise UserError(f"There is no task kind {name!r}; did you mean {nearest(name, KINDS)!r}?")
+        if not isinstance(KINDS[name], SingleCallKind):
+            raise UserError(f"A record with one call is no task of kind {name}; those with a message become that.")
+    return tuple(dict.fromkeys(names))
+
+
+def _check_free(out: Path) -> None:
+    """Before anything is started."""
+    if out.exists():
+        raise UserError(f"{out} exists already: name another file with --out, or remove it.")
+    _make_room(out)
+
+
+def _make_room(out: Path) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror}): name another file with --out.") from error
+
+
+def _save(out: Path, tasks: Sequence[Task]) -> None:
+    try:
+        write_lines(out, map(asdict, tasks))
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror}): name another file with --out.") from error
+
+
+def _rejects(out: Path) -> Path:
+    """Beside the output: ``seeds.jsonl`` has ``seeds_rejected.jsonl``."""
+    return out.with_name(f"{out.name.removesuffix('.jsonl')}_rejected.jsonl")
+
+
+def _parser() -> Parser:
+    parser = Parser("seeds", _ABOUT, usage=USAGE.removeprefix("usage: "))
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe of playground/ by name, or a config.yaml")
+    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="file to write; it must not exist")
+    parser.add_argument("--convert", metavar="FILE", type=Path, nargs="+", help="seed files of the authors' code")
+    parser.add_argument(
+        "--kinds",
+        metavar="KIND",
+        nargs="+",
+        help=f"with --convert: what a record with one call becomes; {' and '.join(SINGLE_CALL_KINDS)} when not given, "
+        "and `error` for their code_e",
+    )
+    return parser

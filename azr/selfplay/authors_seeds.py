@@ -1,0 +1,80 @@
+"""Seed files of the Absolute Zero authors' code, read as the seeds of this project."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, ValidationError, convert
+
+from azr.errors import UserError
+from azr.records import Task
+from azr.selfplay.seeds import BROKEN, RefusedSeed, Seed, read_lines, read_object
+
+SINGLE_CALL_KINDS = ("deduction", "abduction")
+"""What a record with one call is by default: their code starts both kinds from the same records."""
+_MANY_CALLS_KIND = "induction"
+
+
+class _Program(Struct, kw_only=True):
+    snippet: str
+    imports: list[str] = []
+
+
+class _OneCall(_Program, kw_only=True):
+    input: str
+    output: str
+
+
+class _ManyCalls(_Program, kw_only=True):
+    inputs: list[str]
+    outputs: list[str]
+    message: str
+
+
+def read_authors_seeds(path: Path, kinds: Sequence[str] = SINGLE_CALL_KINDS) -> tuple[list[Seed], list[RefusedSeed]]:
+    """The tasks of one of their files: a record of one call is a task of each of ``kinds``, one with a message and many
+    inputs an induction. Also the lines that hold neither.
+
+    Raises:
+        UserError: the file cannot be read, or no line of it is such a record.
+    """
+    seeds: list[Seed] = []
+    broken: list[RefusedSeed] = []
+    for number, line in read_lines(path):
+        try:
+            seeds += (Seed(number, task) for task in _tasks(read_object(line), kinds))
+        except ValueError as error:
+            broken.append(RefusedSeed(number, BROKEN, str(error)))
+    if not seeds:
+        first = f"line {broken[0].line}: {broken[0].detail}" if broken else "it is empty"
+        raise UserError(f"{path} is no seed file of the authors' code ({first}): give one whose lines have a snippet.")
+    return seeds, broken
+
+
+def _tasks(record: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[Task]:
+    """Raises ValueError with a few words."""
+    try:
+        stated = convert(record, _ManyCalls) if "inputs" in record else convert(record, _OneCall)
+    except ValidationError as error:
+        raise ValueError(f"the line is no record of a seed: {error}") from error
+    program = with_imports(stated.snippet, stated.imports)
+    if isinstance(stated, _ManyCalls):
+        yield _task(_MANY_CALLS_KIND, program, stated.inputs, stated.outputs, stated.message)
+    else:
+        for kind in kinds:
+            yield _task(kind, program, [stated.input], [stated.output])
+
+
+def with_imports(snippet: str, imports: Sequence[str]) -> str:
+    """The program with those import lines in front that do not stand in it."""
+    present = set(snippet.splitlines())
+    missing = [line for line in dict.fromkeys(imports) if line not in present]
+    return "\n".join([*missing, snippet])
+
+
+def _task(kind: str, program: str, inputs: Sequence[str], outputs: Sequence[str], message: str = "") -> Task:
+    return Task(
+        id="", kind=kind, program=program, inputs=tuple(inputs), outputs=tuple(outputs), fingerprint="", message=message
+    )

@@ -1,0 +1,271 @@
+"""Seed files: tasks that a run starts from, one JSON object a line as in its ``tasks.jsonl``, each checked anew.
+
+Nothing that a file says about a task is believed: its program runs in the sandbox, and what comes back is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from azr import values
+from azr.concurrency import gather
+from azr.errors import UserError, nearest
+from azr.records import MAX_INPUTS, CallStatus, ExecutionRequest, ExecutionResult, Task
+from azr.selfplay.buffer import TaskBuffer
+from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run
+from azr.tasks.registry import KINDS
+
+BROKEN = "broken"
+"""Reason for a line that states no task."""
+NOT_PLAYED = "not_played"
+"""Reason for a task of a kind that the run does not play."""
+_IN_FLIGHT = 256
+"""Tasks whose programs wait for the sandbox at once, so that no answer is waited for long."""
+_OPTIONAL = {"id": "", "outputs": (), "fingerprint": ""}
+"""Fields of a task that are not read, or only to be compared with what comes back."""
+_NOT_SHOWN = {
+    RejectReason.TOO_LARGE: "a prompt that shows it is longer than rollout.max_prompt_tokens",
+    RejectReason.NOT_ALLOWED: "its text holds control tokens of the model",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """A task as a line of a file states it."""
+
+    line: int
+    """From 1."""
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedSeed:
+    """A line that brings no task into the buffer."""
+
+    line: int
+    reason: str
+    """A `RejectReason`, `BROKEN` or `NOT_PLAYED`."""
+    detail: str
+    """A few words for a person."""
+
+
+@dataclass(slots=True)
+class CheckedSeeds:
+    """What became of the tasks of a file, both in the order of its lines."""
+
+    tasks: list[Task] = field(default_factory=list)
+    refused: list[RefusedSeed] = field(default_factory=list)
+    num_changed: int = 0
+    """Accepted tasks that state other outputs than their programs returned; the latter are stored."""
+
+    def add_refused(self, refused: Sequence[RefusedSeed]) -> None:
+        """Of the same file."""
+        self.refused = sorted([*self.refused, *refused], key=lambda each: each.line)
+
+    def reasons(self) -> str:
+        """``3 duplicate, 1 failed``, the most frequent first; empty when nothing was refused."""
+        return ", ".join(f"{n} {reason}" for reason, n in Counter(each.reason for each in self.refused).most_common())
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that are not blank, with their numbers from 1; ``.gz`` is unpacked. Raises UserError."""
+    try:
+        data = path.read_bytes()
+        lines = (gzip.decompress(data) if path.suffix == ".gz" else data).split(b"\n")
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(
+            f"{path} cannot be read ({getattr(error, 'strerror', None) or error}): give a file of tasks, one JSON "
+            "object a line."
+        ) from error
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield number, line
+
+
+def read_object(line: bytes) -> dict[str, Any]:
+    """The JSON object in a line. Raises ValueError with a few words when there is none."""
+    try:
+        record = json.loads(line.decode())
+    except RecursionError as error:
+        raise ValueError("the JSON is nested too deep") from error
+    except UnicodeDecodeError as error:
+        raise ValueError("the line is not UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the line is not JSON: {error.msg} (column {error.colno})") from error
+    if not isinstance(record, dict):
+        raise ValueError("the line is not a JSON object")
+    return record
+
+
+def read_seeds(path: Path) -> tuple[list[Seed], list[RefusedSeed]]:
+    """The tasks that a file states, and its broken lines.
+
+    Raises:
+        UserError: the file cannot be read, or none of its lines states a task.
+    """
+    seeds: list[Seed] = []
+    broken: list[RefusedSeed] = []
+    for number, line in read_lines(path):
+        try:
+            seeds.append(Seed(number, _read_task(read_object(line), number)))
+        except ValueError as error:
+            broken.append(RefusedSeed(number, BROKEN, str(error)))
+    if not seeds:
+        first = f"line {broken[0].line}: {broken[0].detail}" if broken else "it is empty"
+        raise UserError(
+            f"{path} holds no task ({first}): give a file as tasks.jsonl of a run, or make one with azr seeds."
+        )
+    return seeds, broken
+
+
+def _read_task(record: Mapping[str, Any], line: int) -> Task:
+    """Raises ValueError with a few words."""
+    try:
+        stated = msgspec.convert({**_OPTIONAL, **record}, Task)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"the line is no task: {error}") from error
+    if stated.kind not in KINDS:
+        raise ValueError(f"there is no task kind {stated.kind[:60]!r}; did you mean {nearest(stated.kind, KINDS)!r}?")
+    # Another run's ids would mix with those of this run's own tasks.
+    task = replace(stated, id=f"seed-{line:06d}", parents=(), step=0, solve_rate=None)
+    if not 1 <= len(task.inputs) <= MAX_INPUTS:
+        raise ValueError(f"a task has 1 to {MAX_INPUTS} inputs, not {len(task.inputs)}")
+    if sum(section.label == "input" for section in KINDS[task.kind].proposal(task)) != len(task.inputs):
+        raise ValueError(f"a task of kind {task.kind} has one input, not {len(task.inputs)}")
+    return task
+
+
+async def check_seeds(
+    seeds: Sequence[Seed],
+    buffer: TaskBuffer,
+    limits: ProposalLimits,
+    run: Run,
+    reject: Callable[[Task], RejectReason | None],
+) -> CheckedSeeds:
+    """Checks tasks as if a proposer had just written them, and puts those that pass into the buffer in their order.
+
+    ``limits`` hold but for the number of an induction's inputs, which stays as it is. ``reject``: why a task that ran may
+    not be shown in prompts, or None.
+    """
+    played = [seed for seed in seeds if seed.task.kind in buffer.sizes()]
+    turn = asyncio.Semaphore(_IN_FLIGHT)
+
+    async def check(task: Task) -> Task | tuple[RejectReason, str]:
+        async with turn:
+            return await _check(task, limits, run, reject)
+
+    outcomes = await gather(*(check(seed.task) for seed in played))
+    checked = CheckedSeeds()
+    lines: dict[tuple[str, str], int] = {}
+    for seed, outcome in zip(played, outcomes, strict=True):
+        if isinstance(outcome, Task):
+            reason = buffer.reject_reason(outcome)
+            if reason is None:
+                buffer.add(outcome)
+                lines[outcome.kind, outcome.fingerprint] = seed.line
+                checked.tasks.append(outcome)
+                checked.num_changed += not _agree(seed.task.outputs, outcome.outputs)
+                continue
+            first = lines.get((outcome.kind, outcome.fingerprint))
+            outcome = reason, _known(reason, first)
+        checked.refused.append(RefusedSeed(seed.line, str(outcome[0]), outcome[1]))
+    checked.add_refused([_not_played(seed) for seed in seeds if seed.task.kind not in buffer.sizes()])
+    return checked
+
+
+async def _check(
+    task: Task, limits: ProposalLimits, run: Run, reject: Callable[[Task], RejectReason | None]
+) -> Task | tuple[RejectReason, str]:
+    """The task as it is stored, or why it is not."""
+    ran: list[ExecutionResult] = []
+
+    async def remember(request: ExecutionRequest) -> ExecutionResult:
+        ran.append(await run(request))
+        return ran[-1]
+
+    kind = KINDS[task.kind]
+    # An induction's proposal is about the program of its reference, and states inputs for it alone.
+    proposal = Proposal(id=task.id, sections=kind.proposal(task), references=(task,))
+    outcome = await kind.validate(proposal, replace(limits, induction_inputs=max(2, len(task.inputs))), remember)
+    if isinstance(outcome, RejectReason):
+        return outcome, _detail(outcome, ran[-1] if ran else None)
+    if reason := reject(outcome):
+        return reason, _NOT_SHOWN.get(reason, str(reason))
+    return replace(outcome, parents=())
+
+
+def _detail(reason: RejectReason, result: ExecutionResult | None) -> str:
+    if result is None:
+        return {
+            RejectReason.MALFORMED: "no function f with a parameter, or inputs that are no values or not all different",
+            RejectReason.TOO_LARGE: "the program or the message is too long",
+            RejectReason.NOT_ALLOWED: "the message states the program",
+        }.get(reason, str(reason))
+    if result.static_check:
+        return "; ".join(result.static_check)
+    if result.deterministic is False:
+        return "its runs gave different results"
+    ended = next((call for call in result.outputs if call.status is not CallStatus.OK), result.outputs[0])
+    return f"{ended.status}: {ended.error}" if ended.error else str(ended.status)
+
+
+def _known(reason: RejectReason, first: int | None) -> str:
+    if reason is RejectReason.IN_BENCHMARK:
+        return "its program is one of the held-out exam"
+    return f"equal to the task of line {first}" if first is not None else "equal to a task that is there already"
+
+
+def _not_played(seed: Seed) -> RefusedSeed:
+    return RefusedSeed(seed.line, NOT_PLAYED, f"{seed.task.kind} is not among selfplay.kinds")
+
+
+def _agree(stated: Sequence[str], found: Sequence[str]) -> bool:
+    """Whether outputs are as stated; what is not stated agrees."""
+    return not stated or (len(stated) == len(found) and all(map(_equal, stated, found)))
+
+
+def _equal(stated: str, found: str) -> bool:
+    try:
+        return stated == found or values.equal(values.parse(stated), values.parse(found))
+    except values.PlainDataError:
+        return False
+
+
+def write_lines(path: Path, records: Iterable[Mapping[str, object]]) -> None:
+    """Writes JSON lines; the file appears under its name when it is complete. Raises OSError."""
+    staging = path.with_name(f".{path.name}.part")
+    try:
+        with staging.open("wb") as file:
+            for record in records:
+                line = json.dumps(record, ensure_ascii=False) + "\n"
+                file.write(line.encode("utf-8", "backslashreplace"))
+        os.replace(staging, path)
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+def write_refused(path: Path, refused: Sequence[RefusedSeed]) -> None:
+    """Writes line number, reason and detail of each; no file where nothing was refused."""
+    if refused:
+        write_lines(path, map(asdict, refused))
+    else:
+        path.unlink(missing_ok=True)
+
+
+def seeds_line(path: Path, checked: CheckedSeeds, refused: Path) -> str:
+    """What became of a seed file; ``refused`` is where the refused lines are written."""
+    total = len(checked.tasks) + len(checked.refused)
+    changed = f", {checked.num_changed} with another output than stated" if checked.num_changed else ""
+    why = f"; refused {checked.reasons()}, see {refused}" if checked.refused else ""
+    return f"seeds: {len(checked.tasks)} of {total} tasks of {path} pass{changed}{why}"

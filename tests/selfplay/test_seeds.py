@@ -1,0 +1,214 @@
+"""Seed files: what is read, what is refused and why, and what a run then starts from, with the real sandbox."""
+
+import gzip
+import json
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+
+import pytest
+import pytest_asyncio
+
+from azr.config import Config, ExecutorConfig, RolloutConfig, SelfPlayConfig
+from azr.errors import UserError
+from azr.executor.pool import SandboxPool
+from azr.records import Task
+from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.prompt_codec import PromptCodec
+from azr.selfplay.seeding import Seeding
+from azr.selfplay.seeds import read_seeds
+from azr.tasks.normalize import fingerprint
+from azr.tasks.prompts import CompactFormat
+from azr.tasks.registry import KINDS
+from tests.conftest import byte_tokenizer
+from tests.selfplay.test_play import Script, half_right, proposal
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CONFIG = Config(
+    selfplay=SelfPlayConfig(kinds=("deduction", "induction"), proposer_prompts=2, references=1, seed_tasks=1),
+    rollout=RolloutConfig(max_prompt_tokens=400, max_response_tokens=200),
+    executor=ExecutorConfig(workers=2, wall_s=5.0),
+)
+CODEC = PromptCodec(byte_tokenizer(), CompactFormat())
+EXAM = "def f(a):\n    return a * 1000"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool():
+    async with SandboxPool(CONFIG.executor) as pool:
+        yield pool
+
+
+def line(program: str, *inputs: str, kind: str = "deduction", outputs: tuple[str, ...] = (), **more) -> str:
+    task = Task(id="t", kind=kind, program=program, inputs=inputs, outputs=outputs, fingerprint="", **more)
+    return json.dumps(asdict(task))
+
+
+def body(expression: str) -> str:
+    return f"def f(a):\n    return {expression}"
+
+
+LINES = [
+    line(body("a + 1"), "1", outputs=("7",), step=9, solve_rate=0.5, parents=("x",)),
+    '{"kind": "deduction", ',
+    "",
+    line(body("a + 2"), "1", outputs=("3",)),
+    '{"kind": "deduction", "inputs": ["1"]}',
+    line(body("a + 3"), "1", kind="deductions"),
+    '{"kind": "deduction", "program": 3, "inputs": ["1"]}',
+    "[1]",
+    line("def f(b):  # the same\n    return b + 1", "2"),
+    line("import random\n" + body("random.random()"), "1"),
+    line(body("[id(object()), a]"), "1"),
+    line(body("a // 0"), "1"),
+    line(EXAM, "1"),
+    line(body("a"), "1", kind="abduction"),
+    line("g = 3", "1"),
+    line(body("a") + "\n" + "#" * 400, "1"),
+    line(body("a * 2"), "1", "2", "'x'", kind="induction", outputs=("2", "4.0", "'xx'"), message="Twice."),
+    line(body("a * 3"), "1", "2"),
+    line(body("a * 4")),
+    line(body("a * 5"), "1", "1.0", kind="induction", message="Repeats."),
+    '{"kind": "deduction", "program": "\\ud800", "inputs": ["1"]}',
+    "\udcff",
+]
+
+
+def seeding(path, pool, config: Config = CONFIG, proposals: tuple[str, ...] = ()) -> tuple[Seeding, list[Task], list]:
+    """A seeding, the tasks that it stores and the lines that it prints."""
+    buffer = TaskBuffer(config.selfplay.kinds, benchmark={fingerprint(EXAM)})
+    stored: list[Task] = []
+    said: list[str] = []
+    return Seeding(
+        config=replace(config, selfplay=replace(config.selfplay, seeds=None if path is None else str(path))),
+        codec=CODEC, engines=Script(list(proposals), half_right), executor=pool, buffer=buffer,
+        phase=lambda name: nullcontext(), store=stored.extend, log=said.append,
+        refused=path.with_name("seeds_rejected.jsonl"),
+    ), stored, said  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "seeds.jsonl"
+    path.write_bytes("\n".join(LINES).encode("utf-8", "surrogateescape"))
+    return path
+
+
+async def test_every_task_is_checked_anew_and_every_refusal_has_its_line_and_reason(path, pool):
+    work, stored, said = seeding(path, pool)
+    await work.run()
+    refused = {each["line"]: each for each in map(json.loads, work.refused.read_text().splitlines())}
+    assert list(refused) == sorted(refused)
+    assert {number: each["reason"] for number, each in refused.items()} == {
+        2: "broken", 5: "broken", 6: "broken", 7: "broken", 8: "broken", 9: "duplicate", 10: "not_allowed",
+        11: "non_deterministic", 12: "failed", 13: "in_benchmark", 14: "not_played", 15: "malformed", 16: "too_large",
+        18: "broken", 19: "broken", 20: "malformed", 21: "malformed", 22: "broken",
+    }  # fmt: skip
+    details = {
+        2: "is not JSON", 5: "missing required field `program`", 6: "did you mean 'deduction'?", 7: "$.program",
+        8: "not a JSON object", 9: "equal to the task of line 1", 10: "line 1: imports random", 11: "different results",
+        12: "ZeroDivisionError", 13: "held-out exam", 14: "abduction is not among selfplay.kinds",
+        16: "rollout.max_prompt_tokens", 18: "has one input, not 2", 19: "1 to 128 inputs, not 0", 22: "not UTF-8",
+    }  # fmt: skip
+    assert {number: word for number, word in details.items() if word not in refused[number]["detail"]} == {}
+    assert [task.id for task in stored] == ["seed-000001", "seed-000004", "seed-000017"]
+    assert [task.outputs for task in stored] == [("2",), ("3",), ("2", "4", "'xx'")]
+    assert {(task.step, task.solve_rate, task.parents) for task in stored} == {(0, None, ())}
+    assert stored == [task for kind in CONFIG.selfplay.kinds for task in work.buffer.tasks(kind)]
+    assert said[0].startswith("seeds: 3 of 21 tasks of ") and "1 with another output than stated" in said[0]
+    assert "refused 8 broken, 3 malformed, " in said[0] and said[0].endswith(f"see {work.refused}")
+    assert said[1] == "tasks to start from: 2 deduction, 1 induction"
+
+
+async def test_two_runs_start_from_the_same_buffer_in_the_same_order(path, pool):
+    first, stored, _ = seeding(path, pool)
+    second, stored_second, _ = seeding(path, pool)
+    await first.run()
+    await second.run()
+    assert stored and stored_second == stored
+    assert [second.buffer.tasks(kind) for kind in CONFIG.selfplay.kinds] == [
+        first.buffer.tasks(kind) for kind in CONFIG.selfplay.kinds
+    ]
+
+
+async def test_what_a_run_logs_as_its_tasks_is_a_seed_file_without_refusals(path, pool):
+    first, stored, _ = seeding(path, pool)
+    await first.run()
+    logged = path.with_name("tasks.jsonl")
+    logged.write_text("".join(json.dumps(asdict(task)) + "\n" for task in stored))
+    again, stored_again, _ = seeding(logged, pool)
+    await again.run()
+    assert [replace(task, id="") for task in stored_again] == [replace(task, id="") for task in stored]
+    assert not again.refused.exists()
+
+
+async def test_only_what_is_too_few_grows_and_a_kind_without_seeds_starts_from_the_identity(tmp_path, pool):
+    path = tmp_path / "seeds.jsonl.gz"
+    path.write_bytes(gzip.compress(f"{line(body('a + 1'), '1')}\n{line(body('a + 2'), '1')}\n".encode()))
+    kinds = replace(CONFIG, selfplay=replace(CONFIG.selfplay, kinds=("deduction", "abduction"), seed_tasks=2))
+    work, stored, _ = seeding(path, pool, kinds, (proposal("a + 8"), proposal("a + 9")))
+    await work.run()
+    assert work.buffer.sizes() == {"deduction": 2, "abduction": 3}
+    assert [task.id for task in stored] == [
+        "seed-000001", "seed-000002", "seed-abduction", "seed0-abduction-0000", "seed0-abduction-0001",
+    ]  # fmt: skip
+    enough = replace(kinds, selfplay=replace(kinds.selfplay, seed_tasks=0))
+    work, _, _ = seeding(path, pool, enough)
+    await work.run()
+    assert work.buffer.sizes() == {"deduction": 2, "abduction": 1}
+
+
+async def test_without_a_file_all_kinds_grow_from_the_identity_until_the_smallest_has_enough(tmp_path, pool):
+    kinds = replace(CONFIG, selfplay=replace(CONFIG.selfplay, kinds=("deduction", "abduction"), seed_tasks=2))
+    config = replace(kinds, selfplay=replace(kinds.selfplay, proposer_prompts=1))
+    # Of the first round one proposal fails, so both kinds have another.
+    proposals = (proposal("a + 1"), proposal("a // 0"), proposal("a + 3"), proposal("a + 4"))
+    work, stored, _ = seeding(tmp_path / "none", pool, config, proposals)
+    await replace(work, config=config).run()
+    assert work.buffer.sizes() == {"deduction": 3, "abduction": 2} and len(stored) == 5
+    assert [task.id for task in stored[:2]] == ["seed-deduction", "seed-abduction"]
+
+
+async def test_a_file_without_any_task_that_passes_is_a_users_mistake_and_says_where_to_look(tmp_path, pool):
+    path = tmp_path / "seeds.jsonl"
+    path.write_text(line(body("a // 0"), "1"))
+    work, stored, _ = seeding(path, pool)
+    with pytest.raises(UserError, match=r"None of the 1 lines of .* became a task \(1 failed\): see .*rejected.jsonl"):
+        await work.run()
+    assert json.loads(work.refused.read_text())["line"] == 1 and not stored
+
+
+@pytest.mark.parametrize(
+    "data, said",
+    [
+        (None, "No such file or directory"),
+        (b"", r"holds no task \(it is empty\)"),
+        (b"\n\n", "it is empty"),
+        (b"\n{", r"holds no task \(line 2: the line is not JSON"),
+        (b"{}", "line 1: the line is no task"),
+        (b"[" * 100_000, "line 1: the JSON is nested too deep"),
+    ],
+)
+async def test_a_file_without_any_task_is_refused_in_one_sentence(tmp_path, data, said):
+    path = tmp_path / "seeds.jsonl"
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(UserError, match=said) as raised:
+        read_seeds(path)
+    assert "\n" not in str(raised.value) and str(path) in str(raised.value)
+
+
+async def test_a_damaged_archive_is_refused(tmp_path):
+    (tmp_path / "seeds.jsonl.gz").write_bytes(gzip.compress(b"{}\n" * 1000)[:-9])
+    with pytest.raises(UserError, match="cannot be read"):
+        read_seeds(tmp_path / "seeds.jsonl.gz")
+
+
+async def test_every_kinds_own_seed_is_a_line_that_passes(tmp_path, pool):
+    config = replace(CONFIG, selfplay=replace(CONFIG.selfplay, kinds=tuple(KINDS)))
+    path = tmp_path / "seeds.jsonl"
+    path.write_text("".join(json.dumps(asdict(kind.seed())) + "\n" for kind in KINDS.values()))
+    work, stored, _ = seeding(path, pool, config)
+    await work.run()
+    wanted = [kind.seed() for kind in KINDS.values()]
+    assert [replace(task, id="") for task in stored] == [replace(task, id="") for task in wanted]
