@@ -155,8 +155,8 @@ async def check_seeds(
 ) -> CheckedSeeds:
     """Checks tasks as if a proposer had just written them, and puts those that pass into the buffer in their order.
 
-    ``limits`` hold but for the number of an induction's inputs, which stays as it is. ``reject``: why a task that ran may
-    not be shown in prompts, or None.
+    ``limits`` hold but for the number of an induction's inputs, which stays as it is. ``reject``: why a task that ran
+    may not be shown in prompts, or None.
     """
     played = [seed for seed in seeds if seed.task.kind in buffer.sizes()]
     turn = asyncio.Semaphore(_IN_FLIGHT)

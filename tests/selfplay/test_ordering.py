@@ -78,7 +78,7 @@ async def play(config: Config, world: Delays) -> tuple[StepResult, dict]:
     def self_play(step: int, name: str) -> SelfPlayStep:
         return SelfPlayStep(config, step, name, buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
 
-    await self_play(0, "seed0").seed()
+    await self_play(0, "seed0").seed(config.selfplay.kinds)
     await self_play(1, "000001").play()
     result = await self_play(2, "000002").play()
     return result, {kind: buffer.tasks(kind) for kind in config.selfplay.kinds}
