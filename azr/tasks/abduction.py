@@ -6,17 +6,21 @@ from collections.abc import Sequence
 
 from azr.records import ExecutionRequest, Task
 from azr.tasks.base import (
+    RejectReason,
     Run,
     SingleCallKind,
     Verdict,
-    canonical_input,
+    evaluate_inputs,
     grade_outputs,
     input_rules,
     propose_program,
     section_texts,
 )
+from azr.tasks.inputs import read_input
 from azr.tasks.prompts import Example, Instructions, PromptFacts, Section
 
+_REPEATS = 2
+"""Evaluations of an expression that must agree."""
 PROPOSAL = Example(
     thought=(
         "From the output alone it should take some thought to get back to an input. A running total that starts again "
@@ -78,9 +82,17 @@ class Abduction(SingleCallKind):
 
     async def grade(self, task: Task, answer: Sequence[Section], run: Run) -> Verdict:
         stated = section_texts(answer, "input")
-        arguments = canonical_input(stated[0]) if stated is not None else None
-        if arguments is None:
+        given = read_input(stated[0], task.program, is_answer=True) if stated is not None else None
+        if given is None:
             return Verdict.MALFORMED
+        inputs = await evaluate_inputs((given,), task.program, run, _REPEATS)
+        match inputs:
+            case RejectReason.LOST:
+                return Verdict.UNGRADED
+            case RejectReason.FAILED:
+                return Verdict.WRONG
+            case RejectReason():
+                return Verdict.MALFORMED
         # The program was checked when it was proposed.
-        result = await run(ExecutionRequest(program=task.program, inputs=(arguments,), static_check=False))
+        result = await run(ExecutionRequest(program=task.program, inputs=inputs, static_check=False))
         return grade_outputs(result, task.outputs)

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from azr import values
 from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult, Task
+from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request, read_input
 from azr.tasks.normalize import fingerprint, parse_program
 from azr.tasks.prompts import Example, Instructions, Label, PromptFacts, Section
 
@@ -65,7 +66,9 @@ class ProposalLimits:
     source_bytes: int
     """Longest program, UTF-8."""
     induction_inputs: int
-    """Inputs of an induction task."""
+    """Most inputs of an induction task; of longer lists the first ones are kept."""
+    fewest_induction_inputs: int | None = None
+    """How many of these must be different, when not all of them: then those that repeat one are dropped."""
     repeats: int
     """Runs that must agree."""
 
@@ -181,21 +184,23 @@ class SingleCallKind(TaskKind):
         stated = section_texts([s for s in proposal.sections if s.label != "output"], "program", "input")
         if stated is None:
             return RejectReason.MALFORMED
-        program, arguments = stated[0].strip("\n"), canonical_input(stated[1])
+        program = stated[0].strip("\n")
         if len(program.encode("utf-8", "surrogatepass")) > limits.source_bytes:
             return RejectReason.TOO_LARGE
-        if arguments is None or parse_program(program) is None:
+        given = read_input(stated[1], program)
+        if given is None or parse_program(program) is None:
             return RejectReason.MALFORMED
-        result = await run(ExecutionRequest(program=program, inputs=(arguments,), repeats=limits.repeats))
+        inputs = await evaluate_inputs((given,), program, run, limits.repeats)
+        if isinstance(inputs, RejectReason):
+            return inputs
+        result = await run(ExecutionRequest(program=program, inputs=inputs, repeats=limits.repeats))
         reason = reject_reason(result, self.accepted_statuses)
         if reason is not None:
             return reason
         output = self.label(result.outputs[0])
         if output is None:
             return RejectReason.NOT_ALLOWED
-        return self.make_task(
-            proposal.id, program, (arguments,), (output,), parents=proposal.references, step=proposal.step
-        )
+        return self.make_task(proposal.id, program, inputs, (output,), parents=proposal.references, step=proposal.step)
 
     def solver_view(self, task: Task) -> tuple[Section, ...]:
         return self.proposal(task)
@@ -258,12 +263,22 @@ def section_texts(sections: Sequence[Section], *labels: Label) -> tuple[str, ...
     return tuple(by_label[label] for label in labels)
 
 
-def canonical_input(text: str) -> str | None:
-    """Argument text in canonical form; None when it is not plain data."""
-    try:
-        return values.canonical_arguments(values.parse_arguments(text))
-    except values.PlainDataError:
-        return None
+async def evaluate_inputs(
+    inputs: Sequence[str | Computed], program: str, run: Run, repeats: int
+) -> tuple[str, ...] | RejectReason:
+    """Canonical arguments of all inputs of the program, or why the expressions among them lead to none."""
+    computed = [each for each in inputs if isinstance(each, Computed)]
+    found: tuple[str, ...] | None = ()
+    if computed:
+        result = await run(evaluation_request(computed, program, repeats))
+        reason = reject_reason(result)
+        if reason is not None:
+            return reason
+        found = evaluated_inputs(result, len(computed))
+    if found is None:
+        return RejectReason.MALFORMED
+    evaluated = iter(found)
+    return tuple(each if isinstance(each, str) else next(evaluated) for each in inputs)
 
 
 def reject_reason(result: ExecutionResult, accepted: Sequence[CallStatus] = (CallStatus.OK,)) -> RejectReason | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 
 from azr import values
 from azr.records import ExecutionRequest, Task
@@ -15,17 +14,19 @@ from azr.tasks.base import (
     Run,
     TaskKind,
     Verdict,
-    canonical_input,
+    evaluate_inputs,
     grade_outputs,
     input_rules,
     program_rules,
     reject_reason,
     section_texts,
 )
+from azr.tasks.inputs import read_input
 from azr.tasks.normalize import fingerprint, parse_program
 from azr.tasks.prompts import Example, Instructions, PromptFacts, Section
 
-MESSAGE_CHARS = 1000
+MESSAGE_CHARS = 4000
+"""Longest message. Real models write hints of a thousand characters now and then; the solver's prompt is the bound."""
 SOLUTION = Example(
     shown=(
         Section("input", "[3, 1, 2]"),
@@ -96,17 +97,24 @@ class Induction(TaskKind):
         No two of them may be equal, ``1`` and ``1.0`` included: a repeat would show the solver a hidden answer.
         """
         messages = [s.text.strip() for s in proposal.sections if s.label == "message"]
-        stated = [canonical_input(s.text) for s in proposal.sections if s.label == "input"][: limits.induction_inputs]
-        inputs = tuple(text for text in stated if text is not None)
-        if len(messages) != 1:
-            return RejectReason.MALFORMED
-        if len(inputs) < limits.induction_inputs or _has_repeats(inputs):
+        texts = [s.text for s in proposal.sections if s.label == "input"][: limits.induction_inputs]
+        fewest = limits.induction_inputs if limits.fewest_induction_inputs is None else limits.fewest_induction_inputs
+        if len(messages) != 1 or len(texts) < fewest:
             return RejectReason.MALFORMED
         message, program = messages[0], proposal.references[0].program
         if len(message) > MESSAGE_CHARS:
             return RejectReason.TOO_LARGE
         if _strip_whitespace(program) in _strip_whitespace(message):
             return RejectReason.NOT_ALLOWED
+        given = [each for each in (read_input(text, program) for text in texts) if each is not None]
+        if len(given) < len(texts):
+            return RejectReason.MALFORMED
+        stated = await evaluate_inputs(given, program, run, limits.repeats)
+        if isinstance(stated, RejectReason):
+            return stated
+        inputs = _without_repeats(stated)
+        if len(inputs) < fewest:
+            return RejectReason.MALFORMED
         result = await run(ExecutionRequest(program=program, inputs=inputs, repeats=limits.repeats))
         reason = reject_reason(result)
         if reason is not None:
@@ -155,10 +163,14 @@ def _num_shown(task: Task) -> int:
     return len(task.inputs) // 2
 
 
-def _has_repeats(inputs: Sequence[str]) -> bool:
-    """Whether any two argument texts state equal arguments."""
-    arguments = [values.parse_arguments(text) for text in inputs]
-    return any(values.equal(a, b) for a, b in combinations(arguments, 2))
+def _without_repeats(inputs: Sequence[str]) -> tuple[str, ...]:
+    """The first of any argument texts that state equal arguments."""
+    kept: dict[str, tuple[object, ...]] = {}
+    for text in inputs:
+        arguments = values.parse_arguments(text)
+        if not any(values.equal(arguments, known) for known in kept.values()):
+            kept[text] = arguments
+    return tuple(kept)
 
 
 def _strip_whitespace(text: str) -> str:

@@ -123,10 +123,18 @@ ANSWERS = {
     "deep": "[" * 10_000 + "]" * 10_000,
     "deep and open": "(" * 10_000,
     "many signs": "-" * 10_000 + "41",
+    "search": "[x for x in range(100) if f(x) == 41][0]",
+    "search without the program": "[x for x in range(100) if x == 41][0]",
+    "search by mapping": "list(map(f, range(100))).index(41)",
+    "search by filtering": "next(filter((41).__eq__, range(100)))",
     "hash collisions": "{" + ", ".join(str(n * (2**61 - 1)) for n in range(10_000)) + "}",
     "infinity": "1e999",
     "nan": "nan",
 }
+
+
+OTHER_SPELLINGS = ("arithmetic", "conversion", "keyword argument", "subscript")
+"""Of the answers above, those that are inputs as people write them, and right as such: an input may be computed."""
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -136,7 +144,8 @@ async def test_no_answer_but_the_right_value_is_right(pool, kind, name):
     program = "def f(x):\n    if x != 41: raise KeyError(x)\n    return 41"
     task = await task_of(pool, kind, program, "0" if kind == "error" else "41")
     fence = "input" if kind == "abduction" else "output"
-    assert await grade(pool, task, answer(fence, ANSWERS[name])) in NOT_RIGHT
+    graded = await grade(pool, task, answer(fence, ANSWERS[name]))
+    assert graded is Verdict.RIGHT if kind == "abduction" and name in OTHER_SPELLINGS else graded in NOT_RIGHT
     assert await grade(pool, task, answer(fence, "KeyError" if kind == "error" else "41")) is Verdict.RIGHT
 
 

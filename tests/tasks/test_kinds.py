@@ -169,7 +169,7 @@ async def test_abduction_takes_any_preimage_on_several_lines():
     assert await kind.grade(stated, answer, Runner(ran("4"))) is Verdict.WRONG
 
 
-@pytest.mark.parametrize("answer", ["0) or True or (0", "1, b=2", "*[1, 2]", "1 # ,", "lambda: 0"])
+@pytest.mark.parametrize("answer", ["0) or True or (0", "1, c=2", "*[1, 2]", "1 # ,", "lambda: 0"])
 async def test_abduction_answers_are_data_never_code(answer):
     stated, run = await task("abduction", ADD, "1, 2", "3"), Runner(ran("4"))
     verdict = await KINDS["abduction"].grade(stated, [Section("input", answer)], run)
