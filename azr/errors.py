@@ -1,4 +1,4 @@
-"""The one exception that is a user's mistake, and the hint at what was meant."""
+"""The exception that is a user's mistake or a run's own end, and the hint at what was meant."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ class UserError(ValueError):
 
     The command line prints the sentence, without a traceback, and exits with code 2. Every other exception keeps its
     traceback and ends in code 1.
+    """
+
+
+class RunEnded(UserError):
+    """A run that ended itself between two steps, because going on would be of no use.
+
+    What was done is sound and worth keeping: it is saved, as after a stop.
     """
 
 

@@ -39,6 +39,7 @@ from azr.cluster.weight_sync import PushReport
 from azr.config import Config
 from azr.evaluation.periodic import PeriodicEval
 from azr.runs.checkpointer import AsyncCheckpointer
+from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.metrics import throughput
 from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import StopSignal
@@ -66,6 +67,7 @@ class SelfPlayExperiment:
     logger: RunLogger
     checkpointer: AsyncCheckpointer
     stop_signal: StopSignal
+    alarm: MalformedAlarm
     elapsed_s: Callable[[], float]
     """How long the run has taken."""
 
@@ -73,6 +75,7 @@ class SelfPlayExperiment:
         """Plays and learns for the configured steps, after the last one that was done.
 
         Raises StopRequested after a signal: between two steps, or at once during a step's play, which is then given up.
+        Raises RunEnded, between two steps, when going on is of no use.
         """
         engines, stop = self.system.engines, self.stop_signal
         if self.checkpointer.done == 0:
@@ -89,6 +92,7 @@ class SelfPlayExperiment:
             evaluated = await self.evaluate(step, is_last)
             await self.record(step, played, learned | {"eval": evaluated}, pushed)
             self.checkpointer.step_done(step)
+            self.alarm.raise_if_over()
             if is_last:
                 break
             stop.raise_if_requested()
@@ -106,6 +110,7 @@ class SelfPlayExperiment:
             store=logger.log_tasks,
             log=logger.progress.log,
             refused=logger.run.seeds_refused,
+            watch=self.alarm.watch,
         ).run()
         await system.executor.stats_delta()
 
@@ -144,6 +149,7 @@ class SelfPlayExperiment:
         """Writes the tasks, texts and metrics of a step."""
         self.logger.log_tasks(played.stored)
         await self.logger.log_rollouts(step, played.trajectories, self.codec.decode)
+        self.alarm.observe(f"step {step}", played.forms, self.logger.run.rollouts(step))
         timing = self.logger.step_timing()
         trained = sum(len(t.completion.prompt_ids) + len(t.completion.response_ids) for t in played.trajectories)
         tokens = dict.fromkeys(timing.seconds.keys() & LEARNING_PHASES, trained) | played.sampled_tokens
@@ -162,6 +168,7 @@ class SelfPlayExperiment:
             "engines": {"restarts": self.system.engines.restarts},
             "buffer": self.buffer.sizes(),
             "batch": {"ungraded": played.ungraded, "trajectories": len(played.trajectories), "tokens": trained},
+            **{str(role): {"malformed": form.share} for role, form in played.forms.items()},
             **learned,
         }
         self.logger.end_step(step, played.trajectories, played.proposal_stats, parts)

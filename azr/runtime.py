@@ -15,10 +15,12 @@ from azr.actor_system import ActorSystem
 from azr.cluster.ray_start import start_ray
 from azr.cluster.supervisor import root_cause
 from azr.config import Config
+from azr.errors import RunEnded
 from azr.evaluation.periodic import PeriodicEval
 from azr.experiment import SelfPlayExperiment
 from azr.runs.checkpoint_store import CheckpointStore, Staging
 from azr.runs.checkpointer import AsyncCheckpointer
+from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.progress import Progress, open_progress
 from azr.runs.prompt_form import PromptForm
 from azr.runs.resume import ResumeState, find_checkpoint
@@ -63,9 +65,9 @@ class Driver:
 
         When a trainer's process dies, everything is restarted and goes on from the last checkpoint.
 
-        Raises UserError for a user's mistake, TimeoutError when a wait passed its deadline, OSError when the last step
-        could not be saved, and StopRequested after a signal; in each case nothing is left running, and unless
-        the actors were up nothing was written.
+        Raises UserError for a user's mistake, RunEnded, with the last step saved, when going on is of no use,
+        TimeoutError when a wait passed its deadline, OSError when the last step could not be saved, and StopRequested
+        after a signal; in each case nothing is left running, and unless the actors were up nothing was written.
         """
         progress = open_progress()
         try:
@@ -130,6 +132,9 @@ class Driver:
             yield logger
         except (StopRequested, RankDied):
             raise
+        except RunEnded as ended:
+            log.info("%s", ended)
+            raise
         except Exception:
             log.exception("the run ended early")
             raise
@@ -153,6 +158,7 @@ class Driver:
             logger=logger,
             checkpointer=AsyncCheckpointer(self._store, config.checkpoint.every, write, logger.progress.log, done),
             stop_signal=self._stop_signal,
+            alarm=MalformedAlarm(self._codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
             elapsed_s=elapsed_s,
         )
 
@@ -164,7 +170,7 @@ class Driver:
             await experiment.run()
             await checkpointer.finish_last()
             experiment.logger.finish()
-        except StopRequested:
+        except (StopRequested, RunEnded):
             await checkpointer.finish_last()
             raise
         finally:

@@ -12,6 +12,7 @@ from azr.cluster.ray_start import start_ray
 from azr.config import Config
 from azr.evaluation.periodic import PeriodicEval
 from azr.records import Task
+from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.progress import Progress, open_progress
 from azr.runs.stop_signal import StopSignal
 from azr.selfplay.buffer import TaskBuffer
@@ -62,6 +63,7 @@ async def _grow(config: Config, refused: Path, progress: Progress, stop: StopSig
             store=tasks.extend,
             log=progress.log,
             refused=refused,
+            watch=MalformedAlarm(codec.decode, progress.log, stop=config.run.stop_when_malformed).watch,
         )
         await stop.cancel_on_stop(seeding.run())
     finally:

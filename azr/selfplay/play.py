@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from azr.concurrency import Phase, gather, task_group
 from azr.config import Config
-from azr.records import Completion, Task, Trajectory
+from azr.records import Completion, Role, Task, Trajectory
 from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.form import FormCount
 from azr.selfplay.ordering import OrderedGate, sort_trajectories, stable_seed
 from azr.selfplay.rewards import intrinsic_bonuses, proposer_trajectory, solver_trajectory
 from azr.selfplay.roles import Proposer, Solver
@@ -40,6 +41,8 @@ class Answers:
     """Of all responses."""
     num_ungraded: int
     """Answers that the executor lost."""
+    form: FormCount
+    """Of all answers, those that are not trained on included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,8 @@ class Proposed:
     """None when the proposal is not trained on."""
     estimate: Answers | None
     """None when there was nothing to estimate."""
+    form: FormCount
+    """Of the one response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,8 @@ class StepResult:
     """Response tokens by phase."""
     ungraded: int
     """Proposals and solutions that the executor lost; they are not trained on."""
+    forms: dict[Role, FormCount]
+    """Of everything that was sampled."""
 
 
 @dataclass(slots=True)
@@ -145,6 +152,7 @@ class SelfPlayStep:
             num_tokens=len(completion.response_ids),
             trajectory=self._reward(kind, id, completion, outcome, shown),
             estimate=answers,
+            form=FormCount.of([completion], [validated is RejectReason.MALFORMED]),
         )
 
     async def _follow(self, proposal: asyncio.Task[Proposed], index: int) -> list[Answers]:
@@ -178,6 +186,7 @@ class SelfPlayStep:
             trajectories=[solver_trajectory(task, group, *pair, self.config.reward) for pair in graded],
             num_tokens=sum(len(completion.response_ids) for completion in completions),
             num_ungraded=len(completions) - len(graded),
+            form=FormCount.of(completions, [verdict is Verdict.MALFORMED for verdict in verdicts]),
         )
 
     def _reserve(self, outcome: Task | RejectReason) -> Task | RejectReason:
@@ -281,6 +290,10 @@ def _step_result(proposed: dict[str, list[Proposed]], answers: Sequence[Answers]
         stored=_accepted(proposals),
         sampled_tokens=tokens,
         ungraded=num_lost + sum(each.num_ungraded for each in all_answers),
+        forms={
+            Role.PROPOSER: sum((each.form for each in proposals), FormCount()),
+            Role.SOLVER: sum((each.form for each in all_answers), FormCount()),
+        },
     )
 
 

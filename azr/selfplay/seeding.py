@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from azr.concurrency import Phase
 from azr.config import Config
 from azr.errors import UserError
-from azr.records import Task
+from azr.records import Role, Task
 from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.form import FormCount
 from azr.selfplay.play import SelfPlayStep
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Executor, Proposer, Sampler, Solver
@@ -37,6 +38,8 @@ class Seeding:
     log: Callable[[str], None]
     refused: Path
     """Where the refused lines of a seed file are written."""
+    watch: Callable[[str, Mapping[Role, FormCount]], None]
+    """Is told every round's name and how many responses were not in the asked form, and may end the run over it."""
 
     async def run(self) -> None:
         """Loads the seed file, gives a kind without any task the identity program, and grows what is too few.
@@ -57,6 +60,7 @@ class Seeding:
                 break
             grown = await self._round(index).seed(selfplay.kinds if selfplay.seeds is None else short)
             self.store(grown.stored)
+            self.watch(f"seeding round {index + 1}", grown.forms)
         sizes = ", ".join(f"{size} {kind}" for kind, size in self.buffer.sizes().items())
         self.log(f"tasks to start from: {sizes}")
 

@@ -115,6 +115,20 @@ async def test_the_funnel_counts_every_proposal_and_pays_it(play):
     assert buffer.sizes() == {"deduction": 2}
 
 
+async def test_everything_that_was_sampled_counts_for_its_form(play):
+    config = replace_play(CONFIG, train_proposer=False, train_on_estimates=False, solver_prompts=0)
+    script = Script(
+        [proposal("1 // 0"), proposal("a + 1"), "<|program|>never ends", "<|output|>no program<|end|>"],
+        lambda prompt, attempt: ["<|output|>3<|end|>", "three<|end|>", "<|output|>4", "<|output|>4<|end|>"][attempt],
+    )
+    result, _ = await play(config, script)
+    assert not result.trajectories
+    proposer, solver = result.forms[Role.PROPOSER], result.forms[Role.SOLVER]
+    assert (proposer.sampled, proposer.malformed, proposer.cut_off, proposer.share) == (4, 2, 1, 0.5)
+    assert (solver.sampled, solver.malformed, solver.cut_off) == (4, 2, 1)
+    assert (CODEC.decode(proposer.example), CODEC.decode(solver.example)) == ("<|program|>never ends", "three<|end|>")
+
+
 async def test_of_two_equal_proposals_in_flight_one_is_a_duplicate(play):
     again = "<|program|>def f(number):\n    # again\n    return number + 1<|input|>2<|end|>"
     result, buffer = await play(

@@ -1,0 +1,76 @@
+"""The alarm that most responses of a role are not in the asked form: the model cannot learn what is never graded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from azr.errors import RunEnded
+from azr.records import Role
+from azr.runs.sinks import Decode
+from azr.selfplay.form import FormCount
+
+ALARMING_SHARE = 0.8
+"""More malformed responses of a role than this share are an alarm."""
+MAX_ROUNDS = 3
+"""Alarming rounds of one role in a row that end a run."""
+SHOWN_CHARS = 200
+"""Of a response's beginning, and of its end."""
+
+
+class MalformedAlarm:
+    """Watches every round: one of seeding, or the play of a training step."""
+
+    def __init__(self, decode: Decode, log: Callable[[str], None], *, stop: bool) -> None:
+        """``log`` gets a line per alarm; ``stop``: whether `raise_if_over` ever ends the run."""
+        self._decode, self._log, self._stop = decode, log, stop
+        self._in_a_row: Counter[Role] = Counter()
+
+    def observe(self, name: str, forms: Mapping[Role, FormCount], texts: Path | None = None) -> None:
+        """Tells of every role most of whose responses were malformed in the round of this name.
+
+        ``texts``: the file that holds the round's responses, where there is one. A role that was not asked for
+        anything in this round is as it was.
+        """
+        for role, form in forms.items():
+            if form.share is None:
+                continue
+            if form.share <= ALARMING_SHARE:
+                self._in_a_row[role] = 0
+                continue
+            self._in_a_row[role] += 1
+            self._log(self._sentence(name, role, form, texts))
+
+    def watch(self, name: str, forms: Mapping[Role, FormCount]) -> None:
+        """Observes a round that leaves nothing to be saved, and raises as `raise_if_over`."""
+        self.observe(name, forms)
+        self.raise_if_over()
+
+    def raise_if_over(self) -> None:
+        """Raises RunEnded after the last of so many alarming rounds in a row that no other will help."""
+        for role, rounds in self._in_a_row.items():
+            if self._stop and rounds >= MAX_ROUNDS:
+                raise RunEnded(
+                    f"Over {ALARMING_SHARE:.0%} of the {role} responses were malformed or cut off in {rounds} rounds "
+                    "in a row, so the run ends here: compare the printed responses with what azr prompts RECIPE shows "
+                    "that is asked, mind rollout.max_response_tokens where they are cut off, or switch "
+                    "run.stop_when_malformed off."
+                )
+
+    def _sentence(self, name: str, role: Role, form: FormCount, texts: Path | None) -> str:
+        assert form.example is not None
+        where = f"; all texts are in {texts}" if texts is not None else ""
+        return (
+            f"ALARM: {form.malformed} of {form.sampled} {role} responses of {name} were malformed or cut off "
+            f"({form.cut_off} cut off); one of them reads {shortened(self._decode(form.example))}{where}; "
+            "what is asked is shown by azr prompts RECIPE"
+        )
+
+
+def shortened(text: str) -> str:
+    """A text on one line, quoted, with its middle left out where it is long."""
+    left_out = len(text) - 2 * SHOWN_CHARS
+    if left_out <= 0:
+        return repr(text)
+    return f"{text[:SHOWN_CHARS]!r} [{left_out} characters] {text[-SHOWN_CHARS:]!r}"

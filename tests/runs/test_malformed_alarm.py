@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from azr.errors import RunEnded
+from azr.records import Role
+from azr.runs.malformed_alarm import MalformedAlarm, shortened
+from azr.selfplay.form import FormCount
+
+LOOK = Path("run/rollouts/step_000003.jsonl.gz")
+FINE = FormCount(sampled=10, malformed=8, example=(1,))
+
+
+def bad(text: str = "raw", cut_off: int = 0) -> FormCount:
+    return FormCount(sampled=10, malformed=9, cut_off=cut_off, example=tuple(map(ord, text)))
+
+
+def alarm(lines: list[str], *, stop: bool = True) -> MalformedAlarm:
+    return MalformedAlarm(lambda ids: "".join(map(chr, ids)), lines.append, stop=stop)
+
+
+def test_one_line_shows_a_response_as_it_was_sampled_and_where_to_look() -> None:
+    lines: list[str] = []
+    alarm(lines).observe("step 3", {Role.PROPOSER: bad("a\nb<|im_end|>", cut_off=2), Role.SOLVER: FINE}, LOOK)
+    assert lines == [
+        "ALARM: 9 of 10 proposer responses of step 3 were malformed or cut off (2 cut off); one of them reads "
+        f"'a\\nb<|im_end|>'; all texts are in {LOOK}; what is asked is shown by azr prompts RECIPE"
+    ]
+
+
+def test_of_a_long_response_both_ends_are_shown_on_one_line() -> None:
+    assert shortened("b" * 400) == repr("b" * 400)
+    head, tail = repr("\n" * 200), repr("e" * 200)
+    assert shortened("\n" * 250 + "e" * 250) == f"{head} [100 characters] {tail}"
+
+
+def test_three_rounds_of_one_role_in_a_row_end_the_run() -> None:
+    lines: list[str] = []
+    watch = alarm(lines)
+    for solver in (bad(), bad(), FINE, bad(), bad()):
+        watch.observe("a round", {Role.SOLVER: solver, Role.PROPOSER: FINE})
+        watch.raise_if_over()
+    watch.observe("a round without solvers", {Role.SOLVER: FormCount(), Role.PROPOSER: bad()})
+    watch.raise_if_over()
+    watch.observe("a round", {Role.SOLVER: bad(), Role.PROPOSER: bad()})
+    with pytest.raises(RunEnded, match=r"Over 80% of the solver responses .* in 3 rounds in a row"):
+        watch.raise_if_over()
+    assert len(lines) == 7
+
+
+def test_the_alarm_goes_on_without_an_end_where_it_may_not_stop() -> None:
+    lines: list[str] = []
+    watch = alarm(lines, stop=False)
+    for _ in range(5):
+        watch.observe("a round", {Role.SOLVER: bad()})
+        watch.raise_if_over()
+    assert len(lines) == 5

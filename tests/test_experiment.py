@@ -1,0 +1,119 @@
+"""The loop itself with scripted responses: real play, sandbox, records and checkpointing, no engine and no trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from azr.cluster.weight_sync import PushReport
+from azr.config import Config
+from azr.errors import RunEnded
+from azr.executor.pool import SandboxPool
+from azr.experiment import SelfPlayExperiment
+from azr.runs.checkpoint_store import CheckpointStore
+from azr.runs.checkpointer import AsyncCheckpointer
+from azr.runs.malformed_alarm import MalformedAlarm
+from azr.runs.progress import open_progress
+from azr.runs.run_logger import RunLogger
+from azr.runs.stop_signal import StopSignal
+from azr.selfplay.buffer import TaskBuffer
+from tests.selfplay.test_play import CODEC, CONFIG, Script, half_right, proposal
+
+
+def small(root: Path, *, stop: bool = True) -> Config:
+    play = replace(CONFIG.selfplay, proposer_prompts=2, solver_prompts=1, seed_tasks=3)
+    run = replace(CONFIG.run, root=str(root), name="run", steps=4, stop_when_malformed=stop)
+    return replace(CONFIG, run=run, selfplay=play, ablation=replace(CONFIG.ablation, train_proposer=False))
+
+
+class Engines(Script):
+    restarts = 0
+
+    async def sleep(self) -> None: ...
+
+    async def wake(self) -> None: ...
+
+
+async def learn(trajectories: list, seed: int) -> dict[str, dict[str, float]]:
+    return {"policy": {"loss": 0.0}}
+
+
+async def push(version: int) -> PushReport:
+    return PushReport(version=version, seconds=1.0, nbytes=1)
+
+
+def play(config: Config, engines: Engines) -> list[int]:
+    """Plays and gives the steps whose checkpoints were written."""
+    saved: list[int] = []
+
+    async def write(step: int, staging: object) -> None:
+        saved.append(step)
+
+    async def run() -> None:
+        logger = RunLogger.create(config, open_progress())
+        async with SandboxPool(config.executor) as pool:
+
+            async def stats_delta() -> dict[str, float]:
+                return {}
+
+            executor = SimpleNamespace(execute=pool.execute, stats_delta=stats_delta)
+            checkpointer = AsyncCheckpointer(CheckpointStore(logger.run.checkpoints, 2), 1, write, print, 0)
+            experiment = SelfPlayExperiment(
+                config=config,
+                codec=CODEC,
+                evaluation=SimpleNamespace(should_run=lambda *at: False),
+                buffer=TaskBuffer(config.selfplay.kinds),
+                system=SimpleNamespace(engines=engines, executor=executor, weights=SimpleNamespace(push=push)),
+                learner=SimpleNamespace(learn=learn),
+                logger=logger,
+                checkpointer=checkpointer,
+                stop_signal=StopSignal(),
+                alarm=MalformedAlarm(CODEC.decode, logger.progress.log, stop=config.run.stop_when_malformed),
+                elapsed_s=lambda: 0.0,
+            )
+            try:
+                await experiment.run()
+            finally:
+                await checkpointer.finish_last()
+                logger.close()
+
+    asyncio.run(run())
+    return saved
+
+
+def test_seeding_with_a_model_that_ignores_the_form_ends_after_three_rounds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(RunEnded, match="Over 80% of the proposer responses"):
+        play(small(tmp_path), Engines(["what <|end|>"] * 6, half_right))
+    alarms = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ALARM")]
+    assert [line.partition(" were")[0] for line in alarms] == [
+        f"ALARM: 2 of 2 proposer responses of seeding round {number}" for number in (1, 2, 3)
+    ]
+    assert all("reads 'what <|end|>'" in line for line in alarms)
+
+
+@pytest.mark.parametrize("stop", [True, False])
+def test_three_steps_of_a_role_that_is_not_even_trained_on_end_the_run_with_the_last_one_saved(
+    stop: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = small(tmp_path, stop=stop)
+    engines = Engines([proposal("a + 1"), proposal("a + 2"), *["<|program|>cut"] * 8], half_right)
+    if stop:
+        with pytest.raises(RunEnded, match="in 3 rounds in a row"):
+            play(config, engines)
+    else:
+        assert play(config, engines) == [1, 2, 3, 4]
+    folder = tmp_path / "run"
+    steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [step["step"] for step in steps] == ([1, 2, 3] if stop else [1, 2, 3, 4])
+    assert all(step["proposer/malformed"] == 1 and step["solver/malformed"] == 0 for step in steps)
+    alarms = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ALARM")]
+    assert len(alarms) == len(steps) and "(2 cut off); one of them reads '<|program|>cut'" in alarms[0]
+    where = folder / "rollouts" / "step_000001.jsonl.gz"
+    assert f"all texts are in {where};" in alarms[0] and where.is_file()
