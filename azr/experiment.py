@@ -93,6 +93,7 @@ class SelfPlayExperiment:
             await self.record(step, played, learned | {"eval": evaluated}, pushed)
             self.checkpointer.step_done(step)
             self.alarm.raise_if_over()
+            self.learner.raise_if_diverged()
             if is_last:
                 break
             stop.raise_if_requested()

@@ -69,7 +69,7 @@ def play(config: Config, engines: Engines) -> list[int]:
                 evaluation=SimpleNamespace(should_run=lambda *at: False),
                 buffer=TaskBuffer(config.selfplay.kinds),
                 system=SimpleNamespace(engines=engines, executor=executor, weights=SimpleNamespace(push=push)),
-                learner=SimpleNamespace(learn=learn),
+                learner=SimpleNamespace(learn=learn, raise_if_diverged=lambda: None),
                 logger=logger,
                 checkpointer=checkpointer,
                 stop_signal=StopSignal(),

@@ -18,11 +18,15 @@ from azr.algorithms.losses import Sums, add_sums, mismatch_metrics, policy_metri
 from azr.algorithms.packing import split_mini_batches
 from azr.concurrency import Phase
 from azr.config import Config
+from azr.errors import RunEnded
 from azr.records import Trajectory
 from azr.train.model_worker import StepReport
 from azr.train.policy import PolicyUpdate
 from azr.train.train_batch import PerToken, TrainBatch
 from azr.train.worker_group import WorkerGroup
+
+MAX_SKIPPED_STEPS = 5
+"""Optimizer steps of one model in a row that may be skipped; more will not help."""
 
 
 class Learner:
@@ -38,11 +42,14 @@ class Learner:
     ) -> None:
         self._config, self._phase = config, phase
         self._policy, self._critic, self._reference = policy, critic, reference
+        self._skipped: dict[str, float] = {}
+        """Optimizer steps that were skipped since the last that was taken, by model."""
 
     async def learn(self, trajectories: Sequence[Trajectory], seed: int) -> dict[str, dict[str, float]]:
         """One training step; metrics as `{"policy": …, "critic": …}`, the latter where there is a critic.
 
-        Raises UserError when there are fewer trajectories than ranks or mini-batches need.
+        An optimizer step whose loss or gradient is not finite is skipped; see `raise_if_diverged`. Raises UserError
+        when there are fewer trajectories than ranks or mini-batches need.
         """
         algorithm, timeout_s = self._config.algorithm, self._config.timeout.train_s
         mini_batches = self._mini_batches(trajectories, algorithm.policy_mini_batches, seed)
@@ -79,7 +86,18 @@ class Learner:
                 advantages = estimate.advantages_R.split(list(inputs.response_lengths))
                 batch = self._pack(trajectories, drop_zero_advantage(mini_batches, advantages, self._policy.size))
             metrics["policy"] = await update_policy(self._policy, batch, per_token, timeout_s)
+        self._skipped = {model: values["skipped_in_a_row"] for model, values in metrics.items()}
         return metrics
+
+    def raise_if_diverged(self) -> None:
+        """Raises RunEnded after `MAX_SKIPPED_STEPS` optimizer steps of one model in a row that had to be skipped."""
+        for model, skipped in self._skipped.items():
+            if skipped >= MAX_SKIPPED_STEPS:
+                raise RunEnded(
+                    f"The last {skipped:.0f} optimizer steps of the {model} had a loss or gradient that is not finite "
+                    "and were skipped, so the run ends here with the weights from before them: go on with a lower "
+                    f"train.{model}_lr or train.grad_clip, or with train.dtype=float32."
+                )
 
     def _mini_batches(self, trajectories: Sequence[Trajectory], count: int, seed: int) -> list[list[int]]:
         return split_mini_batches([(t.kind, t.role) for t in trajectories], count, seed)
@@ -113,14 +131,18 @@ async def update_policy(
 ) -> dict[str, float]:
     """One optimizer step of the policy per mini-batch; `per_token` (R) as in `PolicyWorker.update`.
 
-    Returns means per token, `grad_norm` and `lr`, averaged over the steps, `micro_batches` and `packing` of the batch,
-    and as `mismatch_…` how far the engines' logprobs were from the policy's own before its first step.
+    Returns means per token, `grad_norm` and `lr`, averaged over the steps that were taken, where any was; how many were
+    not, as `skipped_steps`, and since the last that was, as `skipped_in_a_row`; `micro_batches` and `packing` of the
+    batch; and as `mismatch_…` how far the engines' logprobs were from the policy's own before its first step.
     """
     updates: list[PolicyUpdate] = await _update(group, batch, per_token, timeout_s)
     metrics = _mean_metrics(batch, [update.steps for update in updates], policy_metrics)
     old_R = per_token.get("old_logprobs")
     trainer_R = batch.gather([update.logprobs for update in updates]) if old_R is None else batch.select(old_R)
-    mismatch = mismatch_metrics(trainer_R, batch.select(per_token["rollout_logprobs"]))
+    finite_R = trainer_R.isfinite()  # others are those of a step that was skipped
+    if not finite_R.any():
+        return metrics
+    mismatch = mismatch_metrics(trainer_R[finite_R], batch.select(per_token["rollout_logprobs"])[finite_R])
     return metrics | {f"mismatch_{name}": value for name, value in mismatch.items()}
 
 
@@ -141,15 +163,22 @@ async def _update(group: WorkerGroup, batch: TrainBatch, per_token: PerToken, ti
 def _mean_metrics(
     batch: TrainBatch, ranks: Sequence[Sequence[StepReport]], metrics_of: Callable[[Sums], dict[str, float]]
 ) -> dict[str, float]:
-    """Metrics of each optimizer step, from the sums of all ranks, averaged over the steps."""
-    steps = []
+    """Metrics of each optimizer step that was taken, from the sums of all ranks, averaged over these steps."""
+    taken, last = [], ranks[0][-1]
     for reports in zip(*ranks, strict=True):
+        if reports[0].skipped_in_a_row:
+            continue
         sums: Sums = {}
         for report in reports:
             sums = add_sums(sums, report.sums)
-        steps.append(metrics_of(sums) | {"grad_norm": reports[0].grad_norm, "lr": reports[0].lr})
-    means = {name: fmean(step[name] for step in steps) for name in steps[0]}
-    return means | {"micro_batches": batch.micro_batches, "packing": batch.packing}
+        taken.append(metrics_of(sums) | {"grad_norm": reports[0].grad_norm, "lr": reports[0].lr})
+    means = {name: fmean(step[name] for step in taken) for name in (taken[0] if taken else ())}
+    return means | {
+        "skipped_steps": len(ranks[0]) - len(taken),
+        "skipped_in_a_row": last.skipped_in_a_row,
+        "micro_batches": batch.micro_batches,
+        "packing": batch.packing,
+    }
 
 
 def drop_zero_advantage(

@@ -23,7 +23,7 @@ from azr.hardware import Device
 from azr.hashed_files import HashedFile
 from azr.train.state import load_state, save_state
 from azr.train.train_batch import MiniBatch, PerToken, RankBatch
-from azr.train.zero3 import backward, load_partitioned, make_engine
+from azr.train.zero3 import backward, load_partitioned, make_engine, step
 
 T = TypeVar("T")
 
@@ -46,6 +46,9 @@ class StepReport:
     """Of the whole gradient, before clipping; the same on all ranks."""
     lr: float
     """Learning rate of this step."""
+    skipped_in_a_row: int
+    """0 when the step was taken. Else its loss or its gradient was not finite, which may hold for `sums` as well: it
+    has changed nothing, and so have that many steps up to this one."""
 
 
 LossFn = Callable[[PackedBatch, dict[str, Tensor], float], tuple[Tensor, Sums]]
@@ -67,6 +70,7 @@ class ModelWorker:
         self.device = torch.device("cuda", 0) if device == "cuda" else torch.device("cpu")
         self.dtype: torch.dtype = getattr(torch, config.train.dtype)
         self._store: dist.TCPStore | None = None
+        self._skipped_in_a_row = 0
         # Models of a colocated run take turns, so each may use all cores of its node; its peer ranks may be there.
         cores = len(os.sched_getaffinity(0)) // world_size
         torch.set_num_threads(max(1, cores))
@@ -160,6 +164,7 @@ class ModelWorker:
     def _take_steps(self, batch: RankBatch, per_token: PerToken, loss_fn: LossFn) -> list[StepReport]:
         """One optimizer step per mini-batch, on the summed loss of its micro-batches on all ranks. Collective.
 
+        A step whose loss or gradient is not finite is skipped on all ranks.
         `per_token` are arrays (R_k) over the rank's response tokens.
         """
         self.engine.train()
@@ -176,6 +181,7 @@ class ModelWorker:
             loss, sums = loss_fn(micro.to(self.device), arrays, mini.normalizer)
             total = add_sums(total, sums)
             backward(self.engine, loss, last=micro is mini.micro_batches[-1])
-        self.engine.step()
         sums = {name: value.cpu() for name, value in total.items()}
-        return StepReport(sums, float(self.engine.get_global_grad_norm()), lr)
+        taken = step(self.engine, sound=all(value.isfinite() for value in sums.values()))
+        self._skipped_in_a_row = 0 if taken else self._skipped_in_a_row + 1
+        return StepReport(sums, float(self.engine.get_global_grad_norm()), lr, self._skipped_in_a_row)

@@ -94,6 +94,27 @@ def backward(engine: Any, loss: torch.Tensor, *, last: bool) -> None:
     engine.backward(loss * dist.get_world_size(), scale_wrt_gas=False)
 
 
+def step(engine: Any, *, sound: bool) -> bool:
+    """Take an optimizer step, and say whether it was taken. Collective.
+
+    It is skipped on all ranks when `sound` is false on one, or the gradient's norm is not finite: weights, optimizer
+    state and schedule stay as they are, and the gradient is forgotten.
+    """
+    unsound = torch.tensor(float(not sound), device=engine.device)
+    dist.all_reduce(unsound, op=dist.ReduceOp.MAX)
+    skipped = engine.skipped_steps
+    if unsound:
+        # DeepSpeed skips a step by itself when the norm is not finite, in every type and with the state offloaded; and
+        # a gradient may be finite although its loss is not.
+        engine.optimizer._get_norm_groups = lambda: [torch.tensor(torch.nan)]
+    try:
+        engine.step()
+    finally:
+        if unsound:
+            del engine.optimizer._get_norm_groups
+    return bool(engine.skipped_steps == skipped)
+
+
 def iter_full_params(
     named: Sequence[tuple[str, nn.Parameter]], bucket_bytes: int, dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.Tensor]]:
