@@ -134,6 +134,12 @@ class RewardConfig:
     """What a chat response must have: `strict` asks for closed thinking and right after it the answer, `answer` for an
     answer wherever it stands. Anything else is malformed."""
     intrinsic: IntrinsicRewardConfig = field(default_factory=IntrinsicRewardConfig)
+    overlong: Literal["keep", "mask", "soft"] = "keep"
+    """What a response earns for its length. `keep`: nothing beside being malformed when it is cut off. `mask`: one that
+    is cut off is not trained on, as if it had not been sampled. `soft`: up to -1 more near the limit."""
+    overlong_buffer: Count = 1024
+    """With `soft`, the reward falls linearly over the last so many tokens before `rollout.max_response_tokens`, from 0
+    to -1."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ def check(config: Config) -> None:
     """Raises UserError for the first mistake in the config itself: knobs that contradict each other."""
     _check_kinds(config)
     _check_prompts(config)
+    _check_reward(config)
     _check_batch(config)
 
 
@@ -94,6 +95,15 @@ def _check_prompts(config: Config) -> None:
         hint = "" if "." in model.template else f" Did you mean {nearest(model.template, TEMPLATES)}?"
         raise UserError(
             f"model.template is {model.template!r}, which is neither {', '.join(TEMPLATES)} nor a file.{hint}"
+        )
+
+
+def _check_reward(config: Config) -> None:
+    reward, longest = config.reward, config.rollout.max_response_tokens
+    if reward.overlong == "soft" and reward.overlong_buffer >= longest:
+        raise UserError(
+            f"reward.overlong_buffer={reward.overlong_buffer} would make every response of up to "
+            f"rollout.max_response_tokens={longest} tokens too long: lower it."
         )
 
 

@@ -57,6 +57,7 @@ def test_a_sound_config_passes(sound):
         ({"algorithm.drop_zero_advantage": True, "algorithm.entropy_coef": 0.1}, "drop_zero_advantage would take"),
         ({"algorithm.drop_zero_advantage": True, "algorithm.kl_coef": 0.1}, "drop_zero_advantage would take"),
         ({"train.tokens_per_micro_batch": 100}, "cannot hold one trajectory"),
+        ({"reward.overlong": "soft", "reward.overlong_buffer": 192}, "reward.overlong_buffer=192 .* lower it"),
     ],
 )
 def test_knobs_that_contradict_each_other_are_named(sound, values, said):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from azr.records import FinishReason, Trajectory
 from azr.selfplay.play import ProposalStats
+from azr.selfplay.rewards import OVERLONG
 from azr.tasks.base import RejectReason
 
 Value = float | int | list[int]
@@ -39,7 +40,8 @@ def step_metrics(
 
 
 def trajectory_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
-    """Means per kind and role; lengths in tokens, ``truncated`` and ``accuracy`` as shares.
+    """Means per kind and role; lengths in tokens, ``truncated`` and ``accuracy`` as shares, ``overlong`` of what length
+    cost where it did.
 
     ``weight_version`` is the newest that sampled any of them.
     """
@@ -56,6 +58,8 @@ def trajectory_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
         metrics[f"{player}/truncated"] = _mean([c.finish_reason is FinishReason.LENGTH for c in completions])
         if graded:
             metrics[f"{player}/accuracy"] = _mean(graded)
+        if penalties := [t.reward_parts[OVERLONG] for t in played if OVERLONG in t.reward_parts]:
+            metrics[f"{player}/{OVERLONG}"] = _mean(penalties)
     if trajectories:
         metrics["weight_version"] = max(trajectory.completion.weight_version for trajectory in trajectories)
     return metrics

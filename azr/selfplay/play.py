@@ -19,7 +19,7 @@ from azr.records import Completion, Role, Task, Trajectory
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.form import FormCount
 from azr.selfplay.ordering import OrderedGate, sort_trajectories, stable_seed
-from azr.selfplay.rewards import intrinsic_bonuses, proposer_trajectory, solver_trajectory
+from azr.selfplay.rewards import intrinsic_bonuses, proposer_trajectory, solver_trajectory, with_length_penalty
 from azr.selfplay.roles import Proposer, Solver
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.registry import derived_tasks
@@ -183,7 +183,7 @@ class SelfPlayStep:
         return Answers(
             phase=phase,
             solve_rate=right / len(graded) if graded else None,
-            trajectories=[solver_trajectory(task, group, *pair, self.config.reward) for pair in graded],
+            trajectories=[self._paid(solver_trajectory(task, group, *pair, self.config.reward)) for pair in graded],
             num_tokens=sum(len(completion.response_ids) for completion in completions),
             num_ungraded=len(completions) - len(graded),
             form=FormCount.of(completions, [verdict is Verdict.MALFORMED for verdict in verdicts]),
@@ -211,7 +211,11 @@ class SelfPlayStep:
         config, bonuses = self.config.reward, {}
         if isinstance(outcome, Task):
             bonuses = intrinsic_bonuses(outcome, shown, lambda: self.buffer.tasks(kind), config.intrinsic)
-        return proposer_trajectory(kind, id, completion, outcome, bonuses, config)
+        return self._paid(proposer_trajectory(kind, id, completion, outcome, bonuses, config))
+
+    def _paid(self, trajectory: Trajectory) -> Trajectory:
+        """With what its length costs."""
+        return with_length_penalty(trajectory, self.config.reward, self.config.rollout.max_response_tokens)
 
     def _derive(self, task: Task, index: int) -> list[Task]:
         """Tasks that a task makes for free, as far as they fit into a prompt."""

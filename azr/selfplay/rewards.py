@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 from radon.complexity import cc_visit
@@ -15,6 +16,8 @@ from azr.records import Completion, Role, Task, Trajectory
 from azr.tasks.base import RejectReason, Verdict
 
 MAX_BONUS = 0.5
+OVERLONG = "overlong"
+"""Name of the part of a reward that `length_penalty` gives."""
 
 
 def proposer_trajectory(
@@ -53,6 +56,23 @@ def solver_trajectory(
         reward_parts={str(verdict): reward},
         accuracy=float(verdict is Verdict.RIGHT),
     )
+
+
+def with_length_penalty(trajectory: Trajectory, config: RewardConfig, max_tokens: int) -> Trajectory:
+    """With ``overlong`` soft, the trajectory with `length_penalty` added to its reward and named among its parts."""
+    if config.overlong != "soft":
+        return trajectory
+    penalty = length_penalty(len(trajectory.completion.response_ids), max_tokens, config.overlong_buffer)
+    parts = trajectory.reward_parts | {OVERLONG: penalty}
+    return replace(trajectory, reward=trajectory.reward + penalty, reward_parts=parts)
+
+
+def length_penalty(length: int, max_tokens: int, buffer: int) -> float:
+    """DAPO's soft overlong punishment (arXiv 2503.14476, section 3.4).
+
+    0 up to ``max_tokens - buffer``, from there linear to -1 at ``max_tokens``.
+    """
+    return -min(1.0, max(0, length - (max_tokens - buffer)) / buffer)
 
 
 def learnability(solve_rate: float, unlearnable: float) -> float:

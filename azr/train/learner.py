@@ -19,7 +19,7 @@ from azr.algorithms.packing import split_mini_batches
 from azr.concurrency import Phase
 from azr.config import Config
 from azr.errors import RunEnded
-from azr.records import Trajectory
+from azr.records import FinishReason, Trajectory
 from azr.train.model_worker import StepReport
 from azr.train.policy import PolicyUpdate
 from azr.train.train_batch import PerToken, TrainBatch
@@ -48,9 +48,27 @@ class Learner:
     async def learn(self, trajectories: Sequence[Trajectory], seed: int) -> dict[str, dict[str, float]]:
         """One training step; metrics as `{"policy": …, "critic": …}`, the latter where there is a critic.
 
+        With ``reward.overlong`` mask, trajectories that were cut off take no part in any of it, and ``policy/masked``
+        counts them; nothing is learned in a step that has too few others.
+
         An optimizer step whose loss or gradient is not finite is skipped; see `raise_if_diverged`. Raises UserError
         when there are fewer trajectories than ranks or mini-batches need.
         """
+        if self._config.reward.overlong == "mask":
+            finished = without_cut_off(trajectories)
+            masked: dict[str, float] = {"masked": len(trajectories) - len(finished)}
+            if len(finished) < self._least_trajectories():
+                return {"policy": masked}
+            learned = await self._learn(finished, seed)
+            return learned | {"policy": learned["policy"] | masked}
+        return await self._learn(trajectories, seed)
+
+    def _least_trajectories(self) -> int:
+        """So few that every rank gets one in every optimizer step."""
+        algorithm = self._config.algorithm
+        return self._policy.size * max(algorithm.policy_mini_batches, algorithm.critic_mini_batches)
+
+    async def _learn(self, trajectories: Sequence[Trajectory], seed: int) -> dict[str, dict[str, float]]:
         algorithm, timeout_s = self._config.algorithm, self._config.timeout.train_s
         mini_batches = self._mini_batches(trajectories, algorithm.policy_mini_batches, seed)
         batch = critic_batch = self._pack(trajectories, mini_batches)
@@ -179,6 +197,17 @@ def _mean_metrics(
         "micro_batches": batch.micro_batches,
         "packing": batch.packing,
     }
+
+
+def without_cut_off(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Trajectories that ended by themselves.
+
+    DAPO's overlong filtering (arXiv 2503.14476, section 3.4) goes as far as the loss. Here, the estimators do not see
+    cut-off responses either: the baseline of the others would otherwise hold their penalty, and more so the longer they
+    are, and reward every finished response, malformed ones included, for being shorter. The critic is not fitted to
+    returns that say nothing of what would have come.
+    """
+    return [each for each in trajectories if each.completion.finish_reason is not FinishReason.LENGTH]
 
 
 def drop_zero_advantage(

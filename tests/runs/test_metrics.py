@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,12 @@ def test_trajectories_become_means_per_kind_and_role() -> None:
         "deduction/solver/accuracy": 0.5,
         "weight_version": 5,
     }
+
+
+def test_what_length_cost_is_known_where_it_cost() -> None:
+    costly = replace(trajectory(Role.SOLVER, reward=0.5), reward_parts={"right": 1.0, "overlong": -0.5})
+    metrics = trajectory_metrics([costly, replace(costly, reward_parts={"right": 1.0, "overlong": 0.0})])
+    assert metrics["deduction/solver/overlong"] == -0.25
 
 
 def test_the_funnel_is_counted_step_by_step() -> None:

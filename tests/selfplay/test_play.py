@@ -187,6 +187,18 @@ async def test_solvers_play_this_steps_tasks_first_and_the_buffer_after(play):
     assert sorted(solved) == ["000001-deduction-0000", "seed-deduction", "seed-deduction"]
 
 
+async def test_length_may_cost_proposer_and_solver_and_leaves_the_solve_rate(play):
+    reward = replace(CONFIG.reward, overlong="soft", overlong_buffer=199)
+    config = replace_play(replace(CONFIG, reward=reward), proposer_prompts=1, solver_prompts=0)
+    result, _ = await play(config, Script([proposal("a + 1")], half_right))
+    assert result.proposal_stats["deduction"].solve_rates == [0.5]
+    for each in result.trajectories:
+        cost = (1 - len(each.completion.response_ids)) / 199
+        assert each.reward_parts["overlong"] == pytest.approx(cost)
+        base = {"learnability": 0.5, "right": 1.0, "wrong": -0.5}[next(iter(each.reward_parts))]
+        assert each.reward == pytest.approx(base + cost)
+
+
 async def test_an_unsolvable_task_is_stored_and_pays_nothing(play):
     config = replace_play(CONFIG, proposer_prompts=1)
     script = Script([proposal("a + 1")], lambda prompt, attempt: "<|output|>0<|end|>")

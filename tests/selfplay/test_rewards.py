@@ -3,9 +3,19 @@ from dataclasses import replace
 import pytest
 
 from azr.config import IntrinsicRewardConfig, RewardConfig
-from azr.selfplay.rewards import combine, intrinsic_bonuses, learnability, proposer_reward, solver_reward
+from azr.records import Role
+from azr.selfplay.rewards import (
+    combine,
+    intrinsic_bonuses,
+    learnability,
+    length_penalty,
+    proposer_reward,
+    solver_reward,
+    with_length_penalty,
+)
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.registry import KINDS
+from tests.runs.factory import trajectory
 
 PAPER = RewardConfig()
 SEED = KINDS["deduction"].seed()
@@ -67,3 +77,16 @@ def test_bonuses_know_every_kind():
     config = IntrinsicRewardConfig(answer_diversity=0.5)
     for kind in KINDS.values():
         assert intrinsic_bonuses(kind.seed(), [], lambda: [], config) == {"answer_diversity": 0.5}
+
+
+@pytest.mark.parametrize("length, penalty", [(1, 0.0), (60, 0.0), (70, -0.25), (99, -0.975), (100, -1.0)])
+def test_length_costs_linearly_before_the_limit(length, penalty):
+    assert length_penalty(length, max_tokens=100, buffer=40) == pytest.approx(penalty)
+
+
+@pytest.mark.parametrize("overlong, reward", [("keep", 1.0), ("mask", 1.0), ("soft", 0.25)])
+def test_length_costs_a_right_answer_only_where_asked(overlong, reward):
+    right = trajectory(Role.SOLVER, length=9)
+    paid = with_length_penalty(right, RewardConfig(overlong=overlong, overlong_buffer=4), max_tokens=10)
+    assert paid.reward == reward == sum(paid.reward_parts.values())
+    assert (paid == right) == (overlong != "soft")

@@ -13,7 +13,7 @@ import torch
 
 from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config
 from azr.errors import UserError
-from azr.records import Completion, Role, Trajectory
+from azr.records import Completion, FinishReason, Role, Trajectory
 from azr.train.critic import CriticWorker
 from azr.train.learner import Learner, drop_zero_advantage, shuffle_rewards
 from azr.train.model_worker import ModelWorker
@@ -106,6 +106,32 @@ async def test_trajectories_without_advantage_may_be_left_out(paper: Models, tra
         learner = Learner(replace(config, algorithm=algorithm), policy, None, None, phases(Counter()))
         told[skip] = (await learner.learn(trajectories, seed=1))["policy"]
     assert told[True]["grad_norm"] > 0 and told[True]["entropy"] != told[False]["entropy"]
+
+
+async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(
+    paper: Models, trajectories: list[Trajectory], tmp_path: Path
+) -> None:
+    config, [policy] = paper
+    await policy.call("save_checkpoint", str(tmp_path), timeout_s=60)
+
+    async def learn(overlong: str, taught: list[Trajectory]) -> dict[str, float]:
+        await policy.call("load_checkpoint", str(tmp_path), timeout_s=60)
+        reward = replace(config.reward, overlong=overlong)
+        learner = Learner(replace(config, reward=reward), policy, None, None, phases(Counter()))
+        return (await learner.learn(taught, seed=1))["policy"]
+
+    cut = [
+        replace(t, completion=replace(t.completion, finish_reason=FinishReason.LENGTH), reward=-9.0)
+        if i % 4 == 0
+        else t
+        for i, t in enumerate(trajectories)
+    ]
+    finished = [t for i, t in enumerate(trajectories) if i % 4]
+    masked, without = await learn("mask", cut), await learn("keep", finished)
+    assert masked == without | {"masked": len(trajectories) - len(finished)}
+    assert (await learn("mask", finished)) == without | {"masked": 0}
+    assert (await learn("keep", cut))["grad_norm"] != without["grad_norm"]
+    assert await learn("mask", cut[:1]) == {"masked": 1}, "nothing is left to learn from"
 
 
 def test_a_mini_batch_stays_as_it_is_when_too_little_would_be_left() -> None:
