@@ -64,6 +64,26 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompositesConfig:
+    """Proposals whose program must call functions of earlier programs, for the kinds that propose programs."""
+
+    chance: Share = 0.0
+    """Chance that a proposal prompt gives functions to call, at `start_step`; 0 switches composites off."""
+    chance_step: Share = 0.0
+    """What the chance grows by every `interval` steps."""
+    max_chance: Share = 0.8
+    """What it grows to."""
+    functions: Count = 1
+    """Most functions given to one proposal, at `start_step`; how many of them is drawn anew each time."""
+    max_functions: Count = 3
+    """What that grows to, by one every `interval` steps."""
+    start_step: Count = 1
+    """First step with composites."""
+    interval: Count = 50
+    """Steps between one growth and the next."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SelfPlayConfig:
     kinds: tuple[str, ...] = ("deduction", "abduction", "induction")
     """Reasoning kinds to play; `error` is the fourth."""
@@ -90,6 +110,7 @@ class SelfPlayConfig:
     checked again in the sandbox as if it had just been proposed, and the run directory's `seeds_rejected.jsonl` says
     why a line was refused. Only kinds that have fewer than `seed_tasks` then grow; one without any starts from the
     identity program. A resumed run does not read it again."""
+    composites: CompositesConfig = field(default_factory=CompositesConfig)
 
 
 @dataclass(frozen=True, kw_only=True)

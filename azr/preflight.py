@@ -32,6 +32,7 @@ def check(config: Config) -> None:
     _check_prompts(config)
     _check_reward(config)
     _check_batch(config)
+    _check_composites(config)
 
 
 def check_surroundings(config: Config, *, resumed: bool = False, fetch: bool = True) -> list[str]:
@@ -138,6 +139,35 @@ def _check_batch(config: Config) -> None:
             f"train.tokens_per_micro_batch={config.train.tokens_per_micro_batch} cannot hold one trajectory of up "
             f"to {config.max_trajectory_tokens} tokens (rollout.max_prompt_tokens + rollout.max_response_tokens); "
             "raise it."
+        )
+
+
+def _check_composites(config: Config) -> None:
+    composites, section = config.selfplay.composites, "selfplay.composites"
+    if not composites.chance:
+        if composites.chance_step:
+            raise UserError(
+                f"{section}.chance_step has nothing to grow, because {section}.chance is 0 and switches composites "
+                "off: raise the chance, or take 0 for both."
+            )
+        return
+    for least, most in (("chance", "max_chance"), ("functions", "max_functions")):
+        if getattr(composites, least) > getattr(composites, most):
+            raise UserError(
+                f"{section}.{least} is {getattr(composites, least)} and cannot grow to {section}.{most}="
+                f"{getattr(composites, most)}: change one of the two."
+            )
+    if not any(KINDS[kind].proposes_programs for kind in config.selfplay.kinds):
+        raise UserError(
+            f"{section}.chance asks for programs that call earlier ones, and no kind of selfplay.kinds proposes "
+            "programs: add one that does, or take 0."
+        )
+    if not config.ablation.new_tasks:
+        raise UserError(f"{section}.chance needs proposals: switch ablation.new_tasks on, or take 0.")
+    if composites.start_step > config.run.steps:
+        raise UserError(
+            f"{section}.start_step is {composites.start_step}, after the last of run.steps={config.run.steps}: lower "
+            f"it, or take {section}.chance=0."
         )
 
 

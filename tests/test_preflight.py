@@ -58,6 +58,15 @@ def test_a_sound_config_passes(sound):
         ({"algorithm.drop_zero_advantage": True, "algorithm.kl_coef": 0.1}, "drop_zero_advantage would take"),
         ({"train.tokens_per_micro_batch": 100}, "cannot hold one trajectory"),
         ({"reward.overlong": "soft", "reward.overlong_buffer": 192}, "reward.overlong_buffer=192 .* lower it"),
+        ({"selfplay.composites.chance_step": 0.1}, "chance_step has nothing to grow"),
+        ({"selfplay.composites.chance": 0.9}, "chance is 0.9 and cannot grow to selfplay.composites.max_chance=0.8"),
+        (
+            {"selfplay.composites.chance": 0.5, "selfplay.composites.functions": 4},
+            "functions is 4 and cannot grow to selfplay.composites.max_functions=3",
+        ),
+        ({"selfplay.composites.chance": 0.5, "selfplay.kinds": ("induction",)}, "no kind of selfplay.kinds proposes"),
+        ({"selfplay.composites.chance": 0.5, "ablation.new_tasks": False}, "switch ablation.new_tasks on, or take 0"),
+        ({"selfplay.composites.chance": 0.5, "selfplay.composites.start_step": 25}, "start_step is 25, after the last"),
     ],
 )
 def test_knobs_that_contradict_each_other_are_named(sound, values, said):

@@ -58,7 +58,7 @@ def _lines(config: Config, codec: PromptCodec, roles: Sequence[Role], *, with_id
         kind = KINDS[name]
         for role in roles:
             if role is Role.PROPOSER:
-                ids, _ = codec.proposer_prompt(kind, [kind.seed()], longest)
+                ids, _, _ = codec.proposer_prompt(kind, [kind.seed()], longest)
             else:
                 ids = codec.solver_prompt(kind, kind.seed())
             yield f"======== {name}, {role}: {len(ids)} tokens of at most {longest}"

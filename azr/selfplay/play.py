@@ -20,9 +20,10 @@ from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.form import FormCount
 from azr.selfplay.ordering import OrderedGate, sort_trajectories, stable_seed
 from azr.selfplay.rewards import intrinsic_bonuses, proposer_trajectory, solver_trajectory, with_length_penalty
-from azr.selfplay.roles import Proposer, Solver
+from azr.selfplay.roles import Proposer, Shown, Solver
 from azr.tasks.base import RejectReason, Verdict
-from azr.tasks.registry import derived_tasks
+from azr.tasks.composites import GivenFunctions, give_functions, schedule
+from azr.tasks.registry import KINDS, derived_tasks
 
 _NOT_TRAINED_ON = (RejectReason.LOST, RejectReason.IN_BENCHMARK)
 
@@ -111,18 +112,18 @@ class SelfPlayStep:
     async def play(self) -> StepResult:
         """Proposals and solutions of every kind, graded. Solvers get this step's tasks first."""
         if self.config.ablation.new_tasks:
-            references = self._draw_references(self.config.selfplay.kinds)
-            playing = {kind: self._play_kind(kind, shown) for kind, shown in references.items()}
+            drawn = self._draw_shown(self.config.selfplay.kinds)
+            playing = {kind: self._play_kind(kind, shown) for kind, shown in drawn.items()}
         else:
             playing = {kind: self._play_stored(kind) for kind in self.config.selfplay.kinds}
         played = dict(zip(playing, await gather(*playing.values()), strict=True))
         proposed = {kind: of_kind for kind, (of_kind, _) in played.items()}
         return _step_result(proposed, [each for _, answers in played.values() for each in answers])
 
-    async def _play_kind(self, kind: str, references: Sequence[Sequence[Task]]) -> tuple[list[Proposed], list[Answers]]:
+    async def _play_kind(self, kind: str, drawn: Sequence[Shown]) -> tuple[list[Proposed], list[Answers]]:
         num_solved = self.config.selfplay.solver_prompts
         async with task_group() as group:
-            proposals = [group.create_task(self.propose_one(kind, i, shown)) for i, shown in enumerate(references)]
+            proposals = [group.create_task(self.propose_one(kind, i, shown)) for i, shown in enumerate(drawn)]
             following = [group.create_task(self._follow(proposal, i)) for i, proposal in enumerate(proposals)]
             proposed = [await proposal for proposal in proposals]
             accepted = self._store(proposed)
@@ -134,13 +135,11 @@ class SelfPlayStep:
             solving = [group.create_task(work) for work in late]
         return proposed, [each for done in following for each in done.result()] + [done.result() for done in solving]
 
-    async def propose_one(
-        self, kind: str, index: int, references: Sequence[Task], *, estimate: bool = True
-    ) -> Proposed:
+    async def propose_one(self, kind: str, index: int, wanted: Shown, *, estimate: bool = True) -> Proposed:
         """Sample, validate, reserve, estimate, reward."""
         id = f"{self.name}-{kind}-{index:04d}"
         with self.phase("propose"):
-            completion, shown = await self.proposer.propose(kind, references, self._seed("propose", kind, index))
+            completion, shown = await self.proposer.propose(kind, wanted, self._seed("propose", kind, index))
         with self.phase("validate"):
             validated = await self.proposer.validate(kind, completion, shown, id=id, step=self.step)
         async with self._gates[kind].turn(index):
@@ -150,7 +149,7 @@ class SelfPlayStep:
         return Proposed(
             outcome=outcome,
             num_tokens=len(completion.response_ids),
-            trajectory=self._reward(kind, id, completion, outcome, shown),
+            trajectory=self._reward(kind, id, completion, outcome, shown.references),
             estimate=answers,
             form=FormCount.of([completion], [validated is RejectReason.MALFORMED]),
         )
@@ -226,8 +225,8 @@ class SelfPlayStep:
     async def seed(self, kinds: Sequence[str]) -> StepResult:
         """Proposals of these kinds only, and none is estimated: how the buffer first fills."""
         proposing = {
-            kind: gather(*(self.propose_one(kind, i, shown, estimate=False) for i, shown in enumerate(references)))
-            for kind, references in self._draw_references(kinds).items()
+            kind: gather(*(self.propose_one(kind, i, shown, estimate=False) for i, shown in enumerate(drawn)))
+            for kind, drawn in self._draw_shown(kinds).items()
         }
         proposed = dict(zip(proposing, await gather(*proposing.values()), strict=True))
         for of_kind in proposed.values():
@@ -252,13 +251,28 @@ class SelfPlayStep:
             self.buffer.add(task)
         return accepted
 
-    def _draw_references(self, kinds: Sequence[str]) -> dict[str, list[list[Task]]]:
-        """References of every proposal, drawn before any of them can change the buffer."""
+    def _draw_shown(self, kinds: Sequence[str]) -> dict[str, list[Shown]]:
+        """What every proposal's prompt shows, drawn before any of them can change the buffer."""
         rng, selfplay = random.Random(f"{self.config.run.seed}/{self.name}"), self.config.selfplay
-        return {
+        references = {
             kind: [self.buffer.references(kind, selfplay.references, rng) for _ in range(selfplay.proposer_prompts)]
             for kind in kinds
         }
+        return {
+            kind: [Shown(tuple(tasks), self._draw_functions(kind, i)) for i, tasks in enumerate(of_kind)]
+            for kind, of_kind in references.items()
+        }
+
+    def _draw_functions(self, kind: str, index: int) -> GivenFunctions | None:
+        """Functions for a proposal to call, where the dice say that it gets some and stored programs serve."""
+        chance, most = schedule(self.config.selfplay.composites, self.step)
+        if not chance or not KINDS[kind].proposes_programs:
+            return None
+        rng = random.Random(self._seed("composite", kind, index))
+        if rng.random() >= chance:
+            return None
+        count, tasks = rng.randint(1, most), self.buffer.tasks(kind)
+        return give_functions((tasks[i] for i in rng.sample(range(len(tasks)), len(tasks))), count)
 
     def _rng(self, kind: str) -> random.Random:
         return random.Random(f"{self.config.run.seed}/{self.name}/{kind}")

@@ -13,6 +13,7 @@ from azr.executor.static_check import ALLOWED_MODULES, BANNED_BUILTINS
 from azr.records import Completion, FinishReason, Stops, Task
 from azr.selfplay.chat_template import adds_bos, choose_template, control_tokens, render, turn_end
 from azr.tasks.base import TaskKind
+from azr.tasks.composites import GivenFunctions
 from azr.tasks.prompts import ChatFormat, CompactFormat, PromptFacts, PromptFormat, Section
 
 
@@ -81,22 +82,28 @@ class PromptCodec:
     def solver_prompt(self, kind: TaskKind, task: Task) -> list[int]:
         return self.encode(self._format.solve(kind, kind.solver_view(task)))
 
-    def proposal_ids(self, kind: TaskKind, shown: Sequence[Task]) -> list[int]:
-        """Ids of the proposal prompt that shows these tasks, however long."""
-        return self.encode(self._format.propose(kind, [kind.reference(task) for task in shown]))
+    def proposal_ids(self, kind: TaskKind, shown: Sequence[Task], functions: GivenFunctions | None = None) -> list[int]:
+        """Ids of the proposal prompt that shows these tasks and gives these functions, however long."""
+        source = functions.source if functions is not None else ""
+        return self.encode(self._format.propose(kind, [kind.reference(task) for task in shown], source))
 
-    def proposer_prompt(self, kind: TaskKind, references: list[Task], max_tokens: int) -> tuple[list[int], list[Task]]:
-        """Prompt ids and the references that fitted into ``max_tokens``; the last ones are left out first.
+    def proposer_prompt(
+        self, kind: TaskKind, references: list[Task], max_tokens: int, functions: GivenFunctions | None = None
+    ) -> tuple[list[int], list[Task], GivenFunctions | None]:
+        """Prompt ids, and the references and functions that fitted into ``max_tokens``.
+
+        The last references are left out first, and the functions when they do not fit with the fewest references.
 
         Raises:
             UserError: not even the shortest form of the prompt fits.
         """
         fewest = 1 if kind.references_per_prompt(0) else 0
-        for count in range(len(references), fewest - 1, -1):
-            shown = references[:count]
-            ids = self.proposal_ids(kind, shown)
-            if len(ids) <= max_tokens:
-                return ids, shown
+        for given in (functions, None) if functions is not None else (None,):
+            for count in range(len(references), fewest - 1, -1):
+                shown = references[:count]
+                ids = self.proposal_ids(kind, shown, given)
+                if len(ids) <= max_tokens:
+                    return ids, shown, given
         raise UserError(
             f"A {kind.name} proposal prompt with {fewest} references has {len(ids)} tokens, but "
             f"rollout.max_prompt_tokens is {max_tokens}; raise it."

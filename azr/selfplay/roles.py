@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from azr.config import Config
@@ -11,6 +12,7 @@ from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.records import Completion, ExecutionRequest, ExecutionResult, Task
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
+from azr.tasks.composites import GivenFunctions, compose
 from azr.tasks.registry import KINDS
 
 
@@ -33,6 +35,15 @@ def proposal_limits(induction_inputs: int = 0) -> ProposalLimits:
     return ProposalLimits(source_bytes=MAX_PROGRAM_BYTES, induction_inputs=induction_inputs, repeats=REPEATS)
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a proposal prompt shows beside its instructions."""
+
+    references: tuple[Task, ...]
+    functions: GivenFunctions | None = None
+    """Those that the program must call."""
+
+
 class Proposer:
     """Invents tasks, which count only once they ran."""
 
@@ -43,20 +54,29 @@ class Proposer:
         self._max_response = config.rollout.max_response_tokens
         self.limits = proposal_limits(config.selfplay.induction_inputs)
 
-    async def propose(self, kind: str, references: Sequence[Task], seed: int) -> tuple[Completion, tuple[Task, ...]]:
-        """One proposal and the references that its prompt showed."""
-        prompt, shown = self._codec.proposer_prompt(KINDS[kind], list(references), self._max_prompt)
+    async def propose(self, kind: str, wanted: Shown, seed: int) -> tuple[Completion, Shown]:
+        """One proposal, and what of the wanted its prompt had room for."""
+        prompt, references, functions = self._codec.proposer_prompt(
+            KINDS[kind], list(wanted.references), self._max_prompt, wanted.functions
+        )
         (completion,) = await self._sampler.generate(prompt, n=1, max_tokens=self._max_response, seed=seed)
-        return completion, tuple(shown)
+        return completion, Shown(tuple(references), functions)
 
     async def validate(
-        self, kind: str, completion: Completion, references: Sequence[Task], *, id: str, step: int
+        self, kind: str, completion: Completion, shown: Shown, *, id: str, step: int
     ) -> Task | RejectReason:
         """The task that a proposal becomes once its program ran, or the first check that it failed."""
         sections = self._codec.parse_response(completion)
         if sections is None:
             return RejectReason.MALFORMED
-        proposal = Proposal(id=id, sections=sections, references=references, step=step)
+        parents = shown.references
+        if shown.functions is not None:
+            composed = compose(sections, shown.functions)
+            if isinstance(composed, RejectReason):
+                return composed
+            sections = composed
+            parents += tuple(task for task in shown.functions.tasks if task not in parents)
+        proposal = Proposal(id=id, sections=sections, references=parents, step=step)
         task = await KINDS[kind].validate(proposal, self.limits, self._executor.execute)
         return task if isinstance(task, RejectReason) else self.reject_reason(task) or task
 

@@ -82,6 +82,8 @@ class TaskKind(ABC):
     name: ClassVar[str]
     reference_kinds: ClassVar[tuple[str, ...]]
     """Kinds whose tasks may be shown as references to a proposer of this kind."""
+    proposes_programs: ClassVar[bool] = False
+    """Whether a proposal holds a program, which may then call functions of earlier ones."""
 
     @abstractmethod
     def seed(self) -> Task:
@@ -162,6 +164,8 @@ class TaskKind(ABC):
 
 class SingleCallKind(TaskKind):
     """Base of the kinds whose tasks are one call; as it stands, the output is what the solver must find."""
+
+    proposes_programs = True
 
     accepted_statuses: ClassVar[tuple[CallStatus, ...]] = (CallStatus.OK,)
     """Ends of a call that make a task."""

@@ -72,8 +72,8 @@ class PromptFormat(Protocol):
     stop_strings: tuple[str, ...]
     """Texts that end a response, and belong to it."""
 
-    def propose(self, kind: Instructor, references: Sequence[Sequence[Section]]) -> str:
-        """Prompt that asks for a new task, given past ones."""
+    def propose(self, kind: Instructor, references: Sequence[Sequence[Section]], functions: str = "") -> str:
+        """Prompt that asks for a new task, given past ones; ``functions``: source of those that it must call."""
         ...
 
     def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:
@@ -108,8 +108,10 @@ class CompactFormat:
     def _render(sections: Sequence[Section]) -> str:
         return "".join(f"<|{s.label}|>{s.text}" for s in sections)
 
-    def propose(self, kind: Instructor, references: Sequence[Sequence[Section]]) -> str:
-        return f"<|propose|><|{kind.name}|>" + "".join(map(self._render, references)) + self.answer
+    def propose(self, kind: Instructor, references: Sequence[Sequence[Section]], functions: str = "") -> str:
+        """A program without an input at the end is the functions to call."""
+        given = [[Section("program", functions)]] if functions else []
+        return f"<|propose|><|{kind.name}|>" + "".join(map(self._render, [*references, *given])) + self.answer
 
     def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:
         return f"<|solve|><|{kind.name}|>{self._render(shown)}{self.answer}"
@@ -131,6 +133,11 @@ _FENCE_OF: dict[Label, str] = {"program": "python", "input": "input", "output": 
 _LABEL_OF = {fence: label for label, fence in _FENCE_OF.items()}
 _FENCED = re.compile(r"```(python|input|output|message)[ \t]*\n(.*?)\n?```", re.DOTALL)
 
+_GIVEN_FUNCTIONS = (
+    "These functions stand in front of your program already. Its f must call every one of them, and the program must "
+    "neither repeat them nor give their names to anything else:"
+)
+
 
 class ChatFormat:
     """English instructions, thinking before the answer, fenced blocks inside answer tags."""
@@ -147,9 +154,11 @@ class ChatFormat:
         """
         self._render, self._facts, self._strict = render, facts or PromptFacts(), response_format == "strict"
 
-    def propose(self, kind: Instructor, references: Sequence[Sequence[Section]]) -> str:
+    def propose(self, kind: Instructor, references: Sequence[Sequence[Section]], functions: str = "") -> str:
         instructions = kind.proposer_instructions(self._facts)
         shown = [f"Reference {index}:\n{_fenced(sections)}" for index, sections in enumerate(references, start=1)]
+        if functions:
+            shown.append(f"{_GIVEN_FUNCTIONS}\n{_fenced([Section('program', functions)])}")
         return self._render("\n\n".join([instructions.task, _form(instructions), *shown]))
 
     def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:

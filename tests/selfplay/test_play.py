@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from azr.config import Config, ExecutorConfig, RolloutConfig, SelfPlayConfig
+from azr.config import CompositesConfig, Config, ExecutorConfig, RolloutConfig, SelfPlayConfig
 from azr.executor.pool import SandboxPool
 from azr.records import CallResult, CallStatus, Completion, ExecutionResult, FinishReason, Role
 from azr.runs.metrics import step_metrics
@@ -258,6 +258,47 @@ async def test_references_of_a_step_are_drawn_before_it_adds_to_the_buffer(play)
     config = replace_play(CONFIG, references=6)
     result, _ = await play(config, Script([proposal(f"a + {n}") for n in range(4)], half_right))
     assert all(task.parents == ("seed-deduction",) for task in result.stored)
+
+
+async def test_a_composite_calls_stored_programs_and_is_stored_with_them(play):
+    composites = CompositesConfig(chance=1.0, max_chance=1.0)
+    config = replace_play(CONFIG, proposer_prompts=3, references=1, composites=composites)
+    prompts: list[str] = []
+
+    class Remembering(Script):
+        async def generate(self, prompt_ids, **options):
+            prompts.append(CODEC.decode(prompt_ids))
+            return await super().generate(prompt_ids, **options)
+
+    proposals = [proposal("g_0(a) + 1"), proposal("a + 2"), proposal("g_0(0) + a + 3")]
+    result, buffer = await play(config, Remembering(proposals, half_right))
+    wanted = "<|program|>def g_0(a):\n    return a<|answer|>"
+    assert sum(prompt.endswith(wanted) for prompt in prompts if prompt.startswith("<|propose|>")) == 3
+    # The second did not call what it was given.
+    assert result.proposal_stats["deduction"].rejected == {RejectReason.NOT_ALLOWED: 1}
+    stored = buffer.tasks("deduction")[1:]
+    assert [task.program for task in stored] == [
+        f"def g_0(a):\n    return a\n\ndef f(a):\n    return {body}" for body in ("g_0(a) + 1", "g_0(0) + a + 3")
+    ]
+    assert [task.outputs for task in stored] == [("3",), ("5",)]
+    assert {task.parents for task in stored} == {("seed-deduction",)}
+    assert {task.fingerprint for task in stored} == {fingerprint(task.program) for task in stored}
+    # Composites are never given in their turn: the identity alone serves.
+    prompts.clear()
+    await play(config, Remembering([proposal("g_0(a) + 9")] * 3, half_right), buffer=buffer, name="000002")
+    assert sum(prompt.endswith(wanted) for prompt in prompts if prompt.startswith("<|propose|>")) == 3
+
+
+async def test_functions_that_leave_no_room_are_left_out_and_the_proposal_is_one_like_others(play):
+    buffer = TaskBuffer(("deduction",))
+    long = "def f(a):\n    return [" + "a, " * 100 + "a]"
+    buffer.add(KINDS["deduction"].make_task("long", long, ("1",), ("1",)))
+    composites = CompositesConfig(chance=1.0, max_chance=1.0)
+    config = replace_play(CONFIG, proposer_prompts=1, references=0, composites=composites)
+    config = replace(config, rollout=replace(config.rollout, max_prompt_tokens=100))
+    result, buffer = await play(config, Script([proposal("a + 1")], half_right), buffer=buffer)
+    assert [task.program for task in result.stored] == ["def f(a):\n    return a + 1"]
+    assert result.stored[0].parents == ()
 
 
 def replace_play(config: Config, **values) -> Config:
