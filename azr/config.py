@@ -141,6 +141,8 @@ class IntrinsicRewardConfig:
     """Coefficient of 1 - frequency of the task's answer in the buffer."""
     combine: Literal["sum", "multiply", "sum_multiply", "multiply_sum"] = "sum"
     """How bonuses c join the learnability a: a+Σc, a·Πc, a+Πc, a·Σc."""
+    others: tuple[str, ...] = ()
+    """Other bonuses that azr/selfplay/rewards/registry.py names, each as `name:coefficient`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +163,10 @@ class RewardConfig:
     overlong_buffer: Count = 1024
     """With `soft`, the reward falls linearly over the last so many tokens before `rollout.max_response_tokens`, from 0
     to -1."""
+    proposer: str = "learnability"
+    """What a task's solve rate s pays its proposer, by a name in azr/selfplay/rewards/registry.py: `learnability`, the
+    paper's 1-s; `inverse`, 1-s at s=0 too; `variance`, 4s(1-s); `band`, 1 for medium s. All but `inverse` pay
+    `unlearnable` at s=0, and all do at s=1."""
 
 
 @dataclass(frozen=True, kw_only=True)

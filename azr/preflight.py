@@ -14,6 +14,7 @@ from azr.evaluation.suite import read_suite
 from azr.plan.inputs import Assumptions, ClusterSpec
 from azr.plan.planner import plan_run
 from azr.runs.run_dir import check_free
+from azr.selfplay.rewards.registry import check_names
 from azr.selfplay.seeds import read_seeds
 from azr.tasks.registry import KINDS
 
@@ -101,6 +102,7 @@ def _check_prompts(config: Config) -> None:
 
 def _check_reward(config: Config) -> None:
     reward, longest = config.reward, config.rollout.max_response_tokens
+    check_names(reward)
     if reward.overlong == "soft" and reward.overlong_buffer >= longest:
         raise UserError(
             f"reward.overlong_buffer={reward.overlong_buffer} would make every response of up to "

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from azr.records import FinishReason, Trajectory
 from azr.selfplay.play import ProposalStats
-from azr.selfplay.rewards import OVERLONG
+from azr.selfplay.rewards.pay import OVERLONG
 from azr.tasks.base import RejectReason
 
 Value = float | int | list[int]

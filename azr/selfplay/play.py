@@ -19,7 +19,7 @@ from azr.records import Completion, Role, Task, Trajectory
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.form import FormCount
 from azr.selfplay.ordering import OrderedGate, sort_trajectories, stable_seed
-from azr.selfplay.rewards import intrinsic_bonuses, proposer_trajectory, solver_trajectory, with_length_penalty
+from azr.selfplay.rewards.pay import intrinsic_bonuses, proposer_trajectory, solver_trajectory, with_length_penalty
 from azr.selfplay.roles import Proposer, Shown, Solver
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.composites import GivenFunctions, give_functions, schedule

@@ -4,15 +4,15 @@ import pytest
 
 from azr.config import IntrinsicRewardConfig, RewardConfig
 from azr.records import Role
-from azr.selfplay.rewards import (
+from azr.selfplay.rewards.pay import (
     combine,
     intrinsic_bonuses,
-    learnability,
     length_penalty,
     proposer_reward,
     solver_reward,
     with_length_penalty,
 )
+from azr.selfplay.rewards.registry import BONUSES, SOLVE_RATE_REWARDS, bonus_coefficients, check_names
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.registry import KINDS
 from tests.runs.factory import trajectory
@@ -27,7 +27,40 @@ def test_the_paper_pays_one_minus_solve_rate(rate, reward):
 
 
 def test_the_authors_code_is_a_knob():
-    assert learnability(0.0, -0.5) == learnability(1.0, -0.5) == -0.5
+    authors = RewardConfig(unlearnable=-0.5)
+    assert [proposer_reward(replace(SEED, solve_rate=rate), {}, authors)[0] for rate in (0.0, 1.0)] == [-0.5, -0.5]
+
+
+RATES = (0.0, 0.125, 0.25, 0.5, 0.875, 1.0)
+
+
+@pytest.mark.parametrize(
+    "name, pays",
+    [
+        ("learnability", [-9.0, 0.875, 0.75, 0.5, 0.125, -9.0]),
+        ("inverse", [1.0, 0.875, 0.75, 0.5, 0.125, -9.0]),
+        ("variance", [-9.0, 0.4375, 0.75, 1.0, 0.4375, -9.0]),
+        ("band", [-9.0, 0.0, 1.0, 1.0, 0.0, -9.0]),
+    ],
+)
+def test_what_a_solve_rate_pays_is_chosen_by_name(name, pays):
+    config = RewardConfig(proposer=name, unlearnable=-9.0)
+    check_names(config)
+    paid = [proposer_reward(replace(SEED, solve_rate=rate), {}, config) for rate in RATES]
+    assert paid == [(reward, {name: reward}) for reward in pays]
+
+
+def test_every_registered_function_is_a_file_of_its_name():
+    for functions in (SOLVE_RATE_REWARDS, BONUSES):
+        assert all(function.__module__.endswith(f".{name}") for name, function in functions.items())
+
+
+def test_a_registered_bonus_needs_no_knob_of_its_own(monkeypatch):
+    monkeypatch.setitem(BONUSES, "many_lines", lambda inputs: inputs.task.program.count("\n") / 10)
+    config = IntrinsicRewardConfig(halstead=1.0, others=("many_lines:2.5", "complexity:0.15"))
+    assert bonus_coefficients(config) == {"halstead": 1.0, "many_lines": 2.5, "complexity": 0.15}
+    bonuses = intrinsic_bonuses(SEED, [], lambda: [], config)
+    assert bonuses == {"halstead": pytest.approx(0.03), "many_lines": 0.25, "complexity": pytest.approx(0.01)}
 
 
 def test_solver_rewards():

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 
-from radon.complexity import cc_visit
-from radon.metrics import h_visit
-
 from azr.config import IntrinsicRewardConfig, RewardConfig
 from azr.records import Completion, Role, Task, Trajectory
+from azr.selfplay.rewards.inputs import BonusInputs
+from azr.selfplay.rewards.registry import BONUSES, SOLVE_RATE_REWARDS, bonus_coefficients
 from azr.tasks.base import RejectReason, Verdict
 
 MAX_BONUS = 0.5
@@ -75,11 +72,6 @@ def length_penalty(length: int, max_tokens: int, buffer: int) -> float:
     return -min(1.0, max(0, length - (max_tokens - buffer)) / buffer)
 
 
-def learnability(solve_rate: float, unlearnable: float) -> float:
-    """What a valid proposal earns: 1 - s when the task is sometimes solved, ``unlearnable`` at s = 0 and s = 1."""
-    return 1.0 - solve_rate if 0.0 < solve_rate < 1.0 else unlearnable
-
-
 def proposer_reward(
     outcome: Task | RejectReason, bonuses: dict[str, float], config: RewardConfig
 ) -> tuple[float, dict[str, float]]:
@@ -91,9 +83,9 @@ def proposer_reward(
         reward = config.wrong if outcome is RejectReason.DUPLICATE else config.malformed
         return reward, {str(outcome): reward}
     assert outcome.solve_rate is not None
-    base = learnability(outcome.solve_rate, config.unlearnable)
+    base = SOLVE_RATE_REWARDS[config.proposer](outcome.solve_rate, config)
     reward = combine(base, list(bonuses.values()), config.intrinsic.combine) if base > 0 else base
-    return reward, {"learnability": base, **bonuses}
+    return reward, {config.proposer: base, **bonuses}
 
 
 def solver_reward(verdict: Verdict, config: RewardConfig) -> float:
@@ -103,7 +95,7 @@ def solver_reward(verdict: Verdict, config: RewardConfig) -> float:
 
 
 def combine(base: float, bonuses: list[float], how: str) -> float:
-    """Joins learnability a with intrinsic bonuses c: a+Σc, a·Πc, a+Πc or a·Σc; without bonuses, a."""
+    """Joins what the solve rate pays, a, with intrinsic bonuses c: a+Σc, a·Πc, a+Πc or a·Σc; without bonuses, a."""
     if not bonuses:
         return base
     return {
@@ -119,40 +111,8 @@ def intrinsic_bonuses(
 ) -> dict[str, float]:
     """Enabled bonuses by name, each coefficient times raw value and at most ``MAX_BONUS``.
 
-    ``known`` gives the tasks that answers are compared with; it is called only when that bonus is enabled.
+    ``known`` gives the tasks that answers are compared with; it is called only by a bonus that needs them.
     """
-    raw: dict[str, tuple[float, Callable[[], float]]] = {
-        "complexity": (config.complexity, lambda: complexity(task)),
-        "edit_distance": (config.edit_distance, lambda: edit_distance(task, references)),
-        "halstead": (config.halstead, lambda: halstead(task)),
-        "answer_diversity": (config.answer_diversity, lambda: answer_diversity(task, known())),
-    }
-    return {name: min(coefficient * value(), MAX_BONUS) for name, (coefficient, value) in raw.items() if coefficient}
-
-
-def complexity(task: Task) -> float:
-    """Cyclomatic complexity of the program over 15."""
-    return float(sum(block.complexity for block in cc_visit(task.program))) / 15
-
-
-def edit_distance(task: Task, references: Sequence[Task]) -> float:
-    """Mean over the references of one minus the similarity of the two syntax trees; 0 without references."""
-    if not references:
-        return 0.0
-    tree = ast.dump(ast.parse(task.program))
-    ratios = [difflib.SequenceMatcher(None, tree, ast.dump(ast.parse(r.program))).ratio() for r in references]
-    return 1 - sum(ratios) / len(ratios)
-
-
-def halstead(task: Task) -> float:
-    """Half effort (of 10,000), three tenths complexity (of 10), two tenths volume (of 500), each at most 1."""
-    total = h_visit(task.program).total
-    cyclomatic = max((block.complexity for block in cc_visit(task.program)), default=1)
-    return 0.5 * min(total.effort / 10_000, 1) + 0.3 * min(cyclomatic / 10, 1) + 0.2 * min(total.volume / 500, 1)
-
-
-def answer_diversity(task: Task, known: Sequence[Task]) -> float:
-    """One minus the frequency of the task's first output among those of the known tasks."""
-    if not known:
-        return 1.0
-    return 1 - sum(other.outputs[0] == task.outputs[0] for other in known) / len(known)
+    inputs = BonusInputs(task, references, known)
+    enabled = bonus_coefficients(config)
+    return {name: min(coefficient * BONUSES[name](inputs), MAX_BONUS) for name, coefficient in enabled.items()}

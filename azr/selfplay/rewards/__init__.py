@@ -1,0 +1,1 @@
+"""What proposer and solver earn: the rule in `pay`, and what is chosen by name in `registry`."""

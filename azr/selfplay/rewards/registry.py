@@ -1,0 +1,79 @@
+"""Reward functions by name. Another one is a file beside those below and one line here; no knob has to be added."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from azr.config import IntrinsicRewardConfig, RewardConfig
+from azr.errors import UserError, nearest
+from azr.selfplay.rewards.bonuses.answer_diversity import answer_diversity
+from azr.selfplay.rewards.bonuses.complexity import complexity
+from azr.selfplay.rewards.bonuses.edit_distance import edit_distance
+from azr.selfplay.rewards.bonuses.halstead import halstead
+from azr.selfplay.rewards.inputs import BonusInputs
+from azr.selfplay.rewards.solve_rate.band import band
+from azr.selfplay.rewards.solve_rate.inverse import inverse
+from azr.selfplay.rewards.solve_rate.learnability import learnability
+from azr.selfplay.rewards.solve_rate.variance import variance
+
+SolveRateReward = Callable[[float, RewardConfig], float]
+"""From a task's solve rate, 0 to 1, and the knobs of `reward` to what its proposer earns, bonuses aside."""
+Bonus = Callable[[BonusInputs], float]
+"""Raw value of a bonus, about 0 to 1; the coefficient and the cap come on top."""
+
+SOLVE_RATE_REWARDS: dict[str, SolveRateReward] = {
+    "learnability": learnability,
+    "inverse": inverse,
+    "variance": variance,
+    "band": band,
+}
+"""By the value of `reward.proposer`."""
+BONUSES: dict[str, Bonus] = {
+    "complexity": complexity,
+    "edit_distance": edit_distance,
+    "halstead": halstead,
+    "answer_diversity": answer_diversity,
+}
+"""By name: a knob of `reward.intrinsic`, or in `reward.intrinsic.others`."""
+
+
+def bonus_coefficients(config: IntrinsicRewardConfig) -> dict[str, float]:
+    """Coefficients of the bonuses that are on.
+
+    Raises UserError for an entry of `reward.intrinsic.others` that is not ``name:coefficient``, or whose bonus is not
+    registered or is on already.
+    """
+    named = {
+        "complexity": config.complexity,
+        "edit_distance": config.edit_distance,
+        "halstead": config.halstead,
+        "answer_diversity": config.answer_diversity,
+    }
+    coefficients = {name: coefficient for name, coefficient in named.items() if coefficient}
+    for entry in config.others:
+        name, _, text = entry.partition(":")
+        if name not in BONUSES:
+            raise UserError(_unknown("bonus", name, BONUSES, "reward.intrinsic.others"))
+        if name in coefficients:
+            raise UserError(f"reward.intrinsic.others names {name!r}, which has its coefficient already: name it once.")
+        try:
+            coefficients[name] = float(text)
+        except ValueError:
+            coefficients[name] = math.nan
+        if not 0 < coefficients[name] <= 1e6:
+            raise UserError(
+                f"reward.intrinsic.others holds {entry!r}; it must be a name and a number above 0, as {name}:0.5."
+            )
+    return coefficients
+
+
+def check_names(config: RewardConfig) -> None:
+    """Raises UserError for a name that is not registered, with the one that was probably meant."""
+    if config.proposer not in SOLVE_RATE_REWARDS:
+        raise UserError(_unknown("reward", config.proposer, SOLVE_RATE_REWARDS, "reward.proposer"))
+    bonus_coefficients(config.intrinsic)
+
+
+def _unknown(what: str, name: str, known: dict[str, SolveRateReward] | dict[str, Bonus], knob: str) -> str:
+    return f"There is no {what} {name!r}; did you mean {nearest(name, known)!r}? {knob} may name {', '.join(known)}."
