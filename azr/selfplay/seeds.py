@@ -155,8 +155,7 @@ async def check_seeds(
 ) -> CheckedSeeds:
     """Checks tasks as if a proposer had just written them, and puts those that pass into the buffer in their order.
 
-    ``limits`` hold but for the number of an induction's inputs, which stays as it is. ``reject``: why a task that ran
-    may not be shown in prompts, or None.
+    ``limits`` hold as `seed_limits` changes them. ``reject``: why a task that ran may not be shown in prompts, or None.
     """
     played = [seed for seed in seeds if seed.task.kind in buffer.sizes()]
     turn = asyncio.Semaphore(_IN_FLIGHT)
@@ -184,6 +183,12 @@ async def check_seeds(
     return checked
 
 
+def seed_limits(limits: ProposalLimits, task: Task) -> ProposalLimits:
+    """The limits of proposals, but that an induction keeps its number of inputs, and half of them may be repeats."""
+    count = max(2, len(task.inputs))
+    return replace(limits, induction_inputs=count, fewest_induction_inputs=max(2, count // 2))
+
+
 async def _check(
     task: Task, limits: ProposalLimits, run: Run, reject: Callable[[Task], RejectReason | None]
 ) -> Task | tuple[RejectReason, str]:
@@ -197,7 +202,7 @@ async def _check(
     kind = KINDS[task.kind]
     # An induction's proposal is about the program of its reference, and states inputs for it alone.
     proposal = Proposal(id=task.id, sections=kind.proposal(task), references=(task,))
-    outcome = await kind.validate(proposal, replace(limits, induction_inputs=max(2, len(task.inputs))), remember)
+    outcome = await kind.validate(proposal, seed_limits(limits, task), remember)
     if isinstance(outcome, RejectReason):
         return outcome, _detail(outcome, ran[-1] if ran else None)
     if reason := reject(outcome):
@@ -206,9 +211,9 @@ async def _check(
 
 
 def _detail(reason: RejectReason, result: ExecutionResult | None) -> str:
-    if result is None:
+    if result is None or reason is RejectReason.MALFORMED:
         return {
-            RejectReason.MALFORMED: "no function f with a parameter, or inputs that are no values or not all different",
+            RejectReason.MALFORMED: "no function f with a parameter, or inputs that are no values or mostly repeats",
             RejectReason.TOO_LARGE: "the program or the message is too long",
             RejectReason.NOT_ALLOWED: "the message states the program",
         }.get(reason, str(reason))

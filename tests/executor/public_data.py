@@ -55,14 +55,19 @@ MEMORY_HUNGRY = frozenset({"Mbpp/255"})
 """MBPP+ solutions that need more than 128 MiB on one of their extra inputs."""
 
 
-def rows(name: str) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file of public data. Skips the test where no folder is named and none is found."""
+def file(name: str) -> Path:
+    """A file of public data. Skips the test where no folder is named and none is found."""
     named = os.environ.get("AZR_DATA")
     path = Path(named or BESIDE_THE_CLONE) / name
     if not named and not path.exists():
         pytest.skip(f"needs the public data set {name}: set AZR_DATA to the folder that holds it")
     assert path.exists(), f"AZR_DATA is {named}, and {name} is not in it"
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return path
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    """The rows of a JSON-lines file of public data. Skips as ``file``."""
+    return [json.loads(line) for line in file(name).read_text().splitlines()]
 
 
 def cruxeval_call(row: dict[str, Any]) -> tuple[str, str]:

@@ -212,3 +212,16 @@ async def test_every_kinds_own_seed_is_a_line_that_passes(tmp_path, pool):
     await work.run()
     wanted = [kind.seed() for kind in KINDS.values()]
     assert [replace(task, id="") for task in stored] == [replace(task, id="") for task in wanted]
+
+
+async def test_inputs_may_be_written_as_expressions_and_repeats_of_an_induction_are_dropped(tmp_path, pool):
+    path = tmp_path / "seeds.jsonl"
+    inputs = ("'x' * 2", "a = 3", "'xx'", "list(range(2))", "3.0", "a=4")
+    path.write_text(
+        line(body("a * 2"), *inputs, kind="induction", message="Twice.") + "\n" + line(body("a"), "lambda: 1")
+    )
+    work, stored, _ = seeding(path, pool)
+    await work.run()
+    assert [task.inputs for task in stored if task.kind == "induction"] == [("'xx'", "3", "[0, 1]", "4")]
+    (refused,) = map(json.loads, work.refused.read_text().splitlines())
+    assert refused["line"] == 2 and refused["reason"] == "malformed"

@@ -1,0 +1,38 @@
+"""All 3,200 tasks that real base models proposed: what is admitted, what refused and why, as docs/seeds.md says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from azr.executor.pool import SandboxPool
+from azr.records import Task
+from azr.tasks.base import RejectReason
+from benchmarks import seed_tasks
+from tests.executor import public_data
+
+# Models write odd escapes and comparisons.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::SyntaxWarning")
+
+NON_DETERMINISTIC = {99, 387, 468, 636, 692, 734, 743, 744, 803, 897, 1021, 1634, 2012, 2200, 2277}
+"""Lines whose programs give another result under another hash seed, as measured before inputs could be expressions."""
+WAS_AN_EXPRESSION = 91
+"""One more such line, whose program could not be run before."""
+
+
+async def test_at_least_96_percent_are_admitted_and_every_refusal_is_explained_in_the_docs():
+    path = public_data.file("azr_seed_tasks.jsonl.gz")
+    async with SandboxPool(seed_tasks.EXECUTOR, deterministic=True) as pool:
+        checked = await seed_tasks.check(seed_tasks.rows(path), pool.execute)
+    assert len(checked) == 3200
+    refused = [row for row in checked if isinstance(row.outcome, RejectReason)]
+    assert len(refused) <= 0.04 * len(checked)
+    assert [row.line for row in refused if seed_tasks.refusal(row) is None] == []
+    unstable = {row.line for row in refused if row.outcome is RejectReason.NON_DETERMINISTIC}
+    assert unstable == NON_DETERMINISTIC | {WAS_AN_EXPRESSION}
+    assert {row.stated.kind for row in checked} == {"deduction", "induction"}
+    assert all(row.outcome.inputs for row in checked if isinstance(row.outcome, Task))
+    documented = (Path(__file__).parents[2] / "docs" / "seeds.md").read_text()
+    assert seed_tasks.table(checked) in documented
+    assert seed_tasks.deviation_table(checked) in documented
