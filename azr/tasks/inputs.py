@@ -18,7 +18,7 @@ from azr import values
 from azr.records import ExecutionRequest, ExecutionResult
 from azr.tasks.normalize import ENTRY, parse, parse_program
 
-MAX_EXPRESSION_CHARS = 2**14
+MAX_EXPRESSION_CHARS = 2**13
 """Longest text that is read as more than plain data."""
 
 _CALL = "_"

@@ -128,7 +128,7 @@ async def test_data_by_name_takes_its_place_without_running_anything(text, store
         "0x" + "f" * 5_000,
         "[1 + 1, 0x" + "f" * 5_000 + "]",
         "9" * 5_000 + " + 1",
-        "1 + 1 #" + "x" * 20_000,
+        "1 + 1 #" + "x" * 9_000,
         "'a\x00b' + 'c'",
         "'\ud800' + 'c'",
     ],
@@ -269,7 +269,7 @@ HOSTILE = {
     "'{0.__globals__}'.format(len)": RejectReason.NOT_ALLOWED,
     "'{0.f_back}'.format(1) * 2": RejectReason.NOT_ALLOWED,
     "dict(a=1, a=2)": RejectReason.NOT_ALLOWED,
-    "{" + ", ".join(str(n * (2**61 - 1)) for n in range(1, 600)) + ", 1 + 1}": RejectReason.FAILED,
+    "{" + ", ".join(str(n * (2**61 - 1)) for n in range(1, 350)) + ", 1 + 1}": RejectReason.FAILED,
 }
 
 
