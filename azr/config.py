@@ -228,7 +228,7 @@ class GRPO(Struct, frozen=True, kw_only=True, tag="grpo", tag_field="name"):
 
 
 class DrGRPO(Struct, frozen=True, kw_only=True, tag="dr_grpo", tag_field="name"):
-    """Dr. GRPO: reward minus the mean of its group."""
+    """Dr. GRPO: reward minus the mean of its group; see `algorithm.loss_weighting`."""
 
 
 Estimator = TRRPP | GAE | ReinforcePP | RLOO | GRPO | DrGRPO
@@ -240,9 +240,11 @@ ESTIMATOR_TYPES: dict[str, type[Estimator]] = {str(cls.__struct_config__.tag): c
 class AlgorithmConfig:
     estimator: Estimator = field(default_factory=TRRPP)
     """Advantage estimator by name, with knobs of its own where it has any."""
-    loss_weighting: Literal["token", "trajectory", "kind_role"] = "token"
+    loss_weighting: Literal["auto", "token", "trajectory", "kind_role", "constant"] = "auto"
     """What weighs the same in the policy's loss. By trajectory, short answers count as much as long programs; by
-    kind_role, each (kind, role) as a whole, and so few proposals beside many solutions."""
+    kind_role, each (kind, role) as a whole, and so few proposals beside many solutions. By constant, tokens do, as by
+    token, but their sum is divided by `rollout.max_response_tokens` for each trajectory, not by the batch's tokens.
+    `auto` is constant with dr_grpo, and token with the others."""
     clip_low: Share = 0.2
     """The ratio of new to old probability is clipped below at 1 - this."""
     clip_high: NotNegative = 0.2

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from azr.config import GAE, GRPO, RLOO, TRRPP, DrGRPO, Estimator, ReinforcePP
+from azr.config import GAE, GRPO, RLOO, TRRPP, AlgorithmConfig, DrGRPO, Estimator, ReinforcePP
 
 VARIANCE_FLOOR = 1e-8
 """Added to the variance before its root is taken, as in verl's masked whitening."""
@@ -99,16 +99,39 @@ def estimate_advantages(inputs: AdvantageInputs, estimator: Estimator) -> Advant
     return Advantages(advantages_R=advantages_R.float(), returns_R=returns_R.float())
 
 
+def weighting_of(algorithm: AlgorithmConfig) -> str:
+    """``algorithm.loss_weighting``, decided."""
+    if algorithm.loss_weighting != "auto":
+        return algorithm.loss_weighting
+    return "constant" if isinstance(algorithm.estimator, DrGRPO) else "token"
+
+
 def loss_weights(inputs: AdvantageInputs, weighting: str) -> Tensor | None:
     """What each token's loss is multiplied by: float32 (R), 1 on average; None for 1 throughout.
 
-    ``weighting`` is ``algorithm.loss_weighting``. By "trajectory" all trajectories weigh the same; by "kind_role" all
-    (kind, role) do, and the trajectories in each.
+    ``weighting`` is as `weighting_of` gives it, other than "constant", for which there are `constant_weights`. By
+    "trajectory" all trajectories weigh the same; by "kind_role" all (kind, role) do, and the trajectories in each.
     """
     if weighting == "token":
         return None
     label_N = inputs.kind_role_N if weighting == "kind_role" else torch.zeros_like(inputs.kind_role_N)
     return _sequence_loss_weights(inputs.lengths_N, label_N)[inputs.seq_index_R].float()
+
+
+def constant_weights(
+    lengths: Sequence[int], mini_batches: Sequence[Sequence[int]], kept: Sequence[Sequence[int]], max_tokens: int
+) -> Tensor:
+    """Weights (R), float32, that turn a sum over a mini-batch's tokens divided by their number into one divided by
+    ``max_tokens`` times its trajectories, so that a token counts the same in short and long responses of any batch
+    (arXiv 2503.20783, section 3.2).
+
+    ``kept`` are the trajectories of each mini-batch that its loss is computed on; those left out have no gradient, and
+    count as trajectories all the same.
+    """
+    weight_N = torch.zeros(len(lengths), dtype=torch.float64)
+    for members, remaining in zip(mini_batches, kept, strict=True):
+        weight_N[list(remaining)] = sum(lengths[i] for i in remaining) / (max_tokens * len(members))
+    return weight_N.repeat_interleave(torch.tensor(lengths)).float()
 
 
 def _sequence_loss_weights(lengths_N: Tensor, label_N: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from azr.algorithms.advantages import AdvantageInputs, estimate_advantages, loss_weights
+from azr.algorithms.advantages import AdvantageInputs, constant_weights, estimate_advantages, loss_weights, weighting_of
 from azr.algorithms.losses import Sums, add_sums, mismatch_metrics, policy_metrics, value_metrics
 from azr.algorithms.packing import split_mini_batches
 from azr.concurrency import Phase
@@ -91,8 +91,6 @@ class Learner:
         inputs = self._advantage_inputs(trajectories, values_R, seed)
         estimate = estimate_advantages(inputs, algorithm.estimator)
         per_token["advantages"] = estimate.advantages_R
-        if (weights_R := loss_weights(inputs, algorithm.loss_weighting)) is not None:
-            per_token["loss_weights"] = weights_R
 
         metrics: dict[str, dict[str, float]] = {}
         if self._critic is not None and values_R is not None:
@@ -100,9 +98,13 @@ class Learner:
                 columns = {"old_values": values_R, "returns": estimate.returns_R}
                 metrics["critic"] = await update_critic(self._critic, critic_batch, columns, timeout_s)
         with self._phase("train policy"):
+            kept: Sequence[Sequence[int]] = mini_batches
             if algorithm.drop_zero_advantage:
                 advantages = estimate.advantages_R.split(list(inputs.response_lengths))
-                batch = self._pack(trajectories, drop_zero_advantage(mini_batches, advantages, self._policy.size))
+                kept = drop_zero_advantage(mini_batches, advantages, self._policy.size)
+                batch = self._pack(trajectories, kept)
+            if (weights_R := self._loss_weights(inputs, mini_batches, kept)) is not None:
+                per_token["loss_weights"] = weights_R
             metrics["policy"] = await update_policy(self._policy, batch, per_token, timeout_s)
         self._skipped = {model: values["skipped_in_a_row"] for model, values in metrics.items()}
         return metrics
@@ -119,6 +121,15 @@ class Learner:
 
     def _mini_batches(self, trajectories: Sequence[Trajectory], count: int, seed: int) -> list[list[int]]:
         return split_mini_batches([(t.kind, t.role) for t in trajectories], count, seed)
+
+    def _loss_weights(
+        self, inputs: AdvantageInputs, mini_batches: Sequence[Sequence[int]], kept: Sequence[Sequence[int]]
+    ) -> Tensor | None:
+        weighting = weighting_of(self._config.algorithm)
+        if weighting != "constant":
+            return loss_weights(inputs, weighting)
+        max_tokens = self._config.rollout.max_response_tokens
+        return constant_weights(inputs.response_lengths, mini_batches, kept, max_tokens)
 
     def _pack(self, trajectories: Sequence[Trajectory], mini_batches: Sequence[Sequence[int]]) -> TrainBatch:
         tokens = self._config.train.tokens_per_micro_batch

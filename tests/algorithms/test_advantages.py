@@ -12,11 +12,13 @@ from azr.algorithms.advantages import (
     ESTIMATORS,
     AdvantageInputs,
     Advantages,
+    constant_weights,
     discounted_sum,
     estimate_advantages,
     loss_weights,
+    weighting_of,
 )
-from azr.config import ESTIMATOR_TYPES, GAE
+from azr.config import ESTIMATOR_TYPES, GAE, AlgorithmConfig, DrGRPO
 
 KIND_ROLE = ("deduction", "solver")
 
@@ -73,6 +75,22 @@ def test_weights_by_trajectory_give_each_the_same_say() -> None:
     assert weights is not None and weights.dtype == torch.float32
     assert [part.sum().item() for part in weights.split(lengths)] == pytest.approx([3.0, 3.0, 0.0, 3.0])
     near(weights, [0.5] * 6 + [3.0] + [1.5] * 2)
+
+
+def test_the_loss_is_averaged_by_token_but_with_dr_grpo():
+    decided = {name: weighting_of(AlgorithmConfig(estimator=knobs())) for name, knobs in ESTIMATOR_TYPES.items()}
+    assert decided.pop("dr_grpo") == "constant" and set(decided.values()) == {"token"}
+    assert weighting_of(AlgorithmConfig(estimator=DrGRPO(), loss_weighting="trajectory")) == "trajectory"
+
+
+def test_constant_weights_count_tokens_alike_whatever_else_is_in_the_batch():
+    lengths = [4, 1, 0, 10, 5]
+    everything = [[0, 1, 2], [3, 4]]
+    weights = constant_weights(lengths, everything, everything, max_tokens=20)
+    # Divided by a mini-batch's tokens, 5 and 15, that is 1 / (20 * 3) and 1 / (20 * 2) for each token.
+    torch.testing.assert_close(weights, torch.tensor([5 / 60] * 5 + [15 / 40] * 15))
+    dropped = constant_weights(lengths, everything, [[0], [3, 4]], max_tokens=20)
+    torch.testing.assert_close(dropped, torch.tensor([4 / 60] * 4 + [0.0] + [15 / 40] * 15))
 
 
 def test_weights_by_kind_and_role_give_each_the_same_say() -> None:

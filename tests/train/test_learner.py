@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config
+from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config, DrGRPO
 from azr.errors import UserError
 from azr.records import Completion, FinishReason, Role, Trajectory
 from azr.train.critic import CriticWorker
@@ -35,8 +35,8 @@ Models = tuple[Config, list[WorkerGroup]]
 """The config that the actors were started with, whose loss they use, and policy, critic and reference."""
 
 
-async def start(start_group: StartGroup, config: Config, **workers: type[ModelWorker]) -> Models:
-    groups = await asyncio.gather(*(start_group(name, worker, config, 1) for name, worker in workers.items()))
+async def start(start_group: StartGroup, config: Config, ranks: int = 1, **workers: type[ModelWorker]) -> Models:
+    groups = await asyncio.gather(*(start_group(name, worker, config, ranks) for name, worker in workers.items()))
     return config, list(groups)
 
 
@@ -106,6 +106,31 @@ async def test_trajectories_without_advantage_may_be_left_out(paper: Models, tra
         learner = Learner(replace(config, algorithm=algorithm), policy, None, None, phases(Counter()))
         told[skip] = (await learner.learn(trajectories, seed=1))["policy"]
     assert told[True]["grad_norm"] > 0 and told[True]["entropy"] != told[False]["entropy"]
+
+
+async def test_dr_grpo_divides_by_a_constant_however_the_batch_is_cut(
+    start_group: StartGroup, tiny_model_path: Path, trajectories: list[Trajectory], tmp_path: Path
+) -> None:
+    start_config = replace(make_config(tiny_model_path), algorithm=PAPER)
+    groups = {ranks: (await start(start_group, start_config, ranks, policy=PolicyWorker))[1][0] for ranks in (1, 2)}
+    for ranks, group in groups.items():
+        (tmp_path / str(ranks)).mkdir()
+        await group.call("save_checkpoint", str(tmp_path / str(ranks)), timeout_s=60)
+
+    async def learn(ranks: int = 1, tokens: int = 1000, **algorithm: object) -> dict[str, float]:
+        await groups[ranks].call("load_checkpoint", str(tmp_path / str(ranks)), timeout_s=60)
+        config = replace(start_config, algorithm=AlgorithmConfig(estimator=DrGRPO(), **algorithm))
+        config = replace(config, train=replace(config.train, tokens_per_micro_batch=tokens))
+        learner = Learner(config, groups[ranks], None, None, phases(Counter()))
+        return (await learner.learn(trajectories, seed=1))["policy"]
+
+    whole, by_token = await learn(), await learn(loss_weighting="token")
+    lengths = [len(t.completion.response_ids) for t in trajectories]
+    factor = sum(lengths) / (len(lengths) * start_config.rollout.max_response_tokens)
+    assert whole["grad_norm"] == pytest.approx(factor * by_token["grad_norm"], rel=1e-5)
+    assert whole["loss"] == pytest.approx(factor * by_token["loss"], rel=1e-5)
+    for cut in ({"tokens": 40}, {"ranks": 2}, {"ranks": 2, "tokens": 40}, {"drop_zero_advantage": True}):
+        assert (await learn(**cut))["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-4), cut
 
 
 async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(
