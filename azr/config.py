@@ -203,7 +203,7 @@ class ExecutorConfig:
 
 
 class TRRPP(Struct, frozen=True, kw_only=True, tag="trrpp", tag_field="name"):
-    """Task-Relative REINFORCE++, the paper's own: returns whitened per (kind, role). No critic."""
+    """Task-Relative REINFORCE++, the paper's estimator: returns whitened per (kind, role). No critic."""
 
 
 class GAE(Struct, frozen=True, kw_only=True, tag="gae", tag_field="name"):

@@ -12,7 +12,7 @@ config = replace(
     base,
     run=replace(base.run, name="azr_llama8b_ppo"),
     model=replace(base.model, path="meta-llama/Llama-3.1-8B"),
-    # The paper's seeds for this model: a quarter of the others'.
+    # The authors' script has a quarter of the others' seeds for this model.
     selfplay=replace(base.selfplay, seed_tasks=base.selfplay.seed_tasks // 4),
     rollout=replace(base.rollout, engines=8),
     train=replace(base.train, data_parallel=8),

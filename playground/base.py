@@ -1,7 +1,8 @@
-"""What the GPU recipes share: the paper's batch, sampling and optimizer (arXiv 2505.03335), with critic and reference.
+"""What the GPU recipes share: the paper's batch, lengths and sampling (arXiv 2505.03335), with a critic and a KL loss.
 
-``--algorithm.estimator trrpp --algorithm.kl-coef 0`` makes any of them the paper's own: no critic, no reference.
-``DEBUG=1`` in the environment keeps the model and where it lives, with a tiny batch, short lengths and a few steps.
+``--algorithm.estimator trrpp --algorithm.kl-coef 0`` leaves both out, as the paper does; docs/fidelity.md says what
+else differs and which knob decides it. ``DEBUG=1`` in the environment keeps the model and where it lives, with a tiny
+batch, short lengths and a few steps.
 """
 
 import os
@@ -18,7 +19,7 @@ from azr.config import (
     TrainConfig,
 )
 
-paper = Config(
+full = Config(
     run=RunConfig(steps=500),
     selfplay=SelfPlayConfig(proposer_prompts=64, solver_prompts=64, references=6, group_size=8),
     rollout=RolloutConfig(temperature=1.0, max_prompt_tokens=6144, max_response_tokens=8096),
@@ -39,4 +40,4 @@ def tiny(config: Config) -> Config:
     )
 
 
-base = tiny(paper) if os.environ.get("DEBUG") == "1" else paper
+base = tiny(full) if os.environ.get("DEBUG") == "1" else full

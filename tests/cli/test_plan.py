@@ -95,14 +95,14 @@ def test_other_architectures_are_refused(tmp_path, capsys):
     assert "lacks 'num_attention_heads'" in capsys.readouterr().err
 
 
-def test_the_gpu_recipes_are_the_papers(capsys):
+def test_the_gpu_recipes_share_one_algorithm(capsys):
     found = recipes()
     assert SHIPPED.keys() <= found.keys()
     for name, gpus in SHIPPED.items():
         config = found[name]
         assert config.train.data_parallel == gpus and config.run.name == name
         assert config.rollout.engines * config.rollout.tensor_parallel == gpus
-        assert config.algorithm == base.paper.algorithm and config.train.policy_lr == 1e-6
+        assert config.algorithm == base.full.algorithm and config.train.policy_lr == 1e-6
 
 
 CRITIC_FREE = ["--algorithm.estimator", "trrpp", "--algorithm.kl-coef", "0"]
