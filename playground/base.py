@@ -36,6 +36,7 @@ def tiny(config: Config) -> Config:
         config,
         run=replace(config.run, steps=4),
         selfplay=replace(play, seed_tasks=8),
+        reward=replace(config.reward, overlong_buffer=64),
         rollout=replace(config.rollout, max_prompt_tokens=3072, max_response_tokens=512, max_concurrent=64),
     )
 

@@ -19,7 +19,7 @@ from tests.recipes import recipes
 FLAGSHIP = ["plan", "azr_coder7b_ppo", "--gpus", "8", "--gpu-memory", "80"]
 SHIPPED = {
     "azr_coder3b_ppo": 2, "azr_qwen3_4b_ppo": 2, "azr_7b_ppo": 8, "azr_coder7b_ppo": 8, "azr_llama8b_ppo": 8,
-    "azr_14b_ppo": 8, "azr_coder14b_ppo": 8,
+    "azr_14b_ppo": 8, "azr_coder14b_ppo": 8, "azr_coder7b_rloo": 8,
 }  # fmt: skip
 
 
@@ -102,7 +102,14 @@ def test_the_gpu_recipes_share_one_algorithm(capsys):
         config = found[name]
         assert config.train.data_parallel == gpus and config.run.name == name
         assert config.rollout.engines * config.rollout.tensor_parallel == gpus
-        assert config.algorithm == base.full.algorithm and config.train.policy_lr == 1e-6
+        assert config.train.policy_lr == 1e-6
+        assert config.algorithm == base.full.algorithm or not name.endswith("_ppo")
+
+
+def test_the_recipe_on_the_estimates_samples_and_keeps_nothing_that_it_does_not_train_on():
+    config = recipes()["azr_coder7b_rloo"]
+    assert config.selfplay.train_on_estimates and not config.selfplay.solver_prompts
+    assert not config.algorithm.needs_critic and not config.algorithm.needs_reference
 
 
 CRITIC_FREE = ["--algorithm.estimator", "trrpp", "--algorithm.kl-coef", "0"]
@@ -117,7 +124,7 @@ def test_every_recipe_fits_on_the_gpus_it_is_for(name, flags, capsys):
     assert f"fits on 1 node(s) of {gpus} GPU(s)" in text
     assert ("critic" in text) == (recipes()[name].algorithm.needs_critic and not flags)
     if name in SHIPPED:  # of a tiny model the line says nothing and is left out
-        assert ("reference parameters" in text) == (not flags)
+        assert ("reference parameters" in text) == (recipes()[name].algorithm.needs_reference and not flags)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

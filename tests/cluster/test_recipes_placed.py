@@ -68,7 +68,7 @@ finally:
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 4)])
 def test_every_recipe_finds_its_place_on_eight_gpus(nodes: int, gpus: int) -> None:
-    names = [name for name in recipes() if name.endswith("_ppo")]
+    names = [name for name in recipes() if not name.startswith("azr_14m")]
     asked = json.dumps([nodes, gpus, names, INHABITED[nodes]])
     done = subprocess.run([sys.executable, "-c", PROGRAM, asked], capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
