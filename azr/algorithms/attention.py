@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
+from azr.errors import UserError
+
 VARLEN = "azr_varlen"
 """One flash-attention kernel over the flat stream: CUDA, 16-bit types."""
 PADDED = "azr_padded"
@@ -111,12 +113,34 @@ def _packed(heads: Tensor) -> Tensor:
     return heads.squeeze(0).transpose(0, 1)
 
 
+_HARMLESS = frozenset({"position_ids", "use_cache"})
+"""Arguments that models pass along and that attention need not read: queries and keys are already rotated to their
+positions, and no cache is ever kept."""
+
+
+def _refuse_unknown(module: nn.Module, arguments: dict[str, object]) -> None:
+    """Raises UserError for an argument that has a value and is not known to leave the result as it is."""
+    if not getattr(module, "is_causal", True):  # transformers' own functions read it the same way
+        arguments = {"is_causal": False, **arguments}
+    for name, value in arguments.items():
+        if value is None or name in _HARMLESS or (name == "is_causal" and value is True):
+            continue
+        shown = f"{name}={value!r}" if isinstance(value, bool | int | float | str) else name
+        raise UserError(
+            f"{type(module).__name__} asks its attention for {shown}, which training does not compute: choose another "
+            "model.path."
+        )
+
+
 def varlen_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, *, segments: Segments,
-    dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None, **_: object,
+    dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None, **others: object,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """transformers attention function: query (1, H, T, D), key and value (1, K, T, D) to (1, T, H, D)."""
-    assert attention_mask is None and dropout == 0.0
+    """transformers attention function: query (1, H, T, D), key and value (1, K, T, D) to (1, T, H, D).
+
+    Raises UserError for an argument that changes the result in a way that is not computed here.
+    """
+    _refuse_unknown(module, {"attention_mask": attention_mask, "dropout": dropout or None, **others})
     q, k, v = _packed(query), _packed(key), _packed(value)
     if segments.unshared_index_E is not None:
         q, k, v = (x.index_select(0, segments.unshared_index_E) for x in (q, k, v))
@@ -132,13 +156,13 @@ def varlen_attention(
 
 def padded_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, *, segments: Segments,
-    dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None, **_: object,
+    dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None, **others: object,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """transformers attention function, shapes as ``varlen_attention``.
+    """transformers attention function, shapes and errors as ``varlen_attention``.
 
     Padding stands to the right, so causality alone keeps real tokens from seeing it.
     """
-    assert attention_mask is None and dropout == 0.0
+    _refuse_unknown(module, {"attention_mask": attention_mask, "dropout": dropout or None, **others})
     query_THD, key_TKD, value_TKD = _packed(query), _packed(key), _packed(value)
     pieces = []
     for bucket in segments.buckets:

@@ -5,6 +5,8 @@ Legend: T stream tokens, R response tokens, H hidden size.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
@@ -32,6 +34,41 @@ def _checkpoint_layers(model: PreTrainedModel) -> None:
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
+_PLAIN_LOGITS: dict[str, float | None] = {
+    "final_logit_softcapping": None,
+    "logits_soft_cap": None,
+    "output_logit_soft_cap": None,
+    "logit_scale": 1.0,
+    "logits_scaling": 1.0,
+    "lm_head_multiplier": 1.0,
+    "dim_model_base": None,
+}
+"""Fields of configs that change the logits after, or the hidden states right before, the output head, with the value
+that changes nothing: Gemma, RecurrentGemma, xLSTM, Cohere, Granite, Falcon-H1 and MiniCPM have one each."""
+
+
+def check_head(hf: PreTrainedModel) -> None:
+    """Raises UserError when logits are not just hidden states times a matrix, which is all `LogprobHead` computes."""
+    head = hf.get_output_embeddings()
+    if not isinstance(head, nn.Linear):
+        raise UserError(
+            f"{type(hf).__name__} has no linear output head, which the policy needs: choose another model.path."
+        )
+    if head.bias is not None:
+        raise UserError(
+            f"{type(hf).__name__} has a bias in its output head, which the policy does not support: choose another "
+            "model.path."
+        )
+    fields = hf.config.get_text_config().to_dict()
+    for name, plain in _PLAIN_LOGITS.items():
+        value = fields.get(name, plain)
+        if value is not None and value != plain:
+            raise UserError(
+                f"{type(hf).__name__} changes its logits by {name}={value}, which the policy does not compute: choose "
+                "another model.path."
+            )
+
+
 class PolicyModel(nn.Module):
     """A Hugging Face causal LM that scores responses.
 
@@ -41,16 +78,11 @@ class PolicyModel(nn.Module):
     def __init__(self, hf: PreTrainedModel, *, logprob_chunk: int, gradient_checkpointing: bool = False) -> None:
         """Take over ``hf``, built with an ``attn_implementation`` from ``choose_attention``.
 
-        Raises UserError when its output head has a bias.
+        Raises UserError as `check_head`.
         """
         super().__init__()
-        head = hf.get_output_embeddings()
-        if head.bias is not None:
-            raise UserError(
-                f"{type(hf).__name__} has a bias in its output head, which the policy does not support: choose another "
-                "model.path."
-            )
-        hf.set_output_embeddings(LogprobHead(head.weight, logprob_chunk))
+        check_head(hf)
+        hf.set_output_embeddings(LogprobHead(hf.get_output_embeddings().weight, logprob_chunk))
         if gradient_checkpointing:
             _checkpoint_layers(hf)
         self.hf = hf
@@ -62,6 +94,12 @@ class PolicyModel(nn.Module):
         """Load a folder or hub name; ``attention`` comes from ``choose_attention``."""
         hf = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=attention)
         return cls(hf, logprob_chunk=logprob_chunk, gradient_checkpointing=gradient_checkpointing)
+
+    def named_weights(self, *, tied: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters with Hugging Face names, as engines and folders take them; with `tied`, a shared one comes once
+        per name."""
+        weights: Iterator[tuple[str, nn.Parameter]] = self.hf.named_parameters(remove_duplicate=not tied)
+        return weights
 
     def forward(
         self, batch: PackedBatch, temperature: float, with_entropy: bool = True

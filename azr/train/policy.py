@@ -91,7 +91,7 @@ class PolicyWorker(PolicyScorer):
         Rank 0 returns what it sent. Tensors have Hugging Face names; a tied head is sent as well,
         because an engine may hold it apart. Raises as `send_buckets`; the policy stays usable then.
         """
-        weights = iter_full_params(list(self._named()), WEIGHT_BUCKET_BYTES, self.dtype)
+        weights = iter_full_params(list(self.engine.module.named_weights()), WEIGHT_BUCKET_BYTES, self.dtype)
         try:
             if self.rank != 0:
                 return None
@@ -106,7 +106,7 @@ class PolicyWorker(PolicyScorer):
         Returns its files on rank 0, which alone writes. Raises OSError on every rank, as `save_checkpoint`.
         """
         # By name, which is safetensors' own order.
-        named = sorted(self._named(tied=False), key=lambda pair: pair[0])
+        named = sorted(self.engine.module.named_weights(tied=False), key=lambda pair: pair[0])
         weights = iter_full_params(named, WEIGHT_BUCKET_BYTES, self.dtype)
 
         def write() -> list[HashedFile]:
@@ -128,7 +128,3 @@ class PolicyWorker(PolicyScorer):
         small = [hash_file(path) for path in sorted(folder.rglob("*")) if path.is_file()]
         specs = [TensorSpec(name, self.dtype, whole_shape(parameter)) for name, parameter in named]
         return small + write_model(folder, specs, (weight for _, weight in weights))
-
-    def _named(self, tied: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters with Hugging Face names; with `tied`, a shared one comes once per name."""
-        return self.engine.module.hf.named_parameters(remove_duplicate=not tied)

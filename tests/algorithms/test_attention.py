@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import Qwen2ForCausalLM
+from transformers import AttentionInterface, Qwen2ForCausalLM
 
 from azr.algorithms import attention
 from azr.algorithms.attention import PADDED, VARLEN, Segments, choose_attention
 from azr.algorithms.packing import pack, packed_length
+from azr.errors import UserError
 
 from .tiny import VOCAB, completions, groups, score, tiny_config, tiny_policy
 
@@ -153,3 +154,51 @@ def test_the_flash_path_traces_with_the_kernel_s_own_shape_rules(shared: bool) -
         ),
     ).last_hidden_state
     assert hidden.shape == (1, len(meta.token_ids_T), 32)
+
+
+ARGUMENTS = {
+    "softcap": 50.0,
+    "s_aux": torch.zeros(4),
+    "position_bias": torch.zeros(1),
+    "head_mask": torch.ones(4),
+    "is_causal": False,
+    "dropout": 0.1,
+    "attention_mask": torch.zeros(1),
+    "what_comes_next_year": True,
+}
+
+
+def attend(name: str, is_causal: bool = True, **arguments: object) -> torch.Tensor:
+    """One call of an attention function as a model makes it."""
+    layer = torch.nn.Module()
+    layer.is_causal = is_causal
+    segments = Segments.of(torch.tensor([0, 3], dtype=torch.int32), torch.arange(3))
+    heads = torch.ones(1, 4, 3, 8)
+    given = {"attention_mask": None, "segments": segments, **arguments}
+    out, _ = AttentionInterface()[name](layer, heads, heads, heads, **given)
+    return out
+
+
+@pytest.mark.parametrize("name", [PADDED, VARLEN])
+@pytest.mark.parametrize("argument", ARGUMENTS)
+def test_an_argument_that_would_change_the_result_is_refused(name: str, argument: str) -> None:
+    with pytest.raises(UserError, match=f"Module asks its attention for {argument}"):
+        attend(name, **{argument: ARGUMENTS[argument]})
+
+
+@pytest.mark.parametrize("name", [PADDED, VARLEN])
+def test_a_layer_that_looks_ahead_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="is_causal=False"):
+        attend(name, is_causal=False)
+
+
+def test_arguments_that_change_nothing_pass() -> None:
+    plain = attend(PADDED)
+    arguments = {
+        "position_ids": torch.arange(3),
+        "use_cache": False,
+        "is_causal": True,
+        "dropout": 0.0,
+        "softcap": None,
+    }
+    assert torch.equal(plain, attend(PADDED, **arguments))

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import Qwen2ForCausalLM
 
 from azr.algorithms.attention import PADDED
 from azr.algorithms.models import CriticModel, PolicyModel, ValueHead
 from azr.algorithms.packing import pack
 from azr.errors import UserError
 
-from .tiny import completions, score, tiny_critic, tiny_policy
+from .tiny import completions, score, tiny_config, tiny_critic, tiny_policy
 
 
 def test_tied_embeddings_stay_tied_and_the_state_dict_keeps_its_names() -> None:
@@ -50,6 +51,41 @@ def test_a_biased_output_head_is_refused() -> None:
     hf = tiny_policy().hf
     hf.set_output_embeddings(torch.nn.Linear(32, 53, bias=True))
     with pytest.raises(UserError, match="bias in its output head"):
+        PolicyModel(hf, logprob_chunk=8)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("final_logit_softcapping", 30.0),
+        ("logits_soft_cap", 30.0),
+        ("output_logit_soft_cap", 30.0),
+        ("logit_scale", 0.0625),
+        ("logits_scaling", 8.0),
+        ("lm_head_multiplier", 0.5),
+        ("dim_model_base", 256),
+    ],
+)
+def test_logits_that_are_changed_after_the_head_are_refused(field: str, value: float) -> None:
+    config = tiny_config()
+    setattr(config, field, value)
+    with pytest.raises(UserError, match=f"changes its logits by {field}={value}"):
+        PolicyModel(Qwen2ForCausalLM(config), logprob_chunk=8)
+
+
+@pytest.mark.parametrize(
+    "field, value", [("final_logit_softcapping", None), ("logit_scale", 1.0), ("logits_scaling", 1)]
+)
+def test_fields_that_leave_the_logits_as_they_are_pass(field: str, value: float | None) -> None:
+    config = tiny_config()
+    setattr(config, field, value)
+    PolicyModel(Qwen2ForCausalLM(config), logprob_chunk=8)
+
+
+def test_a_head_that_is_no_matrix_is_refused() -> None:
+    hf = tiny_policy().hf
+    hf.set_output_embeddings(torch.nn.Sequential(torch.nn.Linear(32, 53, bias=False)))
+    with pytest.raises(UserError, match="has no linear output head"):
         PolicyModel(hf, logprob_chunk=8)
 
 
