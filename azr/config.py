@@ -61,6 +61,8 @@ class ModelConfig:
     """How a chat prompt is written: `conversation` is the plain User/Assistant form for base models, `tokenizer` the
     tokenizer's own chat template, anything else the name of a Jinja file. `auto` takes the tokenizer's own where the
     model was trained on it, which its end token tells, and else `conversation`."""
+    unchecked: bool = False
+    """Train a model of an architecture that was never compared with vLLM; run `azr check-model` first."""
 
 
 @dataclass(frozen=True, kw_only=True)

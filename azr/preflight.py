@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from azr.algorithms.architectures import check_architecture
 from azr.config import TEMPLATES, Config
 from azr.errors import UserError, nearest
 from azr.evaluation.suite import read_suite
@@ -25,6 +26,8 @@ _HUB_S = 5.0
 """A dry run waits this long for an answer of the hub."""
 _SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
 """Files of a hub model that hold its config and its tokenizer."""
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+"""A tokenizer is in one of these."""
 
 
 def check(config: Config) -> None:
@@ -59,6 +62,7 @@ def check_model_and_files(config: Config, *, seeds: bool = True, fetch: bool = T
         return [f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"]
     _check_context(config, folder)
     _check_tokenizer_and_exam(config, folder)
+    check_architecture(config.model.path, _config_json(folder), unchecked=config.model.unchecked)
     return []
 
 
@@ -217,8 +221,18 @@ def model_folder(path: str, *, fetch: bool) -> Path | None:
         ) from error
 
 
+def _config_json(folder: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise UserError(f"{folder / 'config.json'} is not JSON ({error}): give a whole Hugging Face folder.") from error
+    if not isinstance(tree, dict):
+        raise UserError(f"{folder / 'config.json'} holds no JSON object: give a whole Hugging Face model folder.")
+    return tree
+
+
 def _check_context(config: Config, folder: Path) -> None:
-    limit = json.loads((folder / "config.json").read_text()).get("max_position_embeddings")
+    limit = _config_json(folder).get("max_position_embeddings")
     longest = config.max_trajectory_tokens
     if limit is not None and longest > limit:
         raise UserError(
@@ -234,10 +248,20 @@ def _check_tokenizer_and_exam(config: Config, folder: Path) -> None:
     PeriodicEval(config, load_codec(config, folder))
 
 
+def check_tokenizer_files(path: str, folder: Path) -> None:
+    """Raises UserError for a folder without any: for some architectures transformers then makes an empty tokenizer."""
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise UserError(
+            f"model.path {path!r} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); give a whole Hugging "
+            "Face model folder."
+        )
+
+
 def load_codec(config: Config, folder: Path) -> PromptCodec:
     """Tokenizer and prompts of the model in a folder. Raises UserError when it has none that can be loaded."""
     from azr.selfplay.prompt_codec import PromptCodec
 
+    check_tokenizer_files(config.model.path, folder)
     try:
         return PromptCodec.load(replace(config, model=replace(config.model, path=str(folder))))
     except UserError:

@@ -17,7 +17,7 @@ from tests.conftest import byte_tokenizer
 @pytest.fixture
 def sound(tmp_path) -> Config:
     byte_tokenizer().save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 4096}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", "max_position_embeddings": 4096}))
     return override(
         mini, {"model.path": str(tmp_path), "run.root": str(tmp_path / "runs"), "rollout.max_prompt_tokens": 3000}
     )
@@ -117,6 +117,8 @@ def test_a_taken_run_directory_is_named_with_what_to_do(sound, tmp_path):
 
 
 def test_a_tokenizer_without_an_end_is_refused(sound, tmp_path):
+    # Of a known architecture, transformers would take that one's usual end token.
+    (tmp_path / "config.json").write_text("{}")
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     del settings["eos_token"]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -129,6 +131,12 @@ def test_a_tokenizer_without_an_end_is_refused(sound, tmp_path):
 def test_a_model_without_a_tokenizer_is_refused(sound, tmp_path):
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "tokenizer_config.json").unlink()
+    with pytest.raises(UserError, match=r"holds no tokenizer \(none of tokenizer\.json, "):
+        preflight.check_surroundings(sound)
+
+
+def test_a_broken_tokenizer_is_refused(sound, tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(UserError, match="holds no tokenizer that can be loaded") as raised:
         preflight.check_surroundings(sound)
     assert "\n" not in str(raised.value)
@@ -153,3 +161,17 @@ def test_seeds_of_other_kinds_than_are_played_are_named_and_a_resumed_run_needs_
     assert preflight.check_surroundings(played) == []
     file.unlink()
     assert preflight.check_surroundings(played, resumed=True) == []
+
+
+def test_an_architecture_that_was_never_checked_is_refused_unless_told_otherwise(sound, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "nonesuch"}))
+    with pytest.raises(UserError, match=r"is a 'nonesuch' model, .*run azr check-model .* set --model\.unchecked"):
+        preflight.check_surroundings(sound)
+    preflight.check_surroundings(override(sound, {"model.unchecked": True}))
+
+
+@pytest.mark.parametrize("text, said", [("{", "is not JSON"), ("[]", "holds no JSON object")])
+def test_a_broken_config_of_the_model_is_named(sound, tmp_path, text, said):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UserError, match=said):
+        preflight.check_surroundings(sound)

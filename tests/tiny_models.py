@@ -1,0 +1,109 @@
+"""Tiny random models of several families, with a tokenizer, as folders that transformers and vLLM load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
+
+WINDOW = 24
+"""Sliding window, in tokens, of the families that have one: shorter than any text of a check."""
+
+_COMMON = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 1024,
+    "bos_token_id": None,
+    "dtype": "float32",
+}
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+_LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+_GEMMA3_ROPE = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10000.0},
+}
+FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
+    "qwen2": (Qwen2Config, {"hidden_size": 128, "rope_parameters": _ROPE, "tie_word_embeddings": True}),
+    "qwen3": (Qwen3Config, {"rope_parameters": _ROPE, "tie_word_embeddings": True}),
+    "llama": (LlamaConfig, {"rope_parameters": _LLAMA3_ROPE, "tie_word_embeddings": False}),
+    "mistral": (MistralConfig, {"rope_parameters": _ROPE, "sliding_window": WINDOW}),
+    "gemma3_text": (
+        Gemma3TextConfig,
+        {
+            "rope_parameters": _GEMMA3_ROPE,
+            "sliding_window": WINDOW,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "query_pre_attn_scalar": 20,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "gemma2": (Gemma2Config, {"sliding_window": WINDOW, "query_pre_attn_scalar": 20}),
+    "qwen3_moe": (
+        Qwen3MoeConfig,
+        {"rope_parameters": _ROPE, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
+    ),
+}
+"""By ``model_type``: class of its config, and what a tiny one has beside the sizes that all share."""
+
+
+_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 256}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen2-yarn-untied": ("qwen2", {"rope_parameters": _YARN, "tie_word_embeddings": False}),
+    "qwen3-yarn-untied": ("qwen3", {"rope_parameters": _YARN, "tie_word_embeddings": False}),
+    "llama-default-tied": ("llama", {"rope_parameters": _ROPE, "tie_word_embeddings": True}),
+    "mistral-no-window": ("mistral", {"sliding_window": None}),
+}
+"""What else was checked of the families: the type and the differences of its config."""
+
+
+def tiny_config(family: str, **differences: Any) -> PreTrainedConfig:
+    """Config of a tiny model; `differences` are fields that are to be otherwise."""
+    kind, own = FAMILIES[family]
+    return kind(**{**_COMMON, **own, **differences})
+
+
+def tiny_of(family: str, tokenizer: PreTrainedTokenizerFast, **differences: Any) -> PreTrainedModel:
+    """A float32 model of at most 0.3M parameters; weights, biases and norms are random and wide, so none is idle."""
+    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    vocabulary = -(-len(tokenizer) // 64) * 64
+    config = tiny_config(family, **{**ids, "vocab_size": vocabulary, **differences})
+    model = AutoModelForCausalLM.from_config(config)
+    generator = torch.Generator().manual_seed(0)
+    # Gemma multiplies by one plus the weight of a norm.
+    norm = 0.0 if family.startswith("gemma") else 1.0
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(norm if "norm" in name else 0.0, 0.1, generator=generator)
+    return model
+
+
+def save_tiny(folder: Path, family: str, tokenizer: PreTrainedTokenizerFast, **differences: Any) -> Path:
+    """Write model and tokenizer as one Hugging Face folder; `differences` are fields of its config."""
+    tokenizer.save_pretrained(folder)
+    tiny_of(family, tokenizer, **differences).save_pretrained(folder)
+    return folder
