@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from azr.algorithms.architectures import CHECKED
 from azr.cli import run
 from azr.cli.doctor import parser
-from azr.cli.main import dispatch
+from azr.cli.main import COMMANDS, dispatch
 from azr.cli.plan import recipe
 from azr.config import TimeoutConfig
 from azr.doctor import gpus, machine
@@ -49,6 +50,13 @@ def test_recipes_and_their_options_exist():
 def test_the_plans_fit(capsys):
     calls = of("azr plan")
     assert calls and all(dispatch(["plan", *options]) == 0 for options in calls)
+
+
+def test_the_models_that_a_run_takes_are_the_checked_ones():
+    (listed,) = re.findall(r"takes models of the types ([^;]*);", DOC)
+    assert re.split(r", | and ", listed) == list(CHECKED)
+    assert of("azr check-model") and "check-model" in COMMANDS
+    assert all(f"`{kind}`" in DOC for checked in CHECKED.values() for kind in checked.rope_types - {"default"})
 
 
 def test_the_doctors_options_exist():

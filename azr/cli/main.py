@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
 
 from azr.errors import UserError, nearest
 
@@ -15,10 +16,11 @@ COMMANDS = {
     "seeds": "grow a set of seed tasks and save it, or convert one of the authors' code",
     "eval": "grade a model on the held-out benchmark",
     "prompts": "print the exact prompts of a recipe, and where its responses end",
+    "check-model": "compare a model in Hugging Face, the trainer and vLLM, before and after a push",
     "export": "write a run's policy as a Hugging Face folder",
     "doctor": "say what works on this machine and what to do about the rest",
 }
-"""Each is a module of ``azr.cli``."""
+"""Each is a module of ``azr.cli``, with a ``-`` in the command as ``_``."""
 
 _USER_ERROR = 2
 _INTERRUPTED = 130
@@ -33,7 +35,7 @@ def dispatch(argv: Sequence[str]) -> int:
     if argv and argv[0] in ("--help", "-h", "help"):
         print(_overview())
         return 0
-    return exit_code(lambda: importlib.import_module(f"azr.cli.{_name(argv)}").main(argv[1:]))
+    return exit_code(lambda: _module(_name(argv)).main(argv[1:]))
 
 
 def exit_code(command: Callable[[], int]) -> int:
@@ -51,6 +53,10 @@ def exit_code(command: Callable[[], int]) -> int:
         return _INTERRUPTED
 
 
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"azr.cli.{name.replace('-', '_')}")
+
+
 def _name(argv: Sequence[str]) -> str:
     if not argv:
         raise UserError(f"azr needs a command: {', '.join(COMMANDS)}; azr --help says what they do.")
@@ -62,5 +68,5 @@ def _name(argv: Sequence[str]) -> str:
 
 
 def _overview() -> str:
-    lines = [f"  azr {name:<10}{purpose}" for name, purpose in COMMANDS.items()]
+    lines = [f"  azr {name:<13}{purpose}" for name, purpose in COMMANDS.items()]
     return "\n".join(["usage: azr COMMAND ...", "", *lines, "", "azr COMMAND --help says more."])

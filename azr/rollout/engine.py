@@ -169,8 +169,9 @@ class RolloutEngine:
     async def begin_update(self, version: int) -> str:
         """Hold back new prompts, wait for those in flight, and make the engine ready for weights.
 
-        Returns Ray's id of the engine's node: buckets of a sender elsewhere must come with their bytes. May be called
-        again when an update broke off. Raises ValueError when `version` is not above the current one.
+        Returns Ray's id of the engine's node, or "" without Ray: buckets of a sender elsewhere must come with their
+        bytes. May be called again when an update broke off. Raises ValueError when `version` is not above the current
+        one.
         """
         if version <= self._weight_version:
             raise ValueError(f"weight version {version} is not newer than {self._weight_version}")
@@ -184,7 +185,7 @@ class RolloutEngine:
             await self._llm.finish_weight_update()
         await self._llm.start_weight_update()
         self._workers_updating = True
-        return ray.get_runtime_context().get_node_id()
+        return ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
 
     @raise_if_dead
     async def load_bucket(self, bucket: WeightBucket, block: np.ndarray | None = None) -> None:

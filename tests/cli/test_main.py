@@ -46,7 +46,7 @@ def test_help_lists_every_command(word, capsys):
 
 def test_every_command_is_a_module_with_help():
     for name in COMMANDS:
-        assert callable(importlib.import_module(f"azr.cli.{name}").main)
+        assert callable(importlib.import_module(f"azr.cli.{name.replace('-', '_')}").main)
     done = azr("execute", "--help")
     assert done.returncode == 0
     options = ("--backend", "--wall", "--memory-mb", "--repeats", "--static-check", "--no-static-check", "--workers")

@@ -1,0 +1,248 @@
+"""Whether training computes what a model means: log-probabilities of Hugging Face, the trainer and vLLM, side by side.
+
+Everything is the run's own: the policy's packed forward, the engine that samples, the buckets that carry weights.
+Three states of the weights are compared: as loaded by each from the folder; perturbed, and pushed to vLLM; and those
+of the folder again, pushed. A parameter that a push forgets or puts elsewhere shows in the second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from azr.algorithms.attention import choose_attention
+from azr.algorithms.models import PolicyModel
+from azr.algorithms.packing import pack
+from azr.cluster.weight_buckets import SharedMemoryBucketWriter
+from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES, RolloutConfig
+from azr.errors import UserError
+from azr.hardware import ComputeType, Device
+from azr.records import Completion, FinishReason
+from azr.rollout.engine import RolloutEngine
+
+BOUNDS: dict[ComputeType, float] = {"float32": 1e-4, "bfloat16": 0.5}
+"""Largest difference of one token's log-probability, in nats, that passes by default."""
+RESPONSE_TOKENS = 64
+"""Longest sampled response, and length of a fixed one."""
+NOISE = 0.3
+"""Standard deviation of the perturbation, relative to the root mean square of each parameter."""
+TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Absolute differences of log-probabilities, in nats."""
+
+    mean: float
+    largest: float
+
+    @classmethod
+    def of(cls, one_R: Tensor, other_R: Tensor) -> Gap:
+        gap_R = (one_R - other_R).abs()
+        return cls(float(gap_R.mean()), float(gap_R.max()))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One state of the weights."""
+
+    weights: str
+    tokens: int
+    """How many were sampled by vLLM with these weights and scored by both others."""
+    trainer_eager: Gap
+    """Over these tokens and those of the fixed texts."""
+    vllm_eager: Gap
+    vllm_trainer: Gap
+
+    @property
+    def gaps(self) -> tuple[Gap, Gap, Gap]:
+        return self.trainer_eager, self.vllm_eager, self.vllm_trainer
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCheck:
+    rows: tuple[Row, ...]
+    moved: float
+    """Mean absolute difference, in nats, that perturbing makes to the fixed texts: what a lost push would show."""
+
+    def passes(self, bound: float) -> bool:
+        """Whether no difference is above `bound`, or not a number, while the perturbation is."""
+        return self.moved > bound and all(gap.largest <= bound for row in self.rows for gap in row.gaps)
+
+    def table(self) -> str:
+        """For people: mean and largest difference of each pair, one line for each state of the weights."""
+        pairs = ("trainer - eager", "vLLM - eager", "vLLM - trainer")
+        lines = [f"{'weights':<18}{'tokens':>7}" + "".join(f"{pair:>22}" for pair in pairs)]
+        lines.append(" " * 25 + f"{'mean':>12}{'max':>10}" * len(pairs))
+        for row in self.rows:
+            cells = "".join(f"{gap.mean:>12.1e}{gap.largest:>10.1e}" for gap in row.gaps)
+            lines.append(f"{row.weights:<18}{row.tokens:>7}{cells}")
+        return "\n".join(lines)
+
+
+async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: int) -> ModelCheck:
+    """Start vLLM on the model in a folder and compare; no Ray is needed.
+
+    `device`: of trainer and eager model. `tokens`: length of the longest prompt, at most what the model reads.
+
+    Raises UserError for a model that transformers or vLLM cannot load, or that the trainer refuses.
+    """
+    eager, policy = _load(path, dtype, device)
+    prompts = _prompts(path, tokens)
+    fixed = _fixed(prompts)
+    # Before vLLM starts, because the trainer may refuse this model.
+    _trainer_logprobs(policy, fixed)
+    texts_R = _eager_logprobs(eager, fixed)
+    longest = max(map(len, prompts))
+    rollout = RolloutConfig(max_prompt_tokens=longest, max_response_tokens=RESPONSE_TOKENS, max_concurrent=8)
+    engine = RolloutEngine(path, rollout, generate_timeout_s=TIMEOUT_S, dtype=dtype)
+    writer = SharedMemoryBucketWriter(WEIGHT_BUCKET_BYTES)
+    try:
+        await _start(engine)
+        rows = [await _row("as loaded", engine, eager, policy, prompts, fixed)]
+        _perturb(policy, eager)
+        moved = Gap.of(texts_R, _eager_logprobs(eager, fixed)).mean
+        await _push(engine, writer, policy, 1)
+        rows.append(await _row("perturbed, pushed", engine, eager, policy, prompts, fixed))
+        del eager, policy
+        eager, policy = _load(path, dtype, device)
+        await _push(engine, writer, policy, 2)
+        rows.append(await _row("as loaded, pushed", engine, eager, policy, prompts, fixed))
+        return ModelCheck(tuple(rows), moved)
+    finally:
+        writer.close()
+        await engine.shutdown()
+
+
+def _load(path: str, dtype: ComputeType, device: Device) -> tuple[PreTrainedModel, PolicyModel]:
+    """The model as transformers runs it, and as the trainer does."""
+    torch_dtype: torch.dtype = getattr(torch, dtype)
+    try:
+        eager = AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype, attn_implementation="eager")
+        attention = choose_attention(device, torch_dtype)
+        policy = PolicyModel.from_pretrained(path, dtype=torch_dtype, attention=attention, logprob_chunk=LOGPROB_CHUNK)
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{path} holds no language model that transformers loads ({_first_line(error)}).") from error
+    return eager.to(device).eval(), policy.to(device).eval()
+
+
+async def _start(engine: RolloutEngine) -> None:
+    try:
+        await engine.start()
+    except (ValueError, RuntimeError, NotImplementedError) as error:
+        raise UserError(f"vLLM does not start with this model ({_first_line(error)}).") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _text() -> str:
+    """Fixed, of any length, and without a period that a model could settle into."""
+    lines = (f"def f{i}(x, y={i * i}):\n    # step {i}\n    return [x + {7 * i % 11}, y, '{i:b}']\n" for i in count())
+    return "".join(next(lines) for _ in range(4000))
+
+
+def _prompts(path: str, tokens: int) -> list[list[int]]:
+    """Ids of a long prompt and of a short one."""
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} holds no tokenizer that can be loaded ({_first_line(error)}).") from error
+    limit = AutoConfig.from_pretrained(path).get_text_config().max_position_embeddings
+    ids = tokenizer.encode(_text())
+    return [ids[: min(tokens, limit - RESPONSE_TOKENS)], ids[:10]]
+
+
+def _fixed(prompts: Sequence[Sequence[int]]) -> list[Completion]:
+    """Two responses to the long prompt and one to the short one, made of tokens of the long prompt."""
+    pieces = [(0, 1), (0, 2), (1, 3)]
+    return [
+        Completion(
+            prompt_ids=tuple(prompts[which]),
+            response_ids=tuple(prompts[0][step::step][:RESPONSE_TOKENS]),
+            logprobs=(),
+            finish_reason=FinishReason.LENGTH,
+            weight_version=0,
+        )
+        for which, step in pieces
+    ]
+
+
+@torch.no_grad()
+def _eager_logprobs(eager: PreTrainedModel, completions: Sequence[Completion]) -> Tensor:
+    """Float32 (R), one sample at a time."""
+    pieces = []
+    for c in completions:
+        ids = torch.tensor([c.prompt_ids + c.response_ids], device=eager.device)
+        logits = eager(ids, use_cache=False).logits[0, len(c.prompt_ids) - 1 : -1].float()
+        response = ids[0, len(c.prompt_ids) :, None]
+        pieces.append(logits.log_softmax(-1).gather(1, response).squeeze(1).cpu())
+    return torch.cat(pieces)
+
+
+@torch.no_grad()
+def _trainer_logprobs(policy: PolicyModel, completions: Sequence[Completion]) -> Tensor:
+    """Float32 (R), all samples in one packed stream."""
+    logprobs_R, _ = policy(pack(completions).to(policy.hf.device), 1.0, with_entropy=False)
+    return logprobs_R.cpu()
+
+
+async def _row(
+    weights: str,
+    engine: RolloutEngine,
+    eager: PreTrainedModel,
+    policy: PolicyModel,
+    prompts: Sequence[Sequence[int]],
+    fixed: Sequence[Completion],
+) -> Row:
+    answers = await asyncio.gather(
+        *(
+            engine.generate(prompt, n=4, max_tokens=RESPONSE_TOKENS, temperature=1.0, seed=index)
+            for index, prompt in enumerate(prompts)
+        )
+    )
+    sampled = [completion for answer in answers for completion in answer]
+    vllm_R = torch.tensor([logprob for completion in sampled for logprob in completion.logprobs])
+    # In one order, so that vLLM's part comes first in both.
+    eager_R, trainer_R = _eager_logprobs(eager, [*sampled, *fixed]), _trainer_logprobs(policy, [*sampled, *fixed])
+    return Row(
+        weights,
+        len(vllm_R),
+        trainer_eager=Gap.of(trainer_R, eager_R),
+        vllm_eager=Gap.of(vllm_R, eager_R[: len(vllm_R)]),
+        vllm_trainer=Gap.of(vllm_R, trainer_R[: len(vllm_R)]),
+    )
+
+
+@torch.no_grad()
+def _perturb(policy: PolicyModel, eager: PreTrainedModel) -> None:
+    """Move every parameter of the policy by noise of its own size, and give the other model the same weights."""
+    generator = torch.Generator().manual_seed(1)
+    pairs = zip(policy.named_weights(tied=False), eager.named_parameters(), strict=True)
+    for (name, parameter), (its_name, its) in pairs:
+        assert name == its_name
+        # A parameter of zeros, such as a new bias, has no size of its own.
+        size = max(float(parameter.float().square().mean().sqrt()), 0.01)
+        noise = torch.randn(parameter.shape, generator=generator).to(parameter)
+        parameter.add_(noise, alpha=NOISE * size)
+        its.copy_(parameter)
+
+
+async def _push(engine: RolloutEngine, writer: SharedMemoryBucketWriter, policy: PolicyModel, version: int) -> None:
+    """As the policy's rank 0 and the driver do it in a run. Raises UserError when vLLM does not take a weight."""
+    try:
+        await engine.begin_update(version)
+        for bucket in writer.pack(version, policy.named_weights()):
+            await engine.load_bucket(bucket)
+        await engine.finish_update(version, bucket.digest)
+    except Exception as error:  # vLLM reports what its worker process raised as a bare Exception
+        raise UserError(f"vLLM does not take this model's weights from the trainer ({_first_line(error)}).") from error

@@ -1,0 +1,71 @@
+"""Hugging Face, the trainer and a real vLLM agree about tiny random models of every family that may be trained."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from azr.algorithms.architectures import CHECKED
+from azr.evaluation.model_check import BOUNDS, Gap, ModelCheck, Row, check_model
+from tests.conftest import byte_tokenizer
+from tests.tiny_models import VARIANTS, save_tiny
+
+ROOT = Path(__file__).parents[2]
+MODELS = {family: (family, {}) for family in CHECKED} | VARIANTS
+BY_COMMAND = ("qwen2", "gemma3_text")
+
+
+def azr_check_model(*argv: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "azr", "check-model", *argv]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+
+
+def figures(printed: str) -> list[list[float]]:
+    """The table's numbers: tokens, then mean and largest difference of each pair."""
+    lines = [line.split() for line in printed.splitlines() if line.startswith(("as loaded", "perturbed,"))]
+    return [[float(word) for word in line[-7:]] for line in lines]
+
+
+def test_a_model_passes_on_the_command_line(tmp_path: Path):
+    done = azr_check_model(str(save_tiny(tmp_path, "qwen2", byte_tokenizer())))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = figures(done.stdout)
+    assert len(rows) == 3 and all(tokens > 100 and max(gaps) <= 1e-4 for tokens, *gaps in rows)
+    assert done.stdout.splitlines()[-1] == "No difference is above 0.0001 nats."
+
+
+def test_a_model_beyond_the_bound_fails_and_one_of_two_rotary_bases_is_exact(tmp_path: Path):
+    done = azr_check_model(str(save_tiny(tmp_path, "gemma3_text", byte_tokenizer())), "--bound", "1e-9")
+    assert done.returncode == 1, done.stdout + done.stderr
+    rows = figures(done.stdout)
+    assert len(rows) == 3 and all(tokens > 100 and max(gaps) <= 1e-4 for tokens, *gaps in rows)
+    assert done.stdout.splitlines()[-1].startswith("A difference is above 1e-09 nats")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in BY_COMMAND])
+def test_every_checked_family_is_exact(name: str, tmp_path: Path):
+    family, differences = MODELS[name]
+    folder = save_tiny(tmp_path, family, byte_tokenizer(), **differences)
+    found = asyncio.run(check_model(str(folder), dtype="float32", device="cpu", tokens=512))
+    assert found.passes(BOUNDS["float32"]), found.table()
+
+
+def made(*largest: float, moved: float = 1.0) -> ModelCheck:
+    gaps = [Gap(0.0, value) for value in largest]
+    return ModelCheck((Row("as loaded", 10, *gaps),), moved)
+
+
+def test_one_difference_beyond_the_bound_fails():
+    assert made(0.1, 0.1, 0.1).passes(0.1)
+    for place in range(3):
+        assert not made(*(0.2 if i == place else 0.0 for i in range(3))).passes(0.1)
+        assert not made(*(float("nan") if i == place else 0.0 for i in range(3))).passes(0.1)
+
+
+def test_a_perturbation_that_moves_nothing_fails():
+    assert not made(0.0, 0.0, 0.0, moved=0.05).passes(0.1)
