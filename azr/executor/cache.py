@@ -21,6 +21,10 @@ class CallKey(NamedTuple):
     repeats: int
 
 
+REPEATABLE = (CallStatus.OK, CallStatus.RAISED)
+"""Ends of a call that repeats are compared by."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of one call."""
@@ -62,9 +66,13 @@ class CallCache:
         return future
 
     def finish(self, key: CallKey, outcome: Outcome) -> None:
-        """Hand the outcome to everyone who waits for it, and remember it if it is worth that."""
+        """Hand the outcome to everyone who waits for it, and remember it if it is worth that.
+
+        A call that another one of its program kept from being repeated is not: it would pass for checked later.
+        """
         self._running.pop(key).set_result(outcome)
-        if outcome.cacheable:
+        unchecked = key.repeats > 1 and outcome.deterministic is None and outcome.call.status in REPEATABLE
+        if outcome.cacheable and not unchecked:
             self._done[key] = outcome
             self._bytes += _size(key, outcome)
             while self._bytes > self._max_bytes:

@@ -17,7 +17,7 @@ from azr.errors import UserError
 from azr.executor import protocol
 from azr.executor.backends import select_backend
 from azr.executor.backends.sandbox import Launcher, LaunchError
-from azr.executor.cache import CallCache, CallKey, Outcome
+from azr.executor.cache import REPEATABLE, CallCache, CallKey, Outcome
 from azr.executor.scheduler import Job, Scheduler
 from azr.records import MAX_INPUTS, CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.tasks.normalize import hash_order_dependent, parse
@@ -25,7 +25,6 @@ from azr.tasks.normalize import hash_order_dependent, parse
 _REQUEST_WALLS = 8
 _CACHE_BYTES = 64 * 2**20
 _MOST_WAITING = 4096
-_REPEATABLE = (CallStatus.OK, CallStatus.RAISED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,8 +222,11 @@ class _Run:
         if self._done == 0:
             self._first, self._reasons = outputs, static_check
         else:
-            agree = [_agree(a, b) for a, b in zip(self._first, outputs, strict=True)]
+            # A repeat that ran out of time is no contradiction, for a busy machine may be to blame: the call is late.
+            late = [output.status is CallStatus.TIMEOUT for output in outputs]
+            agree = [out or _agree(a, b) for a, b, out in zip(self._first, outputs, late, strict=True)]
             self._agreed = [before and now for before, now in zip(self._agreed, agree, strict=True)]
+            self._first = tuple(b if out else a for a, b, out in zip(self._first, outputs, late, strict=True))
         self._done += 1
         return self._done < self._repeats and self._established and all(self._agreed)
 
@@ -240,7 +242,7 @@ class _Run:
 
     @property
     def _established(self) -> bool:
-        return all(call.status in _REPEATABLE for call in self._first)
+        return all(call.status in REPEATABLE for call in self._first)
 
 
 def _assemble(outcomes: Sequence[Outcome], *, cached: bool) -> ExecutionResult:

@@ -143,6 +143,26 @@ async def test_programs_that_order_by_hash_are_repeated_more_often():
         assert caught >= 16
 
 
+async def test_a_repeat_that_runs_out_of_time_is_a_timeout_and_no_contradiction():
+    async with SandboxPool(replace(SMALL, wall_s=0.3)) as pool:
+        for n in range(6):
+            program = f"def f(x):\n    while x and hash('k{n}') % 2:\n        pass\n    return x"
+            result = await pool.execute(
+                ExecutionRequest(program=program, inputs=("0", "1"), repeats=2, static_check=False)
+            )
+            assert result.deterministic is not False
+            late = result.outputs[1].status is CallStatus.TIMEOUT
+            assert late or result.ok
+            again = ExecutionRequest(program=program, inputs=("0",), repeats=2, static_check=False)
+            # Not remembered as long as no repeat has confirmed it.
+            unchecked = result.deterministic is None
+            assert (await pool.execute(again)).cached is not unchecked
+            if late:
+                break
+        else:
+            pytest.fail("interpreters with other hash seeds agreed six times")
+
+
 async def test_a_deterministic_pool_gives_each_program_the_same_hash_seeds_whatever_else_runs():
     """What hangs on them, where it was not found out, is then the same in every run."""
     programs = [f"def f(x): return list({{'a{n}', 'b{n}', 'c{n}'}})" for n in range(30)]
