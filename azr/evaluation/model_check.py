@@ -26,8 +26,9 @@ from azr.hardware import ComputeType, Device
 from azr.records import Completion, FinishReason
 from azr.rollout.engine import RolloutEngine
 
-BOUNDS: dict[ComputeType, float] = {"float32": 1e-4, "bfloat16": 0.5}
-"""Largest difference of one token's log-probability, in nats, that passes by default."""
+BOUNDS: dict[ComputeType, float] = {"float32": 1e-4, "bfloat16": 0.3}
+"""Largest difference of one token's log-probability, in nats, that passes by default. In float32 ten times, in bfloat16
+twice the largest that was measured: 1e-5 and 0.15, both with the 14M base model on a CPU."""
 RESPONSE_TOKENS = 64
 """Longest sampled response, and length of a fixed one."""
 NOISE = 0.3

@@ -4,12 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from transformers import Qwen2ForCausalLM
 
+from azr.algorithms.architectures import CHECKED
 from azr.algorithms.attention import PADDED
 from azr.algorithms.models import CriticModel, PolicyModel, ValueHead
 from azr.algorithms.packing import pack
 from azr.errors import UserError
+from tests.conftest import byte_tokenizer
+from tests.tiny_models import save_tiny
 
 from .tiny import completions, score, tiny_config, tiny_critic, tiny_policy
 
@@ -45,6 +49,31 @@ def test_save_and_load(tmp_path: Path) -> None:
     batch = pack(completions(3))
     values = critic(batch)
     assert values.dtype == torch.float32 and values.shape == batch.target_R.shape
+
+
+def names_in(folder: Path) -> set[str]:
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return set(file.keys())
+
+
+@pytest.mark.parametrize("family", CHECKED)
+def test_the_trainer_names_weights_as_folders_do(family: str, tmp_path: Path) -> None:
+    """Engines and checkpoints get the names that are in memory, which transformers may change on loading."""
+    save_tiny(tmp_path, family, byte_tokenizer())
+    load = {"dtype": torch.float32, "attention": PADDED}
+    policy = PolicyModel.from_pretrained(str(tmp_path), logprob_chunk=64, **load)
+    assert {name for name, _ in policy.named_weights(tied=False)} == names_in(tmp_path)
+    backbone = CriticModel.from_pretrained(str(tmp_path), **load).backbone
+    for (name, one), (its_name, two) in zip(
+        policy.hf.base_model.named_parameters(), backbone.named_parameters(), strict=True
+    ):
+        assert name == its_name and torch.equal(one, two), name
+
+
+def test_a_mixture_of_experts_has_other_names_in_memory(tmp_path: Path) -> None:
+    save_tiny(tmp_path, "qwen3_moe", byte_tokenizer())
+    policy = PolicyModel.from_pretrained(str(tmp_path), dtype=torch.float32, attention=PADDED, logprob_chunk=64)
+    assert {name for name, _ in policy.named_weights(tied=False)} != names_in(tmp_path)
 
 
 def test_a_biased_output_head_is_refused() -> None:
