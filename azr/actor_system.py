@@ -36,29 +36,32 @@ class ActorSystem:
     reference: WorkerGroup | None
 
     @classmethod
-    async def start(cls, config: Config, stops: Stops, phase: Phase) -> Self:
+    async def start(cls, config: Config, stops: Stops, phase: Phase, from_step: int) -> Self:
         """Reserves resources of the Ray that runs and starts every actor the config calls for; ends Ray after an error.
 
-        Raises UserError for what a user can put right, TimeoutError with the name of what did not come up in time.
+        ``from_step``: the step that the run goes on from. Raises UserError for what a user can put right, TimeoutError
+        with the name of what did not come up in time.
         """
         try:
             with phase("reserve resources"):
                 placement = await place(config)
             decided = replace(config, train=replace(config.train, dtype=placement.dtype))
-            return await cls._start_actors(decided, stops, placement, phase)
+            return await cls._start_actors(decided, stops, placement, phase, from_step)
         except BaseException:
             ray.shutdown()
             raise
 
     @classmethod
-    async def _start_actors(cls, config: Config, stops: Stops, placement: Placement, phase: Phase) -> Self:
+    async def _start_actors(
+        cls, config: Config, stops: Stops, placement: Placement, phase: Phase, from_step: int
+    ) -> Self:
         async def role(name: str, worker: type[ModelWorker]) -> WorkerGroup:
             options = [placement.options(bundle) for bundle in placement.trainers]
             with phase(f"start {name}"):
                 return await WorkerGroup.start(name, worker, options, config, placement.device)
 
         async with task_group() as starting:
-            engines = starting.create_task(_start_engines(config, stops, placement, phase))
+            engines = starting.create_task(_start_engines(config, stops, placement, phase, from_step))
             executor = starting.create_task(_start_executor(config, phase))
             policy = starting.create_task(role("policy", PolicyWorker))
             critic = starting.create_task(role("critic", CriticWorker)) if config.algorithm.needs_critic else None
@@ -121,13 +124,15 @@ class RolloutSystem:
             ray.shutdown()
 
 
-async def _start_engines(config: Config, stops: Stops, placement: Placement, phase: Phase) -> EngineGroup:
+async def _start_engines(
+    config: Config, stops: Stops, placement: Placement, phase: Phase, from_step: int = 0
+) -> EngineGroup:
     places = [
         EnginePlacement(placement.options(bundles[0]), partial(placement.gpus, bundles))
         for bundles in placement.engines
     ]
     with phase("start engines"):
-        return await EngineGroup.start(config, stops, places)
+        return await EngineGroup.start(config, stops, places, from_step)
 
 
 async def _start_executor(config: Config, phase: Phase) -> RemoteExecutor:

@@ -103,7 +103,7 @@ class Driver:
         # Ray's own handler of SIGTERM, which it has just installed, would abort the process.
         self._stop_signal.install_handlers()
         system = await self._stop_signal.cancel_on_stop(
-            ActorSystem.start(self._config, self._codec.stops, progress.busy)
+            ActorSystem.start(self._config, self._codec.stops, progress.busy, state.step)
         )
         try:
             if state.step:

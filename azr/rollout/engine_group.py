@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -41,6 +42,15 @@ class EnginePlacement:
     """Numbers of its GPUs on its node when it starts; None when what Ray gives its actor is all it has."""
 
 
+def engine_seed(seed: int, index: int, from_step: int, replaced: int) -> int:
+    """Seed, 32 bits, of the engine at ``index`` of a run that goes on from a step, after so many were replaced.
+
+    Requests of a deterministic run carry seeds of their own. Those of any other draw from the engine's generator, and
+    one that started like the engine before it would repeat the noise of that one's first steps.
+    """
+    return random.Random(f"engine/{seed}/{index}/{from_step}/{replaced}").getrandbits(32)
+
+
 class EngineSlot(SupervisedActor):
     """The place of one engine in the group."""
 
@@ -50,6 +60,7 @@ class EngineSlot(SupervisedActor):
         config: Config,
         stops: Stops,
         placement: EnginePlacement,
+        from_step: int,
         resync: Callable[[EngineSlot], Awaitable[None]],
     ) -> None:
         super().__init__(
@@ -60,6 +71,7 @@ class EngineSlot(SupervisedActor):
             bring_up_to_date=lambda: resync(self),
         )
         self._index, self._config, self._stops, self._placement = index, config, stops, placement
+        self._from_step, self._num_created = from_step, 0
         self.num_inflight = 0
         """Samples asked of it and not answered."""
         self.lost_asleep: ActorLost | None = None
@@ -67,6 +79,7 @@ class EngineSlot(SupervisedActor):
 
     async def _create_actor(self) -> ActorHandle:
         config, find_gpus, gpus = self._config, self._placement.find_gpus, ()
+        replaced, self._num_created = self._num_created, self._num_created + 1
         if find_gpus is not None:
             gpus = await within(find_gpus(), config.timeout.start_s, "Ray", f"find the GPUs of {self.name}")
         return (
@@ -78,7 +91,7 @@ class EngineSlot(SupervisedActor):
                 stops=self._stops,
                 generate_timeout_s=config.timeout.generate_s,
                 dtype=config.train.dtype,
-                seed=config.run.seed + self._index,
+                seed=engine_seed(config.run.seed, self._index, self._from_step, replaced),
                 deterministic=config.run.deterministic,
                 gpus=gpus,
             )
@@ -88,20 +101,24 @@ class EngineSlot(SupervisedActor):
 class EngineGroup:
     """The rollout engines of a run. Make one with `start`, end it with `shutdown`."""
 
-    def __init__(self, config: Config, stops: Stops, placements: Sequence[EnginePlacement]) -> None:
+    def __init__(self, config: Config, stops: Stops, placements: Sequence[EnginePlacement], from_step: int) -> None:
         self._config = config
-        self.slots = [EngineSlot(i, config, stops, placement, self._resync) for i, placement in enumerate(placements)]
+        self.slots = [
+            EngineSlot(i, config, stops, placement, from_step, self._resync) for i, placement in enumerate(placements)
+        ]
         self.weights: WeightSync | None = None
         """Sends the policy's weights to engines that were replaced; none before there is a policy."""
         self._request_ids = itertools.count(1)
 
     @classmethod
-    async def start(cls, config: Config, stops: Stops, placements: Sequence[EnginePlacement]) -> Self:
-        """One engine per placement; responses end at ``stops``.
+    async def start(
+        cls, config: Config, stops: Stops, placements: Sequence[EnginePlacement], from_step: int = 0
+    ) -> Self:
+        """One engine per placement; responses end at ``stops``. ``from_step``: the step that the run goes on from.
 
         Raises TimeoutError when one is not ready within `timeout.start_s`. Nothing is left running after an error.
         """
-        group = cls(config, stops, placements)
+        group = cls(config, stops, placements, from_step)
         try:
             async with task_group() as starting:
                 for slot in group.slots:

@@ -200,8 +200,8 @@ async def test_an_actor_killed_in_sleep_and_a_core_during_the_push(
 class Mortal:
     """An engine that dies of what the test says, so that many deaths take little time."""
 
-    def __init__(self, model_path: str, *_: object, **__: object) -> None:
-        self.dies_of = Path(model_path)
+    def __init__(self, model_path: str, *_: object, seed: int, **__: object) -> None:
+        self.dies_of, self.seed = Path(model_path), seed
 
     async def _act(self, name: str) -> None:
         if name in self.dies_of.read_text().split():
@@ -238,6 +238,10 @@ async def test_deaths_without_end_are_an_error_and_hundreds_of_requests_one_deat
         await ask([0])
     assert group.restarts == 0
 
+    async def seeds() -> list[int]:
+        return [await actor.__ray_call__.remote(lambda engine: engine.seed) for actor in group.actors]
+
+    first = await seeds()
     dies_of.write_text("generate")
     crowd = [asyncio.create_task(ask([7, index])) for index in range(300)]
     while group.restarts == 0:
@@ -245,6 +249,7 @@ async def test_deaths_without_end_are_an_error_and_hundreds_of_requests_one_deat
     dies_of.write_text("")
     assert await asyncio.gather(*crowd) == [[7, index] for index in range(300)]
     assert group.restarts <= 2
+    assert await seeds() == [engine_group.engine_seed(1, 0, 0, group.restarts)] != first, "it repeats no noise"
 
     dies_of.write_text("generate")
     with pytest.raises(
