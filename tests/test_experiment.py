@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +23,7 @@ from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import StopSignal
+from azr.runtime import Driver
 from azr.selfplay.buffer import TaskBuffer
 from tests.selfplay.test_play import CODEC, CONFIG, Script, half_right, proposal
 
@@ -47,9 +50,11 @@ async def push(version: int) -> PushReport:
     return PushReport(version=version, seconds=1.0, nbytes=1)
 
 
-def play(config: Config, engines: Engines) -> list[int]:
-    """Plays and gives the steps whose checkpoints were written."""
-    saved: list[int] = []
+def go_on() -> None: ...
+
+
+def play(config: Config, engines: Engines, saved: list[int], raise_if_diverged: Callable[[], None] = go_on) -> None:
+    """Plays to the end as the driver does; ``saved`` gets the steps whose checkpoints were written."""
 
     async def write(step: int, staging: object) -> None:
         saved.append(step)
@@ -62,14 +67,14 @@ def play(config: Config, engines: Engines) -> list[int]:
                 return {}
 
             executor = SimpleNamespace(execute=pool.execute, stats_delta=stats_delta)
-            checkpointer = AsyncCheckpointer(CheckpointStore(logger.run.checkpoints, 2), 1, write, print, 0)
+            checkpointer = AsyncCheckpointer(CheckpointStore(logger.run.checkpoints, 2), 0, write, print, 0)
             experiment = SelfPlayExperiment(
                 config=config,
                 codec=CODEC,
                 evaluation=SimpleNamespace(should_run=lambda *at: False),
                 buffer=TaskBuffer(config.selfplay.kinds),
                 system=SimpleNamespace(engines=engines, executor=executor, weights=SimpleNamespace(push=push)),
-                learner=SimpleNamespace(learn=learn, raise_if_diverged=lambda: None),
+                learner=SimpleNamespace(learn=learn, raise_if_diverged=raise_if_diverged),
                 logger=logger,
                 checkpointer=checkpointer,
                 stop_signal=StopSignal(),
@@ -77,20 +82,20 @@ def play(config: Config, engines: Engines) -> list[int]:
                 elapsed_s=lambda: 0.0,
             )
             try:
-                await experiment.run()
+                await Driver._play(SimpleNamespace(), experiment)
             finally:
-                await checkpointer.finish_last()
                 logger.close()
 
     asyncio.run(run())
-    return saved
 
 
 def test_seeding_with_a_model_that_ignores_the_form_ends_after_three_rounds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    saved: list[int] = []
     with pytest.raises(RunEnded, match="Over 80% of the proposer responses"):
-        play(small(tmp_path), Engines(["what <|end|>"] * 6, half_right))
+        play(small(tmp_path), Engines(["what <|end|>"] * 6, half_right), saved)
+    assert saved == []
     alarms = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ALARM")]
     assert [line.partition(" were")[0] for line in alarms] == [
         f"ALARM: 2 of 2 proposer responses of seeding round {number}" for number in (1, 2, 3)
@@ -104,11 +109,10 @@ def test_three_steps_of_a_role_that_is_not_even_trained_on_end_the_run_with_the_
 ) -> None:
     config = small(tmp_path, stop=stop)
     engines = Engines([proposal("a + 1"), proposal("a + 2"), *["<|program|>cut"] * 8], half_right)
-    if stop:
-        with pytest.raises(RunEnded, match="in 3 rounds in a row"):
-            play(config, engines)
-    else:
-        assert play(config, engines) == [1, 2, 3, 4]
+    saved: list[int] = []
+    with pytest.raises(RunEnded, match="in 3 rounds in a row") if stop else nullcontext():
+        play(config, engines, saved)
+    assert saved == ([3] if stop else [4])
     folder = tmp_path / "run"
     steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [step["step"] for step in steps] == ([1, 2, 3] if stop else [1, 2, 3, 4])
@@ -117,3 +121,13 @@ def test_three_steps_of_a_role_that_is_not_even_trained_on_end_the_run_with_the_
     assert len(alarms) == len(steps) and "(2 cut off); one of them reads '<|program|>cut'" in alarms[0]
     where = folder / "rollouts" / "step_000001.jsonl.gz"
     assert f"all texts are in {where};" in alarms[0] and where.is_file()
+
+
+def test_a_run_that_diverged_ends_with_its_last_step_saved(tmp_path: Path) -> None:
+    def diverged() -> None:
+        raise RunEnded("the last 5 optimizer steps were skipped")
+
+    saved: list[int] = []
+    with pytest.raises(RunEnded, match="skipped"):
+        play(small(tmp_path), Engines([proposal(f"a + {n}") for n in range(10)], half_right), saved, diverged)
+    assert saved == [1]
