@@ -240,8 +240,10 @@ def program_rules(facts: PromptFacts) -> str:
 def input_rules() -> str:
     """English rules for an input."""
     return (
-        "An input is what would stand between the parentheses of a call of f: all arguments, separated by commas, "
-        "strings in quotes, plain data only, and no lambda, variable or object of a class."
+        "An input is what would stand between the parentheses of a call of f: all arguments, separated by commas, by "
+        "position or by name, strings in quotes. Arguments are plain data, or constant expressions of it such as "
+        "'a' * 7 or list(range(5)). Refused are lambdas, variables, objects of classes, and a range that is not made "
+        "a list."
     )
 
 

@@ -1,4 +1,4 @@
-"""A GPU recipe's whole step on a cluster that declares eight GPUs, with a tiny model on the CPU instead of its own."""
+"""GPU recipes as shipped, in chat style with sizes changed, on a cluster that declares eight GPUs; the CPU computes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,35 @@ from pathlib import Path
 
 import pytest
 from ray.cluster_utils import Cluster
+from transformers import AutoTokenizer
+
+from playground.azr_coder14b_ppo import config as recipe
+from tests.e2e import chat_model
 
 ROOT = Path(__file__).parent.parent.parent
-TINY = [
-    *("--model.path", "data/azr_14m_base", "--model.prompt-format", "compact", "--train.device", "cpu"),
-    *("--train.data-parallel", "2", "--rollout.engines", "1", "--rollout.tensor-parallel", "2"),
-    *("--run.steps", "1", "--selfplay.proposer-prompts", "4", "--selfplay.solver-prompts", "2"),
-    *("--selfplay.seed-tasks", "1", "--rollout.max-prompt-tokens", "384", "--rollout.max-response-tokens", "128"),
-    *("--eval.every", "0"),
-]
+SIZES = {
+    "selfplay.references": 2,
+    "selfplay.induction-inputs": 4,
+    "selfplay.proposer-prompts": 6,
+    "selfplay.solver-prompts": 6,
+    "selfplay.group-size": 4,
+    "selfplay.seed-tasks": 4,
+    "rollout.max-prompt-tokens": 400,
+    "rollout.max-response-tokens": 48,
+    "train.data-parallel": 2,
+    "rollout.engines": 1,
+    "rollout.tensor-parallel": 2,
+    "train.device": "cpu",
+}
 PLAY = ("propose", "validate", "estimate", "solve", "verify")
 PHASES = (*PLAY, "critic values", "reference logprobs", "train critic", "train policy", "push")
+KINDS = recipe.selfplay.kinds
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stands where Qwen2.5-Coder-14B stands: it was taught the form of the recipe's own prompts."""
+    return chat_model.teach(recipe, tmp_path_factory.mktemp("chat") / "model", references=2, induction_inputs=4)
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +51,85 @@ def address() -> Iterator[str]:
         found.shutdown()
 
 
-@pytest.mark.timeout(900)
-def test_one_step_with_two_ranks_and_an_engine_of_two_parts(address: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "playground.azr_coder14b_ppo", *TINY]
-    where = ["--run.root", str(tmp_path), "--cluster.address", address]
-    done = subprocess.run(
-        [*command, *where], cwd=ROOT, env=os.environ | {"DEBUG": "1"}, capture_output=True, text=True, timeout=850
-    )
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+def run(*command: object) -> str:
+    """What a command prints; it must succeed."""
+    done = command_line(*command)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    (step,) = map(json.loads, (tmp_path / "azr_coder14b_ppo" / "metrics.jsonl").read_text().splitlines())
-    assert all(step[f"seconds/{phase}"] > 0 for phase in PHASES)
-    assert step["weights/version"] == 1 and step["weights/push_gb_s"] > 0
-    assert step["policy/grad_norm"] > 0 and step["critic/grad_norm"] > 0
-    assert step["policy/kl_reference"] == pytest.approx(0, abs=1e-3)
-    assert 0 < step["policy/mismatch_mean"] < 0.02, "an engine in two parts samples from the trainers' policy"
+    return done.stdout
+
+
+def command_line(*command: object) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", *map(str, command)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=850,
+    )
+
+
+def options(model: Path, root: Path, address: str) -> list[object]:
+    sizes = [word for name, value in SIZES.items() for word in (f"--{name}", value)]
+    return [*sizes, "--model.path", model, "--run.root", root, "--cluster.address", address]
+
+
+@pytest.fixture(scope="module")
+def shown(model: Path, root: Path, address: str) -> str:
+    return run("playground.azr_coder14b_ppo", *options(model, root, address), "--run.steps", 2)
+
+
+def steps(root: Path) -> list[dict]:
+    return [json.loads(line) for line in (root / "azr_coder14b_ppo" / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.timeout(900)
+def test_two_steps_with_two_ranks_and_an_engine_of_two_parts(shown: str, root: Path) -> None:
+    assert [step["step"] for step in steps(root)] == [1, 2]
+    for step in steps(root):
+        assert all(step[f"seconds/{phase}"] > 0 for phase in PHASES)
+        assert step["weights/version"] == step["step"] and step["weights/push_gb_s"] > 0
+        assert step["policy/grad_norm"] > 0 and step["critic/grad_norm"] > 0
+        assert 0 < step["policy/mismatch_mean"] < 0.02, "an engine in two parts samples from the trainers' policy"
+    assert steps(root)[0]["policy/kl_reference"] == pytest.approx(0, abs=1e-3)
+
+
+def test_a_model_that_reads_its_prompt_earns_from_the_first_step(shown: str, root: Path) -> None:
+    assert "ALARM" not in shown
+    for step in steps(root):
+        assert step["proposer/malformed"] < 0.5 and step["solver/malformed"] < 0.5
+        assert sum(step[f"{kind}/proposer/funnel/valid"] for kind in KINDS) > 0
+        assert max(step.get(f"{kind}/solver/accuracy", 0) for kind in KINDS) > 0
+        assert max(step[f"{kind}/solver/truncated"] for kind in KINDS) < 0.5, "responses stop at the answer's end"
+
+
+@pytest.mark.timeout(900)
+def test_the_export_is_what_was_trained_and_the_run_goes_on(
+    shown: str, model: Path, root: Path, address: str, tmp_path: Path
+) -> None:
+    resumed = run("playground.azr_coder14b_ppo", *options(model, root, address), "--run.steps", 3, "--resume")
+    assert "step 3/3" in resumed and "ALARM" not in resumed
+    assert [step["step"] for step in steps(root)] == [1, 2, 3]
+
+    run("azr", "export", root / "azr_coder14b_ppo", tmp_path / "out")
+    form = json.loads((root / "azr_coder14b_ppo" / "prompts.json").read_text())
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").get_chat_template() == form["template"]
+    assert "No difference is above 0.0001 nats" in run("azr", "check-model", tmp_path / "out")
+
+
+@pytest.mark.timeout(900)
+def test_a_wrong_template_is_an_alarm_that_cannot_be_missed(model: Path, root: Path, address: str) -> None:
+    """Asked by its tokenizer's template, the model chats instead of answering in the form that is graded."""
+    wrong = ["--model.template", "tokenizer", "--run.name", "wrong"]
+    done = command_line("playground.azr_coder14b_ppo", *options(model, root, address), *wrong)
+    assert done.returncode == 2
+    assert (
+        "ALARM: " in done.stdout and " proposer responses of seeding round 1 were malformed or cut off" in done.stdout
+    )
+    assert "in 3 rounds in a row, so the run ends here: compare the printed responses" in done.stderr
