@@ -1,0 +1,50 @@
+"""``azr prompts`` shows what a model is asked, as it is asked."""
+
+import pytest
+
+from azr.cli.main import dispatch
+from tests import chat_tokenizers
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made, folder = chat_tokenizers.llama(), tmp_path_factory.mktemp("tokenizer")
+    return chat_tokenizers.save(made, folder, ["<|end_of_text|>", "<|eot_id|>"])
+
+
+def test_a_prompt_is_shown_with_its_length_its_ids_and_its_ends(folder, capsys):
+    argv = ["prompts", "azr_llama8b_ppo", "--model.path", str(folder)]
+    assert dispatch([*argv, "--kind", "abduction", "--role", "solver", "--ids"]) == 0
+    head, *text, ids, end = capsys.readouterr().out.splitlines()
+    tokens = ids.removeprefix("-------- ids: ").split()
+    assert head == f"======== abduction, solver: {len(tokens)} tokens of at most 6144"
+    assert text[0].startswith("<|begin_of_text|>A conversation between") and text[-1] == "Assistant: <think>"
+    assert chat_tokenizers.llama().decode([int(token) for token in tokens]) == "\n".join(text)
+    assert end == (
+        "======== A response ends with token 257 (<|end_of_text|>) or 260 (<|eot_id|>), or with the text </answer>, "
+        "or after 8096 tokens."
+    )
+
+
+def test_all_kinds_and_roles_of_a_compact_recipe(capsys):
+    assert dispatch(["prompts", "azr_14m_mini"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("======== ") == 7 and "<|propose|><|induction|>" in shown and "with the text" not in shown
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["azr_coder7b_pp"], "There is no recipe 'azr_coder7b_pp'; did you mean azr_coder7b_ppo?"),
+        (["azr_14m_mini", "--kind", "deducton"], "There is no task kind 'deducton'; did you mean deduction?"),
+        (["azr_14m_mini", "--role", "judge"], "argument --role: invalid choice: 'judge'"),
+        (["azr_14m_mini", "--id"], "There is no option --id; did you mean --ids?"),
+        (["azr_14m_mini", "--model.path", "docs"], "model.path 'docs' holds no tokenizer (none of tokenizer.json"),
+        (["azr_14m_mini", "--model.template", "tokenizer"], "model.template is tokenizer, but the compact format"),
+        ([], "the following arguments are required: RECIPE"),
+    ],
+)
+def test_a_mistake_is_one_sentence(argv, said, capsys):
+    assert dispatch(["prompts", *argv]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {said}") and error.count("\n") == 1
