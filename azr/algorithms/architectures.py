@@ -45,7 +45,7 @@ CHECKED: dict[str, Checked] = {
 """By `model_type`."""
 
 REFUSED: dict[str, str] = {
-    "qwen3_moe": "vLLM does not take the weights of its experts and their router from the trainer",
+    "qwen3_moe": "after a push, its experts in vLLM do not have the weights that were sent",
     "gemma2": "it caps its attention scores and its logits, which training does not compute",
     "gpt_oss": "its attention has sinks, which training does not compute",
     "gemma3": "it reads images too; its text models of the type gemma3_text can be trained",

@@ -70,12 +70,6 @@ def test_the_trainer_names_weights_as_folders_do(family: str, tmp_path: Path) ->
         assert name == its_name and torch.equal(one, two), name
 
 
-def test_a_mixture_of_experts_has_other_names_in_memory(tmp_path: Path) -> None:
-    save_tiny(tmp_path, "qwen3_moe", byte_tokenizer())
-    policy = PolicyModel.from_pretrained(str(tmp_path), dtype=torch.float32, attention=PADDED, logprob_chunk=64)
-    assert {name for name, _ in policy.named_weights(tied=False)} != names_in(tmp_path)
-
-
 def test_a_biased_output_head_is_refused() -> None:
     hf = tiny_policy().hf
     hf.set_output_embeddings(torch.nn.Linear(32, 53, bias=True))
