@@ -22,7 +22,9 @@ from tests.recipes import recipes
 
 GOLDEN = Path(__file__).with_name("golden_prompts")
 """Made anew by running this file with ``AZR_WRITE_GOLDEN=1``; read the difference before you commit it."""
-CHAT_RECIPES = {name: config for name, config in recipes().items() if config.model.prompt_format == "chat"}
+CHAT = [name for name, config in recipes().items() if config.model.prompt_format == "chat"]
+COMPACT = [name for name, config in recipes().items() if config.model.prompt_format == "compact"]
+IN_FULL = ("azr_coder7b_ppo", "azr_14m_mini")
 TOKENIZERS = {
     "chatml": (chat_tokenizers.chatml(), ["<|im_end|>", "<|endoftext|>"]),
     "llama": (chat_tokenizers.llama(), ["<|end_of_text|>", "<|eot_id|>"]),
@@ -62,12 +64,15 @@ def prompts(codec: PromptCodec) -> dict[str, list[int]]:
     return by_name
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("recipe", CHAT_RECIPES)
+@pytest.mark.parametrize(
+    "recipe, template",
+    [(recipe, template) for recipe in CHAT for template in TEMPLATES] + [(recipe, "compact") for recipe in COMPACT],
+)
 def test_prompts_of_every_recipe_are_the_golden_ones(recipe, template, folders):
     """Their ids by hash, all texts of one recipe in full."""
-    folder, choice = TEMPLATES[template]
-    codec = load(folders[folder], CHAT_RECIPES[recipe], **{"model.template": choice})
+    config = recipes()[recipe]
+    folder, choice = TEMPLATES.get(template, (None, "auto"))
+    codec = load(Path(config.model.path) if folder is None else folders[folder], config, **{"model.template": choice})
     made = prompts(codec)
     digests = {name: hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:16] for name, ids in made.items()}
     text = "".join(f"======== {name}, {len(ids)} tokens\n{codec.decode(ids)}\n" for name, ids in made.items())
@@ -76,9 +81,9 @@ def test_prompts_of_every_recipe_are_the_golden_ones(recipe, template, folders):
         GOLDEN.mkdir(exist_ok=True)
         known = json.loads(index.read_text()) if index.exists() else {}
         index.write_text(json.dumps(known | {key: digests}, indent=1, sort_keys=True) + "\n")
-        if recipe == "azr_coder7b_ppo":
+        if recipe in IN_FULL:
             whole.write_text(text)
-    if recipe == "azr_coder7b_ppo":
+    if recipe in IN_FULL:
         assert text == whole.read_text()
     assert digests == json.loads(index.read_text())[key]
 
