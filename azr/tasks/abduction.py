@@ -68,7 +68,8 @@ class Abduction(SingleCallKind):
         return Instructions(
             task=(
                 "Here are a Python program and an output. Find one input for which the program returns this output; "
-                f"where several are right, give any one of them. {input_rules()}"
+                f"where several are right, give any one of them. {input_rules()} An expression must not search either: "
+                "no loops, conditions or comparisons, and nothing of the program."
             ),
             blocks="one ```input block with the input",
             example=SOLUTION,
