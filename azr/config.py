@@ -131,20 +131,14 @@ class AblationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class IntrinsicRewardConfig:
-    """Optional bonuses for the proposer, each at most 0.5; a coefficient of 0 costs nothing."""
+    """Optional bonuses for the proposer, each at most 0.5; one that is not named costs nothing."""
 
-    complexity: NotNegative = 0.0
-    """Coefficient of cyclomatic complexity / 15."""
-    edit_distance: NotNegative = 0.0
-    """Coefficient of the mean AST distance from the references."""
-    halstead: NotNegative = 0.0
-    """Coefficient of Halstead effort and volume."""
-    answer_diversity: NotNegative = 0.0
-    """Coefficient of 1 - frequency of the task's answer in the buffer."""
+    bonuses: tuple[str, ...] = ()
+    """Bonuses that azr/selfplay/rewards/registry.py knows, each as `name:coefficient`: `complexity`, cyclomatic, over
+    15; `edit_distance`, of the syntax tree from the references; `halstead`, effort and volume; `answer_diversity`, one
+    minus the frequency of the task's answer in the buffer."""
     combine: Literal["sum", "multiply", "sum_multiply", "multiply_sum"] = "sum"
-    """How bonuses c join the learnability a: a+Σc, a·Πc, a+Πc, a·Σc."""
-    others: tuple[str, ...] = ()
-    """Other bonuses that azr/selfplay/rewards/registry.py names, each as `name:coefficient`."""
+    """How bonuses c join what the solve rate pays, a: a+Σc, a·Πc, a+Πc, a·Σc."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ PLAY = replace_play(
     replace(
         CONFIG,
         run=RunConfig(deterministic=True),
-        reward=RewardConfig(intrinsic=IntrinsicRewardConfig(answer_diversity=0.5)),
+        reward=RewardConfig(intrinsic=IntrinsicRewardConfig(bonuses=("answer_diversity:0.5",))),
     ),
     kinds=("deduction", "abduction"),
     proposer_prompts=12,

@@ -57,7 +57,7 @@ def test_every_registered_function_is_a_file_of_its_name():
 
 def test_a_registered_bonus_needs_no_knob_of_its_own(monkeypatch):
     monkeypatch.setitem(BONUSES, "many_lines", lambda inputs: inputs.task.program.count("\n") / 10)
-    config = IntrinsicRewardConfig(halstead=1.0, others=("many_lines:2.5", "complexity:0.15"))
+    config = IntrinsicRewardConfig(bonuses=("halstead:1", "many_lines:2.5", "complexity:0.15"))
     assert bonus_coefficients(config) == {"halstead": 1.0, "many_lines": 2.5, "complexity": 0.15}
     bonuses = intrinsic_bonuses(SEED, [], lambda: [], config)
     assert bonuses == {"halstead": pytest.approx(0.03), "many_lines": 0.25, "complexity": pytest.approx(0.01)}
@@ -95,7 +95,7 @@ def test_bonuses_that_are_off_are_not_computed():
 
 def test_bonuses_are_capped_and_named():
     seed = KINDS["deduction"].seed()
-    config = IntrinsicRewardConfig(complexity=15.0, edit_distance=1.0, halstead=1.0, answer_diversity=0.25)
+    config = IntrinsicRewardConfig(bonuses=("complexity:15", "edit_distance:1", "halstead:1", "answer_diversity:0.25"))
     bonuses = intrinsic_bonuses(seed, [seed], lambda: [seed], config)
     assert bonuses == {
         "complexity": 0.5,
@@ -107,7 +107,7 @@ def test_bonuses_are_capped_and_named():
 
 def test_bonuses_know_every_kind():
     """The error kind too: its answer is an exception's name, and its diversity counts like any other."""
-    config = IntrinsicRewardConfig(answer_diversity=0.5)
+    config = IntrinsicRewardConfig(bonuses=("answer_diversity:0.5",))
     for kind in KINDS.values():
         assert intrinsic_bonuses(kind.seed(), [], lambda: [], config) == {"answer_diversity": 0.5}
 

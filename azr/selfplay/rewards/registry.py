@@ -35,35 +35,28 @@ BONUSES: dict[str, Bonus] = {
     "halstead": halstead,
     "answer_diversity": answer_diversity,
 }
-"""By name: a knob of `reward.intrinsic`, or in `reward.intrinsic.others`."""
+"""By the name that `reward.intrinsic.bonuses` gives them."""
 
 
 def bonus_coefficients(config: IntrinsicRewardConfig) -> dict[str, float]:
-    """Coefficients of the bonuses that are on.
+    """Coefficients of the bonuses that `reward.intrinsic.bonuses` names.
 
-    Raises UserError for an entry of `reward.intrinsic.others` that is not ``name:coefficient``, or whose bonus is not
-    registered or is on already.
+    Raises UserError for an entry that is not ``name:coefficient``, or whose bonus is not registered or named twice.
     """
-    named = {
-        "complexity": config.complexity,
-        "edit_distance": config.edit_distance,
-        "halstead": config.halstead,
-        "answer_diversity": config.answer_diversity,
-    }
-    coefficients = {name: coefficient for name, coefficient in named.items() if coefficient}
-    for entry in config.others:
+    coefficients: dict[str, float] = {}
+    for entry in config.bonuses:
         name, _, text = entry.partition(":")
         if name not in BONUSES:
-            raise UserError(_unknown("bonus", name, BONUSES, "reward.intrinsic.others"))
+            raise UserError(_unknown("bonus", name, BONUSES, "reward.intrinsic.bonuses"))
         if name in coefficients:
-            raise UserError(f"reward.intrinsic.others names {name!r}, which has its coefficient already: name it once.")
+            raise UserError(f"reward.intrinsic.bonuses names {name!r} twice: name it once.")
         try:
             coefficients[name] = float(text)
         except ValueError:
             coefficients[name] = math.nan
         if not 0 < coefficients[name] <= 1e6:
             raise UserError(
-                f"reward.intrinsic.others holds {entry!r}; it must be a name and a number above 0, as {name}:0.5."
+                f"reward.intrinsic.bonuses holds {entry!r}; it must be a name and a number above 0, as {name}:0.5."
             )
     return coefficients
 
