@@ -174,7 +174,7 @@ class ChatFormat:
         before, opened, answer = before.rpartition(_ANSWER)
         if not (closed and opened) or (self._strict and not before.rstrip().endswith(THOUGHT)):
             return None
-        blocks = _FENCED.findall(answer)
+        blocks = _FENCED.findall(answer.replace("\r\n", "\n"))
         return tuple(Section(_LABEL_OF[fence], text) for fence, text in blocks) or None
 
 

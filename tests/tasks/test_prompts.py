@@ -41,6 +41,7 @@ OUTPUT = (Section("output", "3"),)
         ("<think>a</think><answer>```output\n3\n```</answer>\n", OUTPUT, OUTPUT),
         ("</think><answer>```output\n3\n```</answer><|im_end|>\nUser: and 4?", OUTPUT, OUTPUT),
         ("</think><answer>```output\n3\n```</answer> <answer>```output\n4\n```</answer>", OUTPUT, OUTPUT),
+        ("</think>\r\n<answer>\r\n```output\r\n3\r\n```\r\n</answer>", OUTPUT, OUTPUT),
         ("I use <answer> tags.</think><answer>```output\n3\n```</answer>", OUTPUT, OUTPUT),
         ("<answer>```output\n3\n```</answer>", None, OUTPUT),
         ("a</think> so <answer>```output\n3\n```</answer>", None, OUTPUT),
