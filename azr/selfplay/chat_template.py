@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from jinja2 import TemplateError, TemplateSyntaxError
@@ -18,8 +19,13 @@ _CONVERSATION = (
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '\n' }}Assistant: <think>{% endif %}"
 )
-_QUESTION, _REPLY = "QUESTION-7c1e", "REPLY-5f0d"
-"""Texts that no template holds."""
+_QUESTION, _REPLY = "QUESTION-7c1e \"a\" 'b' <c> & d\n    e", "REPLY-5f0d"
+"""Texts that no template holds; the question has what a template that escapes its messages would change."""
+_CONTROL = re.compile(r"<\|.*\|>|<\uff5c.*\uff5c>|</?[a-z]+_\w+>", re.DOTALL)
+_FAILURES = (
+    TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
+)  # fmt: skip
+"""What the expressions of a template may raise when it is rendered."""
 
 
 def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase) -> str:
@@ -31,12 +37,12 @@ def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase) -> str:
     Raises:
         UserError: there is no such template, or it is not one that can ask a question.
     """
-    own = tokenizer.chat_template and str(tokenizer.get_chat_template())
+    own = _own_template(tokenizer)
     if choice == "auto":
         trained_on = own and turn_end(own, tokenizer) == tokenizer.eos_token
         choice = "tokenizer" if trained_on else "conversation"
     if choice == "conversation":
-        template = ("{{ bos_token }}" if adds_bos(tokenizer) else "") + _CONVERSATION
+        template = _CONVERSATION
     elif choice == "tokenizer":
         if not own:
             raise UserError("model.template is tokenizer, but the tokenizer has no chat template: take conversation.")
@@ -44,6 +50,14 @@ def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase) -> str:
     else:
         template = _read(choice)
     return _opening_thinking(template, tokenizer, choice)
+
+
+def _own_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """The tokenizer's chat template; of several that which is the default, if any is."""
+    own = tokenizer.chat_template
+    if isinstance(own, dict):
+        own = own.get("default")
+    return str(own) if own else None
 
 
 def _read(choice: str) -> str:
@@ -54,14 +68,14 @@ def _read(choice: str) -> str:
 
 
 def _opening_thinking(template: str, tokenizer: PreTrainedTokenizerBase, choice: str) -> str:
-    """The template, with the tag that opens the thinking added unless its prompts end with that."""
+    """The template, with the BOS token and the tag that opens the thinking added where its prompts lack them."""
     try:
         prompt = render(template, tokenizer, _QUESTION)
     except TemplateSyntaxError as error:
         raise UserError(
             f"The template {choice} of model.template does not parse: line {error.lineno}: {error.message}."
         ) from error
-    except (TemplateError, TypeError) as error:
+    except _FAILURES as error:
         raise UserError(
             f"The template {choice} of model.template cannot write a user's message: {error}; correct it, or "
             "take conversation."
@@ -71,6 +85,9 @@ def _opening_thinking(template: str, tokenizer: PreTrainedTokenizerBase, choice:
             f"The template {choice} of model.template does not write the user's message once, as it is: correct it, or "
             "take conversation."
         )
+    if adds_bos(tokenizer) and not prompt.startswith(str(tokenizer.bos_token)):
+        # Encoding adds the token anyway; here it also reaches whoever reads the template of an exported model.
+        template = "{{ bos_token }}" + template
     if prompt.rstrip().endswith(THINK):
         return template
     return template + "{% if add_generation_prompt %}" + THINK + "{% endif %}"
@@ -87,7 +104,7 @@ def turn_end(template: str, tokenizer: PreTrainedTokenizerBase) -> str | None:
     turns = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _REPLY}]
     try:
         text = str(tokenizer.apply_chat_template(turns, chat_template=template, tokenize=False))
-    except TemplateError:
+    except _FAILURES:
         return None
     after = text.rpartition(_REPLY)[2].lstrip()
     return next((token for token in _longest_first(special_tokens(tokenizer)) if after.startswith(token)), None)
@@ -100,10 +117,14 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
 
 
 def control_tokens(template: str | None, tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    """Texts that would become something else than text in a prompt: special tokens, and added ones of the template."""
+    """Texts that would become something else than text in a prompt.
+
+    These are the special tokens, and those added ones that stand in the template or are written like control tokens:
+    ``<|fim_middle|>`` is not special in Qwen's tokenizers.
+    """
     added = {token.content for token in tokenizer.added_tokens_decoder.values()}
     of_template = {token for token in added if template is not None and token.strip() and token in template}
-    return tuple(sorted(special_tokens(tokenizer) | of_template))
+    return tuple(sorted(special_tokens(tokenizer) | of_template | set(filter(_CONTROL.fullmatch, added))))
 
 
 def adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:

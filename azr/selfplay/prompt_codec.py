@@ -65,7 +65,9 @@ class PromptCodec:
         return ids if ids[: len(self._bos)] == self._bos else self._bos + ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
+        # The clean-up that some tokenizers ask for removes blanks, also within a program's strings.
+        decoded = self._tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return str(decoded)
 
     def parse_response(self, completion: Completion) -> tuple[Section, ...] | None:
         """Sections a response states; None when it was cut off or does not have the asked form."""

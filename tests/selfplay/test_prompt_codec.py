@@ -15,7 +15,7 @@ from azr.config_tree import override
 from azr.errors import UserError
 from azr.records import Completion, FinishReason
 from azr.selfplay.prompt_codec import PromptCodec
-from azr.tasks.prompts import Section
+from azr.tasks.prompts import CompactFormat, Section
 from azr.tasks.registry import KINDS
 from tests import chat_tokenizers
 from tests.recipes import recipes
@@ -169,6 +169,15 @@ def test_compact_tags_in_a_value_are_control_tokens():
     assert not codec.has_control_tokens(replace(seed, outputs=("'<|answer|'",)))
 
 
+def test_added_tokens_that_are_written_like_control_tokens_are_such():
+    """Qwen's tokenizers add these without calling them special."""
+    made = chat_tokenizers.chatml()
+    made.add_tokens(["<|fim_middle|>", "<tool_call>", "blank", "<b>"])
+    codec, seed = PromptCodec(made, CompactFormat()), KINDS["deduction"].seed()
+    for token, refused in (("<|fim_middle|>", True), ("<tool_call>", True), ("blank", False), ("<b>", False)):
+        assert codec.has_control_tokens(replace(seed, outputs=(repr(token),))) is refused
+
+
 @pytest.mark.parametrize(
     "template, said",
     [
@@ -176,6 +185,10 @@ def test_compact_tags_in_a_value_are_control_tokens():
         ("{{ raise_exception('no users') }}", "cannot write a user's message: no users; correct it"),
         ("hello", "does not write the user's message once, as it is"),
         ("{{ messages[0]['content'] | upper }}", "does not write the user's message once"),
+        ("{{ messages[0]['content'] | e }}", "does not write the user's message once"),
+        ("{{ messages[0]['content'] | tojson }}", "does not write the user's message once"),
+        ("{{ 1 / 0 }}", "cannot write a user's message: division by zero; correct it"),
+        ("{{ range(10 ** 9) | list }}", "cannot write a user's message: Range too big"),
     ],
 )
 def test_a_template_that_cannot_ask_is_refused(template, said, folders, tmp_path):
@@ -202,3 +215,20 @@ def test_a_template_file_is_used_as_it_is(folders, tmp_path):
     codec = load(folders["plain"], **{"model.template": str(tmp_path / "t.jinja")})
     text = codec.decode(codec.solver_prompt(KINDS["deduction"], KINDS["deduction"].seed()))
     assert text.startswith("[Here are a Python program") and text.endswith("```]<think>"), "Jinja drops a last newline"
+
+
+def test_the_text_of_a_template_says_that_prompts_begin_with_a_bos(folders, tmp_path):
+    """So that a reader of an exported model has it too, whatever file the run took its template from."""
+    (tmp_path / "t.jinja").write_text("[{{ messages[0]['content'] }}]")
+    codec, made = load(folders["llama"], **{"model.template": str(tmp_path / "t.jinja")}), TOKENIZERS["llama"][0]
+    turns = [{"role": "user", "content": "why?"}]
+    read = made.apply_chat_template(turns, chat_template=codec.template, add_generation_prompt=True, return_dict=False)
+    assert read == codec.encode("[why?]<think>") and read.count(made.bos_token_id) == 1
+
+
+@pytest.mark.parametrize("templates", [{"rag": chat_tokenizers.CHATML}, "{{ 1 / 0 }}"])
+def test_a_tokenizer_whose_own_template_is_of_no_use_gets_the_conversation(templates, tmp_path):
+    made = chat_tokenizers.chatml()
+    made.chat_template = templates
+    codec = load(chat_tokenizers.save(made, tmp_path))
+    assert codec.template is not None and "A conversation between a User" in codec.template
