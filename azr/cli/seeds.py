@@ -41,7 +41,9 @@ def main(argv: Sequence[str]) -> int:
     """0 when the file was written. Raises UserError for a user's mistake."""
     options, values = _parser().parse_with_knobs(argv)
     if (options.recipe is None) == (options.convert is None):
-        raise UserError("azr seeds needs a recipe, such as azr_coder7b_ppo, or files to --convert; --help says more.")
+        raise UserError(
+            "azr seeds needs either a recipe, such as azr_coder7b_ppo, or files to --convert; --help says more."
+        )
     _check_free(options.out)
     try:
         tasks = asyncio.run(_converting(options, values) if options.recipe is None else _growing(options, values))
@@ -119,6 +121,8 @@ def _kinds(names: Sequence[str] | None) -> Sequence[str]:
 
 def _check_free(out: Path) -> None:
     """Before anything is started."""
+    if out.suffix == ".gz":
+        raise UserError(f"{out} would not be packed, as its name says: name a .jsonl file with --out.")
     if out.exists():
         raise UserError(f"{out} exists already: name another file with --out, or remove it.")
     _make_room(out)

@@ -32,15 +32,15 @@ def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase) -> str:
     """Text of the Jinja template that `model.template` asks for; it opens the thinking at its end.
 
     ``auto`` takes the tokenizer's own only where the model was trained on it: where its turns end with the
-    tokenizer's end token. Base models often carry the template of their family, with an end token of their own.
+    tokenizer's end token, or it opens the thinking itself, as in exported models. Base models often carry the
+    template of their family, with an end token of their own.
 
     Raises:
         UserError: there is no such template, or it is not one that can ask a question.
     """
     own = _own_template(tokenizer)
     if choice == "auto":
-        trained_on = own and turn_end(own, tokenizer) == tokenizer.eos_token
-        choice = "tokenizer" if trained_on else "conversation"
+        choice = "tokenizer" if own and _is_trained_on(own, tokenizer) else "conversation"
     if choice == "conversation":
         template = _CONVERSATION
     elif choice == "tokenizer":
@@ -58,6 +58,14 @@ def _own_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
     if isinstance(own, dict):
         own = own.get("default")
     return str(own) if own else None
+
+
+def _is_trained_on(own: str, tokenizer: PreTrainedTokenizerBase) -> bool:
+    try:
+        opens_thinking = render(own, tokenizer, _QUESTION).rstrip().endswith(THINK)
+    except _FAILURES:
+        return False
+    return opens_thinking or turn_end(own, tokenizer) == tokenizer.eos_token
 
 
 def _read(choice: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
+from pathlib import Path
 
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
@@ -78,7 +79,9 @@ class PromptCodec:
 
     def has_control_tokens(self, task: Task) -> bool:
         """Whether a text of the task would become control tokens in a prompt, such as a string ``'<|im_end|>'``."""
-        texts = (task.program, task.message, *task.inputs, *task.outputs)
+        return self._any_control_tokens(task.program, task.message, *task.inputs, *task.outputs)
+
+    def _any_control_tokens(self, *texts: str) -> bool:
         return any(token in text for token in self._control_tokens for text in texts)
 
     def solver_prompt(self, kind: TaskKind, task: Task) -> list[int]:
@@ -94,11 +97,14 @@ class PromptCodec:
     ) -> tuple[list[int], list[Task], GivenFunctions | None]:
         """Prompt ids, and the references and functions that fitted into ``max_tokens``.
 
-        The last references are left out first, and the functions when they do not fit with the fewest references.
+        The last references are left out first, and the functions when they do not fit with the fewest references, or
+        hold control tokens: what a program writes with escapes, they have in plain.
 
         Raises:
             UserError: not even the shortest form of the prompt fits.
         """
+        if functions is not None and self._any_control_tokens(functions.source):
+            functions = None
         fewest = 1 if kind.references_per_prompt(0) else 0
         for given in (functions, None) if functions is not None else (None,):
             for count in range(len(references), fewest - 1, -1):
@@ -122,9 +128,17 @@ def _facts(config: Config) -> PromptFacts:
 
 
 def _end_ids_of_generation(path: str) -> set[int]:
-    """End tokens that the model's generation config names, which may be others than the tokenizer's."""
+    """End tokens that the model's generation config names, which may be others than the tokenizer's.
+
+    Raises UserError when it is there and cannot be read.
+    """
     try:
         ids = GenerationConfig.from_pretrained(path).eos_token_id
-    except OSError:
+    except OSError as error:
+        if (Path(path) / "generation_config.json").is_file():
+            raise UserError(f"The generation_config.json in {path} is not JSON: correct or remove it.") from error
         return set()
-    return set() if ids is None else {ids} if isinstance(ids, int) else set(ids)
+    ids = [] if ids is None else ids if isinstance(ids, list) else [ids]
+    if not all(isinstance(each, int) for each in ids):
+        raise UserError(f"eos_token_id in the generation_config.json of {path} must be ids of tokens, not {ids}.")
+    return set(ids)

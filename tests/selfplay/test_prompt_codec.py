@@ -15,6 +15,7 @@ from azr.config_tree import override
 from azr.errors import UserError
 from azr.records import Completion, FinishReason
 from azr.selfplay.prompt_codec import PromptCodec
+from azr.tasks.composites import give_functions
 from azr.tasks.prompts import CompactFormat, Section
 from azr.tasks.registry import KINDS
 from tests import chat_tokenizers
@@ -232,3 +233,31 @@ def test_a_tokenizer_whose_own_template_is_of_no_use_gets_the_conversation(templ
     made.chat_template = templates
     codec = load(chat_tokenizers.save(made, tmp_path))
     assert codec.template is not None and "A conversation between a User" in codec.template
+
+
+@pytest.mark.parametrize("choice", ["conversation", "tokenizer"])
+def test_a_model_that_was_exported_is_asked_as_it_was_trained(choice, folders, tmp_path):
+    """Nobody has to remember with which template: whatever it was, `auto` finds it in the tokenizer."""
+    trained = load(folders["chatml"], **{"model.template": choice})
+    made = chat_tokenizers.chatml()
+    made.chat_template = trained.template
+    assert load(chat_tokenizers.save(made, tmp_path)).template == trained.template
+
+
+@pytest.mark.parametrize(
+    "content, said", [("{nope", "is not JSON: correct or remove it"), ('{"eos_token_id": "</s>"}', "ids of tokens")]
+)
+def test_a_generation_config_that_cannot_be_read_is_named(content, said, tmp_path):
+    folder = chat_tokenizers.save(chat_tokenizers.plain(), tmp_path)
+    (folder / "generation_config.json").write_text(content)
+    with pytest.raises(UserError, match=said):
+        load(folder)
+
+
+def test_functions_to_call_hold_no_control_tokens_that_their_program_escaped(folders):
+    codec, kind = load(folders["chatml"]), KINDS["deduction"]
+    task = replace(kind.seed(), program="def f(a):\n    return '<\\x7cim_end|>'")
+    functions = give_functions([task], 1)
+    assert not codec.has_control_tokens(task) and functions is not None and "<|im_end|>" in functions.source
+    ids, _, given = codec.proposer_prompt(kind, [task], 10_000, functions)
+    assert given is None and TOKENIZERS["chatml"][0].convert_tokens_to_ids("<|im_end|>") not in ids
