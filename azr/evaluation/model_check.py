@@ -8,12 +8,13 @@ of the folder again, pushed. A parameter that a push forgets or puts elsewhere s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from azr.algorithms.attention import choose_attention
@@ -34,6 +35,9 @@ RESPONSE_TOKENS = 64
 NOISE = 0.3
 """Standard deviation of the perturbation, relative to the root mean square of each parameter."""
 TIMEOUT_S = 1800.0
+GPU_SHARE = 0.55
+"""Of a GPU's memory for vLLM; what is left holds the eager model or the trainer's, one after the other. By arithmetic,
+7.6 billion parameters in float32, 28 GiB, have room in both parts of 79 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,8 @@ class ModelCheck:
 async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: int) -> ModelCheck:
     """Start vLLM on the model in a folder and compare; no Ray is needed.
 
-    `device`: of trainer and eager model. `tokens`: length of the longest prompt, at most what the model reads.
+    `device`: of trainer and eager model, which wait in the host's memory for their turns. `tokens`: length of the
+    longest prompt, at most what the model reads.
 
     Raises UserError for a model that transformers or vLLM cannot load, or that the trainer refuses.
     """
@@ -98,23 +103,28 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
     prompts = _prompts(path, tokens)
     fixed = _fixed(prompts)
     # Before vLLM starts, because the trainer may refuse this model.
-    _trainer_logprobs(policy, fixed)
-    texts_R = _eager_logprobs(eager, fixed)
+    _trainer_logprobs(policy, device, fixed)
+    texts_R = _eager_logprobs(eager, device, fixed)
     longest = max(map(len, prompts))
-    rollout = RolloutConfig(max_prompt_tokens=longest, max_response_tokens=RESPONSE_TOKENS, max_concurrent=8)
+    rollout = RolloutConfig(
+        max_prompt_tokens=longest,
+        max_response_tokens=RESPONSE_TOKENS,
+        max_concurrent=8,
+        gpu_memory_utilization=GPU_SHARE,
+    )
     engine = RolloutEngine(path, rollout, generate_timeout_s=TIMEOUT_S, dtype=dtype)
     writer = SharedMemoryBucketWriter(WEIGHT_BUCKET_BYTES)
     try:
         await _start(engine)
-        rows = [await _row("as loaded", engine, eager, policy, prompts, fixed)]
+        rows = [await _row("as loaded", engine, eager, policy, device, prompts, fixed)]
         _perturb(policy, eager)
-        moved = Gap.of(texts_R, _eager_logprobs(eager, fixed)).mean
+        moved = Gap.of(texts_R, _eager_logprobs(eager, device, fixed)).mean
         await _push(engine, writer, policy, 1)
-        rows.append(await _row("perturbed, pushed", engine, eager, policy, prompts, fixed))
+        rows.append(await _row("perturbed, pushed", engine, eager, policy, device, prompts, fixed))
         del eager, policy
         eager, policy = _load(path, dtype, device)
         await _push(engine, writer, policy, 2)
-        rows.append(await _row("as loaded, pushed", engine, eager, policy, prompts, fixed))
+        rows.append(await _row("as loaded, pushed", engine, eager, policy, device, prompts, fixed))
         return ModelCheck(tuple(rows), moved)
     finally:
         writer.close()
@@ -132,7 +142,7 @@ def _load(path: str, dtype: ComputeType, device: Device) -> tuple[PreTrainedMode
         raise
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{path} holds no language model that transformers loads ({_first_line(error)}).") from error
-    return eager.to(device).eval(), policy.to(device).eval()
+    return eager.eval(), policy.eval()
 
 
 async def _start(engine: RolloutEngine) -> None:
@@ -178,23 +188,37 @@ def _fixed(prompts: Sequence[Sequence[int]]) -> list[Completion]:
     ]
 
 
+@contextmanager
+def _visiting(model: nn.Module, device: Device) -> Iterator[None]:
+    """The model is on the device meanwhile, and takes no memory there before and after."""
+    model.to(device)
+    try:
+        yield
+    finally:
+        model.to("cpu")
+        if device == "cuda":
+            torch.cuda.empty_cache()
+
+
 @torch.no_grad()
-def _eager_logprobs(eager: PreTrainedModel, completions: Sequence[Completion]) -> Tensor:
+def _eager_logprobs(eager: PreTrainedModel, device: Device, completions: Sequence[Completion]) -> Tensor:
     """Float32 (R), one sample at a time."""
     pieces = []
-    for c in completions:
-        ids = torch.tensor([c.prompt_ids + c.response_ids], device=eager.device)
-        logits = eager(ids, use_cache=False).logits[0, len(c.prompt_ids) - 1 : -1].float()
-        response = ids[0, len(c.prompt_ids) :, None]
-        pieces.append(logits.log_softmax(-1).gather(1, response).squeeze(1).cpu())
+    with _visiting(eager, device):
+        for c in completions:
+            ids = torch.tensor([c.prompt_ids + c.response_ids], device=device)
+            logits = eager(ids, use_cache=False).logits[0, len(c.prompt_ids) - 1 : -1].float()
+            response = ids[0, len(c.prompt_ids) :, None]
+            pieces.append(logits.log_softmax(-1).gather(1, response).squeeze(1).cpu())
     return torch.cat(pieces)
 
 
 @torch.no_grad()
-def _trainer_logprobs(policy: PolicyModel, completions: Sequence[Completion]) -> Tensor:
+def _trainer_logprobs(policy: PolicyModel, device: Device, completions: Sequence[Completion]) -> Tensor:
     """Float32 (R), all samples in one packed stream."""
-    logprobs_R, _ = policy(pack(completions).to(policy.hf.device), 1.0, with_entropy=False)
-    return logprobs_R.cpu()
+    with _visiting(policy, device):
+        logprobs_R, _ = policy(pack(completions).to(torch.device(device)), 1.0, with_entropy=False)
+        return logprobs_R.cpu()
 
 
 async def _row(
@@ -202,6 +226,7 @@ async def _row(
     engine: RolloutEngine,
     eager: PreTrainedModel,
     policy: PolicyModel,
+    device: Device,
     prompts: Sequence[Sequence[int]],
     fixed: Sequence[Completion],
 ) -> Row:
@@ -214,7 +239,8 @@ async def _row(
     sampled = [completion for answer in answers for completion in answer]
     vllm_R = torch.tensor([logprob for completion in sampled for logprob in completion.logprobs])
     # In one order, so that vLLM's part comes first in both.
-    eager_R, trainer_R = _eager_logprobs(eager, [*sampled, *fixed]), _trainer_logprobs(policy, [*sampled, *fixed])
+    eager_R = _eager_logprobs(eager, device, [*sampled, *fixed])
+    trainer_R = _trainer_logprobs(policy, device, [*sampled, *fixed])
     return Row(
         weights,
         len(vllm_R),
