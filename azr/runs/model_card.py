@@ -54,7 +54,9 @@ def write_card(out: Path, *, base: str, step: int, code: str, config: str, form:
 def exam_table(metrics: Path, step: int) -> str:
     """The last evaluation up to a step as a Markdown table; empty when there was none."""
     last: dict[str, Any] = {}
-    for line in metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() else ():
+    # A line that has no end yet is of a later step: the run is writing it, or was killed then.
+    *lines, _ = metrics.read_text(encoding="utf-8").split("\n") if metrics.is_file() else [""]
+    for line in lines:
         record = json.loads(line)
         if record["step"] <= step and any(name.startswith(_EXAM) for name in record):
             last = record

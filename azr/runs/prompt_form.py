@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
+
 from azr.errors import UserError
 from azr.records import Stops
 
@@ -25,12 +27,10 @@ class PromptForm:
     def read(cls, path: Path) -> PromptForm | None:
         """None when there is no such file. Raises UserError when it holds something else."""
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
-            stops = Stops(tuple(tree["stops"]["strings"]), tuple(tree["stops"]["token_ids"]))
-            return cls(tree["template"], stops)
+            return msgspec.json.decode(path.read_bytes(), type=cls)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise UserError(
                 f"{path} cannot be read ({error!r}): remove it, and the model's own template stays."
             ) from error
