@@ -60,7 +60,7 @@ class ModelConfig:
     template: str = "auto"
     """How a chat prompt is written: `conversation` is the plain User/Assistant form for base models, `tokenizer` the
     tokenizer's own chat template, anything else the name of a Jinja file. `auto` takes the tokenizer's own where the
-    model was trained on it, which its end token tells, and else `conversation`."""
+    model was trained on it, as its end token or a `<think>` at the end of its prompts tells, else `conversation`."""
     unchecked: bool = False
     """Train a model of an architecture that was never compared with vLLM; run `azr check-model` first."""
 
