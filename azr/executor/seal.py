@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import tempfile
+import time
 from collections.abc import Callable
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
@@ -26,6 +27,9 @@ _ARCH_X86_64 = 0xC000003E
 _LOAD, _JUMP_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER_OFFSET, _ARCH_OFFSET, _THIRD_ARGUMENT_OFFSET = 0, 4, 32
+
+_FORK_RETRIES_S = (0.01, 0.05, 0.2, 0.5)
+"""Waits after failed forks, seconds."""
 
 _ALLOWED_X86_64 = {
     "write": 1, "munmap": 11, "brk": 12, "mremap": 25, "madvise": 28, "futex": 202, "clock_gettime": 228,
@@ -42,10 +46,6 @@ class Lockdown:
         # Calls that keep the interpreter lock: there is no other thread to give it to.
         self._libc = ctypes.PyDLL(None, use_errno=True)
         self._libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong]
-        self.fork: Callable[[], int] = self._libc.fork
-        """The bare system call: Python's own would reseed and reinitialise what a sealed child never uses.
-
-        Safe because the zygote has one thread. A negative number means that the machine had no process to give."""
         self._filter = Filter(self._libc) if available() else None
         self._cpu = (math.ceil(cpu_s) + 1, math.ceil(cpu_s) + 2)
         self._drops_user = os.geteuid() == 0 and _is_mapped(_NOBODY)
@@ -71,6 +71,19 @@ class Lockdown:
     def _prctl(self, option: int, value: int) -> None:
         if self._libc.prctl(option, value, None, 0, 0):
             raise OSError(ctypes.get_errno(), f"prctl({option}) refused")
+
+    def fork(self) -> int:
+        """0 in a new child, and its positive id in this process; a signal to any other number would reach others.
+
+        The bare system call: Python's own would reseed and reinitialise what a sealed child never uses. Safe because
+        the zygote has one thread. Raises OSError when the machine has no process to give, several tries later too.
+        """
+        for wait_s in _FORK_RETRIES_S:
+            child: int = self._libc.fork()
+            if child >= 0:
+                return child
+            time.sleep(wait_s)
+        raise OSError(ctypes.get_errno(), "the machine has no process to give")
 
     def seal(self, keep: int) -> None:
         """Leave the forked child nothing but computing and the descriptor ``keep``, the zygote's highest."""

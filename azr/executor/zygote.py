@@ -285,6 +285,9 @@ def main() -> None:
         zygote.serve()
     except (PoolGoneError, BrokenPipeError):
         os._exit(0)
+    except OSError:
+        # No process for a child: the pool starts another zygote, asks it again, and then calls the request lost.
+        os._exit(1)
     del shift
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from azr.config import Config
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.records import Completion, ExecutionRequest, ExecutionResult, Task
 from azr.selfplay.prompt_codec import PromptCodec
-from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
+from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run, Verdict
 from azr.tasks.composites import GivenFunctions, compose
 from azr.tasks.registry import KINDS
+
+log = logging.getLogger(__name__)
 
 
 class Sampler(Protocol):
@@ -66,6 +69,15 @@ class Proposer:
         self, kind: str, completion: Completion, shown: Shown, *, id: str, step: int
     ) -> Task | RejectReason:
         """The task that a proposal becomes once its program ran, or the first check that it failed."""
+
+        async def judge(run: Run) -> Task | RejectReason:
+            return await self._validate(kind, completion, shown, run, id=id, step=step)
+
+        return await _judged(id, RejectReason.MALFORMED, self._executor, judge)
+
+    async def _validate(
+        self, kind: str, completion: Completion, shown: Shown, run: Run, *, id: str, step: int
+    ) -> Task | RejectReason:
         sections = self._codec.parse_response(completion)
         if sections is None:
             return RejectReason.MALFORMED
@@ -77,7 +89,7 @@ class Proposer:
             sections = composed
             parents += tuple(task for task in shown.functions.tasks if task not in parents)
         proposal = Proposal(id=id, sections=sections, references=parents, step=step)
-        task = await KINDS[kind].validate(proposal, self.limits, self._executor.execute)
+        task = await KINDS[kind].validate(proposal, self.limits, run)
         return task if isinstance(task, RejectReason) else self.reject_reason(task) or task
 
     def reject_reason(self, task: Task) -> RejectReason | None:
@@ -117,7 +129,34 @@ class Solver:
         return await asyncio.gather(*(self._grade(task, completion) for completion in completions))
 
     async def _grade(self, task: Task, completion: Completion) -> Verdict:
-        answer = self._codec.parse_response(completion)
-        if answer is None:
-            return Verdict.MALFORMED
-        return await KINDS[task.kind].grade(task, answer, self._executor.execute)
+        async def judge(run: Run) -> Verdict:
+            answer = self._codec.parse_response(completion)
+            return Verdict.MALFORMED if answer is None else await KINDS[task.kind].grade(task, answer, run)
+
+        return await _judged(task.id, Verdict.MALFORMED, self._executor, judge)
+
+
+T = TypeVar("T")
+
+
+async def _judged(id: str, otherwise: T, executor: Executor, judge: Callable[[Run], Awaitable[T]]) -> T:
+    """What judging a model's text leads to; ``otherwise``, with the traceback in the log, when the judging fails.
+
+    So no text ends a run. A failure of the executor is not the text's, and passes.
+    """
+    failures: list[Exception] = []
+
+    async def run(request: ExecutionRequest) -> ExecutionResult:
+        try:
+            return await executor.execute(request)
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    try:
+        return await judge(run)
+    except Exception as error:
+        if any(error is failure for failure in failures):
+            raise
+        log.exception("the response about task %s could not be judged and counts as %s", id, otherwise)
+        return otherwise

@@ -28,7 +28,10 @@ def parse(program: str) -> ast.Module | None:
 
 
 def parse_program(program: str) -> ast.Module | None:
-    """Syntax tree of a program that defines ``f`` at module level with at least one parameter, else None."""
+    """Syntax tree of a program that defines ``f`` at module level with at least one parameter, else None.
+
+    Of a program that is parsed so, the functions below take every task and raise nothing.
+    """
     tree = parse(program)
     if tree is None:
         return None
@@ -37,7 +40,20 @@ def parse_program(program: str) -> ast.Module | None:
         return None
     arguments = entries[0].args
     takes_some = arguments.posonlyargs or arguments.args or arguments.vararg
-    return tree if takes_some else None
+    return tree if takes_some and _can_be_written(tree) else None
+
+
+def _can_be_written(tree: ast.Module) -> bool:
+    """Whether the tree has a normal form.
+
+    Python reads integers in hex of any length but writes none of over 4,300 decimal digits, and it cannot write some
+    f-strings that it can read.
+    """
+    try:
+        ast.unparse(tree)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 _HASHING = frozenset({"set", "frozenset", "hash", "id", "__hash__"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
@@ -11,6 +12,8 @@ from azr.records import Completion, Role, Task, Trajectory
 from azr.selfplay.rewards.inputs import BonusInputs
 from azr.selfplay.rewards.registry import BONUSES, SOLVE_RATE_REWARDS, bonus_coefficients
 from azr.tasks.base import RejectReason, Verdict
+
+log = logging.getLogger(__name__)
 
 MAX_BONUS = 0.5
 OVERLONG = "overlong"
@@ -115,4 +118,13 @@ def intrinsic_bonuses(
     """
     inputs = BonusInputs(task, references, known)
     enabled = bonus_coefficients(config)
-    return {name: min(coefficient * BONUSES[name](inputs), MAX_BONUS) for name, coefficient in enabled.items()}
+    return {name: min(coefficient * _raw_bonus(name, inputs), MAX_BONUS) for name, coefficient in enabled.items()}
+
+
+def _raw_bonus(name: str, inputs: BonusInputs) -> float:
+    """0, with the traceback in the log, for a program that the measure cannot read: no text ends a run."""
+    try:
+        return BONUSES[name](inputs)
+    except Exception:
+        log.exception("the bonus %s of task %s could not be computed and counts as 0", name, inputs.task.id)
+        return 0.0

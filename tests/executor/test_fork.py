@@ -1,0 +1,73 @@
+"""A machine without a process to give: nothing is killed that is not a child, and the request is tried elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from azr.executor.pool import SandboxPool
+from azr.records import ExecutionRequest
+from tests.executor.conftest import CONFIG, require, zygotes
+
+ROOT = Path(__file__).parents[2]
+NOBODY = 65534
+SCRIPT = """
+import os, resource
+from azr.executor.seal import Lockdown
+lockdown = Lockdown(memory_mb=4096, cpu_s=10)
+child = lockdown.fork()
+if child == 0:
+    os._exit(7)
+assert child > 0 and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)  # no limit on processes binds root
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+try:
+    child = lockdown.fork()
+except OSError as error:
+    print("refused:", error.strerror)
+else:
+    os._exit(8)
+"""
+
+
+def leave_no_process(process: int) -> None:
+    """Takes a container's room for processes other than the ones it has."""
+    for line in Path(f"/proc/{process}/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "pids"):
+            Path("/sys/fs/cgroup", controllers, path.lstrip("/"), "pids.max").write_text("1")
+            return
+    raise AssertionError(f"process {process} is in no group that limits processes")
+
+
+def test_a_fork_that_fails_raises_and_gives_no_number():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "refused: the machine has no process to give\n"), done.stderr
+
+
+async def test_zygotes_that_cannot_fork_are_replaced_and_kill_nobody():
+    require("docker")
+    if os.geteuid() != 0:
+        pytest.skip("only root can write to a container's control group")
+    bystander = subprocess.Popen(["sleep", "60"], user=NOBODY)
+    try:
+        async with SandboxPool(replace(CONFIG, backend="docker")) as pool:
+            assert (await pool.execute(ExecutionRequest(program="def f(x): return x + 1", inputs=("1",)))).ok
+            before = zygotes(pool)
+            for process in before:
+                leave_no_process(process)
+            again = await pool.execute(ExecutionRequest(program="def f(x): return x + 2", inputs=("1",)))
+            assert again.outputs[0].value == "3" or again.lost
+            later = await pool.execute(ExecutionRequest(program="def f(x): return x + 3", inputs=("1",), repeats=2))
+            assert later.outputs[0].value == "4"
+            assert set(before) - set(zygotes(pool)), "the zygote that could not fork is gone"
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()

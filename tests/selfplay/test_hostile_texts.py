@@ -1,0 +1,154 @@
+"""Nothing that a model writes raises past the task layer: fuzzed for a stated time, guarded where it still would."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+
+import pytest
+
+from azr.config import Config, IntrinsicRewardConfig
+from azr.records import CallResult, CallStatus, Completion, ExecutionRequest, ExecutionResult, FinishReason, Task
+from azr.selfplay.prompt_codec import PromptCodec
+from azr.selfplay.rewards import pay
+from azr.selfplay.rewards.pay import intrinsic_bonuses
+from azr.selfplay.rewards.registry import BONUSES
+from azr.selfplay.roles import Proposer, Shown, Solver
+from azr.tasks.base import RejectReason, Verdict
+from azr.tasks.normalize import fingerprint, parse_program
+from azr.tasks.prompts import ChatFormat, Section
+from azr.tasks.registry import KINDS
+from tests import chat_tokenizers
+from tools.pretrain.generator import random_sample
+
+SECONDS = 12.0
+STYLE = ChatFormat(lambda question: question + "<think>")
+CODEC = PromptCodec(chat_tokenizers.plain(), STYLE)
+BONUS_CONFIG = IntrinsicRewardConfig(bonuses=tuple(f"{name}:1" for name in BONUSES))
+HOSTILE = [
+    "0x" + "f" * 5000, "-0x" + "f" * 5000, "0b" + "1" * 20000, "0o" + "7" * 9000, "9" * 5000, "1e999", "1e999j",
+    "-1e-999", "[" * 300 + "]" * 300, "(" * 90 + ")" * 90, "{" * 70 + "}" * 70, "lambda: 0", "f(f(f))", "x := 3",
+    "*[1, 2]", "**{}", "f'{1!r:>{2}}'", "f'{\"a\" + \"b\"}'", "f\"{'a' 'b'}\"", "f'{f\"{1}\"}'",
+    "f'''{'\"' + \"'\"}'''", "f'{{}}{{'", "'\\ud800'", "'\\N{DASH}'", "b'\\xff'", "'\\x00'", "\x00", "\ufeff1",
+    "1_0_0", "0777", "...", "None if 1 else 2", "{**{}}", "[i for i in 9]", "a\\\nb", "1\r\n2", "\t1", "'" * 3, '"""',
+    "# nothing", "yield", "await 1", "ﬁ", "ªº", "é = 1", "1 if", "not", "~" * 500 + "1", "-" * 500 + "1",
+    "1 " + "+ 1" * 400, "a." * 200 + "b", "x" * 9000, "range(10**9)", "[0] * 10**9", "'a' * 10**10", "2 ** 10 ** 9",
+    "dict(a=1, a=2)", "set([[]])", "{[]: 1}", "frozenset({1: 2})", "float('nan')", "complex(1, 'a')", "</answer>",
+    "```", "<|im_end|>",
+]  # fmt: skip
+PROGRAMS = [
+    "def f(a): return {}", "def f(a):\n    return f'{{{{{}}}}}'", "def f(a, *, b={}): return a",
+    "def f(*a): return {}", "def f(a, /): return {}", "async def f(a): return {}",
+    "def f(a):\n  def f(b): return {}\n  return f(a)", "f = lambda a: {}", "class f:\n  x = {}", "def f(a): {}",
+    "@{}\ndef f(a): return a", "def f(a={}): return a", "def f(a: {}) -> {}: return a", "x = {}\ndef f(a): return x",
+    "def f(a):\n  '''{}'''\n  return a", "def f(a):\n  match a:\n    case {}: return 1",
+    "def f(a):\n  try: return {}\n  except* ValueError: pass", "def f(a):\n  global b, c\n  del {}", "type f = {}",
+    "def f(a):\n\treturn {}\n        ", "import {}\ndef f(a): return a", "from . import {}\ndef f(a): return a",
+    "def f(a):\n  with {} as b: pass", "def f(a):\n  for a in {}: pass",
+]  # fmt: skip
+
+
+class Echo:
+    """Stands where the sandbox stands: what programs return is not what is tested here."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    async def execute(self, request: ExecutionRequest) -> ExecutionResult:
+        values = ["1", "'a'", "[(1, 2)]", "nan", "{1: {2}}", "-0.0", "'\\x00`'"]
+        calls = tuple(CallResult(status=CallStatus.OK, value=self._rng.choice(values)) for _ in request.inputs)
+        return ExecutionResult(outputs=calls, deterministic=True)
+
+
+def random_text(rng: random.Random) -> str:
+    sample = random_sample(rng, 1)
+    text = rng.choice([sample.program, sample.inputs[0], rng.choice(HOSTILE), rng.choice(PROGRAMS)])
+    if "{}" in text and rng.random() < 0.9:
+        text = text.replace("{}", rng.choice(HOSTILE))
+    for _ in range(rng.choice([0, 0, 1, 3])):
+        at, to = sorted(rng.randrange(len(text) + 1) for _ in range(2))
+        piece = rng.choice(
+            ["", text[at:to] * 2, rng.choice(HOSTILE), rng.choice("()[]{}:,'\"\\\n #=*"), chr(rng.randrange(0xD7FF))]
+        )
+        text = text[:at] + piece + text[min(to, at + rng.choice([0, 1, 5])) :]
+    return text
+
+
+def completion(text: str) -> Completion:
+    ids = tuple(CODEC.encode(text))
+    return Completion(prompt_ids=(1,), response_ids=ids, logprobs=(), finish_reason=FinishReason.STOP, weight_version=0)
+
+
+def kind_seeds() -> list[Task]:
+    return [kind.seed() for kind in KINDS.values()]
+
+
+async def test_whatever_is_written_is_refused_or_graded(caplog: pytest.LogCaptureFixture):
+    """For `SECONDS`, from another beginning each day: proposals, prompts, fingerprints, bonuses and answers."""
+    day = int(time.time() // 86400)
+    deadline, rounds, accepted = time.monotonic() + SECONDS, 0, 0
+    while time.monotonic() < deadline:
+        rng = random.Random(f"{day}/{rounds}")
+        rounds += 1
+        name = rng.choice(list(KINDS))
+        kind, config = KINDS[name], Config()
+        proposer, solver = (role(config, CODEC, None, Echo(rng)) for role in (Proposer, Solver))
+        labels = [section.label for section in kind.proposal(kind.seed())]
+        text = "</think>\n<answer>" + STYLE.response([Section(label, random_text(rng)) for label in labels])
+        outcome = await proposer.validate(name, completion(text), Shown((kind.seed(),)), id="t", step=1)
+        if isinstance(outcome, Task):
+            accepted += 1
+            intrinsic_bonuses(outcome, [kind.seed()], kind_seeds, BONUS_CONFIG)
+            CODEC.solver_prompt(kind, outcome)
+            answers = [random_text(rng), outcome.program, *outcome.inputs, *outcome.outputs]
+            for answer in answers:
+                stated = [Section(section.label, answer) for section in kind.solution(outcome)]
+                (verdict,) = await solver.verify(outcome, [completion(STYLE.response(stated))])
+                assert verdict in Verdict
+        assert not caplog.records, f"day {day}, round {rounds - 1}: {text[:500]!r}"
+    assert accepted > rounds / 50, "some of it must come through, or little is tested"
+
+
+@pytest.mark.parametrize("literal", HOSTILE)
+def test_a_program_that_is_parsed_has_a_fingerprint(literal):
+    for program in PROGRAMS:
+        text = program.replace("{}", literal)
+        if parse_program(text) is not None:
+            assert fingerprint(text)
+
+
+def test_an_integer_that_cannot_be_written_is_no_program():
+    assert parse_program(f"def f(a):\n    return 0x{'f' * 5000}") is None
+    assert parse_program(f"def f(a):\n    return 0x{'f' * 3000}") is not None
+
+
+async def test_what_still_raises_is_a_refusal_with_the_id_in_the_log(monkeypatch, caplog: pytest.LogCaptureFixture):
+    kind, task = KINDS["deduction"], KINDS["deduction"].seed()
+    proposer, solver = (role(Config(), CODEC, None, Echo(random.Random(1))) for role in (Proposer, Solver))
+
+    def fails(*args: object, **kwargs: object) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(type(kind), "grade", fails)
+    answer = completion(STYLE.response(kind.solution(task)))
+    assert await solver.verify(task, [answer]) == [Verdict.MALFORMED]
+    monkeypatch.setattr(type(kind), "validate", fails)
+    proposal = completion(STYLE.response(kind.proposal(task)))
+    assert await proposer.validate("deduction", proposal, Shown(()), id="000001-x", step=1) is RejectReason.MALFORMED
+    monkeypatch.setitem(pay.BONUSES, "halstead", fails)
+    assert intrinsic_bonuses(task, [], lambda: [], IntrinsicRewardConfig(bonuses=("halstead:1",))) == {"halstead": 0.0}
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 3
+    assert all(name in caplog.text for name in ("000001-x", task.id, "halstead", "RecursionError: too deep"))
+
+
+async def test_a_failure_of_the_executor_is_not_the_texts(caplog: pytest.LogCaptureFixture):
+    class Gone:
+        async def execute(self, request: ExecutionRequest) -> ExecutionResult:
+            raise ValueError("the executor is gone")
+
+    kind = KINDS["deduction"]
+    proposal = completion(STYLE.response(kind.proposal(kind.seed())))
+    with pytest.raises(ValueError, match="the executor is gone"):
+        await Proposer(Config(), CODEC, None, Gone()).validate("deduction", proposal, Shown(()), id="t", step=1)
+    assert not caplog.records
