@@ -249,12 +249,21 @@ def _check_tokenizer_and_exam(config: Config, folder: Path) -> None:
 
 
 def check_tokenizer_files(path: str, folder: Path) -> None:
-    """Raises UserError for a folder without any: for some architectures transformers then makes an empty tokenizer."""
+    """Raises UserError for a folder without any, for which transformers would at times make an empty tokenizer, or
+    with settings that cannot be read.
+    """
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise UserError(
             f"model.path {path!r} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); give a whole Hugging "
             "Face model folder."
         )
+    settings = folder / "tokenizer_config.json"
+    try:
+        sound = not settings.is_file() or isinstance(json.loads(settings.read_text(encoding="utf-8")), dict)
+    except ValueError:
+        sound = False
+    if not sound:
+        raise UserError(f"{settings} holds no JSON object: take a fresh copy of the model.")
 
 
 def load_codec(config: Config, folder: Path) -> PromptCodec:

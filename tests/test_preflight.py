@@ -128,6 +128,13 @@ def test_a_tokenizer_without_an_end_is_refused(sound, tmp_path):
         preflight.check_surroundings(sound)
 
 
+@pytest.mark.parametrize("text", ["[]", "{", "\x00"])
+def test_settings_of_a_tokenizer_that_cannot_be_read_are_refused(sound, tmp_path, text):
+    (tmp_path / "tokenizer_config.json").write_text(text)
+    with pytest.raises(UserError, match=r"tokenizer_config.json holds no JSON object: take a fresh copy"):
+        preflight.check_surroundings(sound)
+
+
 def test_a_model_without_a_tokenizer_is_refused(sound, tmp_path):
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "tokenizer_config.json").unlink()

@@ -131,7 +131,8 @@ THINK, THOUGHT = "<think>", "</think>"
 _ANSWER, _ANSWERED = "<answer>", "</answer>"
 _FENCE_OF: dict[Label, str] = {"program": "python", "input": "input", "output": "output", "message": "message"}
 _LABEL_OF = {fence: label for label, fence in _FENCE_OF.items()}
-_FENCED = re.compile(r"```(python|input|output|message)[ \t]*\n(.*?)\n?```", re.DOTALL)
+# A block ends at a fence that begins or ends a line, so that a program may hold one in a string.
+_FENCED = re.compile(r"```(python|input|output|message)[ \t]*\n(.*?)(?:\n[ \t]*```|```(?=[ \t]*(?:\n|$)))", re.DOTALL)
 
 _GIVEN_FUNCTIONS = (
     "These functions stand in front of your program already. Its f must call every one of them, and the program must "

@@ -45,6 +45,8 @@ OUTPUT = (Section("output", "3"),)
         ("I use <answer> tags.</think><answer>```output\n3\n```</answer>", OUTPUT, OUTPUT),
         ("<answer>```output\n3\n```</answer>", None, OUTPUT),
         ("a</think> so <answer>```output\n3\n```</answer>", None, OUTPUT),
+        ("a</think><answer>```output\n3```</answer>", OUTPUT, OUTPUT),
+        ("a</think><answer>\n  ```output\n3\n  ```\n</answer>", OUTPUT, OUTPUT),
         ("a</think><answer>```output\n3\n```", None, None),
         ("a</think><answer>3</answer>", None, None),
         ("a</think>```output\n3\n```</answer>", None, None),
@@ -57,8 +59,9 @@ def test_chat_reads_the_first_complete_answer(text, strict, lenient):
     assert ChatFormat(str, response_format="answer").parse(text) == lenient
 
 
-def test_chat_is_not_confused_by_conversation_marks_in_programs():
-    program = 'def f(a):\n    return "Assistant: <think>" + a'
+@pytest.mark.parametrize("text", ["Assistant: <think>", "```", "```python"])
+def test_chat_is_not_confused_by_marks_of_its_own_in_programs(text):
+    program = f'def f(a):\n    return "{text}" + a'
     style = ChatFormat(str)
     response = style.response([Section("program", program), Section("input", "'User:'")])
     assert style.parse(response) == (Section("program", program), Section("input", "'User:'"))
