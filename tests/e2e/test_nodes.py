@@ -14,7 +14,7 @@ import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.long]
 ROOT = Path(__file__).parent.parent.parent
 OPTIONS = [
     *("--run.deterministic", "--run.steps", "2", "--eval.every", "0", "--checkpoint.every", "1"),
