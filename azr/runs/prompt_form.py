@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,7 +22,10 @@ class PromptForm:
     stops: Stops
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        """Whole or not at all: a run that is killed meanwhile must find a file that it can read, or none."""
+        staging = path.with_name(f".{path.name}")
+        staging.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        os.replace(staging, path)
 
     @classmethod
     def read(cls, path: Path) -> PromptForm | None:
