@@ -137,4 +137,5 @@ async def _start_engines(
 
 async def _start_executor(config: Config, phase: Phase) -> RemoteExecutor:
     with phase("start executor"):
-        return await RemoteExecutor.start(config.executor, config.timeout.generate_s, config.run.deterministic)
+        seed = config.run.seed if config.run.deterministic else None
+        return await RemoteExecutor.start(config.executor, config.timeout.generate_s, seed)

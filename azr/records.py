@@ -42,9 +42,12 @@ class ExecutionRequest:
     inputs: tuple[str, ...]
     """Argument texts such as ``"1, 'a'"``; each is parsed as plain data before anything runs."""
     repeats: int = 1
-    """Runs in separate interpreters with different hash seeds; 2 or more checks determinism."""
+    """Runs in separate interpreters with different hash seeds; 2 or more checks determinism, with twice as many for
+    programs whose result may depend on hashes or addresses, and admits nothing that takes over half of the limit."""
     static_check: bool = True
     """Refuse programs that name banned modules or escape routes, before running them."""
+    admitted: bool = False
+    """The program is a task's that was admitted: a call that times out is run once more, alone in its sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,7 @@ class CallResult:
     error: str | None = None
     """Exception class name when ``raised``; otherwise one sentence on what was exceeded or refused."""
     wall_s: float = 0.0
+    """By the zygote's clock; of the first call in a process, reading the program included."""
     cpu_s: float = 0.0
 
 

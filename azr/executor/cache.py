@@ -19,10 +19,13 @@ class CallKey(NamedTuple):
     input: str
     static_check: bool
     repeats: int
+    admitted: bool = False
 
 
 REPEATABLE = (CallStatus.OK, CallStatus.RAISED)
 """Ends of a call that repeats are compared by."""
+_DECIDED_ALONE = (*REPEATABLE, CallStatus.REJECTED, CallStatus.OUTPUT_TOO_LARGE)
+"""Ends that a program brings about by itself; for the others a busy or small machine may be to blame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +36,45 @@ class Outcome:
     deterministic: bool | None
     """Whether all repeats said the same; None when that was not established."""
     static_check: tuple[str, ...] = ()
+    by_company: bool = False
+    """Whether other calls of its request brought it about."""
 
-    @property
-    def cacheable(self) -> bool:
-        """A lost sandbox says nothing, and for a timeout a busy machine may be to blame: the next one tries again."""
-        return self.call.status not in (CallStatus.LOST, CallStatus.TIMEOUT)
+    def cacheable(self, repeats: int) -> bool:
+        """Whether the program and its input alone decided it, and whether it is as certain as was asked for."""
+        is_certain = repeats == 1 or self.deterministic is not None or bool(self.static_check)
+        return is_certain and self.call.status in _DECIDED_ALONE and not self.by_company
+
+
+class LoadedProgram(NamedTuple):
+    """What is remembered of a program that passed, so that it need not be compiled and checked again."""
+
+    suspicion: int
+    code: bytes
+    """Marshalled; empty when it is too long."""
+
+
+class CodeCache:
+    """Programs that were loaded, least recently used leave first."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._loaded: OrderedDict[tuple[str, bool], LoadedProgram] = OrderedDict()
+
+    def get(self, program: str, static_check: bool) -> LoadedProgram | None:
+        """What a run of the source with or without the static check has reported."""
+        known = self._loaded.get((program, static_check))
+        if known is not None:
+            self._loaded.move_to_end((program, static_check))
+        return known
+
+    def put(self, program: str, static_check: bool, loaded: LoadedProgram) -> None:
+        if (program, static_check) not in self._loaded:
+            self._loaded[program, static_check] = loaded
+            self._bytes += _RECORD_BYTES + len(program) + len(loaded.code)
+            while self._bytes > self._max_bytes:
+                (oldest, _), dropped = self._loaded.popitem(last=False)
+                self._bytes -= _RECORD_BYTES + len(oldest) + len(dropped.code)
 
 
 class CallCache:
@@ -66,13 +103,9 @@ class CallCache:
         return future
 
     def finish(self, key: CallKey, outcome: Outcome) -> None:
-        """Hand the outcome to everyone who waits for it, and remember it if it is worth that.
-
-        A call that another one of its program kept from being repeated is not: it would pass for checked later.
-        """
+        """Hand the outcome to everyone who waits for it, and remember it if nothing but the call itself decided it."""
         self._running.pop(key).set_result(outcome)
-        unchecked = key.repeats > 1 and outcome.deterministic is None and outcome.call.status in REPEATABLE
-        if outcome.cacheable and not unchecked:
+        if outcome.cacheable(key.repeats):
             self._done[key] = outcome
             self._bytes += _size(key, outcome)
             while self._bytes > self._max_bytes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from typing import cast
 
 from azr.errors import UserError
@@ -20,7 +20,7 @@ OnPart = Callable[[bytes], bool]
 
 
 class Connection(asyncio.Protocol):
-    """A running zygote. Replies are matched by id; the first sign of trouble ends it.
+    """A running zygote. It answers in order; the first sign of trouble ends it.
 
     Everything happens on the event loop's thread: ``send`` and the callbacks never wait.
     """
@@ -32,8 +32,7 @@ class Connection(asyncio.Protocol):
         self._frames = protocol.FrameBuffer(limits.part_bytes)
         self._streams = protocol.StreamSplitter() if sandbox.multiplexed else None
         self._greeting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting: dict[int, OnPart] = {}
-        self._ids = itertools.count()
+        self._waiting: deque[OnPart] = deque()
         self._transport: asyncio.Transport | None = None
         self._closed = False
 
@@ -48,7 +47,7 @@ class Connection(asyncio.Protocol):
         connection = cls(sandbox, limits, on_lost)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sandbox.socket)
-            connection._write(protocol.limits_body(limits))
+            connection._write(protocol.frame(protocol.limits_body(limits)))
             greeting = protocol.decode(await asyncio.wait_for(connection._greeting, _GREETING_S))
         except (OSError, TimeoutError, protocol.ProtocolError) as error:
             await connection.close()
@@ -64,11 +63,10 @@ class Connection(asyncio.Protocol):
             )
         return connection
 
-    def send(self, program: str, inputs: Sequence[str], static_check: bool, on_part: OnPart) -> None:
-        """Queue a request for the zygote; ``on_part`` gets what it replies unless the zygote is lost."""
-        number = next(self._ids)
-        self._waiting[number] = on_part
-        self._write(protocol.request_body(number, program, inputs, static_check))
+    def send(self, request: bytes, on_part: OnPart) -> None:
+        """Queue the frames of a request for the zygote; ``on_part`` gets what it replies unless the zygote is lost."""
+        self._waiting.append(on_part)
+        self._write(request)
 
     def abandon(self) -> None:
         """Kill the zygote with everything in it; ``on_lost`` follows unless it was closed."""
@@ -113,12 +111,11 @@ class Connection(asyncio.Protocol):
         if not self._greeting.done():
             self._greeting.set_result(body)
             return
-        number = protocol.read_number(body)
-        if number not in self._waiting:
+        if not self._waiting:
             raise protocol.ProtocolError("a reply to no request")
-        if self._waiting[number](body):
-            del self._waiting[number]
+        if self._waiting[0](body):
+            self._waiting.popleft()
 
-    def _write(self, body: bytes) -> None:
+    def _write(self, frames: bytes) -> None:
         assert self._transport is not None
-        self._transport.write(protocol.frame(body))
+        self._transport.write(frames)

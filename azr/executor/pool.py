@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from azr import values
 from azr.config import ExecutorConfig
 from azr.errors import UserError
 from azr.executor import protocol
 from azr.executor.backends import select_backend
 from azr.executor.backends.sandbox import Launcher, LaunchError
-from azr.executor.cache import REPEATABLE, CallCache, CallKey, Outcome
-from azr.executor.scheduler import Job, Scheduler
+from azr.executor.cache import CallCache, CallKey, CodeCache, Outcome
+from azr.executor.runs import Runs
+from azr.executor.scheduler import Scheduler
 from azr.records import MAX_INPUTS, CallResult, CallStatus, ExecutionRequest, ExecutionResult
-from azr.tasks.normalize import hash_order_dependent, parse
 
 _REQUEST_WALLS = 8
 _CACHE_BYTES = 64 * 2**20
@@ -45,20 +44,20 @@ class ExecutorStats:
 class SandboxPool:
     """``async with SandboxPool(config) as pool: await pool.execute(request)``."""
 
-    def __init__(self, config: ExecutorConfig, *, deterministic: bool = False, repeats: int = protocol.REPEATS) -> None:
+    def __init__(self, config: ExecutorConfig, *, seed: int | None = None, repeats: int = protocol.REPEATS) -> None:
         """Raises UserError for settings that cannot hold. Nothing is started yet.
 
-        ``deterministic``: each program runs under the same hash seeds every time, whatever else there is to run.
-        ``repeats``: most repeats that a request may ask for.
+        ``seed``: each program runs under the same hash seeds every time, whatever else there is to run; they derive
+        from this number and are random without it. ``repeats``: most repeats that a request may ask for.
         """
         if config.workers < 1 or repeats < 1 or config.wall_s <= 0:
             raise UserError("executor.workers and repeats must be at least 1 and executor.wall_s positive.")
-        self._config, self._deterministic, self._repeats = config, deterministic, repeats
+        self._config, self._seed, self._repeats = config, seed, repeats
         self._limits = protocol.Limits(
             wall_s=config.wall_s, request_s=_REQUEST_WALLS * config.wall_s, memory_mb=config.memory_mb
         )
         # Repeats need interpreters with different hash seeds, even when few programs run at once.
-        self._slots = max(config.workers, _most_runs(repeats))
+        self._slots = max(config.workers, repeats * protocol.SUSPECT_FACTOR if repeats > 1 else 1)
         self._launcher: Launcher | None = None
         self._scheduler: Scheduler | None = None
         self.isolation = ""
@@ -66,6 +65,7 @@ class SandboxPool:
         self._starting = asyncio.Lock()
         self._waiting = asyncio.Semaphore(_MOST_WAITING)
         self._cache = CallCache(_CACHE_BYTES)
+        self._codes = CodeCache(_CACHE_BYTES)
         self._requests = 0
         self._inputs = 0
         self._calls: Counter[str] = Counter()
@@ -87,7 +87,7 @@ class SandboxPool:
             if self._scheduler is not None:
                 return
             backend = await asyncio.to_thread(select_backend, self._config)
-            scheduler = Scheduler(backend.launcher, self._slots, self._limits, self._deterministic)
+            scheduler = Scheduler(backend.launcher, self._slots, self._config.workers, self._limits, self._seed)
             try:
                 await scheduler.start()
             except BaseException as error:
@@ -131,7 +131,7 @@ class SandboxPool:
 
     def _check(self, request: ExecutionRequest) -> None:
         assert not self._closed, "the pool is closed"
-        if request.repeats < 1 or _most_runs(request.repeats) > self._slots:
+        if not 1 <= request.repeats <= self._repeats:
             raise ValueError(f"A request may have 1 to {self._repeats} repeats here, not {request.repeats}.")
         if not 1 <= len(request.inputs) <= MAX_INPUTS:
             raise ValueError(f"A request must have 1 to {MAX_INPUTS} inputs, not {len(request.inputs)}.")
@@ -139,7 +139,10 @@ class SandboxPool:
     async def _execute(self, request: ExecutionRequest) -> ExecutionResult:
         self._requests += 1
         self._inputs += len(request.inputs)
-        keys = [CallKey(request.program, text, request.static_check, request.repeats) for text in request.inputs]
+        keys = [
+            CallKey(request.program, text, request.static_check, request.repeats, request.admitted)
+            for text in request.inputs
+        ]
         fresh: list[CallKey] = []
         found: list[asyncio.Future[Outcome] | Outcome] = []
         for key in keys:
@@ -159,18 +162,16 @@ class SandboxPool:
         refusal = self._too_long(keys)
         if refusal is not None:
             refused = CallResult(status=CallStatus.REJECTED, error=refusal)
-            self._finish(keys, [Outcome(refused, None)] * len(keys))
+            self._finish(keys, [Outcome(refused, None, by_company=True)] * len(keys))
             return
-        run = _Run(len(keys), _runs(request), self._limits)
-        job = Job(
-            program=request.program,
-            inputs=[key.input for key in keys],
-            static_check=request.static_check,
-            on_reply=run.take,
-            on_end=lambda lost: self._finish(keys, run.outcomes(lost)),
-        )
         assert self._scheduler is not None
-        self._scheduler.submit(job)
+        Runs(
+            replace(request, inputs=tuple(key.input for key in keys)),
+            self._limits,
+            self._scheduler,
+            self._codes,
+            lambda outcomes: self._finish(keys, outcomes),
+        ).start()
 
     def _finish(self, keys: Sequence[CallKey], outcomes: Sequence[Outcome]) -> None:
         for key, outcome in zip(keys, outcomes, strict=True):
@@ -185,66 +186,6 @@ class SandboxPool:
         return None
 
 
-def _most_runs(repeats: int) -> int:
-    """Runs of a program whose result may depend on the order of a set: two interpreters agree on it too easily."""
-    return 2 * repeats if repeats > 1 else 1
-
-
-def _runs(request: ExecutionRequest) -> int:
-    if request.repeats == 1:
-        return 1
-    tree = parse(request.program)
-    suspect = tree is not None and hash_order_dependent(tree, [text for text in request.inputs if _is_arguments(text)])
-    return _most_runs(request.repeats) if suspect else request.repeats
-
-
-def _is_arguments(text: str) -> bool:
-    try:
-        values.parse_arguments(text)
-    except values.PlainDataError:
-        return False
-    return True
-
-
-class _Run:
-    """Collects the replies of one job. Repeats come one after another, so a program that fails at once costs one."""
-
-    def __init__(self, inputs: int, repeats: int, limits: protocol.Limits) -> None:
-        self._inputs, self._repeats, self._limits = inputs, repeats, limits
-        self._first: tuple[CallResult, ...] = ()
-        self._reasons: tuple[str, ...] = ()
-        self._agreed = [True] * inputs
-        self._done = 0
-
-    def take(self, parts: list[bytes]) -> bool:
-        """Take in a reply; whether the program must run once more."""
-        outputs, static_check = protocol.read_parts(parts, self._inputs, self._limits)
-        if self._done == 0:
-            self._first, self._reasons = outputs, static_check
-        else:
-            # A repeat that ran out of time is no contradiction, for a busy machine may be to blame: the call is late.
-            late = [output.status is CallStatus.TIMEOUT for output in outputs]
-            agree = [out or _agree(a, b) for a, b, out in zip(self._first, outputs, late, strict=True)]
-            self._agreed = [before and now for before, now in zip(self._agreed, agree, strict=True)]
-            self._first = tuple(b if out else a for a, b, out in zip(self._first, outputs, late, strict=True))
-        self._done += 1
-        return self._done < self._repeats and self._established and all(self._agreed)
-
-    def outcomes(self, lost: bool) -> list[Outcome]:
-        if lost:
-            error = "the executor lost its sandbox twice while running this"
-            return [Outcome(CallResult(status=CallStatus.LOST, error=error), None)] * self._inputs
-        established = self._repeats > 1 and self._established
-        return [
-            Outcome(call, deterministic if established else None, self._reasons)
-            for call, deterministic in zip(self._first, self._agreed, strict=True)
-        ]
-
-    @property
-    def _established(self) -> bool:
-        return all(call.status in REPEATABLE for call in self._first)
-
-
 def _assemble(outcomes: Sequence[Outcome], *, cached: bool) -> ExecutionResult:
     deterministic = [outcome.deterministic for outcome in outcomes]
     return ExecutionResult(
@@ -253,15 +194,6 @@ def _assemble(outcomes: Sequence[Outcome], *, cached: bool) -> ExecutionResult:
         static_check=next((outcome.static_check for outcome in outcomes if outcome.static_check), ()),
         cached=cached,
     )
-
-
-def _agree(a: CallResult, b: CallResult) -> bool:
-    """Whether two runs of one call say the same; values are compared as data, not as text."""
-    if a.status is not b.status:
-        return False
-    if a.value is None or b.value is None:
-        return a.error == b.error
-    return a.value == b.value or values.equal(values.parse(a.value), values.parse(b.value))
 
 
 def _bytes(text: str) -> int:

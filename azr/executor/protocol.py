@@ -1,12 +1,16 @@
 """What the pool, a zygote and its children say to each other: frames with a length in front, over pipes.
 
-    pool → zygote    once ``Limits`` as JSON, then requests: number, count of inputs, texts
-    zygote → pool    once JSON ``{self_test_failures}``, then parts, request by request: number, letter, seconds, and a
-                     child's report as it came, or what ended the child
-    child → zygote   reports: `Part.REASONS` and the reasons, or `Part.CALL`, status, times and text for each input
+    pool → zygote    once ``Limits`` as JSON, then requests: kind, count of inputs and the program in one frame, and
+                     a frame for each input, which the zygote reads when its turn has come
+    zygote → pool    once JSON ``{self_test_failures}``, then parts, request by request: letter, seconds, and what a
+                     child reported, or what ended it
+    zygote → child   a frame for each further input
+    child → zygote   reports: a letter of `Part`, then the reasons against the program, or its suspicion and code, or
+                     status and text of a call
 
-Nothing here is JSON once programs run, and the zygote looks into nothing: between two forks every page that it or a
-child writes to is copied, and reference counts make that every object in use.
+Requests have no numbers: a zygote answers in order, and no program can learn how many were before it. Nothing here is
+JSON once programs run, and the zygote looks into nothing: between two forks every page that it or a child writes to
+is copied, and reference counts make that every object in use.
 
 What a frame holds is data: the pool checks its size, shape and every field, and obeys nothing in it.
 """
@@ -19,31 +23,36 @@ import os
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from types import CodeType
 
 from azr import values
+from azr.executor.suspicion import Suspicion
 from azr.records import CallResult, CallStatus
 
 MAX_PROGRAM_BYTES = 2**14
 """Longest program that is run, UTF-8."""
 MAX_VALUE_BYTES = 2**16
 """Longest canonical value that a call may return, UTF-8; at most ``values.MAX_BYTES``."""
-REPEATS = 2
-"""Runs in separate interpreters when a proposal is validated."""
+REPEATS = 4
+"""Runs in separate interpreters when a proposal is validated, if nothing about it is suspect."""
+SUSPECT_FACTOR = 2
+"""Times as many runs for a program whose result may depend on hashes or addresses."""
 MAX_INPUT_BYTES = 2**20
 """Most bytes of argument text in one request."""
 MAX_REASONS = 50
 REASONS_BYTES = 2**18
 """Longest report of reasons of the static check."""
+CODE_BYTES = 2**18 - 2**10
+"""Longest marshalled code that is kept for further runs; of longer programs the source is sent again."""
 _MAX_SENTENCE = 500
 _REQUEST_OUTPUTS = 4
 """All values of one request may be this many times as long as one: the pool reads them one after another."""
-_MAX_SECONDS = 1e9
 LENGTH = struct.Struct("!I")
-REQUEST = struct.Struct("!IH")
-PART = struct.Struct("!Icf")
+REQUEST = struct.Struct("!BH")
+PART = struct.Struct("!cff")
+"""Letter, wall-clock seconds and CPU seconds, both by the zygote's clocks."""
 CODE = struct.Struct("!h")
 """Exit code of a child, negative for the signal that ended it."""
-_REPORT = struct.Struct("!cff")
 _REPORTS = {
     CallStatus.OK: b"o",
     CallStatus.RAISED: b"r",
@@ -56,11 +65,25 @@ OK, RAISED, MEMORY, OUTPUT_TOO_LARGE, REJECTED = _REPORTS.values()
 _STATUSES = {letter: status for status, letter in _REPORTS.items()}
 
 
-class Part:
-    """Letters of the parts of a reply."""
+class Kind:
+    """Bits that say what a request holds and how it is run."""
 
-    CALL, REASONS = b"c", b"s"
-    """What a child reported."""
+    CODE, SOURCE = 1, 2
+    """What the program is given as: marshalled code, which is run as it is, or source, which is checked first."""
+    UNCHECKED = 4
+    """Source is not held to the static check."""
+    APART = 8
+    """Every call runs in a process of its own."""
+
+
+class Part:
+    """Letters of reports and of the parts of a reply."""
+
+    LOADED, REASONS = b"l", b"s"
+    """What is said once of a program that came as source: that it may run, or why not."""
+    CALL, LAST = b"c", b"e"
+    """A child's report of a call; after the last it takes no further one."""
+    ANSWERS = (CALL, LAST)
     TIMEOUT, CRASHED, FORGED = b"t", b"x", b"f"
     """How it ended without a report."""
 
@@ -216,56 +239,86 @@ def read_limits(body: bytes) -> Limits:
     return Limits(**decode(body))
 
 
-def request_body(number: int, program: str, inputs: Sequence[str], static_check: bool) -> bytes:
-    return REQUEST.pack(number, len(inputs)) + marshal.dumps((program, *inputs, static_check))
+def request_frames(kind: int, program: bytes, inputs: Sequence[str]) -> bytes:
+    """All frames of a request; ``program`` is source in UTF-8 or marshalled code, as the kind says."""
+    head = frame(REQUEST.pack(kind, len(inputs)) + program)
+    return b"".join([head, *(frame(text.encode("utf-8", "surrogatepass")) for text in inputs)])
 
 
-def request_texts(body: bytes | memoryview) -> tuple[str, list[str], bool]:
-    """A request's program, its inputs, and whether to check it. The pool is trusted, so marshal may read it."""
-    program, *inputs, static_check = marshal.loads(body[REQUEST.size :])
-    return program, inputs, static_check
+def read_bytes(descriptor: int) -> bytes:
+    """Body of the next frame, by plain reads, which are all that a sealed child may do. Raises EOFError at the end."""
+    (length,) = LENGTH.unpack(_read_exactly(descriptor, HEADER_BYTES))
+    return _read_exactly(descriptor, length)
 
 
-def read_number(part: bytes) -> int:
-    """The number of the request that a part answers. Raises ProtocolError."""
+def _read_exactly(descriptor: int, length: int) -> bytes:
+    data = b""
+    while len(data) < length:
+        piece = os.read(descriptor, length - len(data))
+        if not piece:
+            raise EOFError("no further input")
+        data += piece
+    return data
+
+
+def letter_of(part: bytes) -> bytes:
+    """Letter of a part. Raises ProtocolError for what is too short to be one."""
     if len(part) < PART.size:
         raise ProtocolError("a cut part")
-    return PART.unpack_from(part)[0]
+    return part[:1]
 
 
-def is_reasons(part: bytes) -> bool:
-    """Whether a part says that the program was refused, so that none follows for the other inputs."""
-    return PART.unpack_from(part)[1] == Part.REASONS
+def ends_reply(part: bytes, count: int, apart: bool) -> bool:
+    """Whether no call follows this word on a program that came as source, of which `count` calls were asked for."""
+    letter = letter_of(part)
+    if letter == Part.LOADED:
+        return count > 1 and not apart and carries_state(part[PART.size :])
+    return letter == Part.REASONS
 
 
-def read_parts(parts: Sequence[bytes], inputs: int, limits: Limits) -> tuple[tuple[CallResult, ...], tuple[str, ...]]:
-    """Call outcomes, one per input, and the reasons of the static check.
+def carries_state(report: bytes | memoryview) -> bool:
+    """Whether a report of a loaded program says that its calls must not share a process."""
+    return len(report) > 0 and bool(report[0] & Suspicion.STATE)
 
-    A report that no honest child sends fails its own call only.
-    """
-    if is_reasons(parts[0]):
-        _, _, wall_s = PART.unpack_from(parts[0])
-        try:
-            reasons = _read_reasons(parts[0][PART.size :])
-        except ProtocolError as error:
-            return (_invalid(error, wall_s),) * inputs, ()
-        return (CallResult(status=CallStatus.REJECTED, error=reasons[0]),) * inputs, reasons
+
+def read_loaded(part: bytes) -> tuple[int, bytes]:
+    """Suspicion and marshalled code of a program that was loaded; no code when it is too long to be passed on."""
+    report = part[PART.size :]
+    return (report[0] if report else 0), report[1:]
+
+
+def read_reasons(part: bytes) -> tuple[str, ...]:
+    """Why a program is refused. Raises ProtocolError for what no honest child says."""
+    return _read_reasons(part[PART.size :])
+
+
+def read_calls(parts: Sequence[bytes], limits: Limits) -> tuple[CallResult, ...]:
+    """Call outcomes, one per part. A report that no honest child sends fails its own call only."""
     outcomes: list[CallResult] = []
     left = _REQUEST_OUTPUTS * limits.output_bytes
     for part in parts:
         left -= len(part) - PART.size
-        outcomes.append(_outcome(part, limits.output_bytes) if left >= 0 else _TOO_MUCH)
-    return tuple(outcomes), ()
+        outcomes.append(_outcome(part, limits.output_bytes) if left >= 0 else TOO_MUCH)
+    return tuple(outcomes)
 
 
-def call_report(status: bytes, text: str, wall_s: float, cpu_s: float) -> bytes:
+def call_report(status: bytes, text: str) -> bytes:
     """A child's report of one call: its canonical value, or an error."""
-    return Part.CALL + _REPORT.pack(status, wall_s, cpu_s) + text.encode("utf-8", "backslashreplace")
+    return status + text.encode("utf-8", "backslashreplace")
 
 
-def screen_report(reasons: Sequence[str]) -> bytes:
+def reasons_report(reasons: Sequence[str]) -> bytes:
     """A child's report of why it refused the program."""
-    return Part.REASONS + _join(*(sentence(reason) for reason in reasons[:MAX_REASONS]))
+    return _join(*(sentence(reason) for reason in reasons[:MAX_REASONS]))
+
+
+def loaded_report(suspected: int, code: CodeType) -> bytes:
+    """A child's report of a program that may run."""
+    try:
+        data = marshal.dumps(code)
+    except ValueError:  # nested too deeply
+        data = b""
+    return bytes([suspected]) + (data if len(data) <= CODE_BYTES else b"")
 
 
 def sentence(text: str) -> str:
@@ -274,7 +327,7 @@ def sentence(text: str) -> str:
 
 
 def _outcome(part: bytes, output_bytes: int) -> CallResult:
-    _, letter, wall_s = PART.unpack_from(part)
+    letter, wall_s, cpu_s = PART.unpack_from(part)
     content = part[PART.size :]
     if letter == Part.TIMEOUT:
         return CallResult(status=CallStatus.TIMEOUT, error="the time limit passed", wall_s=wall_s)
@@ -283,17 +336,18 @@ def _outcome(part: bytes, output_bytes: int) -> CallResult:
         how = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
         return CallResult(status=CallStatus.CRASHED, error=f"the process {how}", wall_s=wall_s)
     try:
-        if letter != Part.CALL:
+        if letter not in Part.ANSWERS:
             raise ProtocolError("no report of a call")
-        return _read_report(content, wall_s, output_bytes)
+        return _read_report(content, wall_s, min(cpu_s, wall_s), output_bytes)
     except ProtocolError as error:
-        return _invalid(error, wall_s)
+        return invalid(error, wall_s)
 
 
-_TOO_MUCH = CallResult(status=CallStatus.OUTPUT_TOO_LARGE, error="the returned values are too long together")
+TOO_MUCH = CallResult(status=CallStatus.OUTPUT_TOO_LARGE, error="the returned values are too long together")
+"""What becomes of a call for what others of its request returned."""
 
 
-def _invalid(error: ProtocolError, wall_s: float) -> CallResult:
+def invalid(error: ProtocolError, wall_s: float) -> CallResult:
     """What a program gets for a report that no honest child sends: its own call failed, and no other."""
     return CallResult(status=CallStatus.CRASHED, error=sentence(f"forged report: {error}"), wall_s=wall_s)
 
@@ -308,25 +362,18 @@ def _read_reasons(content: bytes) -> tuple[str, ...]:
     return reasons
 
 
-def _read_report(content: bytes, wall_s: float, output_bytes: int) -> CallResult:
-    """A child's claim, its value truly canonical and its times no longer than the zygote measured."""
-    if len(content) < _REPORT.size:
-        raise ProtocolError("a cut call")
-    letter, own_wall_s, own_cpu_s = _REPORT.unpack_from(content)
+def _read_report(content: bytes, wall_s: float, cpu_s: float, output_bytes: int) -> CallResult:
+    """A child's claim, its value truly canonical."""
     try:
-        status = _STATUSES[letter]
-        text = content[_REPORT.size :].decode()
+        status = _STATUSES[content[:1]]
+        text = content[1:].decode()
     except (KeyError, UnicodeDecodeError) as error:
         raise ProtocolError("malformed call") from error
-    if not (0 <= own_wall_s < _MAX_SECONDS and 0 <= own_cpu_s < _MAX_SECONDS):
-        raise ProtocolError("malformed seconds")
-    wall_s = min(own_wall_s, wall_s)
-    times = {"wall_s": wall_s, "cpu_s": min(own_cpu_s, wall_s)}
     if status is CallStatus.OK:
-        return CallResult(status=status, value=_canonical(text, output_bytes), **times)
+        return CallResult(status=status, value=_canonical(text, output_bytes), wall_s=wall_s, cpu_s=cpu_s)
     if not _is_sentence(text) or (status is CallStatus.RAISED and not text.isidentifier()):
         raise ProtocolError("malformed error")
-    return CallResult(status=status, error=text, **times)
+    return CallResult(status=status, error=text, wall_s=wall_s, cpu_s=cpu_s)
 
 
 def _is_sentence(text: str) -> bool:

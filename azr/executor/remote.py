@@ -26,8 +26,8 @@ class ExecutorPool:
     When the actor is killed its sandboxes end by themselves, because their input ends.
     """
 
-    def __init__(self, config: ExecutorConfig, *, deterministic: bool = False) -> None:
-        self._pool = SandboxPool(config, deterministic=deterministic)
+    def __init__(self, config: ExecutorConfig, *, seed: int | None = None) -> None:
+        self._pool = SandboxPool(config, seed=seed)
 
     async def start(self) -> str:
         """Start the sandboxes and say what isolates them. Raises UserError when none can be had here."""
@@ -48,9 +48,9 @@ class ExecutorPool:
 class RemoteExecutor:
     """The executor pool as its callers see it. Make one with `start`, end it with `kill`."""
 
-    def __init__(self, config: ExecutorConfig, timeout_s: float, deterministic: bool = False) -> None:
-        """`timeout_s`: for every answer of the pool. `deterministic`: see `SandboxPool`."""
-        self._config, self._timeout_s, self._deterministic = config, timeout_s, deterministic
+    def __init__(self, config: ExecutorConfig, timeout_s: float, seed: int | None = None) -> None:
+        """`timeout_s`: for every answer of the pool. `seed`: see `SandboxPool`."""
+        self._config, self._timeout_s, self._seed = config, timeout_s, seed
         self._pool = SupervisedActor(
             "the executor pool", self._create_actor, start_timeout_s=timeout_s, max_restarts=MAX_RESTARTS
         )
@@ -58,15 +58,15 @@ class RemoteExecutor:
         """The pool that was last asked for its counters, and its answer."""
 
     @classmethod
-    async def start(cls, config: ExecutorConfig, timeout_s: float, deterministic: bool = False) -> Self:
+    async def start(cls, config: ExecutorConfig, timeout_s: float, seed: int | None = None) -> Self:
         """Raises UserError when no isolation of model-written code works on this machine."""
-        executor = cls(config, timeout_s, deterministic)
+        executor = cls(config, timeout_s, seed)
         await executor._pool.start()
         return executor
 
     async def _create_actor(self) -> ActorHandle:
         pool: Any = ExecutorPool  # Ray's decorator hides `remote` from type checkers
-        return pool.remote(self._config, deterministic=self._deterministic)
+        return pool.remote(self._config, seed=self._seed)
 
     @property
     def isolation(self) -> str:

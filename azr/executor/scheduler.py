@@ -1,25 +1,25 @@
 """Which zygote runs which program when: a fixed set of slots, each with a zygote and a hash seed of its own.
 
-Plain callbacks on the event loop's thread. A job runs once in as many different slots as it asks for repeats. What
-was in a zygote that is lost is tried once more, alone in a slot, so that one program that takes zygotes down cannot
-take others' results with it.
+Plain callbacks on the event loop's thread. A job is one run; runs of one program that are to be compared take different
+slots, side by side. What was in a zygote that is lost is tried once more, alone in a slot, so that one program that
+takes zygotes down cannot take others' results with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from zlib import crc32
 
 from azr.errors import UserError
 from azr.executor.backends.sandbox import Launcher, LaunchError
 from azr.executor.connection import Connection
-from azr.executor.protocol import Limits, ProtocolError, is_reasons
+from azr.executor.protocol import Limits
 
 PIPELINE_DEPTH = 4
 """Jobs sent to one zygote ahead of their turn, so that it never waits for the pool."""
@@ -31,24 +31,27 @@ RESTART_WAITS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
 RETRY_DELAY_S = 0.2
 """Before what was lost is tried again: what took its zygote may have taken the others, unnoticed so far."""
 _GRACE_S = 10.0
+_MAX_HASH_SEED = 2**32 - 1
 _WATCH_S = 1.0
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One program to run in one slot after another, until ``finish`` is called with whether it was lost."""
+    """One run of a program, in one slot."""
 
-    program: str
-    inputs: Sequence[str]
-    static_check: bool
-    on_reply: Callable[[list[bytes]], bool]
-    """Takes the parts of a reply; whether the job wants another run in a different slot."""
-    on_end: Callable[[bool], None]
-    """Called once, with whether the executor lost it."""
+    request: bytes
+    """Frames to send."""
+    order: int
+    """Decides the slot in a deterministic pool."""
+    is_last: Callable[[Sequence[bytes]], bool]
+    """Whether the reply is complete with these parts."""
+    on_end: Callable[[list[bytes] | None], None]
+    """Called once with the parts of the reply, or with None when the executor lost the job."""
+    taken: set[Slot]
+    """Slots of this run and of those that it is compared with; shared by all of them."""
     parts: list[bytes] = field(default_factory=list)
     """Of the reply that is coming in."""
-    used: set[Slot] = field(default_factory=set)
     losses: int = 0
     retry_at: float = 0.0
     """When it may be tried again, monotonic seconds."""
@@ -58,7 +61,7 @@ class Job:
 class Slot:
     """A place for one zygote, which is replaced when it is lost."""
 
-    hash_seed: int
+    number: int
     connection: Connection | None = None
     running: deque[Job] = field(default_factory=deque)
     """Jobs in the zygote, in the order in which they were sent; it answers in that order."""
@@ -76,21 +79,26 @@ class Slot:
 class Scheduler:
     """Feeds the slots; ``start`` it, ``submit`` jobs, ``close`` it."""
 
-    def __init__(self, launcher: Launcher, count: int, limits: Limits, deterministic: bool = False) -> None:
-        """``deterministic``: a program always goes to the same slots in the same order, so that what depends on a hash
-        seed is the same every time. Others go to the emptiest, which is faster."""
-        self._deterministic = deterministic
+    def __init__(self, launcher: Launcher, count: int, at_once: int, limits: Limits, seed: int | None = None) -> None:
+        """``count`` slots, of which the first are started at once and the others when they are first needed.
+
+        ``seed``: hash seeds derive from it, and a program always goes to the same slots in the same order, so that
+        what depends on a hash seed is the same every time. Without one, hash seeds are nobody's to guess, and
+        programs go to the emptiest slot, which is faster.
+        """
+        self._seed = seed
         self._launcher = launcher
         self._limits = limits
-        self.slots = [Slot(hash_seed=1 + number) for number in range(count)]
+        self.slots = [Slot(number) for number in range(count)]
+        self._at_once = at_once
         self._pending: deque[Job] = deque()
         self._quarantined: deque[Job] = deque()
         self._watch: asyncio.Task[None] | None = None
         self._closing = False
 
     async def start(self) -> None:
-        """Start every zygote. Raises UserError or LaunchError, with nothing left running, when one does not start."""
-        outcomes = await asyncio.gather(*map(self._open, self.slots), return_exceptions=True)
+        """Start zygotes. Raises UserError or LaunchError, with nothing left running, when one does not start."""
+        outcomes = await asyncio.gather(*map(self._open, self.slots[: self._at_once]), return_exceptions=True)
         problem = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
         if problem is not None:
             await self.close()
@@ -98,13 +106,19 @@ class Scheduler:
         self._watch = asyncio.create_task(self._watch_for_silence())
 
     def submit(self, job: Job) -> None:
-        if self._deterministic:
-            self._pin(job)
-        else:
+        """Have a job run in any slot that is not taken by what it is compared with."""
+        if self._seed is None and not job.taken:
             self._pending.append(job)
+        else:
+            self._pin(job)
         for slot in self.slots:
-            if slot.connection is None and slot.starting is None:
+            if slot.connection is None and slot.starting is None and (slot.starts or slot.pinned):
                 self._restart(slot)
+        self._schedule()
+
+    def submit_alone(self, job: Job) -> None:
+        """Have a job run with nothing else in its slot."""
+        self._quarantined.append(job)
         self._schedule()
 
     async def close(self) -> None:
@@ -143,7 +157,7 @@ class Scheduler:
         if slot.connection is None or slot.exclusive:
             return False
         now = time.monotonic()
-        suspect = next((job for job in self._quarantined if slot not in job.used and job.retry_at <= now), None)
+        suspect = next((job for job in self._quarantined if slot not in job.taken and job.retry_at <= now), None)
         if suspect is None and slot.num_served < RECYCLE_AFTER:
             return True
         if slot.running:
@@ -162,35 +176,31 @@ class Scheduler:
             slot.started_at = time.monotonic()
         slot.running.append(job)
         slot.num_served += 1
-        slot.connection.send(job.program, job.inputs, job.static_check, partial(self._replied, slot, job))
+        job.taken.add(slot)
+        slot.connection.send(job.request, partial(self._replied, slot, job))
 
     def _replied(self, slot: Slot, job: Job, part: bytes) -> bool:
-        if slot.running[0] is not job:
-            raise ProtocolError("a reply out of turn")
         slot.started_at = time.monotonic()
         job.parts.append(part)
-        if len(job.parts) < len(job.inputs) and not is_reasons(job.parts[0]):
+        if not job.is_last(job.parts):
             return False
-        parts, job.parts = job.parts, []
         slot.running.popleft()
         slot.exclusive = False
-        job.used.add(slot)
-        if job.on_reply(parts):
-            self._pin(job)
-        else:
-            job.on_end(False)
+        job.on_end(job.parts)
         self._schedule()
         return True
 
     def _pin(self, job: Job) -> None:
-        """Queue a job's next run for a slot that has not run it."""
-        free = [slot for slot in self.slots if slot not in job.used]
+        """Queue a job for a slot that none of those it is compared with has."""
+        free = [slot for slot in self.slots if slot not in job.taken]
         assert free, "fewer slots than repeats"
-        self._choose(free, job).pinned.append(job)
+        slot = self._choose(free, job)
+        job.taken.add(slot)
+        slot.pinned.append(job)
 
     def _choose(self, free: Sequence[Slot], job: Job) -> Slot:
-        if self._deterministic:
-            return free[crc32(job.program.encode("utf-8", "surrogatepass")) % len(free)]
+        if self._seed is not None:
+            return free[job.order % len(free)]
         return min(free, key=lambda slot: (slot.connection is None, len(slot.pinned) + len(slot.running)))
 
     def _lost(self, slot: Slot) -> None:
@@ -200,11 +210,12 @@ class Scheduler:
         for job in slot.running:
             job.losses += 1
             job.parts.clear()
+            job.taken.discard(slot)
             if job.losses < MAX_LOSSES:
                 job.retry_at = time.monotonic() + RETRY_DELAY_S
                 self._quarantined.append(job)
             else:
-                job.on_end(True)
+                job.on_end(None)
         slot.running.clear()
         if not self._closing:
             self._restart(slot)
@@ -237,14 +248,20 @@ class Scheduler:
     async def _open(self, slot: Slot) -> None:
         slot.starts += 1
         slot.num_served = 0
-        slot.connection = await Connection.open(self._launcher, slot.hash_seed, self._limits, lambda: self._lost(slot))
+        seed = self._hash_seed(slot)
+        slot.connection = await Connection.open(self._launcher, seed, self._limits, lambda: self._lost(slot))
+
+    def _hash_seed(self, slot: Slot) -> int:
+        """For the zygote of a slot: from 1 on, since 0 would switch hashing by seeds off."""
+        rng = random.SystemRandom() if self._seed is None else random.Random(f"{self._seed}/{slot.number}")
+        return rng.randint(1, _MAX_HASH_SEED)
 
     def _gave_up(self, slot: Slot) -> None:
         """Nothing waits for a slot that does not come up, nor for a pool of which no slot does."""
         waiting = list(slot.pinned)
         slot.pinned.clear()
         for job in waiting:
-            job.on_end(True)
+            job.on_end(None)
         if all(other.connection is None and other.starting is None for other in self.slots):
             self._give_up_all()
 
@@ -253,7 +270,7 @@ class Scheduler:
         queues += [slot.running for slot in self.slots]
         for queue in queues:
             while queue:
-                queue.popleft().on_end(True)
+                queue.popleft().on_end(None)
 
     async def _watch_for_silence(self) -> None:
         while True:

@@ -32,7 +32,7 @@ _FORK_RETRIES_S = (0.01, 0.05, 0.2, 0.5)
 """Waits after failed forks, seconds."""
 
 _ALLOWED_X86_64 = {
-    "write": 1, "munmap": 11, "brk": 12, "mremap": 25, "madvise": 28, "futex": 202, "clock_gettime": 228,
+    "read": 0, "write": 1, "munmap": 11, "brk": 12, "mremap": 25, "madvise": 28, "futex": 202, "clock_gettime": 228,
     "clock_nanosleep": 230, "exit_group": 231,
 }  # fmt: skip
 _MMAP, _PROT_EXEC = 9, 4
@@ -85,9 +85,8 @@ class Lockdown:
             time.sleep(wait_s)
         raise OSError(ctypes.get_errno(), "the machine has no process to give")
 
-    def seal(self, keep: int) -> None:
-        """Leave the forked child nothing but computing and the descriptor ``keep``, the zygote's highest."""
-        os.closerange(3, keep)
+    def seal(self) -> None:
+        """Leave the forked child nothing but computing and the descriptors that it has."""
         if self._drops_user:
             os.setresuid(_NOBODY, _NOBODY, _NOBODY)
         resource.setrlimit(resource.RLIMIT_CPU, self._cpu)

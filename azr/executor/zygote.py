@@ -1,24 +1,30 @@
-"""The zygote: a fresh interpreter that loads the standard library once and forks a sealed child per program.
+"""The zygote: a fresh interpreter that loads the standard library once and forks a sealed child for what a pool sends.
 
 Started as a script by the pool, inside the isolation of a backend. It speaks the protocol
 over its standard input and output, one request at a time, and ends when its input ends. It never runs
 text written by a model in its own process; it starts, times, kills and reaps the children that do.
+
+A forked child returns from the serving loop to the bottom of this file, and only there is it sealed and runs anything:
+above a program there are no frames that know of requests, and of the inputs that are still to come nothing has been
+read. Runs of source and of code differ; all runs of code, in a validation or later, are alike.
 """
 
 from __future__ import annotations
 
 import builtins
+import ctypes
 import gc
 import importlib
+import marshal
 import os
+import posix
 import select
 import signal
 import sys
 import time
 import types
 import warnings
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -26,9 +32,10 @@ sys.path.insert(0, _ROOT)
 
 from azr import values  # noqa: E402
 from azr.executor import protocol  # noqa: E402
-from azr.executor.protocol import Limits, Part  # noqa: E402
+from azr.executor.protocol import Kind, Limits, Part  # noqa: E402
 from azr.executor.seal import Lockdown, self_test_failures  # noqa: E402
 from azr.executor.static_check import ALLOWED_MODULES, FILE_NAME, load  # noqa: E402
+from azr.executor.suspicion import Suspicion, suspicion  # noqa: E402
 
 _CODECS = (
     "ascii", "cp1252", "idna", "latin-1", "punycode", "raw-unicode-escape", "unicode-escape", "utf-8", "utf-8-sig",
@@ -40,51 +47,82 @@ _SELF_TEST_S = 10.0
 _WARM_UP_RUNS = 20
 _USUAL_BYTES = 2**15
 """Room for the frames that usually come; the buffer grows for others."""
+_PIPE_BYTES = 2**15
+"""Longest input that is handed to a living child: less than what a pipe holds, so that writing never waits for it."""
+_REPORTS_TO, _INPUTS_FROM = 3, 4
+"""A child's descriptors."""
+_PROCESS_CPU_CLOCK = 2
 
 
 class PoolGoneError(Exception):
     """The pool closed the zygote's input while a program was running."""
 
 
+@dataclass(slots=True)
+class Orders:
+    """What a forked child is to do."""
+
+    kind: int
+    """Bits of `Kind`, or none for a test of the seal."""
+    program: bytes = b""
+    """Source or marshalled code."""
+    text: bytes = b""
+    """Arguments of its first call."""
+    zygote: int = 0
+    """For a test of the seal: the process that it must not reach."""
+
+    def take(self) -> tuple[int, bytes, bytes]:
+        """Kind, program and text, of which nothing stays here."""
+        taken = self.kind, self.program, self.text
+        self.kind, self.program, self.text = 0, b"", b""
+        return taken
+
+
 class Zygote:
     """Serves the requests of one pool until it goes away.
 
-    Requests and reports pass through one buffer each, which are wiped after every program: what one program got, or
-    what the pool has sent ahead, is not in the memory that the next one inherits.
+    Requests, inputs and reports pass through one buffer each, which are wiped after every program: what one program
+    got is not in the memory that the next one inherits.
     """
 
-    def __init__(self, commands: int, replies: int, limits: Limits) -> None:
+    def __init__(self, commands: int, replies: int, limits: Limits, lockdown: Lockdown) -> None:
         self._commands = commands
         self._replies = replies
         self._limits = limits
-        self._lockdown = Lockdown(limits.memory_mb, limits.request_s)
+        self._lockdown = lockdown
         self._poll = select.poll()
         self._poll.register(commands, 0)
+        self._program = bytearray(_USUAL_BYTES)
+        self._input = bytearray(_USUAL_BYTES)
         self._report = memoryview(bytearray(limits.report_bytes))
-        self._zeros = memoryview(bytes(limits.report_bytes))
 
-    def serve(self) -> None:
-        greeting = protocol.encode({"self_test_failures": self._self_test()})
-        protocol.write(self._replies, greeting)
-        # The pipe to a child gets the lowest free number, always the same: one registration serves all of them.
+    def serve(self) -> Orders | None:
+        """In the zygote: answers requests until the pool goes away, then None. In every child: what it is to do."""
+        orders, failures = self._self_test()
+        if orders is not None:
+            return orders
+        protocol.write(self._replies, protocol.encode({"self_test_failures": failures}))
+        # The pipe from a child gets the lowest free number, always the same: one registration serves all of them.
         reader, writer = os.pipe()
         self._poll.register(reader, select.POLLIN)
         os.close(reader)
         os.close(writer)
-        request = bytearray(_USUAL_BYTES)
-        while (length := protocol.read(self._commands, request)) is not None:
-            self._answer(memoryview(request)[:length])
-            request[:length] = bytes(length)
+        program = self._program
+        while (length := protocol.read(self._commands, program)) is not None:
+            orders = self._answer(length)
+            if orders is not None:
+                return orders
+            program[:length] = bytes(length)
+        return None
 
-    def _self_test(self) -> list[str]:
-        """What a sealed child could reach, or `seal` when it could not be sealed."""
+    def _self_test(self) -> tuple[Orders | None, list[str]]:
+        """In the child its orders; in the zygote what a sealed child could reach, or `seal` if it was not sealed."""
         zygote = os.getpid()
         reader, writer = os.pipe()
         child = self._lockdown.fork()
         if child == 0:
-            self._run_child(
-                writer, lambda: os.write(writer, protocol.encode({"self_test_failures": self_test_failures(zygote)}))
-            )
+            _keep(writer, 0)
+            return Orders(0, zygote=zygote), []
         os.close(writer)
         told = os.read(reader, _USUAL_BYTES) if select.select([reader], [], [], _SELF_TEST_S)[0] else b""
         os.kill(child, signal.SIGKILL)
@@ -92,43 +130,52 @@ class Zygote:
         os.close(reader)
         # A backend can hide that the filter is missing, so that is not left to trying.
         unfiltered = [] if self._lockdown.filters else ["system calls"]
-        return unfiltered + (protocol.decode(told)["self_test_failures"] if told else ["seal"])
+        return None, unfiltered + (protocol.decode(told)["self_test_failures"] if told else ["seal"])
 
-    def _run_child(self, writer: int, act: Callable[[], object]) -> None:
-        """A child's whole life."""
-        try:
-            self._lockdown.seal(writer)
-            gc.enable()
-            act()
-            os._exit(0)
-        finally:
-            # An exception must never carry the child back into the zygote's loop.
-            os._exit(1)
-
-    def _answer(self, body: memoryview) -> None:
-        """Send a part for each input, or the reasons of the static check alone.
+    def _answer(self, length: int) -> Orders | None:
+        """Send a part for each input, or what is said of the program alone. In a child: its orders.
 
         One long function: each function called between two forks has pages of its own that are copied then.
         """
         monotonic, poll, data, most = time.monotonic, self._poll.poll, self._report, len(self._report)
-        number, count = protocol.REQUEST.unpack_from(body)
+        replies, header = self._replies, protocol.HEADER_BYTES
+        kind, count = protocol.REQUEST.unpack_from(self._program)
         wall_s, deadline = self._limits.wall_s, monotonic() + self._limits.request_s
-        done, timeouts, refused = 0, 0, False
-        while done < count and not refused:
+        together = count > 1 and not kind & Kind.APART
+        told, over = not kind & Kind.SOURCE, False
+        child = reader = feeder = timeouts = 0
+        spent = 0.0
+        for left in range(count - 1, -1, -1):
+            size = protocol.read(self._commands, self._input)
+            if size is None:
+                raise PoolGoneError
             started = monotonic()
-            if timeouts == _MAX_TIMEOUTS or started >= deadline:
-                protocol.write(self._replies, protocol.PART.pack(number, Part.TIMEOUT, 0.0))
-                done += 1
+            if over:
                 continue
-            reader, writer = os.pipe()
-            child = self._lockdown.fork()
-            if child == 0:
-                self._run_child(writer, partial(run_program, body, done, self._limits, writer))
-            os.close(writer)
-            filled, peak, ending = 0, 0, b""
-            while done < count and not ending and not refused:
-                left = min(started + wall_s, deadline) - monotonic()
-                events = poll(left * 1000) if left > 0 else ()
+            if timeouts == _MAX_TIMEOUTS or started >= deadline:
+                protocol.write(replies, protocol.PART.pack(Part.TIMEOUT, 0.0, 0.0))
+                continue
+            if child and not self._feed(feeder, size):
+                self._end(child, reader, feeder)
+                child = 0
+            if not child:
+                reader, writer = os.pipe()
+                inputs, feeder = os.pipe() if together else (0, 0)
+                child, spent = self._lockdown.fork(), 0.0
+                if child == 0:
+                    _keep(writer, inputs)
+                    program = bytes(memoryview(self._program)[protocol.REQUEST.size : length])
+                    return Orders(kind if together else kind | Kind.APART, program, bytes(self._input[:size]))
+                os.close(writer)
+                if together:
+                    os.close(inputs)
+                    os.set_blocking(feeder, False)
+            self._input[:size] = bytes(size)
+            ending, letter = b"", b""
+            filled = peak = 0
+            while not ending and letter not in Part.ANSWERS and not over:
+                rest_s = min(started + wall_s, deadline) - monotonic()
+                events = poll(rest_s * 1000) if rest_s > 0 else ()
                 if not events:
                     ending = Part.TIMEOUT
                     break
@@ -139,57 +186,128 @@ class Zygote:
                 peak = max(peak, filled)
                 if not got:
                     ending = Part.CRASHED if filled < most else Part.FORGED
-                while filled >= protocol.HEADER_BYTES and done < count and not ending and not refused:
-                    end = protocol.HEADER_BYTES + protocol.LENGTH.unpack_from(data)[0]
-                    if end > most:
+                while filled >= header and not ending and letter not in Part.ANSWERS and not over:
+                    end = header + protocol.LENGTH.unpack_from(data)[0]
+                    if end > most or end == header:
                         ending = Part.FORGED
-                    elif filled < end:
                         break
+                    if filled < end:
+                        break
+                    letter = bytes(data[header : header + 1])
+                    if letter in Part.ANSWERS:
+                        cpu = self._cpu_s(child, monotonic() - started + spent)
+                        head = protocol.PART.pack(letter, monotonic() - started, cpu - spent)
+                        protocol.pass_on(replies, head, data[header + 1 : end])
+                        spent = cpu
+                    elif told and letter == Part.LOADED and kind & Kind.SOURCE:
+                        pass  # a later child of the same program says so again
+                    elif told or letter not in (Part.LOADED, Part.REASONS):
+                        ending = Part.FORGED
                     else:
-                        now = monotonic()
-                        letter = bytes(data[4:5])
-                        head = protocol.PART.pack(number, letter, now - started)
-                        protocol.pass_on(self._replies, head, data[5:end])
-                        data[: filled - end] = data[end:filled]
-                        filled -= end
-                        started = now
-                        done += 1
-                        refused = done == 1 and letter == Part.REASONS
-            os.kill(child, signal.SIGKILL)
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            os.close(reader)
-            if ending:
-                if code == -signal.SIGXCPU:
-                    ending = Part.TIMEOUT
-                timeouts += ending == Part.TIMEOUT
-                head = protocol.PART.pack(number, ending, monotonic() - started)
-                protocol.write(self._replies, head + protocol.CODE.pack(code))
-                done += 1
-            data[:peak] = self._zeros[:peak]
+                        protocol.pass_on(replies, protocol.PART.pack(letter, 0.0, 0.0), data[header + 1 : end])
+                        told = True
+                        over = letter == Part.REASONS or (together and protocol.carries_state(data[header + 1 : end]))
+                    data[: filled - end] = data[end:filled]
+                    filled -= end
+            # One that says more than it was asked gets no further input.
+            if letter != Part.CALL or ending or filled or not left:
+                code = self._end(child, reader, feeder)
+                child = 0
+                if ending:
+                    if code == -signal.SIGXCPU:
+                        ending = Part.TIMEOUT
+                    timeouts += ending == Part.TIMEOUT
+                    head = protocol.PART.pack(ending, monotonic() - started, 0.0)
+                    protocol.write(replies, head + protocol.CODE.pack(code))
+            data[:peak] = bytes(peak)
+        return None
+
+    def _feed(self, feeder: int, size: int) -> bool:
+        """Hand the input to the living child; whether it could be."""
+        if size > _PIPE_BYTES:
+            return False
+        try:
+            os.writev(feeder, (protocol.LENGTH.pack(size), memoryview(self._input)[:size]))
+        except OSError:
+            # It does not read, or is gone.
+            return False
+        return True
+
+    def _end(self, child: int, reader: int, feeder: int) -> int:
+        """Exit code of a child, which has ended then."""
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        os.close(reader)
+        if feeder:
+            os.close(feeder)
+        return os.waitstatus_to_exitcode(status)
+
+    @staticmethod
+    def _cpu_s(child: int, otherwise: float) -> float:
+        """CPU seconds of a child so far; kernels that keep no such clock are given the benefit of none."""
+        try:
+            return time.clock_gettime(~child << 3 | _PROCESS_CPU_CLOCK)
+        except OSError:
+            return otherwise
 
 
-def run_program(body: bytes | memoryview, first: int, limits: Limits, writer: int) -> None:
-    """Report why a request's program is refused, else the outcome of each input from ``first`` on, in order."""
-    source, inputs, static_check = protocol.request_texts(body)
-    code, reasons = load(source, static_check)
+def _keep(writer: int, inputs: int) -> None:
+    """In a child: keep the ends of its pipes, under the same numbers in every child, and nothing else."""
+    os.dup2(writer, _REPORTS_TO)
+    if inputs:
+        os.dup2(inputs, _INPUTS_FROM)
+    os.closerange(_INPUTS_FROM + bool(inputs), writer + 3)
+
+
+def run_child(orders: Orders, lockdown: Lockdown, limits: Limits) -> None:
+    """A child's whole life."""
+    try:
+        lockdown.seal()
+        gc.enable()
+        if orders.kind:
+            run_program(orders, limits.output_bytes, _REPORTS_TO, _INPUTS_FROM)
+        else:
+            failures = self_test_failures(orders.zygote)
+            os.write(_REPORTS_TO, protocol.encode({"self_test_failures": failures}))
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def run_program(orders: Orders, output_bytes: int, report: int, inputs: int) -> None:
+    """Report what the program is, if it came as source, then the outcome of each call, until one is the last."""
+    kind, program, text = orders.take()
+    code = marshal.loads(program) if not kind & Kind.SOURCE else _load(kind, program, report)
+    alone = bool(kind & Kind.APART)
+    # What runs below could look up here.
+    del kind, program
+    while code is not None:
+        status, said = _run_call(code, text.decode("utf-8", "surrogatepass"), output_bytes)
+        # Memory that ran out may still be held, and is not the next call's fault.
+        is_last = alone or status == protocol.MEMORY
+        protocol.write(report, (Part.LAST if is_last else Part.CALL) + protocol.call_report(status, said))
+        if is_last:
+            return
+        text = protocol.read_bytes(inputs)
+
+
+def _load(kind: int, program: bytes, report: int) -> types.CodeType | None:
+    """The program's code, once it is reported what it is; None when it is not to run in this process."""
+    code, reasons = load(program.decode("utf-8", "surrogatepass"), not kind & Kind.UNCHECKED)
     if code is None:
-        protocol.write(writer, protocol.screen_report(reasons))
-        return
-    for text in inputs[first:]:
-        protocol.write(writer, _run_call(code, text, limits.output_bytes))
+        protocol.write(report, Part.REASONS + protocol.reasons_report(reasons))
+        return None
+    suspected = suspicion(code)
+    protocol.write(report, Part.LOADED + protocol.loaded_report(suspected, code))
+    return None if suspected & Suspicion.STATE and not kind & Kind.APART else code
 
 
-def _run_call(code: types.CodeType, text: str, output_bytes: int) -> bytes:
+def _run_call(code: types.CodeType, text: str, output_bytes: int) -> tuple[bytes, str]:
+    """Status and canonical value or error of one call."""
     try:
         arguments = values.parse_arguments(text)
     except values.PlainDataError as refusal:
-        return protocol.call_report(protocol.REJECTED, protocol.sentence(f"argument text: {refusal}"), 0.0, 0.0)
-    wall, cpu = time.monotonic(), time.process_time()
-    status, text = _outcome(code, arguments, output_bytes)
-    return protocol.call_report(status, text, time.monotonic() - wall, time.process_time() - cpu)
-
-
-def _outcome(code: types.CodeType, arguments: tuple, output_bytes: int) -> tuple[bytes, str]:
+        return protocol.REJECTED, protocol.sentence(f"argument text: {refusal}")
     # A module of its own per call: globals set by one call do not reach the next.
     module = types.ModuleType(FILE_NAME)
     module.__dict__["__builtins__"] = builtins
@@ -217,7 +335,7 @@ def _failure(error: BaseException) -> tuple[bytes, str]:
     return protocol.RAISED, protocol.sentence(name) if name.isidentifier() else "Exception"
 
 
-def _preload(limits: Limits) -> None:
+def _preload() -> None:
     # Nothing else can be imported once the files are out of reach.
     for name in ALLOWED_MODULES:
         importlib.import_module(name)
@@ -225,15 +343,17 @@ def _preload(limits: Limits) -> None:
         "a".encode(codec).decode(codec)
     "\N{BULLET}".isidentifier()
     warnings.simplefilter("ignore")
-    _warm_up(limits)
+    _warm_up()
 
 
-def _warm_up(limits: Limits) -> None:
+def _warm_up() -> None:
     """Run a program of our own, so that children inherit code that is specialised and caches that are filled."""
-    body = protocol.request_body(0, "import math\ndef f(x):\n    return [x, math.floor(x)]", ["1.5"], True)
+    source = b"import math\ndef f(x):\n    return [x, math.floor(x)]"
+    code = marshal.dumps(compile(source, FILE_NAME, "exec", dont_inherit=True))
     null = os.open(os.devnull, os.O_WRONLY)
     for _ in range(_WARM_UP_RUNS):
-        run_program(body, 0, limits, null)
+        run_program(Orders(Kind.SOURCE | Kind.APART, source, b"1.5"), protocol.MAX_VALUE_BYTES, null, null)
+        run_program(Orders(Kind.CODE | Kind.APART, code, b"1.5"), protocol.MAX_VALUE_BYTES, null, null)
     os.close(null)
     del sys.modules[FILE_NAME]
 
@@ -243,8 +363,22 @@ def _shift_addresses() -> list[bytes]:
 
     Addresses decide the order of sets of objects; interpreters that came up alike would agree on it.
     """
-    seed = int(os.environ["PYTHONHASHSEED"])
-    return [bytes(size) for size in range(16, 1024, 16) for _ in range(seed % 13)]
+    return [bytes(size) for size in range(16, 1024, 16) for _ in range(hash(str(size)) % 13)]
+
+
+def _erase_environment() -> None:
+    """Leave nothing of the environment, the hash seed in it above all, where a program could read it."""
+    environment = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.PyDLL(None), "environ")
+    addresses: list[int] = []
+    while environment and (address := environment[len(addresses)]):
+        addresses.append(address)
+    for address in addresses:
+        ctypes.memset(address, 0, len(ctypes.string_at(address)))
+    ctypes.PyDLL(None).clearenv()
+    os.environ.clear()
+    os.environb.clear()
+    posix.environ.clear()
+    sys.argv = sys.orig_argv = []
 
 
 def _unload_modules() -> None:
@@ -269,27 +403,36 @@ def _take_standard_streams() -> tuple[int, int]:
     return commands, replies
 
 
-def main() -> None:
+def main() -> tuple[Orders, Lockdown, Limits] | None:
+    """In the zygote: serves to the end, then None. In every child: what it is to do, and within what."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     commands, replies = _take_standard_streams()
     first = bytearray(_USUAL_BYTES)
     length = protocol.read(commands, first)
     if length is None:
-        return
+        return None
     limits = protocol.read_limits(bytes(first[:length]))
-    _preload(limits)
-    zygote = Zygote(commands, replies, limits)
+    _preload()
+    lockdown = Lockdown(limits.memory_mb, limits.request_s)
     shift = _shift_addresses()
+    _erase_environment()
+    zygote = Zygote(commands, replies, limits, lockdown)
     _unload_modules()
+    os.dup2(0, 2)
     try:
-        zygote.serve()
+        orders = zygote.serve()
     except (PoolGoneError, BrokenPipeError):
         os._exit(0)
     except OSError:
         # No process for a child: the pool starts another zygote, asks it again, and then calls the request lost.
         os._exit(1)
-    del shift
+    _HELD.append(shift)
+    return None if orders is None else (orders, lockdown, limits)
 
+
+_HELD: list[list[bytes]] = []
 
 if __name__ == "__main__":
-    main()
+    life = main()
+    if life is not None:
+        run_child(*life)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from azr.records import ExecutionRequest, Task
+from azr.records import CallStatus, ExecutionRequest, Task
 from azr.tasks.base import (
     RejectReason,
     Run,
@@ -94,6 +94,8 @@ class Abduction(SingleCallKind):
                 return Verdict.WRONG
             case RejectReason():
                 return Verdict.MALFORMED
-        # The program was checked when it was proposed.
-        result = await run(ExecutionRequest(program=task.program, inputs=inputs, static_check=False))
+        result = await run(ExecutionRequest(program=task.program, inputs=inputs, admitted=True))
+        if any(call.status is CallStatus.TIMEOUT for call in result.outputs):
+            # Twice, the second time alone: neither the program, which was admitted, nor the answer is known to be bad.
+            return Verdict.UNGRADED
         return grade_outputs(result, task.outputs)

@@ -288,7 +288,8 @@ async def evaluate_inputs(
 
 
 def reject_reason(result: ExecutionResult, accepted: Sequence[CallStatus] = (CallStatus.OK,)) -> RejectReason | None:
-    """Why a program that was run makes no task; None when every call ended in an accepted status."""
+    """Why a program that was run with repeats makes no task; None when all calls ended in an accepted status, and the
+    repeats agreed. Determinism that was not established is none."""
     if result.static_check:
         return RejectReason.NOT_ALLOWED
     if result.lost:
@@ -297,7 +298,7 @@ def reject_reason(result: ExecutionResult, accepted: Sequence[CallStatus] = (Cal
         return RejectReason.NON_DETERMINISTIC
     bad = next((call.status for call in result.outputs if call.status not in accepted), None)
     if bad is None:
-        return None
+        return None if result.deterministic else RejectReason.NON_DETERMINISTIC
     return RejectReason.TOO_LARGE if bad is CallStatus.OUTPUT_TOO_LARGE else RejectReason.FAILED
 
 

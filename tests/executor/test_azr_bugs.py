@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from azr import values
+from azr.executor.pool import SandboxPool
 from azr.records import CallStatus, ExecutionRequest
-from tests.executor.conftest import call
+from tests.executor.conftest import CONFIG, call
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -89,10 +90,16 @@ async def test_bug_8_inputs_of_several_lines_work(pool):
     assert (await call(pool, "def f(a, b): return a + b", "[1,\n 2],\n[3]\n")).value == "[1, 2, 3]"
 
 
-async def test_bug_16_sandboxes_differ_in_hash_seed_but_not_from_run_to_run(pool):
-    seeds = [slot.hash_seed for slot in pool._scheduler.slots]
-    assert len(set(seeds)) == len(seeds) >= 2
-    assert seeds == list(range(1, len(seeds) + 1))
+async def test_bug_16_sandboxes_differ_in_hash_seed_and_a_run_s_seed_decides_them(pool):
+    program = "def f(): return hash('abc')"
+    async with SandboxPool(CONFIG, repeats=1) as other:
+        hashes = {(await call(one, program)).value for one in (pool, other)}
+    assert len(hashes) == 2
+    again = []
+    for seed in (3, 3, 4):
+        async with SandboxPool(CONFIG, repeats=1, seed=seed) as seeded:
+            again.append((await call(seeded, program)).value)
+    assert again[0] == again[1] != again[2]
     deterministic = await run(pool, "def f(): return {'ab', 'cd', 'ef', 'gh', 'ij', 'kl', 'mn'}")
     assert deterministic.ok and deterministic.deterministic
 

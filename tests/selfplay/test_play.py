@@ -232,7 +232,7 @@ class LostVerifying:
     """An executor that validates proposals and fails whenever an abduction is graded."""
 
     async def execute(self, request):
-        status, value = (CallStatus.OK, "3") if request.static_check else (CallStatus.LOST, None)
+        status, value = (CallStatus.OK, "3") if not request.admitted else (CallStatus.LOST, None)
         return ExecutionResult(outputs=(CallResult(status=status, value=value),), deterministic=True)
 
 

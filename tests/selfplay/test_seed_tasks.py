@@ -23,7 +23,7 @@ WAS_AN_EXPRESSION = 91
 
 async def test_at_least_96_percent_are_admitted_and_every_refusal_is_explained_in_the_docs():
     path = public_data.file("azr_seed_tasks.jsonl.gz")
-    async with SandboxPool(seed_tasks.EXECUTOR, deterministic=True) as pool:
+    async with SandboxPool(seed_tasks.EXECUTOR, seed=0) as pool:
         checked = await seed_tasks.check(seed_tasks.rows(path), pool.execute)
     assert len(checked) == 3200
     refused = [row for row in checked if isinstance(row.outcome, RejectReason)]

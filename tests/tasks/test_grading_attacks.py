@@ -340,13 +340,17 @@ async def test_no_program_but_the_right_one_is_right(pool, name, static_check):
 
 
 async def test_the_search_of_memory_finds_what_is_there(pool):
-    """Another input of the same request is in reach, so that the search above is known to look everywhere."""
+    """It finds the text of the call's own input, so it looks everywhere; that of a later one is not there."""
     program = SEARCH + (
-        "def f(x):\n    wanted = repr(x.upper())\n"
-        "    return any(type(thing) is str and thing == wanted and thing is not wanted for thing in everything())"
+        "def f(x):\n    own, later = repr(x), repr(x.upper())\n"
+        "    known = (own, later, x, x.upper())\n"
+        "    texts = [thing for thing in everything() if type(thing) is str and thing in (own, later)]\n"
+        "    texts = [thing for thing in texts if not any(thing is one for one in known)]\n"
+        "    return [own in texts, later in texts]"
     )
-    request = ExecutionRequest(program=program, inputs=("'needle'", "'NEEDLE'", "'hay'"), static_check=False)
-    assert [output.value for output in (await pool.execute(request)).outputs] == ["True", "True", "False"]
+    request = ExecutionRequest(program=program, inputs=("'needle'", "'hay'", "'NEEDLE'"), static_check=False)
+    values = [output.value for output in (await pool.execute(request)).outputs]
+    assert values[:2] == ["[True, False]"] * 2
 
 
 async def test_a_patched_judge_claims_a_value_for_its_own_call_and_nothing_else(pool):

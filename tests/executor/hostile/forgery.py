@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-import math
+import marshal
 import zlib
 
 from azr.executor import protocol
@@ -20,12 +20,16 @@ def _own(value: object) -> bool:
     return value in ("forged", "honest", 1)
 
 
-def _claim(text: str = "'forged'", status: bytes = _OK, wall_s: float = 0.0, cpu_s: float = 0.0) -> bytes:
-    return protocol.frame(protocol.call_report(status, text, wall_s, cpu_s))
+def _claim(text: str = "'forged'", status: bytes = _OK, letter: bytes = Part.CALL) -> bytes:
+    return protocol.frame(letter + protocol.call_report(status, text))
 
 
 def _reasons(*reasons: str) -> bytes:
-    return protocol.frame(protocol.screen_report(reasons))
+    return protocol.frame(Part.REASONS + protocol.reasons_report(reasons))
+
+
+def _loaded(suspected: int, code: bytes) -> bytes:
+    return protocol.frame(Part.LOADED + bytes([suspected]) + code)
 
 
 def _call(content: bytes) -> bytes:
@@ -46,8 +50,8 @@ def write(frame):
             try: posix.write(number, frame)
             except OSError: pass
 """
-_REPORT = protocol.call_report(_OK, "'forged'", 0.0, 0.0)
-_PARTS = (Part.CALL + bytes(4) + len(_REPORT).to_bytes(4, "big") + _REPORT) * 2
+_PARTS = (protocol.PART.pack(Part.CALL, 0.0, 0.0) + protocol.call_report(_OK, "'forged'")) * 2
+_CODE = marshal.dumps(compile("def f(x): return 'forged'", "program", "exec"))
 _FRAMES = {
     "a claim": _claim(),
     "many claims": _claim() * 200,
@@ -65,12 +69,15 @@ _FRAMES = {
     "a greeting": protocol.frame(b'{"self_test_failures": []}'),
     "a time-out of its own": protocol.frame(Part.TIMEOUT),
     "a crash of its own": protocol.frame(Part.CRASHED + b"x"),
-    "an unknown letter": protocol.frame(b"?" + protocol.call_report(_OK, "1", 0.0, 0.0)),
+    "an unknown letter": protocol.frame(b"?" + protocol.call_report(_OK, "1")),
     "an unknown status": _claim(status=b"?"),
     "a loss": _claim("x", status=b"L"),
-    "no number for a time": _claim(cpu_s=math.nan),
-    "time that runs back": _claim(wall_s=-1.0),
-    "time without end": _claim(wall_s=math.inf, cpu_s=1e30),
+    "a last claim": _claim(letter=Part.LAST),
+    "many last claims": _claim(letter=Part.LAST) * 200,
+    "code for itself": _loaded(0, _CODE) + _claim(),
+    "code for itself, and suspicion": _loaded(255, _CODE),
+    "loaded again and again": _loaded(0, b"") * 1000,
+    "loaded without a word": protocol.frame(Part.LOADED),
     "a value that is code": _claim("__import__('os')"),
     "a value that is true": _claim("0) or True or (0"),
     "a value too long": _claim("'" + "a" * 300_000 + "'"),
@@ -79,12 +86,12 @@ _FRAMES = {
     "a value that explodes": _claim("9**9**9"),
     "a value of brackets": _claim("(" * 60_000),
     "a value with a null byte": _claim("'\0'"),
-    "a value with a lone surrogate": _call(b"o" + bytes(8) + b"'\xed\xa0\x80'"),
+    "a value with a lone surrogate": _call(b"o" + b"'\xed\xa0\x80'"),
     "a value in other quotes": _claim('"forged"'),
     "no value": _claim(""),
     "an error that is an essay": _claim("E" * 10**5, status=_RAISED),
     "an error of two lines": _claim("E\nok", status=_RAISED),
-    "an error with a lone surrogate": _call(b"r" + bytes(8) + b"E\xed\xa0\x80"),
+    "an error with a lone surrogate": _call(b"r" + b"E\xed\xa0\x80"),
     "an error without a name": _claim("", status=_RAISED),
     "junk": b"junk" * 1000,
     "zeros": bytes(4000),
@@ -96,7 +103,7 @@ _FRAMES = {
     "not text": _claim("'x'")[:-2] + b"\xff\xfe",
     "a number too long": _claim("9" * 60_000),
     **{f"byte {n} changed": _changed(n, 0xFF) for n in range(14)},
-    **{f"cut after {n} bytes": _claim()[:n] for n in (1, 3, 4, 5, 9, 14)},
+    **{f"cut after {n} bytes": _claim()[:n] for n in (1, 3, 4, 5, 9, 12)},
 }
 for _name, _bytes in _FRAMES.items():
     _text = repr(_bytes) if len(_bytes) < 9000 else f"__import__('zlib').decompress({zlib.compress(_bytes)!r})"
@@ -111,8 +118,8 @@ _CLAIMED = repr(_claim())
 for _name, _outcomes, _body in (
     ("claim, then crash", "ok crashed", f"write({_CLAIMED}); posix._exit(0)"),
     ("claim, then hang", "ok timeout crashed", f"write({_CLAIMED})\n    while True: pass"),
-    ("half a frame, then hang", "timeout crashed", f"write({_CLAIMED}[:20])\n    while True: pass"),
-    ("half a frame, then exit", "crashed", f"write({_CLAIMED}[:20]); posix._exit(0)"),
+    ("half a frame, then hang", "timeout crashed", f"write({_CLAIMED}[:10])\n    while True: pass"),
+    ("half a frame, then exit", "crashed", f"write({_CLAIMED}[:10]); posix._exit(0)"),
     (
         "a byte every 100 ms",
         "timeout crashed",

@@ -1,0 +1,207 @@
+"""The runs of one request: how often a program runs, in which order its calls, and what its runs agree on.
+
+The first run says what is suspect about the program. If that one ended well, the others follow side by side in other
+interpreters, each with its calls in another order. One run is never compared with itself, so what depends on hashes,
+addresses, clocks or chance differs, with the probabilities that docs/executor.md states.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from zlib import crc32
+
+from azr import values
+from azr.executor import protocol
+from azr.executor.cache import REPEATABLE, CodeCache, LoadedProgram, Outcome
+from azr.executor.protocol import Kind, Limits, Part
+from azr.executor.scheduler import Job, Scheduler
+from azr.executor.suspicion import Suspicion, has_sets
+from azr.records import CallResult, CallStatus, ExecutionRequest
+
+_LOST = CallResult(status=CallStatus.LOST, error="the executor lost its sandbox twice while running this")
+_SLOW = "it took more than half of the time limit, so it might not end within it another time"
+
+
+class Runs:
+    """Submits the runs of a request one after another as their results ask for it; ``start`` it once."""
+
+    def __init__(
+        self,
+        request: ExecutionRequest,
+        limits: Limits,
+        scheduler: Scheduler,
+        codes: CodeCache,
+        on_end: Callable[[Sequence[Outcome]], None],
+    ) -> None:
+        """``on_end`` is called once, with an outcome for each input."""
+        self._request, self._limits, self._scheduler, self._codes = request, limits, scheduler, codes
+        self._on_end = on_end
+        self._loaded = codes.get(request.program, request.static_check)
+        self._source = request.program.encode("utf-8", "surrogatepass")
+        self._taken: set = set()
+        self._calls: tuple[CallResult, ...] = ()
+        self._agreed = [True] * len(request.inputs)
+        self._waiting = 0
+        """Runs that have not ended."""
+        self._retried = False
+        self._ended = False
+
+    def start(self) -> None:
+        self._submit(range(len(self._request.inputs)), self._took_first)
+
+    def _submit(self, order: Sequence[int], take: Callable[[list[CallResult]], None], *, alone: bool = False) -> None:
+        """Run all calls, in this order; ``take`` gets their results in the request's own."""
+        count = len(order)
+        is_apart = count > 1 and self._loaded is not None and bool(self._loaded.suspicion & Suspicion.STATE)
+        if self._loaded is not None and self._loaded.code:
+            kind, program = Kind.CODE, self._loaded.code
+        else:
+            kind, program = Kind.SOURCE | (0 if self._request.static_check else Kind.UNCHECKED), self._source
+        kind |= Kind.APART if is_apart else 0
+
+        def is_last(parts: Sequence[bytes]) -> bool:
+            said = protocol.letter_of(parts[-1])
+            if said in (Part.LOADED, Part.REASONS):
+                return protocol.ends_reply(parts[-1], count, is_apart)
+            return sum(protocol.letter_of(part) != Part.LOADED for part in parts) == count
+
+        def on_end(parts: list[bytes] | None) -> None:
+            if self._ended:
+                return
+            if parts is None:
+                self._finish([Outcome(_LOST, None)] * count)
+                return
+            self._took(parts, order, take)
+
+        inputs = [self._request.inputs[index] for index in order]
+        job = Job(
+            request=protocol.request_frames(kind, program, inputs),
+            order=crc32(self._source),
+            is_last=is_last,
+            on_end=on_end,
+            taken=self._taken,
+        )
+        if alone:
+            self._scheduler.submit_alone(job)
+        else:
+            self._scheduler.submit(job)
+
+    def _took(self, parts: list[bytes], order: Sequence[int], take: Callable[[list[CallResult]], None]) -> None:
+        words = [part for part in parts if protocol.letter_of(part) in (Part.LOADED, Part.REASONS)]
+        calls = [part for part in parts if protocol.letter_of(part) not in (Part.LOADED, Part.REASONS)]
+        for word in words:
+            if protocol.letter_of(word) == Part.REASONS:
+                self._refused(word)
+                return
+            if self._loaded is None:
+                self._loaded = LoadedProgram(*protocol.read_loaded(word))
+                self._codes.put(self._request.program, self._request.static_check, self._loaded)
+        if len(calls) < len(order):
+            # It was only loaded, for its calls must not share a process.
+            self._taken.clear()
+            self._submit(order, take)
+            return
+        in_place = [b""] * len(order)
+        for index, part in zip(order, calls, strict=True):
+            in_place[index] = part
+        take(list(protocol.read_calls(in_place, self._limits)))
+
+    def _refused(self, word: bytes) -> None:
+        try:
+            reasons = protocol.read_reasons(word)
+        except protocol.ProtocolError as error:
+            self._finish([Outcome(protocol.invalid(error, 0.0), None)] * len(self._request.inputs))
+            return
+        call = CallResult(status=CallStatus.REJECTED, error=reasons[0])
+        self._finish([Outcome(call, None, reasons)] * len(self._request.inputs))
+
+    def _took_first(self, calls: list[CallResult]) -> None:
+        is_late = any(call.status is CallStatus.TIMEOUT for call in calls)
+        if is_late and self._request.admitted and not self._retried:
+            # It was admitted with time to spare, so what else the machine had to do may be to blame.
+            self._retried = True
+            self._taken.clear()
+            self._submit(range(len(calls)), self._took_first, alone=True)
+            return
+        if self._request.repeats > 1:
+            calls = [self._judge_time(call) for call in calls]
+        self._calls = tuple(calls)
+        further = self._num_runs() - 1
+        if further == 0 or not self._established:
+            self._end()
+            return
+        self._waiting = further
+        for number in range(further):
+            self._submit(self._order(number), self._took_repeat)
+
+    def _took_repeat(self, calls: list[CallResult]) -> None:
+        self._waiting -= 1
+        calls = [self._judge_time(call) for call in calls]
+        # A repeat that ran out of time is no contradiction, for a busy machine may be to blame: the call is late.
+        late = [call.status is CallStatus.TIMEOUT for call in calls]
+        for index, (first, call) in enumerate(zip(self._calls, calls, strict=True)):
+            self._agreed[index] &= late[index] or first.status is CallStatus.TIMEOUT or _agree(first, call)
+        self._calls = tuple(call if out else first for first, call, out in zip(self._calls, calls, late, strict=True))
+        if self._waiting == 0 or not all(self._agreed):
+            self._end()
+
+    def _judge_time(self, call: CallResult) -> CallResult:
+        """The call, as late if it took so long that it might be late another time."""
+        if call.status in REPEATABLE and call.cpu_s > self._limits.wall_s / 2:
+            return replace(call, status=CallStatus.TIMEOUT, value=None, error=_SLOW)
+        return call
+
+    def _num_runs(self) -> int:
+        repeats = self._request.repeats
+        if repeats == 1:
+            return 1
+        suspected = self._loaded is None or bool(self._loaded.suspicion & Suspicion.ORDER)
+        suspected = suspected or any(map(_states_sets, self._request.inputs))
+        return repeats * protocol.SUSPECT_FACTOR if suspected else repeats
+
+    def _order(self, number: int) -> list[int]:
+        """Order of the calls in a repeat: backwards, then mixed, the same whenever this program is run."""
+        order = list(range(len(self._request.inputs)))
+        if number == 0:
+            order.reverse()
+        else:
+            random.Random(crc32(self._source) + number).shuffle(order)
+        return order
+
+    def _end(self) -> None:
+        established = self._request.repeats > 1 and self._established
+        self._finish(
+            [
+                Outcome(call, deterministic if established else None, by_company=call == protocol.TOO_MUCH)
+                for call, deterministic in zip(self._calls, self._agreed, strict=True)
+            ]
+        )
+
+    def _finish(self, outcomes: Sequence[Outcome]) -> None:
+        self._ended = True
+        self._on_end(outcomes)
+
+    @property
+    def _established(self) -> bool:
+        return all(call.status in REPEATABLE for call in self._calls)
+
+
+def _states_sets(text: str) -> bool:
+    """Whether arguments hold a set, whose order may show in the result."""
+    if "{" not in text and "set" not in text:
+        return False
+    try:
+        return has_sets(values.parse_arguments(text))
+    except values.PlainDataError:
+        return False
+
+
+def _agree(a: CallResult, b: CallResult) -> bool:
+    """Whether two runs of one call say the same; values are compared as data, not as text."""
+    if a.status is not b.status:
+        return False
+    if a.value is None or b.value is None:
+        return a.error == b.error
+    return a.value == b.value or values.equal(values.parse(a.value), values.parse(b.value))
