@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
             await connection.close()
             raise UserError(
                 f"The sandbox does not hold on this machine: a program could reach {failures}. "
-                "It needs Linux on x86-64 with seccomp filters."
+                "It needs Linux on x86-64 or aarch64 with seccomp filters."
             )
         return connection
 

@@ -1,17 +1,14 @@
-"""What a process gives up before a program runs in it: files, user, limits, and all but ten system calls.
+"""What a process gives up before a program runs in it: files, rights, user, limits, and nearly all system calls.
 
-The zygote gives up what it does not need itself, once; each forked child gives up the rest, with a seccomp filter built
-by hand: an allowlist. Everything else fails with EPERM, so that a program sees an ordinary OSError; calls through
-another ABI (i386, x32) end the process. Linux only; standard library only.
+The zygote gives up what it does not need itself, once; each forked child gives up the rest, last of all the system
+calls that are not on a [short list](syscalls.py). Linux only; standard library only.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import math
 import os
-import platform
 import resource
 import signal
 import socket
@@ -20,25 +17,15 @@ import tempfile
 import time
 from collections.abc import Callable
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
-_NOBODY = 65534
-_PR_SET_SECCOMP, _MODE_FILTER = 22, 2
-_ARCH_X86_64 = 0xC000003E
-_LOAD, _JUMP_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
-_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER_OFFSET, _ARCH_OFFSET, _THIRD_ARGUMENT_OFFSET = 0, 4, 32
+from azr.executor import syscalls
 
-_CLONE = {"x86_64": 56, "aarch64": 220}
-"""Number of the system call that makes a process, by machine."""
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+_PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
+_CAP_KILL, _CAP_SETUID, _CAP_SETPCAP = 5, 7, 8
+_CAPABILITIES_V3 = 0x20080522
+_NOBODY = 65534
 _FORK_RETRIES_S = (0.01, 0.05, 0.2, 0.5)
 """Waits after failed forks, seconds."""
-
-_ALLOWED_X86_64 = {
-    "read": 0, "write": 1, "munmap": 11, "brk": 12, "mremap": 25, "madvise": 28, "futex": 202, "clock_gettime": 228,
-    "clock_nanosleep": 230, "exit_group": 231,
-}  # fmt: skip
-_MMAP, _PROT_EXEC = 9, 4
-"""Allowed unless the memory is to hold code."""
 
 
 class Lockdown:
@@ -50,15 +37,19 @@ class Lockdown:
         self._libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong]
         self._libc.syscall.argtypes = [ctypes.c_long] * 6
         self._libc.syscall.restype = ctypes.c_long
-        self._clone = _CLONE.get(platform.machine())
-        self._filter = Filter(self._libc) if available() else None
+        machine = syscalls.machine()
+        self._clone = syscalls.clone_number(machine)
+        self._filter = syscalls.Filter(self._libc, machine)
         self._cpu = (math.ceil(cpu_s) + 1, math.ceil(cpu_s) + 2)
         self._drops_user = os.geteuid() == 0 and _is_mapped(_NOBODY)
+        _close_standard_error()
         if os.geteuid() == 0:
             _enter_empty_root()
         if self._drops_user:
             os.setgroups([])
             os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        # With a user of their own, the children must be given it and killed.
+        self._keep_capabilities({_CAP_KILL, _CAP_SETUID} if self._drops_user else set())
         for limit, amount in (
             (resource.RLIMIT_AS, memory_mb * 2**20),
             (resource.RLIMIT_FSIZE, 0),
@@ -68,14 +59,30 @@ class Lockdown:
         for option in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_DUMPABLE, 0), (_PR_SET_CHILD_SUBREAPER, 1)):
             self._prctl(*option)
 
-    @property
-    def filters(self) -> bool:
-        """Whether children get a filter of system calls; not on processors it was not written for."""
-        return self._filter is not None
+    def _keep_capabilities(self, kept: set[int]) -> None:
+        """Give up all other capabilities for good, and for whatever this process may become or make."""
+        header = struct.pack("=Ii", _CAPABILITIES_V3, 0)
+        held = ctypes.create_string_buffer(24)
+        self._check(self._libc.capget(header, held), "capget")
+        # Lower and upper half, each as what is effective, permitted and inheritable.
+        low, _, _, high, _, _ = struct.unpack("=6I", held.raw)
+        held_bits = low | high << 32
+        if held_bits >> _CAP_SETPCAP & 1:
+            number = 0
+            while (bound := self._libc.prctl(_PR_CAPBSET_READ, number, None, 0, 0)) >= 0:
+                if bound:
+                    self._prctl(_PR_CAPBSET_DROP, number)
+                number += 1
+        bits = sum(1 << number for number in kept) & held_bits
+        # What can be inherited goes, and the ambient set with it.
+        self._check(self._libc.capset(header, struct.pack("=6I", bits, bits, 0, 0, 0, 0)), "capset")
+
+    def _check(self, returned: int, name: str) -> None:
+        if returned:
+            raise OSError(ctypes.get_errno(), f"{name} refused")
 
     def _prctl(self, option: int, value: int) -> None:
-        if self._libc.prctl(option, value, None, 0, 0):
-            raise OSError(ctypes.get_errno(), f"prctl({option}) refused")
+        self._check(self._libc.prctl(option, value, None, 0, 0), f"prctl({option})")
 
     def fork(self) -> int:
         """0 in a new child, and its positive id in this process; a signal to any other number would reach others.
@@ -101,10 +108,8 @@ class Lockdown:
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
         # A change of user clears the death signal, so it comes after.
-        if self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), "death signal refused")
-        if self._filter:
-            self._filter.install()
+        self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        self._filter.install()
 
 
 def self_test_failures(zygote: int) -> list[str]:
@@ -139,6 +144,13 @@ def _is_mapped(user: int) -> bool:
     return any(start <= user < start + length for start, _, length in ranges)
 
 
+def _close_standard_error() -> None:
+    """What a program writes there must reach no log, and must never wait for somebody to read it."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
+
+
 def _enter_empty_root() -> None:
     """Make an empty, already deleted folder the root: nothing can be found or created in it."""
     name = tempfile.mkdtemp(prefix="azr-empty-")
@@ -147,47 +159,3 @@ def _enter_empty_root() -> None:
     os.fchdir(folder)
     os.chroot(".")
     os.close(folder)
-
-
-class _Program(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
-
-
-def available() -> bool:
-    """Whether this machine's system calls are the ones the filter knows."""
-    return platform.machine() == "x86_64" and ctypes.sizeof(ctypes.c_void_p) == 8
-
-
-class Filter:
-    """The compiled filter; built once before forking, installed in each child."""
-
-    def __init__(self, libc: ctypes.PyDLL) -> None:
-        assert available(), "seccomp filter is written for x86-64"
-        code = _compile(sorted(_ALLOWED_X86_64.values()))
-        self._libc = libc
-        self._buffer = ctypes.create_string_buffer(code, len(code))
-        self._program = _Program(len(code) // 8, ctypes.addressof(self._buffer))
-
-    def install(self) -> None:
-        """Bind this process for good. Needs no_new_privs or root. Raises OSError when the kernel refuses."""
-        pointer = ctypes.byref(self._program)
-        if self._libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, pointer, 0, 0):
-            raise OSError(ctypes.get_errno(), "seccomp filter refused")
-
-
-def _compile(allowed: list[int]) -> bytes:
-    """Instructions of classic BPF: (opcode, jump if true, jump if false, operand)."""
-    instructions = [
-        (_LOAD, 0, 0, _ARCH_OFFSET),
-        (_JUMP_EQUAL, 1, 0, _ARCH_X86_64),
-        (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _NUMBER_OFFSET),
-        (_JUMP_EQUAL, 0, 2, _MMAP),
-        (_LOAD, 0, 0, _THIRD_ARGUMENT_OFFSET),
-        (_JUMP_ANY_BIT, len(allowed), len(allowed) + 1, _PROT_EXEC),
-    ]
-    for position, number in enumerate(allowed):
-        to_allow = len(allowed) - position
-        instructions.append((_JUMP_EQUAL, to_allow, 0, number))
-    instructions += [(_RETURN, 0, 0, _ERRNO | errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
-    return b"".join(struct.pack("HBBI", *instruction) for instruction in instructions)

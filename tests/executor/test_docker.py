@@ -228,8 +228,8 @@ def test_the_runtime_is_passed_on_and_one_that_is_missing_is_named(client):
         assert client.inspect_container(container_id)["HostConfig"]["Runtime"] == "runc"
     finally:
         client.remove_container(container_id)
-    with pytest.raises(ValueError, match=r"has no runtime runsc, only .*runc.*: register it in /etc/docker"):
-        backends.select_backend(replace(DOCKER, docker_runtime="runsc"))
+    with pytest.raises(ValueError, match=r"has no runtime crun, only .*runc.*: register it in /etc/docker"):
+        backends.select_backend(replace(DOCKER, docker_runtime="crun"))
 
 
 @pytest.mark.parametrize(
@@ -281,9 +281,16 @@ def test_a_socket_that_may_not_be_used_is_one_sentence():
 
 
 def test_missing_cgroup_controllers_are_named():
-    info = {"Runtimes": {}, "MemoryLimit": False, "PidsLimit": True, "CpuCfsQuota": False}
+    info = {
+        "Architecture": "aarch64", "Runtimes": {}, "MemoryLimit": False, "PidsLimit": True, "CpuCfsQuota": False,
+    }  # fmt: skip
     with pytest.raises(BackendUnavailable, match="without the cgroup controllers memory, cpu: mount them"):
         docker_image._check_engine(info, None)
+
+
+def test_an_engine_on_another_kind_of_machine_is_named():
+    with pytest.raises(BackendUnavailable, match="no filter of system calls for riscv64: use x86_64 or aarch64"):
+        docker_image._check_engine({"Architecture": "riscv64"}, None)
 
 
 class Way:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import docker
 import requests
 
-from azr.executor.backends.sandbox import BackendUnavailable
+from azr.executor.backends.sandbox import BackendUnavailable, require_filter
 from azr.executor.backends.zygote_files import ROOT, sources
 
 _FOLDER = ROOT / "docker" / "executor"
@@ -25,6 +25,9 @@ _ADDRESS = "unix:///var/run/docker.sock"
 _TIMEOUT_S = 120
 _LIMITS = {"MemoryLimit": "memory", "PidsLimit": "pids", "CpuCfsQuota": "cpu"}
 """What an engine says it can limit, and the cgroup controller it needs for that."""
+_REGISTRATION = "register it in /etc/docker/daemon.json"
+_INSTALLATION = {"runsc": "install gVisor on the engine's machine, register it (sudo runsc install)"}
+"""How runtimes that bring an installer of their own come to the engine."""
 
 
 def connect(runtime: str | None) -> docker.APIClient:
@@ -69,10 +72,12 @@ def _errno(error: BaseException | None) -> int | None:
 
 
 def _check_engine(info: dict, runtime: str | None) -> None:
+    require_filter(info["Architecture"])
     if runtime is not None and runtime not in info["Runtimes"]:
         raise BackendUnavailable(
-            f"the Docker engine has no runtime {runtime}, only {', '.join(sorted(info['Runtimes']))}: register it in "
-            "/etc/docker/daemon.json and restart the engine, or leave out executor.docker_runtime"
+            f"the Docker engine has no runtime {runtime}, only {', '.join(sorted(info['Runtimes']))}: "
+            f"{_INSTALLATION.get(runtime, _REGISTRATION)} and restart the engine (systemctl restart docker), or leave "
+            "out executor.docker_runtime"
         )
     missing = [controller for key, controller in _LIMITS.items() if not info[key]]
     if missing:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import platform
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,12 +14,15 @@ import sys
 from pathlib import Path
 
 from azr.config import ExecutorConfig
-from azr.executor.backends.sandbox import BackendUnavailable, LaunchError
+from azr.executor.backends.sandbox import BackendUnavailable, LaunchError, require_filter
 from azr.executor.backends.zygote_files import OPTIONS, ROOT, ZYGOTE
 
 _PROBE_S = 20.0
-_NAMESPACES = ("--net", "--ipc", "--pid", "--fork", "--kill-child")
+_NAMESPACES = ("--net", "--ipc", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
 _FILTER = "limits and a system call filter"
+_FIRST_VICTIM = ("/bin/sh", "-c", 'echo 1000 >/proc/self/oom_score_adj && exec "$0" "$@"')
+"""Becomes the command that follows. When the machine runs out of memory the kernel ends its processes before any other;
+they inherit that."""
 
 
 class ProcessSandbox:
@@ -58,11 +63,11 @@ class ProcessSandbox:
 
 
 class ProcessLauncher:
-    """Runs ``prefix interpreter OPTIONS zygote``."""
+    """Runs ``prefix interpreter OPTIONS zygote``, with paths from the root: the environment names no folders."""
 
     def __init__(self, prefix: tuple[str, ...], interpreter: str) -> None:
         self.prefix = prefix
-        self._command = (*prefix, interpreter, *OPTIONS, str(ROOT / ZYGOTE))
+        self._command = (*_FIRST_VICTIM, *prefix, interpreter, *OPTIONS, str(ROOT / ZYGOTE))
 
     async def launch(self, hash_seed: int) -> ProcessSandbox:
         ours, theirs = socket.socketpair()
@@ -88,6 +93,7 @@ class ProcessLauncher:
 
     def probe(self) -> None:
         """Start a zygote that has nothing to do. Raises BackendUnavailable with what it printed."""
+        require_filter(platform.machine())
         try:
             run = subprocess.run(
                 self._command,
@@ -98,17 +104,24 @@ class ProcessLauncher:
                 timeout=_PROBE_S,
                 check=False,
             )
-        except FileNotFoundError as error:
-            raise BackendUnavailable(f"{error.filename} is not installed") from error
         except subprocess.TimeoutExpired as error:
-            raise BackendUnavailable(f"{self._command[0]} gave no answer in {_PROBE_S:g} s") from error
+            raise BackendUnavailable(f"{self._command[len(_FIRST_VICTIM)]} gave no answer in {_PROBE_S:g} s") from error
         if run.returncode:
             said = run.stderr.decode(errors="replace").strip().splitlines()
-            raise BackendUnavailable(said[-1] if said else f"{self._command[0]} exited with code {run.returncode}")
+            name = self._command[len(_FIRST_VICTIM)]
+            raise BackendUnavailable(said[-1] if said else f"{name} exited with code {run.returncode}")
+
+
+def path_of(name: str, package: str) -> str:
+    """Where a command is, from the root. Raises BackendUnavailable when it is nowhere."""
+    path = shutil.which(name)
+    if path is None:
+        raise BackendUnavailable(f"{name} is not installed: install {package}")
+    return os.path.abspath(path)
 
 
 def _environment(hash_seed: int) -> dict[str, str]:
-    return {"PYTHONHASHSEED": str(hash_seed), "PYTHONUTF8": "1", "PATH": os.defpath}
+    return {"PYTHONHASHSEED": str(hash_seed), "PYTHONUTF8": "1"}
 
 
 def prepare_namespace(config: ExecutorConfig) -> tuple[ProcessLauncher, str]:
@@ -119,8 +132,8 @@ def prepare_namespace(config: ExecutorConfig) -> tuple[ProcessLauncher, str]:
     root = os.geteuid() == 0
     user = () if root else ("--user", "--map-root-user")
     own = "a user of its own and an empty root folder, limits and a system call filter"
-    behind = ProcessLauncher(("unshare", *user, *_NAMESPACES), sys.executable)
     try:
+        behind = ProcessLauncher((path_of("unshare", "util-linux"), *user, *_NAMESPACES), sys.executable)
         behind.probe()
     except BackendUnavailable as problem:
         plain = ProcessLauncher((), sys.executable)

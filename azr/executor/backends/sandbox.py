@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from typing import Protocol
 
+from azr.executor.syscalls import MACHINES
+
 
 class LaunchError(Exception):
     """A zygote could not be launched now; trying again later may work."""
@@ -37,3 +39,9 @@ class Launcher(Protocol):
 
 class BackendUnavailable(Exception):
     """A backend does not work on this machine; the message says why and what to do, without a full stop."""
+
+
+def require_filter(machine: str) -> None:
+    """Raises BackendUnavailable when there is no filter of system calls for this kind of machine."""
+    if machine not in MACHINES:
+        raise BackendUnavailable(f"there is no filter of system calls for {machine}: use {' or '.join(MACHINES)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.executor.hostile.chance import CHANCE, ODD
+from tests.executor.hostile.channels import CHANNELS
 from tests.executor.hostile.exhaustion import MEMORY, OUTPUT, TIME
 from tests.executor.hostile.files import READING, WRITING
 from tests.executor.hostile.forgery import FORGERY, PEEKING
@@ -12,8 +13,8 @@ from tests.executor.hostile.processes import OTHERS, PRIVILEGES, PROCESSES
 from tests.executor.hostile.tricks import IMPORTS, LIES, TOOLS
 
 FAMILIES = (
-    NETWORK, SOCKETS, READING, WRITING, PROCESSES, OTHERS, PRIVILEGES, TIME, MEMORY, OUTPUT, PARSING, CRASHES, FORGERY,
-    PEEKING, LIES, TOOLS, IMPORTS, CHANCE, ODD,
+    NETWORK, SOCKETS, READING, WRITING, PROCESSES, OTHERS, CHANNELS, PRIVILEGES, TIME, MEMORY, OUTPUT, PARSING, CRASHES,
+    FORGERY, PEEKING, LIES, TOOLS, IMPORTS, CHANCE, ODD,
 )  # fmt: skip
 ATTACKS = tuple(attack for family in FAMILIES for attack in family.attacks)
 """Hostile programs, and a few honest ones with odd values."""

@@ -92,7 +92,7 @@ TIME.add(
     """,
     value=lambda v: v == 1,
 )
-TIME.add("wait on a futex", "timeout LookupError", ROUTES + "def f(): return syscall(202, bytes(8), 0, 0, 0)")
+TIME.add("wait on a futex", "timeout LookupError", ROUTES + "def f(): return syscall(202, bytes(8), 128, 0, 0)")
 TIME.add(
     "inputs that each run out of time",
     "timeout",

@@ -1,0 +1,174 @@
+"""The few system calls that a sealed child may make, by argument, and the kernel's filter that refuses all others.
+
+An allowlist, compiled by hand to the classic BPF that seccomp takes. What is not on it fails with EPERM, so that a
+program sees an ordinary OSError; a call through the processor's 32-bit interface (i386, ARM) ends the process. Linux
+only; standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import platform
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_PR_SET_SECCOMP, _MODE_FILTER = 22, 2
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+ALLOW, KILL, REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
+"""What the filter says of a call: run it, end the process, fail with EPERM."""
+_NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
+"""In the kernel's ``struct seccomp_data``."""
+_ALL_BITS = 2**32 - 1
+
+_PROT_READ, _PROT_WRITE = 1, 2
+_MAP_PRIVATE, _MAP_ANONYMOUS = 0x02, 0x20
+_MREMAP_MAYMOVE, _MADV_DONTNEED = 1, 4
+_FUTEX_WAIT, _FUTEX_WAKE, _FUTEX_WAIT_BITSET = 0, 1, 9
+_FUTEX_PRIVATE, _FUTEX_CLOCK_REALTIME = 0x80, 0x100
+_CLOCKS = 16
+"""Ids of clocks that belong to nobody. As a signed number the id of a process's or a descriptor's clock is negative."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """The argument is one of these numbers."""
+
+    argument: int
+    numbers: tuple[int, ...]
+
+    def code(self) -> list[tuple[int, int | None, int | None, int]]:
+        last = len(self.numbers) - 1
+        return [
+            (_JUMP_EQUAL, last - place, None if place == last else 0, number)
+            for place, number in enumerate(self.numbers)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """The argument, without its sign, is below a limit."""
+
+    argument: int
+    limit: int
+
+    def code(self) -> list[tuple[int, int | None, int | None, int]]:
+        return [(_JUMP_AT_LEAST, None, 0, self.limit)]
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyBits:
+    """The argument has no bit but these."""
+
+    argument: int
+    bits: int
+
+    def code(self) -> list[tuple[int, int | None, int | None, int]]:
+        return [(_JUMP_ANY_BIT, None, 0, _ALL_BITS & ~self.bits)]
+
+
+Rule = OneOf | Below | OnlyBits
+"""Of one argument's low 32 bits: all that the kernel reads of a command, a clock, an advice, or of flags that it knows.
+``code`` gives instructions whose jumps to None mean a refusal, and which fall through when the argument is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A system call that is allowed when its arguments are right."""
+
+    x86_64: int
+    aarch64: int
+    rules: tuple[Rule, ...] = ()
+
+
+CALLS = {
+    # With the two descriptors that a child keeps; the others are closed, and it can open none.
+    "read": Call(0, 63),
+    "write": Call(1, 64),
+    # Memory of its own that holds no code. Nothing is shared, of a file, at a place of its choosing or of huge pages,
+    # whose number others could watch.
+    "brk": Call(12, 214),
+    "mmap": Call(9, 222, (OnlyBits(2, _PROT_READ | _PROT_WRITE), OneOf(3, (_MAP_PRIVATE | _MAP_ANONYMOUS,)))),
+    "munmap": Call(11, 215),
+    "mremap": Call(25, 216, (OneOf(3, (_MREMAP_MAYMOVE,)),)),
+    # What the C library's allocator gives back. Other advice moves pages of files that sandboxes share in and out.
+    "madvise": Call(28, 233, (OneOf(2, (_MADV_DONTNEED,)),)),
+    # What the C library's locks and semaphores do. Without the private flag the kernel goes by the page, and pages of
+    # the C library are the same in other sandboxes.
+    "futex": Call(202, 98, (OneOf(1, (
+        _FUTEX_WAIT | _FUTEX_PRIVATE,
+        _FUTEX_WAKE | _FUTEX_PRIVATE,
+        _FUTEX_WAIT_BITSET | _FUTEX_PRIVATE,
+        _FUTEX_WAIT_BITSET | _FUTEX_PRIVATE | _FUTEX_CLOCK_REALTIME,
+    )),)),
+    "clock_gettime": Call(228, 113, (Below(0, _CLOCKS),)),
+    "clock_nanosleep": Call(230, 115, (Below(0, _CLOCKS),)),
+    "exit_group": Call(231, 94),
+}  # fmt: skip
+MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""What there is a table for: the machine's name, and the kernel's number of its 64-bit interface."""
+_CLONE = {"x86_64": 56, "aarch64": 220}
+
+
+def machine() -> str:
+    """This machine's name. Raises OSError where the table does not know its system calls."""
+    name = platform.machine()
+    if name not in MACHINES or ctypes.sizeof(ctypes.c_void_p) != 8:
+        raise OSError(errno.ENOSYS, f"no filter of system calls for {name}")
+    return name
+
+
+def clone_number(name: str) -> int:
+    """Of the system call that makes a process."""
+    return _CLONE[name]
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
+
+
+class Filter:
+    """The compiled filter of a machine; built once before forking, installed in each child."""
+
+    def __init__(self, libc: ctypes.PyDLL, name: str) -> None:
+        code = compile_filter(name)
+        self._libc = libc
+        self._buffer = ctypes.create_string_buffer(code, len(code))
+        self._program = _Program(len(code) // 8, ctypes.addressof(self._buffer))
+
+    def install(self) -> None:
+        """Bind this process for good. Needs no_new_privs or root. Raises OSError when the kernel refuses."""
+        pointer = ctypes.byref(self._program)
+        if self._libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, pointer, 0, 0):
+            raise OSError(ctypes.get_errno(), "seccomp filter refused")
+
+
+def compile_filter(name: str) -> bytes:
+    """Instructions of classic BPF for a machine, 8 bytes each: opcode, jump if true, jump if false, operand."""
+    instructions = [
+        (_LOAD, 0, 0, _ARCHITECTURE_OFFSET),
+        (_JUMP_EQUAL, 1, 0, MACHINES[name]),
+        (_RETURN, 0, 0, KILL),
+        (_LOAD, 0, 0, _NUMBER_OFFSET),
+    ]
+    for call in CALLS.values():
+        block = list(_block(call.rules))
+        instructions += [(_JUMP_EQUAL, 0, len(block), getattr(call, name)), *block]
+    instructions.append((_RETURN, 0, 0, REFUSE))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
+
+
+def _block(rules: tuple[Rule, ...]) -> Iterator[tuple[int, int, int, int]]:
+    """What comes after a call's number was recognised: its rules, one after the other, then the two ends."""
+    code: list[tuple[int, int | None, int | None, int]] = []
+    for rule in rules:
+        # Both machines are little-endian: the low half comes first.
+        code += [(_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * rule.argument), *rule.code()]
+    for place, (opcode, if_true, if_false, operand) in enumerate(code):
+        # Past the rest of the rules and past the permission.
+        refusal = len(code) - place
+        yield opcode, refusal if if_true is None else if_true, refusal if if_false is None else if_false, operand
+    yield _RETURN, 0, 0, ALLOW
+    if rules:
+        yield _RETURN, 0, 0, REFUSE
