@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
 from azr.config import ExecutorConfig
-from azr.executor.backends.process import ProcessLauncher
+from azr.executor.backends.process import ProcessLauncher, path_of
 from azr.executor.backends.sandbox import BackendUnavailable
 from azr.executor.backends.zygote_files import ROOT, sources
 
@@ -30,9 +29,8 @@ _DESCRIPTION = "namespaces of every kind, no capability, and a read-only root th
 
 def prepare(config: ExecutorConfig) -> tuple[ProcessLauncher, str]:
     """Raises BackendUnavailable when bubblewrap is missing or may not make its namespaces."""
-    if shutil.which("bwrap") is None:
-        raise BackendUnavailable("bwrap is not installed: install the package bubblewrap")
-    launcher = ProcessLauncher(("bwrap", *_WALLS, *_files(), "--remount-ro", "/", "--"), interpreter())
+    bwrap = path_of("bwrap", "the package bubblewrap")
+    launcher = ProcessLauncher((bwrap, *_WALLS, *_files(), "--remount-ro", "/", "--"), interpreter())
     try:
         launcher.probe()
     except BackendUnavailable as problem:
@@ -67,8 +65,6 @@ def _shared_objects(library: Path) -> list[str]:
     """What the interpreter and the standard library's extension modules are linked with, the loader included."""
     modules = (library / "lib-dynload").glob("*.so")
     binaries = [interpreter(), *(str(module) for module in modules if not module.name.startswith(_UNUSED))]
-    try:
-        run = subprocess.run(["ldd", *binaries], capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise BackendUnavailable("ldd is not installed: install the C library's tools") from error
+    ldd = path_of("ldd", "the C library's tools")
+    run = subprocess.run([ldd, *binaries], capture_output=True, text=True, check=False)
     return sorted({path for path in _TRACED.findall(run.stdout) if not path.startswith(str(library))})

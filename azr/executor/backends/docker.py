@@ -23,6 +23,8 @@ _MARK, _OWNER = "azr.executor", "azr.owner"
 _HEADROOM_MB = 128
 _PIDS = 64
 _MAX_CORES = 2
+_FIRST_VICTIM = 1000
+"""When the machine runs out of memory the kernel ends what is in containers before any other process."""
 _REMOVAL_S = 60
 _ASK_AGAIN_S = 2
 """An engine that is asked about a removal in the moment in which it happens may never answer."""
@@ -141,6 +143,7 @@ class ContainerLauncher:
             memswap_limit=memory,
             nano_cpus=self._cores * 10**9,
             network_mode="none",
+            oom_score_adj=_FIRST_VICTIM,
             pids_limit=_PIDS,
             read_only=True,
             runtime=self._config.docker_runtime,
