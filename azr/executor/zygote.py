@@ -148,10 +148,10 @@ class Zygote:
             if size is None:
                 raise PoolGoneError
             started = monotonic()
-            if over:
-                continue
-            if timeouts == _MAX_TIMEOUTS or started >= deadline:
-                protocol.write(replies, protocol.PART.pack(Part.TIMEOUT, 0.0, 0.0))
+            if over or timeouts == _MAX_TIMEOUTS or started >= deadline:
+                self._input[:size] = bytes(size)
+                if not over:
+                    protocol.write(replies, protocol.PART.pack(Part.TIMEOUT, 0.0, 0.0))
                 continue
             if child and not self._feed(feeder, size):
                 self._end(child, reader, feeder)
@@ -280,13 +280,18 @@ def run_program(orders: Orders, output_bytes: int, report: int, inputs: int) -> 
     # What runs below could look up here.
     del kind, program
     while code is not None:
-        status, said = _run_call(code, text.decode("utf-8", "surrogatepass"), output_bytes)
-        # Memory that ran out may still be held, and is not the next call's fault.
-        is_last = alone or status == protocol.MEMORY
-        protocol.write(report, (Part.LAST if is_last else Part.CALL) + protocol.call_report(status, said))
-        if is_last:
+        if _report_call(code, text.decode("utf-8", "surrogatepass"), output_bytes, report, alone):
             return
         text = protocol.read_bytes(inputs)
+
+
+def _report_call(code: types.CodeType, text: str, output_bytes: int, report: int, alone: bool) -> bool:
+    """Run a call and report its outcome; whether the process takes no further one."""
+    status, said = _run_call(code, text, output_bytes)
+    # Memory that ran out may still be held, and is not the next call's fault.
+    is_last = alone or status == protocol.MEMORY
+    protocol.write(report, (Part.LAST if is_last else Part.CALL) + protocol.call_report(status, said))
+    return is_last
 
 
 def _load(kind: int, program: bytes, report: int) -> types.CodeType | None:

@@ -19,7 +19,7 @@ from azr.tasks.base import (
 from azr.tasks.inputs import read_input
 from azr.tasks.prompts import Example, Instructions, PromptFacts, Section
 
-_REPEATS = 2
+_REPEATS = 4
 """Evaluations of an expression that must agree."""
 PROPOSAL = Example(
     thought=(
