@@ -18,7 +18,7 @@ from azr.executor.backends import bubblewrap, process
 from azr.executor.backends.sandbox import BackendUnavailable
 from azr.executor.backends.zygote_files import ROOT, sources
 from azr.executor.pool import SandboxPool
-from tests.executor.conftest import CONFIG, alive, call, require, sandboxes, zygotes
+from tests.executor.conftest import CONFIG, alive, call, descendants, require, sandboxes, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 NOBODY = 65534
@@ -32,6 +32,83 @@ async def test_every_backend_runs_programs_in_a_process_namespace(backend):
         status = Path(f"/proc/{zygotes(pool)[0]}/status").read_text()
         numbers = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[1:]
         assert len(numbers) > 1 or "a plain process" in pool.isolation
+
+
+SLEEP = "import time\ndef f(seconds): time.sleep(seconds)"
+CAP_KILL, CAP_SETUID = 5, 7
+
+
+async def test_a_sandbox_holds_no_rights_and_is_the_first_to_go(backend):
+    ours = Path("/proc/self/oom_score_adj").read_text()
+    async with SandboxPool(replace(CONFIG, backend=backend, workers=1), repeats=1) as pool:
+        await call(pool, "def f(): return 1")
+        (zygote,) = zygotes(pool)
+        running = asyncio.ensure_future(call(pool, SLEEP, "1.5", static_check=False))
+        child = await _sealed_child(zygote)
+        seen = {name: _status(process) for name, process in (("zygote", zygote), ("child", child))}
+        errors = {os.readlink(f"/proc/{process}/fd/2") for process in (zygote, child)}
+        mounts = {os.readlink(f"/proc/{process}/ns/mnt") for process in (zygote, child)}
+        adjustments = {Path(f"/proc/{process}/oom_score_adj").read_text() for process in (zygote, child)}
+        plain = "a plain process" in pool.isolation
+        assert (await running).value == "None"
+    assert adjustments == {"1000\n"} and Path("/proc/self/oom_score_adj").read_text() == ours
+    assert errors == {"/dev/null"}
+    assert plain or os.readlink("/proc/self/ns/mnt") not in mounts
+    sets = {"CapInh": 0, "CapPrm": 0, "CapEff": 0, "CapBnd": 0, "CapAmb": 0}
+    # Only root's children have a user of their own, which the zygote must give them, and kill.
+    kept = 1 << CAP_KILL | 1 << CAP_SETUID if backend == "namespace" and os.geteuid() == 0 else 0
+    expected = {"child": sets, "zygote": sets | {"CapPrm": kept, "CapEff": kept}}
+    assert {name: {key: int(status[key], 16) for key in sets} for name, status in seen.items()} == expected
+    assert {name: (status["NoNewPrivs"], status["Seccomp"]) for name, status in seen.items()} == {
+        "child": ("1", "2"), "zygote": ("1", seen["zygote"]["Seccomp"]),
+    }  # fmt: skip
+    if backend != "bubblewrap":  # whose user 65534 is, seen from outside, the user who started it
+        assert "0" not in seen["child"]["Uid"].split() + seen["child"]["Gid"].split()
+
+
+def _status(process: int) -> dict[str, str]:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+async def _sealed_child(zygote: int) -> int:
+    """The process of the program that a zygote runs, once it is sealed."""
+    async with asyncio.timeout(20):
+        while True:
+            for child in descendants(zygote):
+                if _status(child)["Seccomp_filters"] > _status(zygote)["Seccomp_filters"]:
+                    return child
+            await asyncio.sleep(0.01)
+
+
+CHATTER = "import posix\ndef f(megabytes): return sum(posix.write(2, bytes(2**20)) for _ in range(megabytes))"
+
+
+async def test_what_is_written_to_standard_error_waits_for_nobody(backend, capfd):
+    async with SandboxPool(replace(CONFIG, backend=backend, workers=1), repeats=1) as pool:
+        output = await call(pool, CHATTER, "10", static_check=False)
+        assert output.value == str(10 * 2**20), output
+        assert output.wall_s < 5
+    assert "\0" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "commands"), [("bubblewrap", ("bwrap", "ldd")), ("namespace", ("unshare",))])
+async def test_commands_are_run_where_they_are_found(monkeypatch, tmp_path, name, commands):
+    require(name)
+    odd, empty = tmp_path / "odd", tmp_path / "empty"
+    empty.mkdir()
+    odd.mkdir()
+    for command in commands:
+        (odd / command).symlink_to(shutil.which(command))
+    bubblewrap._files.cache_clear()
+    monkeypatch.setenv("PATH", str(odd))
+    monkeypatch.setattr(os, "defpath", str(empty))
+    async with SandboxPool(replace(CONFIG, backend=name, workers=1), repeats=1) as pool:
+        assert (await call(pool, "def f(x): return x * 2", "'a'")).value == "'aa'"
+        assert "namespaces" in pool.isolation and "plain" not in pool.isolation
+    monkeypatch.setenv("PATH", str(empty))
+    detail = next(detail for one, _, detail in backends.report(CONFIG) if one == name)
+    assert f"{commands[0]} is not installed: install" in detail
 
 
 async def _ended(end) -> None:
