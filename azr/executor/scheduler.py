@@ -142,7 +142,8 @@ class Scheduler:
 
     def _schedule(self) -> None:
         """Send what can be sent, to the emptiest slots first."""
-        open_slots = [slot for slot in self.slots if self._takes_work(slot)]
+        reserved = self._reserve()
+        open_slots = [slot for slot in self.slots if self._takes_work(slot, reserved.get(slot))]
         for slot in open_slots:
             while slot.pinned and len(slot.running) < PIPELINE_DEPTH:
                 self._send(slot, slot.pinned.popleft())
@@ -152,22 +153,30 @@ class Scheduler:
                 break
             self._send(slot, self._pending.popleft())
 
-    def _takes_work(self, slot: Slot) -> bool:
-        """Whether a slot is there for any job. One that should run a suspect, or be replaced, empties first."""
+    def _reserve(self) -> dict[Slot, Job]:
+        """The emptiest slot for each job that is to run alone and whose time has come."""
+        reserved: dict[Slot, Job] = {}
+        for job in self._quarantined:
+            free = [slot for slot in self.slots if slot.connection and not slot.exclusive and slot not in reserved]
+            free = [slot for slot in free if slot not in job.taken] if job.retry_at <= time.monotonic() else []
+            if free:
+                reserved[min(free, key=_load)] = job
+        return reserved
+
+    def _takes_work(self, slot: Slot, alone: Job | None) -> bool:
+        """Whether a slot is there for any job. One that a job is to have alone, or that is old, empties first."""
         if slot.connection is None or slot.exclusive:
             return False
-        now = time.monotonic()
-        suspect = next((job for job in self._quarantined if slot not in job.taken and job.retry_at <= now), None)
-        if suspect is None and slot.num_served < RECYCLE_AFTER:
+        if alone is None and slot.num_served < RECYCLE_AFTER:
             return True
         if slot.running:
             return False
-        if suspect is None:
+        if alone is None:
             self._recycle(slot)
         else:
-            self._quarantined.remove(suspect)
+            self._quarantined.remove(alone)
             slot.exclusive = True
-            self._send(slot, suspect)
+            self._send(slot, alone)
         return False
 
     def _send(self, slot: Slot, job: Job) -> None:
