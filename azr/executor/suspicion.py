@@ -1,10 +1,32 @@
-"""What is suspect about a program, by its code: that its result hangs on hash order, that its calls share state."""
+"""What a compiled program could betray: the order of a set or an address in its result, or state for a later call.
+
+Read off names, constants and opcodes, before the program runs and without a syntax tree. The rules name what is known
+to be harmless and suspect the rest, so a suspect is usually innocent: it only is run more often, or call by call.
+
+A result can depend on hashes or addresses through sets, through hashes and identities themselves, and through text:
+the default text of functions, iterators, bound methods and instances states an address. Text is suspect only where a
+program both writes text of values that it computes (``str``, f-strings, ``%``) and could hold such an object.
+
+A call can leave something for the next one only in what both share: builtins, which cannot be changed, and what
+modules hold. The next call gets a fresh module, so a program's own globals, classes and functions do not count.
+
+Not seen: what depends on how much memory or stack is left, other than by catching those errors by name.
+"""
 
 from __future__ import annotations
 
-import dis
+import collections
+import decimal
 import enum
-from types import CodeType
+import fractions
+import importlib
+import opcode
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType, MethodDescriptorType
+
+from azr.executor.static_check import BANNED_ATTRIBUTES, BANNED_BUILTINS
 
 
 class Suspicion(enum.IntFlag):
@@ -16,32 +38,455 @@ class Suspicion(enum.IntFlag):
     """A call may leave something behind for the next one in the same process: every call gets a process of its own."""
 
 
-_ORDER_NAMES = frozenset({"set", "frozenset", "hash", "id", "object", "keys", "items", "__hash__", "repr"})
-_ORDER_OPERATIONS = frozenset(dis.opmap[name] for name in ("BUILD_SET", "SET_ADD", "SET_UPDATE", "LOAD_BUILD_CLASS"))
+ORDER, STATE = int(Suspicion.ORDER), int(Suspicion.STATE)
+_ALL = ORDER | STATE
+
+_HARMLESS: dict[str, str] = {
+    # Their results are plain values or containers whose text states no address, and they keep nothing.
+    "__future__": "annotations",
+    "base64": "b16decode b16encode b32decode b32encode b64decode b64encode",
+    "binascii": "a2b_hex b2a_hex crc32 hexlify unhexlify",
+    "bisect": "bisect bisect_left bisect_right insort insort_left insort_right",
+    "cmath": "*",
+    "collections": "ChainMap Counter OrderedDict abc defaultdict deque namedtuple",
+    "collections.abc": "Callable Container Hashable Iterable Iterator Mapping MutableMapping MutableSequence Sequence",
+    "colorsys": "hls_to_rgb hsv_to_rgb rgb_to_hls rgb_to_hsv",
+    "copy": "copy",
+    "decimal": "Decimal ROUND_CEILING ROUND_DOWN ROUND_FLOOR ROUND_HALF_DOWN ROUND_HALF_EVEN ROUND_HALF_UP ROUND_UP",
+    "fnmatch": "filter fnmatch fnmatchcase",
+    "fractions": "Fraction",
+    "functools": "reduce",
+    "heapq": "heapify heappop heappush heappushpop heapreplace nlargest nsmallest",
+    "html": "escape unescape",
+    "json": "JSONDecodeError dumps loads",
+    "keyword": "iskeyword issoftkeyword",
+    "math": "*",
+    "operator": "add concat contains countOf eq floordiv ge getitem gt itemgetter le lt mod mul ne neg not_ pos pow "
+    "truediv truth",
+    "re": "A ASCII DOTALL I IGNORECASE L LOCALE M MULTILINE Match NOFLAG Pattern S U UNICODE VERBOSE X compile error "
+    "escape findall fullmatch match search split sub subn",
+    "statistics": "fmean median_grouped mode multimode",
+    "string": "ascii_letters ascii_lowercase ascii_uppercase capwords digits hexdigits octdigits printable punctuation "
+    "whitespace",
+    "struct": "calcsize pack unpack",
+    "textwrap": "dedent fill indent shorten wrap",
+    "typing": "Any Callable ClassVar DefaultDict Deque Dict Final Generic Hashable Iterable Iterator List Literal "
+    "Mapping MutableMapping MutableSequence NoReturn Optional OrderedDict Sequence Sized Text Tuple Type TypeVar Union "
+    "cast",
+    "unicodedata": "bidirectional category combining decimal digit mirrored name normalize numeric",
+    "zlib": "adler32 compress crc32 decompress",
+}  # fmt: skip
+"""Modules, and what of them leaves no state and depends on no order; whoever uses anything else is suspect of both."""
+_UNCHANGEABLE = frozenset({"__future__", "bisect", "cmath", "itertools", "math"})
+"""Modules whose members take no attributes."""
+_ADDRESSED: dict[str, str] = {
+    "functools": "cache cached_property cmp_to_key lru_cache partial partialmethod",
+    "heapq": "merge",
+    "itertools": "*",
+    "re": "finditer",
+    "typing": "Generator NamedTuple Protocol",
+}
+"""The same, except that the text of what they make may state an address."""
+_ORDERED: dict[str, str] = {
+    "collections.abc": "ItemsView KeysView MappingView MutableSet Set ValuesView",
+    "copy": "deepcopy",  # its memo has addresses as keys
+    "operator": "and_ or_ sub xor",  # of views of dicts
+    "statistics": "geometric_mean harmonic_mean mean median median_high median_low pstdev pvariance quantiles stdev "
+    "variance",  # they go through a set of types
+    "typing": "AbstractSet FrozenSet MutableSet Set",
+}
+"""Suspect of depending on order alone."""
+_OWN_DUNDERS = frozenset({
+    "__add__", "__and__", "__annotations__", "__author__", "__bool__", "__call__", "__contains__", "__delitem__",
+    "__doc__", "__divmod__", "__enter__", "__eq__", "__exit__", "__float__", "__floordiv__", "__ge__", "__getitem__",
+    "__gt__", "__iadd__", "__imul__", "__index__", "__init__", "__int__", "__invert__", "__isub__", "__iter__",
+    "__le__", "__len__", "__lt__", "__main__", "__matmul__", "__missing__", "__mod__", "__module__", "__mul__",
+    "__name__", "__ne__", "__neg__", "__next__", "__or__", "__pos__", "__post_init__", "__pow__", "__qualname__",
+    "__radd__", "__repr__", "__reversed__", "__rmul__", "__round__", "__rsub__", "__setitem__", "__str__", "__sub__",
+    "__truediv__", "__version__", "__xor__",
+})  # fmt: skip
+"""Names between double underscores that programs write down honestly; any other is suspect of everything."""
+_WILD = (BANNED_BUILTINS | BANNED_ATTRIBUTES | {
+    "BaseException", "MemoryError", "RecursionError", "cache_clear", "cache_info", "dir", "id", "memoryview",
+    "register",
+}) - {"input"}  # fmt: skip
+"""Names that lead to the interpreter, to an address, to what is left of memory, or to a table that others share."""
+_HASHING = frozenset({"set", "frozenset", "hash"})
+_VIEWS = frozenset({"keys", "items"})
+_SET_METHODS = frozenset({"__and__", "__isub__", "__or__", "__rsub__", "__sub__", "__xor__"})
+_TEXT = frozenset(
+    {"str", "repr", "ascii", "format", "format_map", "type", "args", "mod", "__mod__", "__repr__", "__str__"}
+)
+"""Names by which a value becomes text; ``type`` of a text is ``str``, exceptions hold texts."""
+_ADDRESSED_NAMES = frozenset(
+    {"map", "filter", "zip", "enumerate", "reversed", "iter", "super", "property", "staticmethod", "classmethod",
+     "object", "aiter", "anext", "elements", "finditer", "scanner",
+     "__iter__", "__reversed__"}
+)  # fmt: skip
+"""Names of what makes objects whose default text states an address."""
+_CONSUMERS = frozenset({"sum", "any", "all", "sorted", "list", "tuple", "min", "max", "dict", "len", "set", "next"})
+"""Builtins that take their first argument apart, or measure it."""
+_CONSUMING_METHODS = frozenset({"join", "extend", "update"})
+_DATA_ATTRIBUTES = frozenset(
+    {"real", "imag", "numerator", "denominator", "start", "stop", "step", "__name__", "maxlen", "pi", "e", "inf", "nan",
+     "tau", "ascii_letters", "ascii_lowercase", "ascii_uppercase", "digits", "hexdigits", "punctuation", "whitespace",
+     "printable", "IGNORECASE", "MULTILINE", "DOTALL", "I", "M", "S"}
+)  # fmt: skip
+"""Attributes of builtin values and allowed modules that are no methods."""
+_BUILTIN_TYPES = {each.__name__: each for each in (bool, bytes, dict, float, int, list, str, tuple)}
+_SINGLETONS = frozenset({*_BUILTIN_TYPES, "set", "frozenset", "complex", "type"})
+_FIELD = re.compile(r"\{[^{}:!]*\.")
+"""A field of a format string that goes through an attribute, which may be a bound method."""
+_DUNDER = re.compile(r"__\w*__")
+
+_OPS = opcode.opmap
+_BY_OP = opcode.opname
+
+
+def _ops(*names: str) -> frozenset[int]:
+    """Those of the opcodes that this version of Python has."""
+    return frozenset(_OPS[name] for name in names if name in _OPS)
+
+
+_SET_OPS = _ops("BUILD_SET", "SET_ADD", "SET_UPDATE")
+_TEXT_OPS = _ops("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE")
+_OBJECT_OPS = _ops("LOAD_BUILD_CLASS", "STORE_ATTR", "DELETE_ATTR")
+_ATTRIBUTE_OPS = _ops("STORE_ATTR", "DELETE_ATTR")
+_IGNORED = _ops(
+    "CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "MAKE_CELL", "NOP", "PRECALL", "PUSH_NULL", "RESUME",
+    "SET_FUNCTION_ATTRIBUTE",
+)  # fmt: skip
+"""They say nothing here, and the versions of Python differ in where they put them."""
+_STORES = _ops("STORE_NAME", "STORE_FAST", "STORE_DEREF", "STORE_GLOBAL")
+_LOADS = _ops("LOAD_NAME", "LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_CLASSDEREF", "LOAD_FAST_CHECK")
+_TAKEN_APART = _ops("GET_ITER", "LIST_EXTEND", "CONTAINS_OP", "UNPACK_SEQUENCE", "UNPACK_EX", "DICT_UPDATE")
+_SYMBOLS = [symbol for _, symbol in opcode._nb_ops]  # type: ignore[attr-defined]
+_SET_OPERATORS = frozenset(index for index, symbol in enumerate(_SYMBOLS) if symbol.rstrip("=") in {"&", "|", "^", "-"})
+_REMAINDERS = frozenset(index for index, symbol in enumerate(_SYMBOLS) if symbol.rstrip("=") == "%")
+_IS_FUNCTION, _IS_GENERATOR, _IS_ASYNC = 0x1, 0x20, 0x80 | 0x100 | 0x200
+_MATCH_CLASS, _CALL_EX = _OPS["MATCH_CLASS"], _OPS["CALL_FUNCTION_EX"]
+_PUSH_EXC_INFO, _BINARY_OP, _LOAD_CONST = _OPS["PUSH_EXC_INFO"], _OPS["BINARY_OP"], _OPS["LOAD_CONST"]
+_MAKE_FUNCTION, _EXTENDED_ARG, _CALL = _OPS["MAKE_FUNCTION"], _OPS["EXTENDED_ARG"], _OPS["CALL"]
+_LOAD_GLOBAL, _LOAD_ATTR, _LOAD_FAST = _OPS["LOAD_GLOBAL"], _OPS["LOAD_ATTR"], _OPS["LOAD_FAST"]
+_LOAD_METHOD, _KW_NAMES = _OPS.get("LOAD_METHOD", -2), _OPS.get("KW_NAMES", -2)
+_BY_SLOT = _ops("STORE_FAST", "STORE_DEREF", "LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FAST_CHECK")
+_KEPT = _ops("COPY", "YIELD_VALUE")
+_METHOD_BIT = sys.version_info >= (3, 12)
+
+
+def _is_odd(texts: Iterable[str]) -> bool:
+    """Whether a text holds a name between double underscores that honest programs do not write."""
+    return any("__" in text and not _OWN_DUNDERS.issuperset(_DUNDER.findall(text)) for text in texts)
+
+
+def _words(module: str, table: dict[str, str]) -> frozenset[str]:
+    words = table.get(module, "").split()
+    return frozenset(dir(importlib.import_module(module)) if words == ["*"] else words)
+
+
+_OTHERS = {
+    module: frozenset(name for name in dir(importlib.import_module(module)) if _DUNDER.fullmatch(name) is None)
+    - _words(module, _HARMLESS) - _words(module, _ADDRESSED) - _words(module, _ORDERED)
+    for module in {*_HARMLESS, *_ADDRESSED, *_ORDERED}
+}  # fmt: skip
+"""Names of a module that are suspect of everything."""
+_FUNCTIONS = frozenset(
+    name
+    for module in _OTHERS
+    for name, value in vars(importlib.import_module(module)).items()
+    if isinstance(value, FunctionType)
+)
+"""Names of functions of modules that are written in Python: their text states an address."""
+_METHODS = frozenset().union(
+    *map(dir, (*_BUILTIN_TYPES.values(), complex, range, slice, *map(type, (iter(()), re.compile(""), len)))),
+    *map(dir, (collections.Counter, collections.deque, collections.OrderedDict, collections.defaultdict)),
+    *map(dir, (collections.ChainMap, decimal.Decimal, fractions.Fraction, re.Match)),
+)
+_VALUES = _DATA_ATTRIBUTES | (
+    frozenset().union(*(_words(module, _HARMLESS) for module in _HARMLESS)) - _FUNCTIONS - _METHODS
+)
+"""Attributes whose text states no address: data, and what of modules is no function written in Python."""
+
+
+def has_sets(arguments: tuple[object, ...]) -> bool:
+    """Whether plain data holds a set at any depth: the result may then depend on its order."""
+    level: list[object] = list(arguments)
+    for value in level:  # grows
+        if isinstance(value, set | frozenset):
+            return True
+        if isinstance(value, dict):
+            level += value
+            level += value.values()
+        elif isinstance(value, list | tuple):
+            level += value
+    return False
 
 
 def suspicion(code: CodeType) -> int:
-    """What is suspect about a program. Runs nothing of it."""
-    found = 0
-    waiting = [code]
-    while waiting:
-        one = waiting.pop()
-        waiting += [constant for constant in one.co_consts if isinstance(constant, CodeType)]
-        operations = set(one.co_code[::2])
-        if not _ORDER_NAMES.isdisjoint(one.co_names) or not _ORDER_OPERATIONS.isdisjoint(operations):
-            found |= Suspicion.ORDER
-        if dis.opmap["IMPORT_NAME"] in operations:
-            found |= Suspicion.STATE
-    return found
+    """Flags of `Suspicion` for what a compiled program could betray. Runs nothing of it and raises nothing."""
+    program = _Program(code)
+    found = program.by_names()
+    return found if found == _ALL else found | program.by_steps(found)
 
 
-def has_sets(value: object) -> bool:
-    """Whether plain data holds a set at any depth."""
-    match value:
-        case set() | frozenset():
+class _Program:
+    """All code of a program, and what it holds."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.codes = [code]
+        self.texts, self.labels = list[str](), set[str]()
+        self.has_set_constant = self.nests_set_constant = False
+        for each in self.codes:  # grows
+            for constant in each.co_consts:
+                kind = type(constant)
+                if kind is CodeType:
+                    self.codes.append(constant)
+                elif kind is str:
+                    self.texts.append(constant)
+                elif kind is frozenset:
+                    self.has_set_constant = True
+                elif kind is tuple:
+                    self._take_tuple(constant)
+        self.raw = [each.co_code for each in self.codes]
+        self.names = set[str]().union(*(each.co_names for each in self.codes))
+        self.ops = set[int]().union(*(raw[::2] for raw in self.raw))
+
+    def _take_tuple(self, constant: tuple[object, ...]) -> None:
+        level: list[object] = list(constant)
+        while level:
+            part = level.pop()
+            if type(part) is str:
+                self.labels.add(part)
+            elif type(part) is tuple:
+                level += part
+            elif type(part) is frozenset:
+                self.nests_set_constant = True
+
+    def by_names(self) -> int:
+        """What names, constants and kinds of opcodes tell."""
+        words = self.names | self.labels
+        found = _ALL if not words.isdisjoint(_WILD) or _is_odd(words) or _is_odd(self.texts) else 0
+        if _OPS["IMPORT_NAME"] in self.ops:
+            found |= self._imports()
+        if self.nests_set_constant or not self.ops.isdisjoint(_SET_OPS) or not words.isdisjoint(_HASHING):
+            found |= ORDER
+        if _MATCH_CLASS in self.ops and self.labels:
+            found |= ORDER
+        flags = [each.co_flags for each in self.codes]
+        if any(flag & _IS_ASYNC for flag in flags):
+            found |= _ALL
+        generators = [raw for raw, flag in zip(self.raw, flags, strict=True) if flag & _IS_GENERATOR]
+        if any(_PUSH_EXC_INFO in raw[::2] for raw in generators):
+            # What is left of a generator may be collected, and its handler run, in the next call.
+            found |= STATE
+        return found
+
+    def _imports(self) -> int:
+        """What the imported modules allow, by any name of theirs that the program holds."""
+        modules = set[str]()
+        for each, raw in zip(self.codes, self.raw, strict=True):
+            extended = 0
+            for op, argument in zip(raw[::2], raw[1::2], strict=True):
+                if op == _OPS["EXTENDED_ARG"]:
+                    extended = (extended | argument) << 8
+                    continue
+                if op == _OPS["IMPORT_NAME"]:
+                    modules.add(each.co_names[extended | argument])
+                extended = 0
+        if "collections" in modules and "abc" in self.names:
+            modules.add("collections.abc")
+        if not modules.issubset(_OTHERS):
+            return _ALL
+        if any(not self.names.isdisjoint(_OTHERS[module]) for module in modules):
+            return _ALL
+        found = 0
+        if not self.ops.isdisjoint(_ATTRIBUTE_OPS) and not modules.issubset(_UNCHANGEABLE):
+            found |= STATE
+        if any(not self.names.isdisjoint(_words(module, _ORDERED)) for module in modules):
+            found |= ORDER
+        self.names.update(*(_ADDRESSED_NAMES for module in modules if self.names & _words(module, _ADDRESSED)))
+        return found
+
+    def by_steps(self, found: int) -> int:
+        """What single steps tell; they are looked at only where something could come of it."""
+        order = bool(found & ORDER)
+        combines = self._computes(_SET_OPERATORS) or not _SET_METHODS.isdisjoint(self.names)
+        views = not order and combines and not _VIEWS.isdisjoint(self.names | self.labels)
+        text = not order and self._writes_text()
+        if text and (
+            not self.names.isdisjoint(_ADDRESSED_NAMES)
+            or not self.ops.isdisjoint(_OBJECT_OPS)
+            or any(each.co_flags & _IS_GENERATOR and each.co_name != "<genexpr>" for each in self.codes)
+        ):
+            return found | ORDER | (self._steps(False, False) & STATE)
+        if views or text or self.has_set_constant or _OPS["IS_OP"] in self.ops:
+            found |= self._steps(views, text)
+        return found
+
+    def _computes(self, operators: frozenset[int], unless_number: bool = False) -> bool:
+        """Whether one of these operators occurs; ``unless_number``: with something else than a number on its right."""
+        for each, raw in zip(self.codes, self.raw, strict=True):
+            at = raw.find(_BINARY_OP)
+            while at >= 0:
+                if at % 2 == 0 and raw[at + 1] in operators:
+                    is_number = (
+                        at >= 2 and raw[at - 2] == _LOAD_CONST and type(each.co_consts[raw[at - 1]]) in (int, float)
+                    )
+                    if not unless_number or not is_number or (at >= 4 and raw[at - 4] == _OPS["EXTENDED_ARG"]):
+                        return True
+                at = raw.find(_BINARY_OP, at + 1)
+        return False
+
+    def _writes_text(self) -> bool:
+        if not self.names.isdisjoint(_TEXT) or not self.labels.isdisjoint(_TEXT) or not self.ops.isdisjoint(_TEXT_OPS):
             return True
-        case list() | tuple():
-            return any(map(has_sets, value))
-        case dict():
-            return any(map(has_sets, value)) or any(map(has_sets, value.values()))
-    return False
+        if "print" in self.names and ("file" in self.labels or _CALL_EX in self.ops):
+            return True
+        return self._computes(_REMAINDERS, unless_number=True)
+
+    def _steps(self, views: bool, text: bool) -> int:
+        """What each step tells; ``views``: views of dicts may become sets, ``text``: values become text."""
+        listed = [_Steps(code, raw) for code, raw in zip(self.codes, self.raw, strict=True)]
+        stored = set[str]().union(*(each.stored for each in listed))
+        functions = set[str]().union(*(each.functions for each in listed))
+        if "*" in self.labels:
+            functions |= _FUNCTIONS
+        return sum({flag for each in listed for flag in each.judge(stored, functions, views, text)})
+
+
+class _Steps:
+    """The steps of one code object, without those that say nothing."""
+
+    def __init__(self, code: CodeType, raw: bytes) -> None:
+        self.code, self.names, self.consts = code, code.co_names, code.co_consts
+        self.ops, self.arguments = list[int](), list[int]()
+        extended = 0
+        for op, argument in zip(raw[::2], raw[1::2], strict=True):
+            if op == _EXTENDED_ARG:
+                extended = (extended | argument) << 8
+            else:
+                if op not in _IGNORED:
+                    self.ops.append(op)
+                    self.arguments.append(extended | argument)
+                extended = 0
+        self.ops += [-1] * 6
+        self.arguments += [0] * 6
+        self.stored, self.functions, self.own = set[str](), set[str](), set[str]()
+        """Names that are bound, and those bound to functions: at module level or in cells, and in this code alone."""
+        for at, op in enumerate(self.ops):
+            if op in _STORES:
+                name = self.name(at)
+                self.stored.add(name)
+                before = self.ops[at - 1]
+                if before == _MAKE_FUNCTION or (
+                    before == _OPS["IMPORT_FROM"] and self.names[self.arguments[at - 1]] in _FUNCTIONS
+                ):
+                    (self.own if op == _OPS["STORE_FAST"] else self.functions).add(name)
+
+    def name(self, at: int) -> str:
+        """The variable that a step stores or loads."""
+        op, argument = self.ops[at], self.arguments[at]
+        if op in _BY_SLOT:
+            return str(self.code._varname_from_oparg(argument))  # type: ignore[attr-defined]
+        return self.names[argument >> 1 if op == _LOAD_GLOBAL else argument]
+
+    def attribute(self, at: int) -> tuple[str, bool] | None:
+        """The attribute that a step reads, and whether to call it at once; None for other steps."""
+        op, argument = self.ops[at], self.arguments[at]
+        if op == _LOAD_ATTR:
+            return (self.names[argument >> 1], bool(argument & 1)) if _METHOD_BIT else (self.names[argument], False)
+        return (self.names[argument], True) if op == _LOAD_METHOD else None
+
+    def judge(self, stored: set[str], functions: set[str], views: bool, text: bool) -> Iterator[int]:
+        """Flags, step by step."""
+        ops, makers = self.ops, list[tuple[bool, int]]()
+        for at, op in enumerate(ops):
+            if op == _OPS["IS_OP"]:
+                if not self._is_singleton(at - 1, stored):
+                    yield ORDER
+                    yield STATE
+            elif op == _LOAD_CONST:
+                if type(self.consts[self.arguments[at]]) is frozenset and ops[at + 1] != _OPS["CONTAINS_OP"]:
+                    yield ORDER
+            elif op in (_LOAD_ATTR, _LOAD_METHOD):
+                name, called = self.attribute(at) or ("", False)
+                if views and name in _VIEWS and not (called and self._takes_view_apart(at, stored)):
+                    yield ORDER
+                if text and not called and name not in _VALUES and not self._is_unbound(at, name, stored):
+                    yield ORDER
+                if text and called and name in ("format", "format_map") and not self._is_plain_format(at - 1):
+                    yield ORDER
+            elif not text:
+                continue
+            elif op in _LOADS:
+                name = self.name(at)
+                if name in (self.own if op == _LOAD_FAST else functions):
+                    is_call = op == _LOAD_GLOBAL and self.arguments[at] & 1 and ops[at + 1] not in _KEPT
+                    if not is_call:
+                        yield ORDER
+            elif op == _MAKE_FUNCTION:
+                made = self.consts[self.arguments[at - 1]] if ops[at - 1] == _LOAD_CONST else None
+                made_as = made.co_name if isinstance(made, CodeType) else ""
+                if made_as in ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"):
+                    makers.append((made_as == "<genexpr>", at))
+                elif ops[at + 1] not in _STORES:
+                    yield ORDER
+            elif op == _OPS["GET_ITER"] and ops[at + 1] == _CALL and self.arguments[at + 1] == 0:
+                is_generator, start = makers.pop() if makers else (True, 0)
+                if is_generator and not self._is_taken_apart(at + 2, self._callee_before(start, stored)):
+                    yield ORDER
+
+    def _callee_before(self, maker: int, stored: set[str]) -> bool:
+        """Whether the step before a function is made puts down what takes its first argument apart."""
+        at = maker - 2
+        if self.ops[at] in (_OPS["BUILD_TUPLE"],) and self.arguments[maker] & 8:
+            at -= self.arguments[at] + 1
+        return at >= 0 and self._is_consumer(at, stored)
+
+    def _is_consumer(self, at: int, stored: set[str]) -> bool:
+        if self.ops[at] == _LOAD_GLOBAL and self.arguments[at] & 1:
+            name = self.name(at)
+            return name in _CONSUMERS and name not in stored
+        name, called = self.attribute(at) or ("", False)
+        return called and name in _CONSUMING_METHODS
+
+    def _is_taken_apart(self, at: int, is_first_argument: bool) -> bool:
+        """Whether the step here uses up what is on top of the stack, which is a consumer's first argument or not."""
+        ops, arguments = self.ops, self.arguments
+        if ops[at] in _TAKEN_APART:
+            return True
+        if not is_first_argument:
+            return False
+        if ops[at] == _CALL:
+            return arguments[at] == 1
+        if ops[at] == _LOAD_CONST:
+            at += 1 + (ops[at + 1] == _MAKE_FUNCTION) + (ops[at + 1] == _KW_NAMES)
+            at += ops[at] == _KW_NAMES
+            return ops[at] == _CALL and arguments[at] == 2
+        return False
+
+    def _takes_view_apart(self, at: int, stored: set[str]) -> bool:
+        """Whether the view that the method here returns is used up at once."""
+        if self.ops[at + 1] != _CALL or self.arguments[at + 1] != 0:
+            return False
+        is_first = at >= 2 and self.ops[at - 1] in _LOADS and self._is_consumer(at - 2, stored)
+        return self._is_taken_apart(at + 2, is_first)
+
+    def _is_singleton(self, at: int, stored: set[str]) -> bool:
+        """Whether the step puts down None or its like, or a builtin type."""
+        if self.ops[at] == _LOAD_CONST:
+            constant = self.consts[self.arguments[at]]
+            return constant is None or constant is True or constant is False or constant is Ellipsis
+        is_name = self.ops[at] in (_LOAD_GLOBAL, _OPS["LOAD_NAME"])
+        return is_name and self.name(at) in _SINGLETONS - stored
+
+    def _is_unbound(self, at: int, name: str, stored: set[str]) -> bool:
+        """Whether the attribute is a method of a builtin type itself, as in ``map(str.strip, texts)``."""
+        if self.ops[at - 1] not in (_LOAD_GLOBAL, _OPS["LOAD_NAME"]):
+            return False
+        owner = self.name(at - 1)
+        return owner not in stored and type(vars(_BUILTIN_TYPES.get(owner, object)).get(name)) is MethodDescriptorType
+
+    def _is_plain_format(self, at: int) -> bool:
+        constant = self.consts[self.arguments[at]] if self.ops[at] == _LOAD_CONST else None
+        return type(constant) is str and _FIELD.search(constant) is None

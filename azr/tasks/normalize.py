@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Sequence
-
-from azr import values
 
 ENTRY = "f"
 """Name of the function every task program defines."""
@@ -54,44 +51,6 @@ def _can_be_written(tree: ast.Module) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-_HASHING = frozenset({"set", "frozenset", "hash", "id", "__hash__"})
-_VIEWS = frozenset({"keys", "items"})
-
-
-def hash_order_dependent(tree: ast.AST, inputs: Sequence[str] = ()) -> bool:
-    """Whether a program's result may depend on hashes or addresses, and so differ from one interpreter to the next.
-
-    Two interpreters iterate over a set of two strings alike half of the time, so two runs that agree say little about
-    such a program; n runs that agree miss it with a chance of at most 2^(1-n). Sets come from displays,
-    comprehensions, the names of their types, operators on dict views, or ``inputs`` (canonical argument texts).
-    """
-    for node in ast.walk(tree):
-        match node:
-            case ast.Set() | ast.SetComp():
-                return True
-            case ast.Name(id=name) | ast.Attribute(attr=name) if name in _HASHING:
-                return True
-            case ast.BinOp(left=left, op=ast.BitAnd() | ast.BitOr() | ast.BitXor() | ast.Sub(), right=right):
-                if any(isinstance(side, ast.Call) and _is_view(side.func) for side in (left, right)):
-                    return True
-    return any(_holds_set(values.parse_arguments(text)) for text in inputs)
-
-
-def _is_view(function: ast.expr) -> bool:
-    return isinstance(function, ast.Attribute) and function.attr in _VIEWS
-
-
-def _holds_set(value: object) -> bool:
-    match value:
-        case set() | frozenset():
-            return True
-        case list() | tuple():
-            return any(map(_holds_set, value))
-        case dict():
-            return any(map(_holds_set, value)) or any(map(_holds_set, value.values()))
-    return False
 
 
 def _deeper_than(limit: int, tree: ast.AST) -> bool:
