@@ -21,6 +21,8 @@ ALLOW, KILL, REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
 _NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
 """In the kernel's ``struct seccomp_data``."""
 _ALL_BITS = 2**32 - 1
+_Instruction = tuple[int, int, int, int]
+"""Opcode, jump if true, jump if false, operand."""
 
 _PROT_READ, _PROT_WRITE = 1, 2
 _MAP_PRIVATE, _MAP_ANONYMOUS = 0x02, 0x20
@@ -152,14 +154,22 @@ def compile_filter(name: str) -> bytes:
         (_RETURN, 0, 0, KILL),
         (_LOAD, 0, 0, _NUMBER_OFFSET),
     ]
-    for call in CALLS.values():
-        block = list(_block(call.rules))
-        instructions += [(_JUMP_EQUAL, 0, len(block), getattr(call, name)), *block]
-    instructions.append((_RETURN, 0, 0, REFUSE))
+    blocks = {getattr(call, name): list(_block(call.rules)) for call in CALLS.values()}
+    instructions += _search(sorted(blocks.items()))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
 
 
-def _block(rules: tuple[Rule, ...]) -> Iterator[tuple[int, int, int, int]]:
+def _search(blocks: list[tuple[int, list[_Instruction]]]) -> list[_Instruction]:
+    """Find a call's block by bisection: every installation tries all numbers that there are, and pays for each step."""
+    if len(blocks) == 1:
+        ((number, block),) = blocks
+        return [(_JUMP_EQUAL, 0, len(block) - 1, number), *block]
+    middle = len(blocks) // 2
+    below = _search(blocks[:middle])
+    return [(_JUMP_AT_LEAST, len(below), 0, blocks[middle][0]), *below, *_search(blocks[middle:])]
+
+
+def _block(rules: tuple[Rule, ...]) -> Iterator[_Instruction]:
     """What comes after a call's number was recognised: its rules, one after the other, then the two ends."""
     code: list[tuple[int, int | None, int | None, int]] = []
     for rule in rules:
@@ -170,5 +180,4 @@ def _block(rules: tuple[Rule, ...]) -> Iterator[tuple[int, int, int, int]]:
         refusal = len(code) - place
         yield opcode, refusal if if_true is None else if_true, refusal if if_false is None else if_false, operand
     yield _RETURN, 0, 0, ALLOW
-    if rules:
-        yield _RETURN, 0, 0, REFUSE
+    yield _RETURN, 0, 0, REFUSE
