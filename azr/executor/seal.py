@@ -16,10 +16,12 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 from azr.executor import syscalls
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+_PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
 _CAP_KILL, _CAP_SETUID, _CAP_SETPCAP = 5, 7, 8
 _CAPABILITIES_V3 = 0x20080522
@@ -28,20 +30,24 @@ _FORK_RETRIES_S = (0.01, 0.05, 0.2, 0.5)
 """Waits after failed forks, seconds."""
 
 
+_Word = Any
+"""What ctypes passes as it is: a number made ready, or a reference."""
+
+
 class Lockdown:
     """Built and applied to the zygote; ``seal`` then applies the rest in a child."""
 
     def __init__(self, memory_mb: int, cpu_s: float) -> None:
         # Calls that keep the interpreter lock: there is no other thread to give it to.
         self._libc = ctypes.PyDLL(None, use_errno=True)
-        self._libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong]
-        self._libc.syscall.argtypes = [ctypes.c_long] * 6
-        self._libc.syscall.restype = ctypes.c_long
-        machine = syscalls.machine()
-        self._clone = syscalls.clone_number(machine)
-        self._filter = syscalls.Filter(self._libc, machine)
-        self._cpu = (math.ceil(cpu_s) + 1, math.ceil(cpu_s) + 2)
+        self._libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
         self._drops_user = os.geteuid() == 0 and _is_mapped(_NOBODY)
+        self._syscall = self._libc.syscall
+        self._syscall.restype = ctypes.c_long
+        machine = syscalls.machine()
+        # No flags, no stack of its own, nowhere to write an id; processors differ in the order of these zeros.
+        self._clone = _words(machine.clone, signal.SIGCHLD, 0, 0, 0, 0)
+        self._seal = self._sealing_calls(machine, math.ceil(cpu_s) + 1)
         _close_standard_error()
         if os.geteuid() == 0:
             _enter_empty_root()
@@ -69,7 +75,7 @@ class Lockdown:
         held_bits = low | high << 32
         if held_bits >> _CAP_SETPCAP & 1:
             number = 0
-            while (bound := self._libc.prctl(_PR_CAPBSET_READ, number, None, 0, 0)) >= 0:
+            while (bound := self._libc.prctl(_PR_CAPBSET_READ, number, 0, 0, 0)) >= 0:
                 if bound:
                     self._prctl(_PR_CAPBSET_DROP, number)
                 number += 1
@@ -82,7 +88,7 @@ class Lockdown:
             raise OSError(ctypes.get_errno(), f"{name} refused")
 
     def _prctl(self, option: int, value: int) -> None:
-        self._check(self._libc.prctl(option, value, None, 0, 0), f"prctl({option})")
+        self._check(self._libc.prctl(option, value, 0, 0, 0), f"prctl({option})")
 
     def fork(self) -> int:
         """0 in a new child, and its positive id in this process; a signal to any other number would reach others.
@@ -93,8 +99,7 @@ class Lockdown:
         give, several tries later too.
         """
         for wait_s in _FORK_RETRIES_S:
-            # No flags, no stack of its own, nowhere to write an id; processors differ in the order of these zeros.
-            child: int = self._libc.syscall(self._clone, signal.SIGCHLD, 0, 0, 0, 0)
+            child: int = self._syscall(*self._clone)
             if child >= 0:
                 return child
             time.sleep(wait_s)
@@ -102,14 +107,25 @@ class Lockdown:
 
     def seal(self) -> None:
         """Leave the forked child nothing but computing and the descriptors that it has."""
-        if self._drops_user:
-            os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-        resource.setrlimit(resource.RLIMIT_CPU, self._cpu)
-        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+        for arguments in self._seal:
+            if self._syscall(*arguments):
+                raise OSError(ctypes.get_errno(), "a process could not be sealed")
+
+    def _sealing_calls(self, machine: syscalls.Machine, cpu_s: int) -> tuple[tuple[_Word, ...], ...]:
+        """System calls, made ready here: whatever a child touches first is a page that is copied for it."""
+        limits = {
+            resource.RLIMIT_CPU: (cpu_s, cpu_s + 1), resource.RLIMIT_NPROC: (0, 0), resource.RLIMIT_NOFILE: (0, 0),
+        }  # fmt: skip
+        calls = [_words(machine.setresuid, _NOBODY, _NOBODY, _NOBODY)] if self._drops_user else []
+        calls += [
+            (*_words(machine.setrlimit, limit), ctypes.byref((ctypes.c_ulong * 2)(*amounts)))
+            for limit, amounts in limits.items()
+        ]
         # A change of user clears the death signal, so it comes after.
-        self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        self._filter.install()
+        calls.append(_words(machine.prctl, _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+        allowlist = ctypes.byref(syscalls.Filter(machine))
+        calls.append((*_words(machine.prctl, _PR_SET_SECCOMP, _MODE_FILTER), allowlist, *_words(0, 0)))
+        return tuple(calls)
 
 
 def self_test_failures(zygote: int) -> list[str]:
@@ -135,6 +151,10 @@ def _succeeds(attempt: Callable[[], object]) -> bool:
 def _fork_and_end() -> None:
     if os.fork() == 0:
         os._exit(0)
+
+
+def _words(*numbers: int) -> tuple[_Word, ...]:
+    return tuple(map(ctypes.c_ulong, numbers))
 
 
 def _is_mapped(user: int) -> bool:

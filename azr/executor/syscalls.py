@@ -14,7 +14,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL, REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
 """What the filter says of a call: run it, end the process, fail with EPERM."""
@@ -108,53 +107,59 @@ CALLS = {
     "clock_nanosleep": Call(230, 115, (Below(0, _CLOCKS),)),
     "exit_group": Call(231, 94),
 }  # fmt: skip
-MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""What there is a table for: the machine's name, and the kernel's number of its 64-bit interface."""
-_CLONE = {"x86_64": 56, "aarch64": 220}
 
 
-def machine() -> str:
-    """This machine's name. Raises OSError where the table does not know its system calls."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the kernel calls things on one kind of machine."""
+
+    name: str
+    architecture: int
+    """Number of its 64-bit interface."""
+    clone: int
+    """This and the next: numbers of the system calls with which processes are made and sealed."""
+    prctl: int
+    setresuid: int
+    setrlimit: int
+
+
+MACHINES = {
+    one.name: one
+    for one in (
+        Machine(name="x86_64", architecture=0xC000003E, clone=56, prctl=157, setresuid=117, setrlimit=160),
+        Machine(name="aarch64", architecture=0xC00000B7, clone=220, prctl=167, setresuid=147, setrlimit=164),
+    )
+}
+
+
+def machine() -> Machine:
+    """This machine. Raises OSError where the table does not know its system calls."""
     name = platform.machine()
     if name not in MACHINES or ctypes.sizeof(ctypes.c_void_p) != 8:
         raise OSError(errno.ENOSYS, f"no filter of system calls for {name}")
-    return name
+    return MACHINES[name]
 
 
-def clone_number(name: str) -> int:
-    """Of the system call that makes a process."""
-    return _CLONE[name]
+class Filter(ctypes.Structure):
+    """The compiled filter of a machine, as the kernel takes it: its ``struct sock_fprog``."""
 
-
-class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
 
-
-class Filter:
-    """The compiled filter of a machine; built once before forking, installed in each child."""
-
-    def __init__(self, libc: ctypes.PyDLL, name: str) -> None:
-        code = compile_filter(name)
-        self._libc = libc
+    def __init__(self, machine: Machine) -> None:
+        code = compile_filter(machine)
         self._buffer = ctypes.create_string_buffer(code, len(code))
-        self._program = _Program(len(code) // 8, ctypes.addressof(self._buffer))
-
-    def install(self) -> None:
-        """Bind this process for good. Needs no_new_privs or root. Raises OSError when the kernel refuses."""
-        pointer = ctypes.byref(self._program)
-        if self._libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, pointer, 0, 0):
-            raise OSError(ctypes.get_errno(), "seccomp filter refused")
+        super().__init__(len(code) // 8, ctypes.addressof(self._buffer))
 
 
-def compile_filter(name: str) -> bytes:
+def compile_filter(machine: Machine) -> bytes:
     """Instructions of classic BPF for a machine, 8 bytes each: opcode, jump if true, jump if false, operand."""
     instructions = [
         (_LOAD, 0, 0, _ARCHITECTURE_OFFSET),
-        (_JUMP_EQUAL, 1, 0, MACHINES[name]),
+        (_JUMP_EQUAL, 1, 0, machine.architecture),
         (_RETURN, 0, 0, KILL),
         (_LOAD, 0, 0, _NUMBER_OFFSET),
     ]
-    blocks = {getattr(call, name): list(_block(call.rules)) for call in CALLS.values()}
+    blocks = {getattr(call, machine.name): list(_block(call.rules)) for call in CALLS.values()}
     instructions += _search(sorted(blocks.items()))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
 

@@ -22,12 +22,14 @@ KERNEL = {
     # Linux, arch/x86/entry/syscalls/syscall_64.tbl
     "x86_64": {
         "read": 0, "write": 1, "mmap": 9, "munmap": 11, "brk": 12, "mremap": 25, "madvise": 28, "clone": 56,
-        "futex": 202, "clock_gettime": 228, "clock_nanosleep": 230, "exit_group": 231,
+        "setresuid": 117, "prctl": 157, "setrlimit": 160, "futex": 202, "clock_gettime": 228, "clock_nanosleep": 230,
+        "exit_group": 231,
     },
     # Linux, include/uapi/asm-generic/unistd.h
     "aarch64": {
         "read": 63, "write": 64, "exit_group": 94, "futex": 98, "clock_gettime": 113, "clock_nanosleep": 115,
-        "brk": 214, "munmap": 215, "mremap": 216, "clone": 220, "mmap": 222, "madvise": 233,
+        "setresuid": 147, "setrlimit": 164, "prctl": 167, "brk": 214, "munmap": 215, "mremap": 216, "clone": 220,
+        "mmap": 222, "madvise": 233,
     },
 }  # fmt: skip
 HEADERS = {
@@ -42,8 +44,9 @@ def verdict(machine: str, name: str | int, *arguments: int, architecture: int | 
     """What the compiled filter returns for a call, run by an interpreter of the few instructions that it uses."""
     number = name if isinstance(name, int) else KERNEL[machine][name]
     words = [argument % 2**64 for argument in (*arguments, *[0] * (6 - len(arguments)))]
-    data = struct.pack("<IIQ6Q", number, MACHINES[machine] if architecture is None else architecture, 0, *words)
-    code = list(struct.iter_unpack("<HBBI", compile_filter(machine)))
+    known = MACHINES[machine]
+    data = struct.pack("<IIQ6Q", number, known.architecture if architecture is None else architecture, 0, *words)
+    code = list(struct.iter_unpack("<HBBI", compile_filter(known)))
     place, held = 0, 0
     while True:
         opcode, if_true, if_false, operand = code[place]
@@ -64,7 +67,10 @@ def verdict(machine: str, name: str | int, *arguments: int, architecture: int | 
 def test_numbers_are_the_kernels(machine):
     ours = {name: getattr(call, machine) for name, call in CALLS.items()}
     assert ours == {name: KERNEL[machine][name] for name in CALLS}
-    assert syscalls.clone_number(machine) == KERNEL[machine]["clone"]
+    others = ("clone", "prctl", "setresuid", "setrlimit")
+    assert {name: getattr(MACHINES[machine], name) for name in others} == {
+        name: KERNEL[machine][name] for name in others
+    }
     for header in filter(Path.exists, map(Path, HEADERS[machine])):
         found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text())
         theirs = {name: int(number) for name, number in found}
@@ -136,10 +142,10 @@ ATTEMPTS = """
 import ctypes, errno, os, sys
 from azr.executor.syscalls import Filter, machine
 libc = ctypes.PyDLL(None, use_errno=True)
-libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong]
-assert libc.prctl(38, 1, None, 0, 0) == 0
+def prctl(*words): return libc.prctl(*[ctypes.c_ulong(one) if isinstance(one, int) else one for one in words])
+assert prctl(38, 1, 0, 0, 0) == 0
 calls = eval(sys.argv[1])
-Filter(libc, machine()).install()
+assert prctl(22, 2, ctypes.byref(Filter(machine())), 0, 0) == 0
 def passes(number, *arguments):
     ctypes.set_errno(0)
     words = [ctypes.c_long(one) for one in (number, *arguments)]
@@ -151,7 +157,7 @@ os._exit(0)
 
 async def test_this_machines_kernel_refuses_every_other_call_and_every_wrong_argument():
     """Straight at the filter, for behind the other walls a hole in it would not show."""
-    numbers = KERNEL[syscalls.machine()]
+    numbers = KERNEL[syscalls.machine().name]
     others = set(range(LAST_CALL)) - {numbers[name] for name in CALLS} - set(PAST_ANY_FILTER)
     wrong = [(numbers[name], *arguments) for name, some in WRONG.items() for arguments in some]
     calls = [(number, *[-1] * 6) for number in sorted(others)] + wrong
