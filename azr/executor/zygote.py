@@ -421,7 +421,6 @@ def main() -> tuple[Orders, Lockdown, Limits] | None:
     _erase_environment()
     zygote = Zygote(commands, replies, limits, lockdown)
     _unload_modules()
-    os.dup2(0, 2)
     try:
         orders = zygote.serve()
     except (PoolGoneError, BrokenPipeError):
