@@ -37,6 +37,7 @@ def check(config: Config) -> None:
     _check_reward(config)
     _check_batch(config)
     _check_composites(config)
+    _check_executor(config)
 
 
 def check_surroundings(config: Config, *, resumed: bool = False, fetch: bool = True) -> list[str]:
@@ -111,6 +112,15 @@ def _check_reward(config: Config) -> None:
         raise UserError(
             f"reward.overlong_buffer={reward.overlong_buffer} would make every response of up to "
             f"rollout.max_response_tokens={longest} tokens too long: lower it."
+        )
+
+
+def _check_executor(config: Config) -> None:
+    backend, runtime = config.executor.backend, config.executor.docker_runtime
+    if runtime is not None and backend not in ("auto", "docker"):
+        raise UserError(
+            f"executor.docker_runtime={runtime} is for containers, and executor.backend={backend} has none: "
+            "leave one of them out."
         )
 
 

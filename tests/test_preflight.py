@@ -73,6 +73,10 @@ def test_a_sound_config_passes(sound):
             "functions is 4 and cannot grow to selfplay.composites.max_functions=3",
         ),
         ({"selfplay.composites.chance": 0.5, "selfplay.kinds": ("induction",)}, "no kind of selfplay.kinds proposes"),
+        (
+            {"executor.backend": "bubblewrap", "executor.docker_runtime": "runsc"},
+            "executor.docker_runtime=runsc is for containers, and executor.backend=bubblewrap has none",
+        ),
         ({"selfplay.composites.chance": 0.5, "ablation.new_tasks": False}, "switch ablation.new_tasks on, or take 0"),
         ({"selfplay.composites.chance": 0.5, "selfplay.composites.start_step": 25}, "start_step is 25, after the last"),
     ],

@@ -51,7 +51,7 @@ def sections(config: Config | None, name: str, address: str | None) -> Iterator[
     yield "ports", ray_cluster.ports_section(ray_cluster.ray_heads())
     size = recipe.checkpoint_bytes(config) if config is not None else 0
     yield "disk", machine.disk_section(Path(of_run.run.root), size, of_run.checkpoint.keep)
-    yield "executor", machine.executor_section()
+    yield "executor", machine.executor_section(config=of_run.executor)
     if config is not None:
         computer = recipe.Machine(gpus=here, memory=machine.memory_bytes()) if address is None else None
         yield "recipe", recipe.recipe_section(config, name, recipe.Hub.here(), computer)

@@ -212,18 +212,26 @@ def _room(root: str, checkpoint: float, kept: int, free: int) -> Finding:
     return ok(root, f"{has}; {amount}" if checkpoint else has)
 
 
-def executor_section(report: Sequence[tuple[str, bool, str]] | None = None) -> FindingGroup:
+def executor_section(
+    report: Sequence[tuple[str, bool, str]] | None = None, config: ExecutorConfig | None = None
+) -> FindingGroup:
     """`report`: name, whether it works, and why, of each isolation backend; asked of the system when not given.
 
-    The first look at a container backend builds its image. One backend that works is enough for a run.
+    The first look at a container backend builds its image. One backend that works is enough, if `config` may take it.
     """
-    report = backends.report(ExecutorConfig()) if report is None else report
-    usable = [name for name, works, _ in report if works]
+    config = config or ExecutorConfig()
+    report = backends.report(config) if report is None else report
+    wanted = backends.candidates(config)
+    usable = [name for name, works, _ in report if works and name in wanted]
     failed = Mark.WARNING if usable else Mark.MISSING
-    verdict = (
-        f"Model-written code runs behind {usable[0]} unless executor.backend names another."
-        if usable
-        else "No backend works, so model-written code cannot run here: do what one of the lines above asks for."
-    )
-    findings = [Finding(name, Mark.OK if works else failed, message) for name, works, message in report]
+    if usable:
+        verdict = f"Model-written code runs behind {usable[0]} unless executor.backend names another."
+    elif any(works for _, works, _ in report):
+        verdict = f"The config asks for {wanted[0]}, which does not work here: do what its line above asks for."
+    else:
+        verdict = "No backend works, so model-written code cannot run here: do what one of the lines above asks for."
+    findings = [
+        Finding(name, Mark.OK if works else failed if name in wanted else Mark.WARNING, message)
+        for name, works, message in report
+    ]
     return FindingGroup(title="Executor backends, strongest first", findings=findings, verdict=verdict)

@@ -59,6 +59,17 @@ class Below:
 
 
 @dataclass(frozen=True, slots=True)
+class AtLeast:
+    """The argument, without its sign, is this number or above."""
+
+    argument: int
+    number: int
+
+    def code(self) -> list[tuple[int, int | None, int | None, int]]:
+        return [(_JUMP_AT_LEAST, 0, None, self.number)]
+
+
+@dataclass(frozen=True, slots=True)
 class OnlyBits:
     """The argument has no bit but these."""
 
@@ -69,7 +80,7 @@ class OnlyBits:
         return [(_JUMP_ANY_BIT, None, 0, _ALL_BITS & ~self.bits)]
 
 
-Rule = OneOf | Below | OnlyBits
+Rule = OneOf | Below | AtLeast | OnlyBits
 """Of one argument's low 32 bits: all that the kernel reads of a command, a clock, an advice, or of flags that it knows.
 ``code`` gives instructions whose jumps to None mean a refusal, and which fall through when the argument is right."""
 
@@ -92,7 +103,8 @@ CALLS = {
     "brk": Call(12, 214),
     "mmap": Call(9, 222, (OnlyBits(2, _PROT_READ | _PROT_WRITE), OneOf(3, (_MAP_PRIVATE | _MAP_ANONYMOUS,)))),
     "munmap": Call(11, 215),
-    "mremap": Call(25, 216, (OneOf(3, (_MREMAP_MAYMOVE,)),)),
+    # With an old size of nothing, some kernels make a second view of pages.
+    "mremap": Call(25, 216, (AtLeast(1, 1), OneOf(3, (_MREMAP_MAYMOVE,)))),
     # What the C library's allocator gives back. Other advice moves pages of files that sandboxes share in and out.
     "madvise": Call(28, 233, (OneOf(2, (_MADV_DONTNEED,)),)),
     # What the C library's locks and semaphores do. Without the private flag the kernel goes by the page, and pages of

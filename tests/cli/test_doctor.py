@@ -5,6 +5,7 @@ import json
 import pytest
 
 from azr.cli.main import dispatch
+from azr.config import ExecutorConfig
 from azr.doctor.findings import FindingGroup, Mark, missing, ok, warning
 from azr.doctor.machine import executor_section
 from azr.executor import backends
@@ -50,8 +51,12 @@ def test_a_mistake_is_one_sentence(argv, said, capsys):
 
 
 REPORTS = [
-    ([("a", False, "install a"), ("b", True, "offers b"), ("c", True, "offers c")], True, "runs behind b unless"),
-    ([("a", False, "install a"), ("b", False, "start b")], False, "No backend works"),
+    (
+        [("docker", False, "install a"), ("bubblewrap", True, "offers b"), ("namespace", True, "offers c")],
+        True,
+        "runs behind bubblewrap unless",
+    ),
+    ([("docker", False, "install a"), ("bubblewrap", False, "start b")], False, "No backend works"),
 ]
 
 
@@ -61,6 +66,13 @@ def test_one_backend_is_enough(report, works, verdict):
     assert section.ok is works and verdict in section.verdict
     assert section.findings[0].mark is (Mark.WARNING if works else Mark.MISSING)
     assert all(name in section.text(80) and message in section.text(80) for name, _, message in report)
+
+
+def test_a_backend_that_the_config_does_not_take_is_not_enough():
+    report = [("docker", False, "the Docker engine has no runtime runsc"), ("namespace", True, "offers")]
+    section = executor_section(report, ExecutorConfig(docker_runtime="runsc"))
+    assert not section.ok and section.verdict.startswith("The config asks for docker, which does not work here")
+    assert [finding.mark for finding in section.findings] == [Mark.MISSING, Mark.OK]
 
 
 def test_a_section_is_ok_until_something_is_missing():

@@ -19,12 +19,14 @@ import docker
 import pytest
 import pytest_asyncio
 
+from azr.errors import UserError
 from azr.executor import backends
 from azr.executor.backends import docker as docker_backend
 from azr.executor.backends import docker_image
 from azr.executor.backends.sandbox import BackendUnavailable, LaunchError
 from azr.executor.backends.zygote_files import ROOT
-from tests.executor.conftest import CONFIG, require
+from azr.executor.pool import SandboxPool
+from tests.executor.conftest import CONFIG, call, require
 from tests.executor.test_backends import ORDINARY
 
 on_one_loop = pytest.mark.asyncio(loop_scope="session")
@@ -62,9 +64,11 @@ def test_a_container_may_do_as_little_as_can_be(client, launched):
     host = client.inspect_container(launched.container_id)["HostConfig"]
     memory = (CONFIG.memory_mb + 128) * 2**20
     assert (host["Memory"], host["MemorySwap"]) == (memory, memory)
-    assert {name: host[name] for name in ("NetworkMode", "ReadonlyRootfs", "CapDrop", "IpcMode", "PidsLimit")} == {
-        "NetworkMode": "none", "ReadonlyRootfs": True, "CapDrop": ["ALL"], "IpcMode": "none", "PidsLimit": 64,
+    expected = {
+        "NetworkMode": "none", "OomScoreAdj": 1000, "ReadonlyRootfs": True, "CapDrop": ["ALL"], "IpcMode": "none",
+        "PidsLimit": 64,
     }  # fmt: skip
+    assert {name: host[name] for name in expected} == expected
     assert host["SecurityOpt"] == ["no-new-privileges"] and host["LogConfig"]["Type"] == "none" and host["AutoRemove"]
     assert host["NanoCpus"] == min(2, os.cpu_count()) * 10**9
 
@@ -109,6 +113,7 @@ def test_a_container_stops_bombs(client, launched):
 LAUNCH = """
 import asyncio, sys
 from azr.config import ExecutorConfig
+from azr.errors import UserError
 from azr.executor import backends
 async def main():
     launcher = backends.select_backend(ExecutorConfig(backend="docker")).launcher
@@ -225,11 +230,42 @@ def test_the_runtime_is_passed_on_and_one_that_is_missing_is_named(client):
     assert "under runc" in description
     container_id = launcher._create(hash_seed=0, auto_remove=False)
     try:
-        assert client.inspect_container(container_id)["HostConfig"]["Runtime"] == "runc"
+        host = client.inspect_container(container_id)["HostConfig"]
+        assert host["Runtime"] == "runc"
+        # Room for what a runtime with a kernel of its own runs inside the limits.
+        assert (host["PidsLimit"], host["Memory"]) == (64 + 1024, (CONFIG.memory_mb + 128 + 256) * 2**20)
     finally:
         client.remove_container(container_id)
     with pytest.raises(ValueError, match=r"has no runtime crun, only .*runc.*: register it in /etc/docker"):
         backends.select_backend(replace(DOCKER, docker_runtime="crun"))
+
+
+@on_one_loop
+async def test_gvisor_runs_programs_behind_a_kernel_of_its_own(client):
+    """Where the engine has it: neither a bare machine nor continuous integration does."""
+    if "runsc" not in client.info()["Runtimes"]:
+        pytest.skip("this engine has no runtime runsc, in continuous integration neither: sudo runsc install")
+    config = replace(DOCKER, docker_runtime="runsc", workers=1)
+    async with SandboxPool(config, repeats=1) as pool:
+        assert "under runsc" in pool.isolation
+        outputs = await asyncio.gather(*(call(pool, f"def f(x): return x + {one}", "1") for one in range(20)))
+        assert [output.value for output in outputs] == [str(one + 1) for one in range(20)]
+        denied = await call(pool, "import posix\ndef f(): return posix.fork()", static_check=False)
+        assert denied.error == "PermissionError"
+        assert pool.stats().restarts == 0
+
+
+@pytest.mark.parametrize("backend", ["auto", "docker"])
+def test_where_gvisor_is_missing_one_sentence_says_so(client, backend):
+    """And nothing weaker is taken in its place."""
+    if "runsc" in client.info()["Runtimes"]:
+        pytest.skip("this engine has gVisor")
+    with pytest.raises(UserError) as refusal:
+        backends.select_backend(replace(DOCKER, backend=backend, docker_runtime="runsc"))
+    sentence = str(refusal.value)
+    assert "the Docker engine has no runtime runsc, only " in sentence and "\n" not in sentence
+    remedy = "install gVisor on the engine's machine, register it (sudo runsc install) and restart the engine"
+    assert remedy in sentence and sentence.endswith("or leave out executor.docker_runtime.")
 
 
 @pytest.mark.parametrize(

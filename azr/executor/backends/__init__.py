@@ -44,13 +44,20 @@ class Backend:
     """One line: which backend, what it offers, and why no stronger one."""
 
 
-def select_backend(config: ExecutorConfig) -> Backend:
-    """The configured backend, or the strongest that works here for ``auto``. Blocks; the first use builds an image.
+def candidates(config: ExecutorConfig) -> tuple[str, ...]:
+    """Names of the backends that may be taken, strongest first. Who names a container runtime wants containers."""
+    if config.backend != "auto":
+        return (config.backend,)
+    return ("docker",) if config.docker_runtime is not None else tuple(BACKENDS)
 
-    Raises UserError when the named backend does not work on this machine.
+
+def select_backend(config: ExecutorConfig) -> Backend:
+    """The strongest of the candidates that works here. Blocks; the first use builds an image.
+
+    Raises UserError when none does.
     """
     skipped: list[str] = []
-    for name in BACKENDS if config.backend == "auto" else (config.backend,):
+    for name in candidates(config):
         try:
             launcher, description = BACKENDS[name](config)
         except BackendUnavailable as error:

@@ -20,8 +20,9 @@ from azr.executor.backends.docker_image import connect, ensure_image
 from azr.executor.backends.sandbox import BackendUnavailable, LaunchError
 
 _MARK, _OWNER = "azr.executor", "azr.owner"
-_HEADROOM_MB = 128
-_PIDS = 64
+_HEADROOM_MB, _PIDS = 128, 64
+_KERNEL_MB, _KERNEL_THREADS = 256, 1024
+"""On top where a runtime was named: one that brings a kernel of its own, as gVisor does, runs it within the limits."""
 _MAX_CORES = 2
 _FIRST_VICTIM = 1000
 """When the machine runs out of memory the kernel ends what is in containers before any other process."""
@@ -133,7 +134,8 @@ class ContainerLauncher:
         return ContainerSandbox(self, container_id, end)
 
     def _create(self, hash_seed: int, *, auto_remove: bool) -> str:
-        memory = (self._config.memory_mb + _HEADROOM_MB) * 2**20
+        own_kernel = self._config.docker_runtime is not None
+        memory = (self._config.memory_mb + _HEADROOM_MB + _KERNEL_MB * own_kernel) * 2**20
         limits = self._client.create_host_config(
             auto_remove=auto_remove,
             cap_drop=["ALL"],
@@ -144,7 +146,7 @@ class ContainerLauncher:
             nano_cpus=self._cores * 10**9,
             network_mode="none",
             oom_score_adj=_FIRST_VICTIM,
-            pids_limit=_PIDS,
+            pids_limit=_PIDS + _KERNEL_THREADS * own_kernel,
             read_only=True,
             runtime=self._config.docker_runtime,
             security_opt=["no-new-privileges"],

@@ -1,5 +1,5 @@
 """``python -m tests.executor.hostile [BACKEND ...]``: runs all attacks, on all backends that work here, and prints
-the matrix in Markdown.
+the matrix in Markdown. ``docker+runsc`` is Docker with that container runtime.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ from tests.executor.hostile.heir import HEIR, NEIGHBOUR
 from tests.executor.hostile.world import World
 
 _PATIENT_S, _HASTY_S = 10.0, 0.5
+_OWN_KERNEL = 6
+"""Times longer that programs take in a container with a kernel of its own."""
 _SLACK_S = 1.0
 _BUSY_S = 4.0
 """On top of the second that a return may be late: two cores run all lanes, and perhaps other people's work, at once."""
@@ -43,14 +45,19 @@ class Outcome:
 
 
 async def run(attacks: Iterable[Attack], backend: str, world: World) -> list[Outcome]:
-    """All outcomes, in no particular order. Lanes run side by side, each one attack at a time."""
-    base = ExecutorConfig(backend=backend, workers=1, memory_mb=128)
+    """All outcomes, in no particular order. Lanes run side by side, each one attack at a time.
+
+    ``docker+NAME`` is Docker with a container runtime.
+    """
+    backend, _, runtime = backend.partition("+")
+    base = ExecutorConfig(backend=backend, docker_runtime=runtime or None, workers=1, memory_mb=128)
+    wall_s = {True: _HASTY_S * (_OWN_KERNEL if runtime else 1), False: _PATIENT_S}
     groups: dict[tuple[bool, int], list[Attack]] = {}
     for attack in attacks:
         groups.setdefault((attack.hasty, attack.repeats), []).append(attack)
     lanes = []
     for (hasty, repeats), group in groups.items():
-        config = replace(base, wall_s=_HASTY_S if hasty else _PATIENT_S, workers=repeats)
+        config = replace(base, wall_s=wall_s[hasty], workers=repeats)
         queue = iter(group)
         lanes += [Lane(config, repeats, world).attack_all(queue) for _ in range(min(len(group), _LANES[hasty]))]
     with _log_of_the_trainer(world):
