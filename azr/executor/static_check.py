@@ -1,19 +1,31 @@
 """Refuses a program, before it runs, that imports or names what a task must not use, and says on which line.
 
-It keeps honest proposals deterministic and self-contained, and stops cheap tricks early. It is no security boundary:
-what slips through still runs inside all isolation. A module passed around as a value is refused because the rules
-could not follow it. A local variable ``input``, a function ``compile`` and an attribute ``self.time`` pass.
+It is a filter for honest mistakes and cheap tricks: it keeps proposals deterministic and self-contained. The walls
+around the sandbox are the security; what slips through still runs inside all of them. What modules hold is judged by
+what it is, whichever path leads there. A module passed around as a value is refused because the rules could not follow
+it. A local variable ``input``, a function ``compile`` and an attribute ``self.time`` pass.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import dis
+import functools
 import importlib
 import re
 import sys
 from collections.abc import Iterator
-from types import CodeType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+
+from azr.executor.syntax import (
+    FORMATS,
+    Place,
+    asked_types,
+    has_plain_annotations,
+    not_literal,
+    passes_functions_around,
+)
 
 FILE_NAME = "program"  # what programs are compiled as
 ALLOWED_MODULES = (
@@ -24,22 +36,46 @@ ALLOWED_MODULES = (
 )  # fmt: skip
 """What a program may import: nothing with clocks, randomness, I/O, processes or interpreter internals."""
 BANNED_ATTRIBUTES = {
-    "CodeType", "ForwardRef", "Formatter", "__base__", "__bases__", "__builtins__", "__closure__", "__code__",
-    "__defaults__", "__dict__", "__func__", "__getattribute__", "__globals__", "__import__", "__kwdefaults__",
-    "__loader__", "__mro__", "__reduce__", "__reduce_ex__", "__self__", "__spec__", "__subclasses__", "__traceback__",
-    "ag_code", "ag_frame", "cr_code", "cr_frame", "f_back", "f_builtins", "f_code", "f_globals", "f_locals",
-    "get_type_hints", "gi_code", "gi_frame", "mro", "tb_frame", "tb_next",
+    "CodeType", "ForwardRef", "Formatter", "__annotations__", "__base__", "__bases__", "__builtins__", "__closure__",
+    "__code__", "__defaults__", "__dict__", "__func__", "__getattribute__", "__globals__", "__import__",
+    "__kwdefaults__", "__loader__", "__mro__", "__reduce__", "__reduce_ex__", "__self__", "__spec__", "__subclasses__",
+    "__traceback__", "_convert_", "ag_code", "ag_frame", "cr_code", "cr_frame", "f_back", "f_builtins", "f_code",
+    "f_globals", "f_locals", "get_type_hints", "gi_code", "gi_frame", "mro", "tb_frame", "tb_next",
 }  # fmt: skip
 """What leads from a value to the interpreter, or evaluates text; ``self.__dict__`` in a method passes."""
 BANNED_BUILTINS = {
     "__builtins__", "__import__", "__loader__", "__spec__", "breakpoint", "compile", "delattr", "eval", "exec", "exit",
     "getattr", "globals", "help", "input", "locals", "open", "quit", "setattr", "vars",
 }  # fmt: skip
-_BY_NAME = {"getattr", "attrgetter", "methodcaller"}
-"""They reach attributes by name, and pass when called with literal names."""
+_BANNED_MEMBERS = (
+    "ast.main", "base64.main", "contextlib.chdir", "enum.global_enum", "string.Formatter", "types.CodeType",
+    "types.FrameType", "types.TracebackType", "typing.ForwardRef", "typing.get_type_hints",
+)  # fmt: skip
+"""What of allowed modules reaches code, files, other modules or attributes by text, under any name."""
+_BY_NAME = ("operator.attrgetter", "operator.methodcaller")
+"""They reach attributes by name, and pass when called with literal names, as ``getattr`` does."""
+_WRAPPERS = {"functools.wraps": 1, "functools.update_wrapper": 2}
+"""They copy attributes that they are told by name, and pass when called with so many functions and nothing else."""
+_KINDS = ("types.FunctionType",)
+"""They make what they name, and pass where ``isinstance`` asks for them."""
+_DISPATCHERS = ("functools.singledispatch", "functools.singledispatchmethod")
+"""They evaluate annotations that are text."""
+_WRAPPED = frozenset({"wrapped", "wrapper"})
+_NAMED_BY_TEXT = frozenset({"getattr", "attrgetter", "methodcaller"})
+_CALLED_NAMES = frozenset({*_NAMED_BY_TEXT, *(path.rpartition(".")[2] for path in _WRAPPERS)})
+_LOAD_ATTRIBUTE = frozenset({dis.opmap["LOAD_ATTR"], dis.opmap.get("LOAD_METHOD", dis.opmap["LOAD_ATTR"])})
+_NAME_SHIFT = int(sys.version_info >= (3, 12))
+"""Bits below the number of a name in these steps."""
+_FUNCTIONS = FunctionType | BuiltinFunctionType
+_OWNERS = frozenset(
+    {"builtins", "_collections_abc", "_sre"}.union(
+        *({top, "_" + top} for top in (name.partition(".")[0] for name in ALLOWED_MODULES))
+    )
+)
+"""Modules that what allowed modules hold may come from."""
 _WORDS = BANNED_BUILTINS | BANNED_ATTRIBUTES
 _TRIGGER = re.compile(rf"\b(?:import|{'|'.join(sorted(_WORDS))})\b", re.ASCII)
-_TELLING = re.compile("|".join(sorted(w if w[0] == "_" else rf"\b{w}\b" for w in _WORDS if "_" in w[:3])))
+_TELLING = re.compile("|".join(sorted(w if w[:2] == "__" else rf"\b{w}\b" for w in _WORDS if "_" in w[:3])))
 
 
 def load(source: str, checked: bool = True) -> tuple[CodeType | None, tuple[str, ...]]:
@@ -59,7 +95,24 @@ def load(source: str, checked: bool = True) -> tuple[CodeType | None, tuple[str,
 
 def is_suspect(source: str, code: CodeType) -> bool:
     """Whether the rules could find anything; never False where they would. Most programs are not."""
-    return not source.isascii() or _TRIGGER.search(source) is not None or any(True for _ in _strings(code))
+    if not source.isascii() or _TRIGGER.search(source) is not None or any(True for _ in _strings(code)):
+        return True
+    return "format" in source and _formats_computed(code)
+
+
+def _formats_computed(code: CodeType) -> bool:
+    """Whether the method ``format`` or ``format_map`` is read of anything but a literal."""
+    for name in FORMATS.intersection(code.co_names):
+        index, steps = code.co_names.index(name), code.co_code
+        for at in range(0, len(steps), 2):
+            if (
+                steps[at] in _LOAD_ATTRIBUTE
+                and (index > 127 or steps[at + 1] >> _NAME_SHIFT == index)
+                and (at < 2 or steps[at - 2] != dis.opmap["LOAD_CONST"])
+            ):
+                return True
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType | tuple))
+    return any(not FORMATS.isdisjoint(each) if isinstance(each, tuple) else _formats_computed(each) for each in inner)
 
 
 def _reasons(tree: ast.Module, code: CodeType) -> tuple[str, ...]:
@@ -79,27 +132,30 @@ class _Check:
         self.offences: set[tuple[int, str]] = set()
         self.imports: set[tuple[str, str]] = set()
         """Names that import statements bind, ``*`` too, and what to: ``("m", "math")``."""
-        self.literal_calls: set[tuple[int | None, int | None]] = set()
-        """Where functions are called with literal names: ``getattr(x, "name")``."""
+        self.texts: dict[Place, list[str]] = {}
+        """Where functions are called with literal texts alone (``getattr``: literal names), and these."""
+        self.plain: dict[Place, int] = {}
+        """Where functions are called with positional arguments alone, and how many."""
         self.deleted, self.module_names = set[str](), set[str]()
+        self.tree = tree
         attributes, in_methods = list[tuple[int, str]](), set[int]()
+        formats, calls = list[tuple[int, ast.expr | None]](), list[tuple[ast.Call, str]]()
         for node in ast.walk(tree):
             match node:
                 case ast.Attribute(attr="__dict__", value=ast.Name(id="self")) if id(node) in in_methods:
                     pass  # a method may look at its own instance
-                case ast.Attribute(attr=name, end_lineno=int(line)):
+                case ast.Attribute(attr=name, end_lineno=int(line), value=value):
                     attributes.append((line, name))
+                    if name in FORMATS:
+                        formats.append((line, value))
                 case ast.MatchClass(lineno=line, kwd_attrs=names):
                     attributes += [(line, name) for name in names]
+                    formats += [(line, None) for name in names if name in FORMATS]
                 case ast.ClassDef(body=body):
                     methods = (each for each in body if isinstance(each, ast.FunctionDef))
                     in_methods |= {id(part) for method in methods for part in ast.walk(method)}
-                case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=args) if name in _BY_NAME:
-                    wanted = args[1:2] if name == "getattr" else args
-                    texts = [str(each.value) for each in wanted if isinstance(each, ast.Constant)]
-                    if texts and len(texts) == len(wanted) and ast.Starred not in map(type, args) and not node.keywords:
-                        self.literal_calls.add((node.func.lineno, node.func.col_offset))
-                        attributes += [(node.lineno, part) for text in texts for part in text.split(".")]
+                case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                    calls.append((node, name))
                 case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                     before = f"{'.' * node.level}{node.module}." if isinstance(node, ast.ImportFrom) else ""
                     for alias in aliases:
@@ -107,12 +163,37 @@ class _Check:
                         self.imports.add((alias.asname or bound, before + bound))
                         if offence := "relatively" if before.startswith(".") else _offence(before + alias.name):
                             self.offences.add((node.lineno, f"imports {offence}"))
+                case ast.Name(id="__annotations__", lineno=line):
+                    self.offences.add((line, "uses __annotations__"))
                 case ast.Name(id=name, ctx=ast.Del()) | ast.ExceptHandler(name=str(name)):
                     self.deleted.add(name)
-        telling = {name for name, path in self.imports if _module(path) or path.rpartition(".")[2] in {"*", *_BY_NAME}}
+        judged = {name for name, path in self.imports if id(_resolve(path)) in _judged()}
+        for call, name in calls:
+            if name in _CALLED_NAMES or name in judged:
+                texts = self._see_call(call, name)
+                if name in _NAMED_BY_TEXT:
+                    attributes += [(call.lineno, part) for text in texts for part in text.split(".")]
+                    formats += [(call.lineno, None) for text in texts if text in FORMATS]
+        telling = judged | {name for name, path in self.imports if path.endswith("*") or _module(path)}
         self.watched = BANNED_BUILTINS | telling
         banned = BANNED_ATTRIBUTES | {"samples" for _, path in self.imports if path.startswith("statistics")}
         self.offences |= {(line, f"uses the attribute {name}") for line, name in attributes if name in banned}
+        computed = not_literal(tree, formats)
+        if computed and passes_functions_around(tree):
+            self.offences |= {(line, "formats a text that is not literal") for line in computed}
+
+    def _see_call(self, node: ast.Call, name: str) -> list[str]:
+        """Note how a function is called; the literal texts that it is given, if it is given no other arguments."""
+        if ast.Starred in map(type, node.args) or any(each.arg not in _WRAPPED for each in node.keywords):
+            return []
+        place = node.func.lineno, node.func.col_offset
+        self.plain[place] = len(node.args) + len(node.keywords)
+        wanted = node.args[1:2] if name == "getattr" else node.args
+        texts = [str(each.value) for each in wanted if isinstance(each, ast.Constant)]
+        if node.keywords or len(texts) != len(wanted):
+            return []
+        self.texts[place] = texts
+        return texts
 
     def judge_names(self, code: CodeType, certain: set[str], local: set[str]) -> None:
         """Judge names that code reads; ``certain``: bound by the module for sure; ``local``: by functions around."""
@@ -144,10 +225,12 @@ class _Check:
     def judge_name(self, steps: list[dis.Instruction], index: int, builtins: set[str]) -> None:
         """Judge one name that is read, with the attributes that follow it; ``builtins``: what it may be."""
         name, at = steps[index].argval, steps[index].positions or dis.Positions()
-        line, is_literal = at.lineno or 1, (at.lineno, at.col_offset) in self.literal_calls
+        line, place = at.lineno or 1, (at.lineno or 0, at.col_offset or 0)
+        if name == "__annotations__":
+            return  # statements read it where they annotate; the tree tells where the program names it
         end = next(i for i in range(index + 1, len(steps)) if steps[i].opname not in ("LOAD_ATTR", "LOAD_METHOD"))
         attributes = [step.argval for step in steps[index + 1 : end]]
-        if name in builtins and not (name == "getattr" and is_literal and not attributes):
+        if name in builtins and not (name == "getattr" and self.texts.get(place) and not attributes):
             self.offences.add((line, f"uses {name}"))
         starts = [path for bound, path in self.imports if bound == name and not _offence(path)]
         if builtins and name not in self.module_names:
@@ -160,33 +243,96 @@ class _Check:
             elif _module(path):
                 verb = "changes" if steps[end].opname in ("STORE_ATTR", "DELETE_ATTR") else "passes around"
                 self.offences.add((line, f"{verb} the module {path}"))
-            elif path.rpartition(".")[2] in _BY_NAME and not is_literal:
-                self.offences.add((line, f"uses {path} otherwise than with literal names"))
+            elif why := self._misuse(path, place):
+                self.offences.add((line, why))
+
+    def _misuse(self, path: str, place: Place) -> str | None:
+        """What is wrong about how a member of a module is used here, if anything."""
+        known = _judged().get(id(_resolve(path)))
+        if known in _BY_NAME:
+            texts = self.texts.get(place)
+            if not texts:
+                return f"uses {path} otherwise than with literal names"
+            parts = [part for text in texts for part in text.split(".")]
+            found = [part for part in parts if part in BANNED_ATTRIBUTES]
+            return f"uses the attribute {found[0]}" if found else None
+        if known in _WRAPPERS and self.plain.get(place) != _WRAPPERS[known]:
+            return f"uses {path} otherwise than with functions alone"
+        if known in _KINDS and place not in asked_types(self.tree):
+            return f"reaches {path.rpartition('.')[2]}"
+        if known in _DISPATCHERS and not has_plain_annotations(self.tree):
+            return f"uses {path}, which evaluates annotations, with others than names of classes"
+        return None
 
 
 def _offence(path: str) -> str | None:
     """What must not be reached on a dotted path, if anything."""
-    for match in re.finditer(r"([^.]+)(\.|$)", path):
-        before, name, here = path[: match.start()].rstrip("."), match[1], path[: match.end(1)]
-        module = _module(here)
-        if name in BANNED_ATTRIBUTES or (module is not None and module not in ALLOWED_MODULES):
-            return module or name
-        if before and name.startswith("_") and not name.endswith("__") and _module(before):
-            return f"the private {here}"
+    top, *names = path.split(".")
+    value: object = _module_named(top) if top in ALLOWED_MODULES else None
+    if value is None:
+        return top
+    for index, name in enumerate(names):
+        is_member = isinstance(value, ModuleType)
+        value = _member(value, name)
+        if name in BANNED_ATTRIBUTES:
+            return name
+        if isinstance(value, ModuleType):
+            if (module := value.__name__.partition(".")[0]) not in ALLOWED_MODULES:
+                return module
+        elif is_member and value is None and name in sys.stdlib_module_names and name not in ALLOWED_MODULES:
+            return name
+        if is_member and name.startswith("_") and not name.endswith("__"):
+            return f"the private {'.'.join((top, *names[: index + 1]))}"
+        if id(value) in _banned():
+            return _banned()[id(value)]
+        owner = getattr(value, "__module__", None) if isinstance(value, type | _FUNCTIONS) else None
+        if isinstance(owner, str) and owner.partition(".")[0] not in _OWNERS:
+            return owner
+    return None
+
+
+def _resolve(path: str) -> object:
+    """What a dotted path leads to; None where that is not known before the program runs."""
+    top, *names = path.split(".")
+    value: object = _module_named(top) if top in ALLOWED_MODULES else None
+    for name in names:
+        value = _member(value, name)
+    return value
+
+
+def _module_named(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def _member(value: object, name: str) -> object:
+    """An attribute of a module or class; None for what is neither, or has none. Runs nothing."""
+    if isinstance(value, ModuleType):
+        return vars(value).get(name)
+    if isinstance(value, type):
+        return next((vars(each)[name] for each in value.__mro__ if name in vars(each)), None)
     return None
 
 
 def _module(path: str) -> str | None:
     """Top-level name of the module that a dotted path leads to; None for what is no module, such as ``copy.copy``."""
-    top, *rest = path.split(".")
-    if top not in ALLOWED_MODULES:
-        return top
-    value: object = importlib.import_module(top)
-    for name in rest:
-        value = vars(value).get(name, name) if isinstance(value, ModuleType) else None
-    if isinstance(value, ModuleType):
-        return value.__name__.partition(".")[0]
-    return value if value == rest[-1] and value in sys.stdlib_module_names else None
+    top, _, last = path.rpartition(".")
+    if not top and last not in ALLOWED_MODULES:
+        return last
+    value = _resolve(path)
+    return value.__name__.partition(".")[0] if isinstance(value, ModuleType) else None
+
+
+@functools.cache
+def _banned() -> dict[int, str]:
+    """Names of what is banned, by identity."""
+    members = {id(_resolve(path)): path.rpartition(".")[2] for path in _BANNED_MEMBERS}
+    return members | {id(value): name for name in BANNED_BUILTINS if callable(value := getattr(builtins, name, None))}
+
+
+@functools.cache
+def _judged() -> dict[int, str]:
+    """Paths of what is judged by how it is used, by identity."""
+    return {id(_resolve(path)): path for path in (*_BY_NAME, *_WRAPPERS, *_KINDS, *_DISPATCHERS)}
 
 
 def _strings(code: CodeType) -> Iterator[tuple[int, str]]:

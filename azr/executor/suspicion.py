@@ -109,7 +109,7 @@ _OWN_DUNDERS = frozenset({
 _WILD = (BANNED_BUILTINS | BANNED_ATTRIBUTES | {
     "BaseException", "MemoryError", "RecursionError", "cache_clear", "cache_info", "dir", "id", "memoryview",
     "register",
-}) - {"input"}  # fmt: skip
+}) - {"input", "__annotations__"}  # fmt: skip
 """Names that lead to the interpreter, to an address, to what is left of memory, or to a table that others share."""
 _HASHING = frozenset({"set", "frozenset", "hash"})
 _VIEWS = frozenset({"keys", "items"})

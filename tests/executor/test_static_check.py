@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import importlib
+import json
 import sys
 import types
+from collections import Counter
 from textwrap import indent
 
 import pytest
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 from azr.executor import static_check
 from azr.executor.static_check import ALLOWED_MODULES, load
-from tests.executor.public_data import mbpp_program, rows
+from tests.executor.public_data import file, mbpp_program, rows
 
 # Public programs and fragments hold odd escapes and numbers.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::SyntaxWarning")
@@ -118,6 +121,90 @@ REFUSED = [
     ("from typing import get_type_hints", "line 1: imports get_type_hints"),
     ("from statistics import NormalDist as N\nx = N()\nx.samples(3)", "line 3: uses the attribute samples"),
     ("from types import *\nCodeType()", "line 2: reaches CodeType"),
+    ("import typing\nx = typing.operator.attrgetter", "line 2: uses typing.operator.attrgetter otherwise"),
+    ("from typing import operator as o\ndef f(x, n): return o.attrgetter(n)(x)", "line 2: uses typing.operator.attrg"),
+    ("from operator import attrgetter as a\na('__globals__')(f)", "line 2: names __globals__ in a string"),
+    ("from operator import attrgetter as a\na('a.mro')(f)", "line 2: uses the attribute mro"),
+    ("from operator import methodcaller as m\nm('mro')(int)", "line 2: uses the attribute mro"),
+    # what evaluates, makes code, reaches files or other modules, on any path
+    ("import dataclasses\nx = dataclasses.types.CodeType", "line 2: reaches CodeType"),
+    ("from dataclasses import types as t\nx = t.CodeType", "line 2: reaches CodeType"),
+    ("from dataclasses import FunctionType as F\nF(1, {})", "line 2: reaches FunctionType"),
+    ("import types\nx = types.LambdaType", "line 2: reaches LambdaType"),
+    ("import types as t\nmap(t.FunctionType, [1])", "line 2: reaches FunctionType"),
+    ("from types import *\nx = [FunctionType]", "line 2: reaches FunctionType"),
+    ("import types\nisinstance(types.FunctionType(1, {}), int)", "line 2: reaches FunctionType"),
+    ("from types import FrameType as F", "line 1: imports FrameType"),
+    ("from dataclasses import types\ntypes.TracebackType", "line 2: reaches TracebackType"),
+    ("import enum\nenum.global_enum", "line 2: reaches global_enum"),
+    ("from enum import *\n@global_enum\nclass A(Enum): pass", "line 2: reaches global_enum"),
+    ("from enum import IntEnum as I\nI._convert_('X', 'posix', str)", "line 2: uses the attribute _convert_"),
+    ("import contextlib as c\nc.chdir('/')", "line 2: reaches chdir"),
+    ("from base64 import main", "line 1: imports main"),
+    ("from ast import main as m", "line 1: imports main"),
+    ("from csv import StringIO", "line 1: imports _io"),
+    ("from functools import RLock", "line 1: imports _thread"),
+    ("import copy\ncopy.copyreg.pickle", "line 2: reaches copyreg"),
+    ("from json import codecs", "line 1: imports codecs"),
+    ("import json\njson.decoder.scanner.x\njson.codecs.open", "line 3: reaches codecs"),
+    ("from csv import io", "line 1: imports io"),
+    ("from pprint import _sys", "line 1: imports sys"),
+    ("from contextlib import os", "line 1: imports os"),
+    ("import contextlib\ncontextlib.sys.x", "line 2: reaches sys"),
+    ("from fractions import sys as s", "line 1: imports sys"),
+    ("import typing\ntyping.sys.x", "line 2: reaches sys"),
+    ("import enum\nenum.sys.x", "line 2: reaches sys"),
+    ("from enum import bltns", "line 1: imports builtins"),
+    ("from typing import ForwardRef as R", "line 1: imports ForwardRef"),
+    ("import typing as t\nt.get_type_hints(f)", "line 2: reaches get_type_hints"),
+    ("from string import Formatter as F\nclass A(F): pass", "line 1: imports Formatter"),
+    ("from string import *\nclass A(Formatter): pass", "line 2: reaches Formatter"),
+    ("from copy import _reconstruct", "line 1: imports the private copy._reconstruct"),
+    # attributes that are copied by name
+    ("from functools import wraps\nwraps(f, assigned=['a'])(g)", "line 2: uses functools.wraps otherwise"),
+    ("from functools import wraps as w\nw(f, ('a',))(g)", "line 2: uses functools.wraps otherwise"),
+    ("from functools import wraps\nwraps(*x)", "line 2: uses functools.wraps otherwise"),
+    ("from functools import wraps\nwraps(**x)", "line 2: uses functools.wraps otherwise"),
+    ("from functools import wraps\nw = wraps", "line 2: uses functools.wraps otherwise"),
+    ("from functools import *\nw = wraps", "line 2: uses functools.wraps otherwise"),
+    ("from functools import partial, wraps\npartial(wraps, assigned=x)", "line 2: uses functools.wraps otherwise"),
+    ("import functools as t\nt.update_wrapper(f, g, x)", "line 2: uses functools.update_wrapper otherwise"),
+    ("import functools as t\nt.update_wrapper(f, g, updated=x)", "line 2: uses functools.update_wrapper otherwise"),
+    # annotations that are evaluated
+    ("import functools\n@functools.singledispatch\ndef g(x): pass\n@g.register\ndef h(x: 'len(1)'): pass",
+     "line 2: uses functools.singledispatch, which evaluates annotations"),
+    ("from functools import singledispatch as s\nt = 'len(1)'\ng = s(f)\ndef h(x: t): pass\ng.register(h)",
+     "line 3: uses functools.singledispatch, which evaluates"),
+    ("from functools import *\n@singledispatch\ndef g(x): pass\ndef h(x: 'a' + 'b'): pass",
+     "line 2: uses functools.singledispatch, which evaluates"),
+    ("from functools import *\n@singledispatch\ndef g(x): pass\nclass A:\n    t = 'a'\n    x: t",
+     "line 2: uses functools.singledispatch, which evaluates"),
+    ("from functools import *\n@singledispatch\ndef g(x): pass\nclass A: t = 'a'\ndef h(x: A.t): pass",
+     "line 2: uses functools.singledispatch, which evaluates"),
+    ("from functools import singledispatchmethod as s\nclass A:\n    @s\n    def g(self, x: list['len']): pass",
+     "line 3: uses functools.singledispatchmethod, which evaluates"),
+    ("def g(x): pass\ng.__annotations__ = {}", "line 2: uses the attribute __annotations__"),
+    ("class A:\n    __annotations__['a=1'] = int", "line 2: uses __annotations__"),
+    ("from typing import *\nx = __annotations__", "line 2: uses __annotations__"),
+    ("type('A', (), {'__annotations__': 1})", "line 1: names __annotations__ in a string"),
+    # computed formats, where more than plain data is at hand
+    ("def f(x): return ''.join(['{0.', '__glo', 'bals__}']).format(f)", "line 1: formats a text that is not literal"),
+    ("def f(x): return x.format(f)", "line 1: formats a text that is not literal"),
+    ("def f(x): return f'{x}'.format(f)", "line 1: formats a text that is not literal"),
+    ("def f(x): return str.format(x, f)", "line 1: formats a text that is not literal"),
+    ("def f(x):\n    g = str.format\n    return g(x, f)", "line 2: formats a text that is not literal"),
+    ("def f(x): return x.format_map({'a': f})", "line 1: formats a text that is not literal"),
+    ("def f(x): return x.format(lambda: 0)", "line 1: formats a text that is not literal"),
+    ("def f(x): return x.format(y for y in x)", "line 1: formats a text that is not literal"),
+    ("def g(): yield\ndef f(x): return x.format(g())", "line 2: formats a text that is not literal"),
+    ("class A: pass\ndef f(x): return x.format(A())", "line 2: formats a text that is not literal"),
+    ("from re import sub\ndef f(x): return x.format(sub)", "line 2: formats a text that is not literal"),
+    ("g = f = len\ndef f(x): return x.format(1)\nh = [f]", "line 2: formats a text that is not literal"),
+    ("def f(x):\n    try: 1 / 0\n    except Exception as e: return x.format(e)", "line 3: formats a text that is not"),
+    ("def f(x):\n    match x:\n        case str(format=g): return g(f)", "line 3: formats a text that is not literal"),
+    ("def f(x): return getattr(x, 'format')(f)", "line 1: formats a text that is not literal"),
+    ("def f(x):\n    t = '{}'\n    t += x\n    return t.format(f)", "line 4: formats a text that is not literal"),
+    ("t = '{}'\ndef f(t): return t.format(f)", "line 2: formats a text that is not literal"),
     # attributes that lead to the interpreter
     ("().__class__.__base__.__subclasses__()", "line 1: uses the attribute __base__"),
     ("print.__self__.eval('1')", "line 1: uses the attribute __self__"),
@@ -196,6 +283,25 @@ HONEST = [
     "def f(x): return {'naïve \uff45\uff56\uff41\uff4c': '日本', 'ß': x}",
     "def f(x):\n    random = [1]\n    random.sort()\n    self = {'os': random}\n    return self['os'].pop()",
     "if __name__ == '__main__':\n    print(1)\ndef f(x): return x",
+    "from functools import wraps\ndef deco(g):\n    @wraps(g)\n    def inner(*a): return g(*a)\n    return inner\n"
+    "@deco\ndef f(x): return x",
+    "import functools as t\ndef f(x): return t.update_wrapper(lambda y: y, len)(x), t.wraps(wrapped=len)(len)(x)",
+    "from functools import singledispatch\nfrom typing import List\nimport collections\nclass A: pass\n"
+    "@singledispatch\ndef g(x): return 0\n@g.register\ndef _(x: int) -> None: return 1\n@g.register(str)\n"
+    "def _(x, y: list[int] | None = None): return 2\n@g.register\ndef _(x: A) -> List[int]: return 3\n"
+    "@g.register\ndef _(x: collections.Counter): return 4\ndef f(x): return g(x)",
+    "import types\ndef f(x): return isinstance(x, (types.FunctionType, int)), type(x) is types.LambdaType",
+    "def f(x): return '{} {a.real}'.format(x, a=f), 'x'.format_map({'a': f}), list(map('{:02d}'.format, x))",
+    "TEXT = '{}: {:>5}'\nclass A: pass\ndef f(x): return TEXT.format(x, A())",
+    "def f(x, y): return x.format(len(y)), x.format_map({'a': y}), sorted(y, key=lambda c: c), sum(c for c in y)",
+    "def g(x, y): return x.format(y)\nf = g",
+    "class A:\n    def format(self, x): return [x]\ndef f(x): return A().format(x)",
+    "from dataclasses import dataclass, field\n@dataclass(order=True)\nclass A:\n    x: 'int' = 1\n"
+    "    y: list = field(default_factory=list)\ndef f(x): return A(x).x",
+    "from collections import namedtuple, Counter\nP = namedtuple('P', 'a b')\ndef f(x): return Counter(P(1, x))",
+    "import ast\ndef f(x): return ast.literal_eval(x)",
+    "import re\ndef f(x): return re.sub('a', lambda m: m.group().upper(), x)",
+    "from enum import Enum\nKind = Enum('Kind', 'a b')\ndef f(x): return Kind.a.name",
     "def f(x): return " + " + ".join(["x"] * 800) + " + len(x.items) + vars if (vars := 1) else open",
 ]  # fmt: skip
 HONEST[-1] = HONEST[-1].removesuffix(" else open") + " else 0"
@@ -275,6 +381,23 @@ def test_no_allowed_module_leads_to_another():
     assert count > 20
 
 
+def test_what_is_banned_is_refused_on_every_path():
+    """Whatever module holds it, however it is imported, and under another name."""
+    banned, count = {**static_check._banned(), **static_check._judged()}, 0
+    for name in ALLOWED_MODULES:
+        module = importlib.import_module(name)
+        inner = [(f"{name}.{last}", each) for last, each in vars(module).items() if isinstance(each, types.ModuleType)]
+        for path, holder in [(name, module), *inner]:
+            for last in sorted(member for member, value in vars(holder).items() if id(value) in banned):
+                annotated = "\ndef g(x: 'len'): pass"  # what dispatches on types evaluates it
+                assert check(f"import {name} as m\nx = {path.replace(name, 'm', 1)}.{last}{annotated}"), (path, last)
+                assert check(f"from {path} import {last} as y\nx = [y]{annotated}"), (path, last)
+                if path == name and last in getattr(module, "__all__", ()):
+                    assert check(f"from {name} import *\nx = {last}{annotated}"), (path, last)
+                count += 1
+    assert count > 50
+
+
 def test_every_module_that_is_not_allowed_is_refused():
     names = sys.stdlib_module_names - {name.split(".")[0] for name in ALLOWED_MODULES}
     assert {name for name in names if check(f"import {name}") != (f"line 1: imports {name}",)} == set()
@@ -310,6 +433,17 @@ def test_public_programs_pass_but_for_the_one_that_asks_the_interpreter():
     assert "sys.getsizeof" in next(iter(refused))
     for source in sources:
         assert_exact(source)
+
+
+def test_of_all_seed_tasks_33_programs_are_refused():
+    with gzip.open(file("azr_seed_tasks.jsonl.gz"), "rt") as lines:
+        sources = [json.loads(line)["snippet"] for line in lines]
+    reasons = Counter(reason.partition(": ")[2] for source in sources for reason in check(source))
+    assert sum(1 for source in sources if check(source)) == 33
+    assert set(reasons) == {
+        "uses eval", "uses open",
+        *(f"imports {name}" for name in ("cv2", "numpy", "os", "queue", "secrets", "sympy", "sys", "timeit")),
+    }  # fmt: skip
 
 
 def test_most_public_programs_take_the_short_way():
