@@ -6,21 +6,21 @@ calls that are not on a [short list](syscalls.py). Linux only; standard library 
 
 from __future__ import annotations
 
+import _socket
 import ctypes
 import math
 import os
 import resource
 import signal
-import socket
 import struct
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
 from azr.executor import syscalls
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+_PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 1, 3, 4
+_PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP = 23, 24
 _CAP_KILL, _CAP_SETUID, _CAP_SETPCAP = 5, 7, 8
@@ -28,6 +28,7 @@ _CAPABILITIES_V3 = 0x20080522
 _NOBODY = 65534
 _FORK_RETRIES_S = (0.01, 0.05, 0.2, 0.5)
 """Waits after failed forks, seconds."""
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 _Word = Any
@@ -48,6 +49,11 @@ class Lockdown:
         # No flags, no stack of its own, nowhere to write an id; processors differ in the order of these zeros.
         self._clone = _words(machine.clone, signal.SIGCHLD, 0, 0, 0, 0)
         self._seal = self._sealing_calls(machine, math.ceil(cpu_s) + 1)
+        as_it_is = ctypes.byref((ctypes.c_ulong * 2)(*resource.getrlimit(resource.RLIMIT_CPU)))
+        self._rehearsal = (
+            (*_words(machine.setrlimit, resource.RLIMIT_CPU), as_it_is),
+            _words(machine.prctl, _PR_GET_DUMPABLE, 0, 0, 0, 0),
+        )
         _close_standard_error()
         if os.geteuid() == 0:
             _enter_empty_root()
@@ -107,9 +113,11 @@ class Lockdown:
 
     def seal(self) -> None:
         """Leave the forked child nothing but computing and the descriptors that it has."""
-        for arguments in self._seal:
-            if self._syscall(*arguments):
-                raise OSError(ctypes.get_errno(), "a process could not be sealed")
+        _make(self._syscall, self._seal)
+
+    def rehearse(self) -> None:
+        """Do as ``seal`` does, to no effect."""
+        _make(self._syscall, self._rehearsal)
 
     def _sealing_calls(self, machine: syscalls.Machine, cpu_s: int) -> tuple[tuple[_Word, ...], ...]:
         """System calls, made ready here: whatever a child touches first is a page that is copied for it."""
@@ -128,12 +136,19 @@ class Lockdown:
         return tuple(calls)
 
 
+def _make(syscall: Callable[..., int], calls: tuple[tuple[_Word, ...], ...]) -> None:
+    """Make system calls, all of which return 0 when they succeed."""
+    for arguments in calls:
+        if syscall(*arguments):
+            raise OSError(ctypes.get_errno(), "a process could not be sealed")
+
+
 def self_test_failures(zygote: int) -> list[str]:
     """Try to get out of a sealed child; names of what could be reached."""
     attempts: dict[str, Callable[[], object]] = {
         "files": lambda: os.open("/", os.O_RDONLY),
         "paths": lambda: os.stat("/usr"),
-        "network": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM),
+        "network": lambda: _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM),
         "processes": _fork_and_end,
         "signals": lambda: os.kill(zygote, 0),
     }
@@ -173,7 +188,9 @@ def _close_standard_error() -> None:
 
 def _enter_empty_root() -> None:
     """Make an empty, already deleted folder the root: nothing can be found or created in it."""
-    name = tempfile.mkdtemp(prefix="azr-empty-")
+    place = next(place for place in _TEMPORARY if os.access(place, os.W_OK))
+    name = f"{place}/azr-empty-{os.urandom(8).hex()}"
+    os.mkdir(name, 0o700)
     folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
     os.rmdir(name)
     os.fchdir(folder)

@@ -24,10 +24,10 @@ import sys
 import time
 import types
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-_ROOT = str(Path(__file__).resolve().parents[2])
+_ROOT = os.path.realpath(f"{__file__}/../../..")
 sys.path.insert(0, _ROOT)
 
 from azr import values  # noqa: E402
@@ -45,12 +45,16 @@ _UNLOADED = ("azr", "ctypes", "_ctypes", "select", "socket", "_socket", "resourc
 _MAX_TIMEOUTS = 2
 _SELF_TEST_S = 10.0
 _WARM_UP_RUNS = 20
+_WARM_UP_PROGRAM = b"import math\ndef f(x):\n    return [x, math.floor(x)]"
 _USUAL_BYTES = 2**15
 """Room for the frames that usually come; the buffer grows for others."""
 _PIPE_BYTES = 2**15
 """Longest input that is handed to a living child: less than what a pipe holds, so that writing never waits for it."""
 _REPORTS_TO, _INPUTS_FROM = 3, 4
 """A child's descriptors."""
+_NULL, _COMMANDS, _REPLIES = 0, 10, 11
+"""The zygote's, out of the way of pipes to children."""
+_MOST_DESCRIPTORS = 2**16
 _PROCESS_CPU_CLOCK = 2
 
 
@@ -85,30 +89,30 @@ class Zygote:
     got is not in the memory that the next one inherits.
     """
 
-    def __init__(self, commands: int, replies: int, limits: Limits, lockdown: Lockdown) -> None:
-        self._commands = commands
-        self._replies = replies
+    def __init__(self, limits: Limits, lockdown: Lockdown) -> None:
         self._limits = limits
         self._lockdown = lockdown
         self._poll = select.poll()
-        self._poll.register(commands, 0)
+        self._poll.register(_COMMANDS, 0)
         self._program = bytearray(_USUAL_BYTES)
         self._input = bytearray(_USUAL_BYTES)
         self._report = memoryview(bytearray(limits.report_bytes))
+        self._orders = Orders(0)
+        """Filled in by children only."""
 
     def serve(self) -> Orders | None:
         """In the zygote: answers requests until the pool goes away, then None. In every child: what it is to do."""
         orders, failures = self._self_test()
         if orders is not None:
             return orders
-        protocol.write(self._replies, protocol.encode({"self_test_failures": failures}))
+        protocol.write(_REPLIES, protocol.encode({"self_test_failures": failures}))
         # The pipe from a child gets the lowest free number, always the same: one registration serves all of them.
         reader, writer = os.pipe()
         self._poll.register(reader, select.POLLIN)
         os.close(reader)
         os.close(writer)
         program = self._program
-        while (length := protocol.read(self._commands, program)) is not None:
+        while (length := protocol.read(_COMMANDS, program)) is not None:
             orders = self._answer(length)
             if orders is not None:
                 return orders
@@ -121,8 +125,9 @@ class Zygote:
         reader, writer = os.pipe()
         child = self._lockdown.fork()
         if child == 0:
-            _keep(writer, 0)
-            return Orders(0, zygote=zygote), []
+            _keep(writer, 0, _REPLIES)
+            self._orders.zygote = zygote
+            return self._orders, []
         os.close(writer)
         told = os.read(reader, _USUAL_BYTES) if select.select([reader], [], [], _SELF_TEST_S)[0] else b""
         os.kill(child, signal.SIGKILL)
@@ -136,7 +141,7 @@ class Zygote:
         One long function: each function called between two forks has pages of its own that are copied then.
         """
         monotonic, poll, data, most = time.monotonic, self._poll.poll, self._report, len(self._report)
-        replies, header = self._replies, protocol.HEADER_BYTES
+        replies, header = _REPLIES, protocol.HEADER_BYTES
         kind, count = protocol.REQUEST.unpack_from(self._program)
         wall_s, deadline = self._limits.wall_s, monotonic() + self._limits.request_s
         together = count > 1 and not kind & Kind.APART
@@ -144,7 +149,7 @@ class Zygote:
         child = reader = feeder = timeouts = 0
         spent = 0.0
         for left in range(count - 1, -1, -1):
-            size = protocol.read(self._commands, self._input)
+            size = protocol.read(_COMMANDS, self._input)
             if size is None:
                 raise PoolGoneError
             started = monotonic()
@@ -161,9 +166,12 @@ class Zygote:
                 inputs, feeder = os.pipe() if together else (0, 0)
                 child, spent = self._lockdown.fork(), 0.0
                 if child == 0:
-                    _keep(writer, inputs)
-                    program = bytes(memoryview(self._program)[protocol.REQUEST.size : length])
-                    return Orders(kind if together else kind | Kind.APART, program, bytes(self._input[:size]))
+                    _keep(writer, inputs, _REPLIES)
+                    orders = self._orders
+                    orders.kind = kind if together else kind | Kind.APART
+                    orders.program = bytes(memoryview(self._program)[protocol.REQUEST.size : length])
+                    orders.text = bytes(self._input[:size])
+                    return orders
                 os.close(writer)
                 if together:
                     os.close(inputs)
@@ -249,22 +257,23 @@ class Zygote:
             return otherwise
 
 
-def _keep(writer: int, inputs: int) -> None:
-    """In a child: keep the ends of its pipes, under the same numbers in every child, and nothing else."""
+def _keep(writer: int, inputs: int, last: int) -> None:
+    """In a child: keep the ends of its pipes, the same numbers in every child, and none but them up to the last."""
     os.dup2(writer, _REPORTS_TO)
     if inputs:
         os.dup2(inputs, _INPUTS_FROM)
-    os.closerange(_INPUTS_FROM + bool(inputs), writer + 3)
+        os.closerange(_INPUTS_FROM + 1, last + 1)
+    else:
+        os.closerange(_INPUTS_FROM, last + 1)
 
 
-def run_child(orders: Orders, lockdown: Lockdown, limits: Limits) -> None:
+def run_child(orders: Orders, seal: Callable[[], None], limits: Limits) -> None:
     """A child's whole life."""
     try:
-        lockdown.seal()
-        gc.enable()
         if orders.kind:
-            run_program(orders, limits.output_bytes, _REPORTS_TO, _INPUTS_FROM)
+            run_program(orders, seal, limits.output_bytes, _REPORTS_TO, _INPUTS_FROM)
         else:
+            seal()
             failures = self_test_failures(orders.zygote)
             os.write(_REPORTS_TO, protocol.encode({"self_test_failures": failures}))
         os._exit(0)
@@ -272,8 +281,10 @@ def run_child(orders: Orders, lockdown: Lockdown, limits: Limits) -> None:
         os._exit(1)
 
 
-def run_program(orders: Orders, output_bytes: int, report: int, inputs: int) -> None:
+def run_program(orders: Orders, seal: Callable[[], None], output_bytes: int, report: int, inputs: int) -> None:
     """Report what the program is, if it came as source, then the outcome of each call, until one is the last."""
+    seal()
+    gc.enable()
     kind, program, text = orders.take()
     code = marshal.loads(program) if not kind & Kind.SOURCE else _load(kind, program, report)
     alone = bool(kind & Kind.APART)
@@ -346,18 +357,23 @@ def _preload() -> None:
         "a".encode(codec).decode(codec)
     "\N{BULLET}".isidentifier()
     warnings.simplefilter("ignore")
-    _warm_up()
 
 
-def _warm_up() -> None:
-    """Run a program of our own, so that children inherit code that is specialised and caches that are filled."""
-    source = b"import math\ndef f(x):\n    return [x, math.floor(x)]"
-    code = marshal.dumps(compile(source, FILE_NAME, "exec", dont_inherit=True))
-    null = os.open(os.devnull, os.O_WRONLY)
+def _warm_up(lockdown: Lockdown, limits: Limits) -> None:
+    """Do what every child does, with a program of our own and to no effect.
+
+    Children inherit code that is specialised, names that are looked up and caches that are filled; each would have
+    pages copied for that.
+    """
+    code = marshal.dumps(compile(_WARM_UP_PROGRAM, FILE_NAME, "exec", dont_inherit=True))
     for _ in range(_WARM_UP_RUNS):
-        run_program(Orders(Kind.SOURCE | Kind.APART, source, b"1.5"), protocol.MAX_VALUE_BYTES, null, null)
-        run_program(Orders(Kind.CODE | Kind.APART, code, b"1.5"), protocol.MAX_VALUE_BYTES, null, null)
-    os.close(null)
+        _, writer = os.pipe()
+        _keep(writer, 0, writer)
+        os.close(_REPORTS_TO)
+        for kind, program in ((Kind.SOURCE, _WARM_UP_PROGRAM), (Kind.CODE, code)):
+            orders = Orders(kind | Kind.APART, program, b"1.5")
+            run_program(orders, lockdown.rehearse, limits.output_bytes, _NULL, _NULL)
+    gc.disable()
     del sys.modules[FILE_NAME]
 
 
@@ -396,22 +412,24 @@ def _unload_modules() -> None:
     gc.disable()
 
 
-def _take_standard_streams() -> tuple[int, int]:
-    """Move the pipes to the pool away from 0 and 1, and leave /dev/null there."""
-    commands, replies = os.dup(0), os.dup(1)
+def _take_standard_streams() -> None:
+    """Move the pipes to the pool away from 0 and 1, and leave /dev/null there; close what else was inherited."""
+    os.dup2(0, _COMMANDS)
+    os.dup2(1, _REPLIES)
+    os.closerange(_REPORTS_TO, _COMMANDS)
+    os.closerange(_REPLIES + 1, _MOST_DESCRIPTORS)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
-    return commands, replies
 
 
-def main() -> tuple[Orders, Lockdown, Limits] | None:
+def main() -> tuple[Orders, Callable[[], None], Limits] | None:
     """In the zygote: serves to the end, then None. In every child: what it is to do, and within what."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    commands, replies = _take_standard_streams()
+    _take_standard_streams()
     first = bytearray(_USUAL_BYTES)
-    length = protocol.read(commands, first)
+    length = protocol.read(_COMMANDS, first)
     if length is None:
         return None
     limits = protocol.read_limits(bytes(first[:length]))
@@ -419,7 +437,10 @@ def main() -> tuple[Orders, Lockdown, Limits] | None:
     lockdown = Lockdown(limits.memory_mb, limits.request_s)
     shift = _shift_addresses()
     _erase_environment()
-    zygote = Zygote(commands, replies, limits, lockdown)
+    zygote = Zygote(limits, lockdown)
+    # No child takes it apart on its way, whose memory would be copied for that.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(zygote))
+    _warm_up(lockdown, limits)
     _unload_modules()
     try:
         orders = zygote.serve()
@@ -429,7 +450,7 @@ def main() -> tuple[Orders, Lockdown, Limits] | None:
         # No process for a child: the pool starts another zygote, asks it again, and then calls the request lost.
         os._exit(1)
     _HELD.append(shift)
-    return None if orders is None else (orders, lockdown, limits)
+    return None if orders is None else (orders, lockdown.seal, limits)
 
 
 _HELD: list[list[bytes]] = []
