@@ -87,18 +87,24 @@ async def execute_many(pool: SandboxPool, requests: Iterable[ExecutionRequest]) 
     return list(await asyncio.gather(*map(pool.execute, requests)))
 
 
-def descendants(process: int) -> set[int]:
-    """Process ids below a process, at any depth."""
-    parents = {}
+def parents() -> dict[int, int]:
+    """Parent of every process of this machine, as they are at one moment."""
+    found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             text = stat.read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        parents[int(stat.parent.name)] = int(text.rpartition(")")[2].split()[1])
+        found[int(stat.parent.name)] = int(text.rpartition(")")[2].split()[1])
+    return found
+
+
+def descendants(process: int) -> set[int]:
+    """Process ids below a process, at any depth."""
+    known = parents()
     below, frontier = set(), {process}
     while frontier:
-        frontier = {child for child, parent in parents.items() if parent in frontier}
+        frontier = {child for child, parent in known.items() if parent in frontier}
         below |= frontier
     return below
 
@@ -117,9 +123,10 @@ def zygotes(pool: SandboxPool) -> list[int]:
 
 def _zygote(sandbox: Sandbox) -> int:
     if isinstance(sandbox, ProcessSandbox):
+        known = parents()
         found = {process for process in {sandbox.pid} | descendants(sandbox.pid) if _is_sandbox(process)}
-        # A program that runs is a fork of its zygote and looks the same.
-        (process,) = found.difference(*map(descendants, found))
+        # A program that runs, or has just ended, is a fork of its zygote and looks the same.
+        (process,) = (process for process in found if known.get(process, process) not in found)
         return process
     process = sandbox._launcher._client.inspect_container(sandbox.container_id)["State"]["Pid"]
     assert process > 1, "a container that is not running has no process, and 0 would address the whole group"
