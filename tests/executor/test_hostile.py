@@ -29,7 +29,7 @@ class Siege:
 async def siege(backend, request):
     """The attacks that were selected, run side by side once for each backend; the tests look at what came of them."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    chosen = {one["attack"].id: one["attack"] for one in parameters if "attack" in one}
+    chosen = {one["attack"].id: one["attack"] for one in parameters if "attack" in one and one["attack"].fits}
     before = traces.take()
     with World() as world:
         outcomes = await run(chosen.values(), backend, world)
@@ -43,6 +43,8 @@ async def siege(backend, request):
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.id)
 async def test_an_attack_is_held(siege, attack):
+    if not attack.fits:
+        pytest.skip("it is written for x86-64")
     outcome = siege.outcomes[attack.id]
     assert not outcome.breaches, outcome.result
 
