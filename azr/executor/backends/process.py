@@ -139,4 +139,4 @@ def prepare_namespace(config: ExecutorConfig) -> tuple[ProcessLauncher, str]:
         plain = ProcessLauncher((), sys.executable)
         plain.probe()
         return plain, f"a plain process with {own if root else _FILTER}, because namespaces are refused ({problem})"
-    return behind, f"network, process and IPC namespaces, {own if root else 'an empty root folder, ' + _FILTER}"
+    return behind, f"network, process, mount and IPC namespaces, {own if root else 'an empty root folder, ' + _FILTER}"
