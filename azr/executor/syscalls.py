@@ -103,8 +103,8 @@ CALLS = {
     "brk": Call(12, 214),
     "mmap": Call(9, 222, (OnlyBits(2, _PROT_READ | _PROT_WRITE), OneOf(3, (_MAP_PRIVATE | _MAP_ANONYMOUS,)))),
     "munmap": Call(11, 215),
-    # With an old size of nothing, some kernels make a second view of pages.
-    "mremap": Call(25, 216, (AtLeast(1, 1), OneOf(3, (_MREMAP_MAYMOVE,)))),
+    # With an old size of nothing, or one that is nothing once rounded up to pages, some kernels make a second view.
+    "mremap": Call(25, 216, (AtLeast(1, 1), Below(1, _ALL_BITS - 4094), OneOf(3, (_MREMAP_MAYMOVE,)))),
     # What the C library's allocator gives back. Other advice moves pages of files that sandboxes share in and out.
     "madvise": Call(28, 233, (OneOf(2, (_MADV_DONTNEED,)),)),
     # What the C library's locks and semaphores do. Without the private flag the kernel goes by the page, and pages of

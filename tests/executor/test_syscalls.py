@@ -92,7 +92,7 @@ PRIVATE, REALTIME = 0x80, 0x100
 HIGH = 2**32
 RIGHT = {
     "mmap": [(0, 4096, 3, 0x22, -1, 0), (0, 4096, 0, 0x22, -1, 0)],
-    "mremap": [(0x1000, 4096, 8192, 1)],
+    "mremap": [(0x1000, 4096, 8192, 1), (0x1000, 2**32 - 4096, 2**32, 1)],
     "madvise": [(0x1000, 4096, 4)],
     "futex": [(0, PRIVATE), (0, PRIVATE | 1), (0, PRIVATE | 9), (0, PRIVATE | REALTIME | 9)],
     "clock_gettime": [(clock,) for clock in range(16)],
@@ -105,7 +105,10 @@ WRONG = {
         *((0, 4096, 3, flags, -1, 0) for flags in (0x21, 0x23, 2, 1, 0x32, 0x100022, 0x40022, 0x2022, 0x122)),
         *((0, 4096, 3, flags, -1, 0) for flags in (0x4022, 0x20, 0)),
     ],
-    "mremap": [(0x1000, 0, 4096, 1), *((0x1000, 4096, 8192, flags) for flags in (0, 2, 3, 4, 5, 7))],
+    "mremap": [
+        *((0x1000, old_size, 4096, 1) for old_size in (0, -1, -4095)),
+        *((0x1000, 4096, 8192, flags) for flags in (0, 2, 3, 4, 5, 7)),
+    ],
     "madvise": [(0x1000, 4096, advice) for advice in [*range(4), *range(5, 30), *range(100, 104), -1]],
     "futex": [
         *((0, command) for command in (0, 1, 9, 10, REALTIME | 9, -1)),
