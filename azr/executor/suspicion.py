@@ -15,18 +15,15 @@ Not seen: what depends on how much memory or stack is left, other than by catchi
 
 from __future__ import annotations
 
-import collections
-import decimal
 import enum
-import fractions
 import importlib
 import opcode
 import re
-import sys
-from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType, MethodDescriptorType
+from collections.abc import Iterable
+from types import CodeType, FunctionType
 
 from azr.executor.static_check import BANNED_ATTRIBUTES, BANNED_BUILTINS
+from azr.executor.steps import OPS, Question, Steps, ops
 
 
 class Suspicion(enum.IntFlag):
@@ -119,59 +116,24 @@ _TEXT = frozenset(
 )
 """Names by which a value becomes text; ``type`` of a text is ``str``, exceptions hold texts."""
 _ADDRESSED_NAMES = frozenset(
-    {"map", "filter", "zip", "enumerate", "reversed", "iter", "super", "property", "staticmethod", "classmethod",
+    {"super", "property", "staticmethod", "classmethod",
      "object", "aiter", "anext", "elements", "finditer", "scanner",
      "__iter__", "__reversed__"}
 )  # fmt: skip
 """Names of what makes objects whose default text states an address."""
-_CONSUMERS = frozenset({"sum", "any", "all", "sorted", "list", "tuple", "min", "max", "dict", "len", "set", "next"})
-"""Builtins that take their first argument apart, or measure it."""
-_CONSUMING_METHODS = frozenset({"join", "extend", "update"})
-_DATA_ATTRIBUTES = frozenset(
-    {"real", "imag", "numerator", "denominator", "start", "stop", "step", "__name__", "maxlen", "pi", "e", "inf", "nan",
-     "tau", "ascii_letters", "ascii_lowercase", "ascii_uppercase", "digits", "hexdigits", "punctuation", "whitespace",
-     "printable", "IGNORECASE", "MULTILINE", "DOTALL", "I", "M", "S"}
-)  # fmt: skip
-"""Attributes of builtin values and allowed modules that are no methods."""
-_BUILTIN_TYPES = {each.__name__: each for each in (bool, bytes, dict, float, int, list, str, tuple)}
-_SINGLETONS = frozenset({*_BUILTIN_TYPES, "set", "frozenset", "complex", "type"})
-_FIELD = re.compile(r"\{[^{}:!]*\.")
-"""A field of a format string that goes through an attribute, which may be a bound method."""
 _DUNDER = re.compile(r"__\w*__")
 
-_OPS = opcode.opmap
-_BY_OP = opcode.opname
-
-
-def _ops(*names: str) -> frozenset[int]:
-    """Those of the opcodes that this version of Python has."""
-    return frozenset(_OPS[name] for name in names if name in _OPS)
-
-
-_SET_OPS = _ops("BUILD_SET", "SET_ADD", "SET_UPDATE")
-_TEXT_OPS = _ops("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE")
-_OBJECT_OPS = _ops("LOAD_BUILD_CLASS", "STORE_ATTR", "DELETE_ATTR")
-_ATTRIBUTE_OPS = _ops("STORE_ATTR", "DELETE_ATTR")
-_IGNORED = _ops(
-    "CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "MAKE_CELL", "NOP", "PRECALL", "PUSH_NULL", "RESUME",
-    "SET_FUNCTION_ATTRIBUTE",
-)  # fmt: skip
-"""They say nothing here, and the versions of Python differ in where they put them."""
-_STORES = _ops("STORE_NAME", "STORE_FAST", "STORE_DEREF", "STORE_GLOBAL")
-_LOADS = _ops("LOAD_NAME", "LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_CLASSDEREF", "LOAD_FAST_CHECK")
-_TAKEN_APART = _ops("GET_ITER", "LIST_EXTEND", "CONTAINS_OP", "UNPACK_SEQUENCE", "UNPACK_EX", "DICT_UPDATE")
-_SYMBOLS = [symbol for _, symbol in opcode._nb_ops]  # type: ignore[attr-defined]
-_SET_OPERATORS = frozenset(index for index, symbol in enumerate(_SYMBOLS) if symbol.rstrip("=") in {"&", "|", "^", "-"})
-_REMAINDERS = frozenset(index for index, symbol in enumerate(_SYMBOLS) if symbol.rstrip("=") == "%")
-_IS_FUNCTION, _IS_GENERATOR, _IS_ASYNC = 0x1, 0x20, 0x80 | 0x100 | 0x200
-_MATCH_CLASS, _CALL_EX = _OPS["MATCH_CLASS"], _OPS["CALL_FUNCTION_EX"]
-_PUSH_EXC_INFO, _BINARY_OP, _LOAD_CONST = _OPS["PUSH_EXC_INFO"], _OPS["BINARY_OP"], _OPS["LOAD_CONST"]
-_MAKE_FUNCTION, _EXTENDED_ARG, _CALL = _OPS["MAKE_FUNCTION"], _OPS["EXTENDED_ARG"], _OPS["CALL"]
-_LOAD_GLOBAL, _LOAD_ATTR, _LOAD_FAST = _OPS["LOAD_GLOBAL"], _OPS["LOAD_ATTR"], _OPS["LOAD_FAST"]
-_LOAD_METHOD, _KW_NAMES = _OPS.get("LOAD_METHOD", -2), _OPS.get("KW_NAMES", -2)
-_BY_SLOT = _ops("STORE_FAST", "STORE_DEREF", "LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FAST_CHECK")
-_KEPT = _ops("COPY", "YIELD_VALUE")
-_METHOD_BIT = sys.version_info >= (3, 12)
+_SET_OPS = ops("BUILD_SET", "SET_ADD", "SET_UPDATE")
+_TEXT_OPS = ops("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE")
+_OBJECT_OPS = ops("LOAD_BUILD_CLASS", "STORE_ATTR", "DELETE_ATTR")
+_ATTRIBUTE_OPS = ops("STORE_ATTR", "DELETE_ATTR")
+_SYMBOLS = [symbol.rstrip("=") for _, symbol in opcode._nb_ops]  # type: ignore[attr-defined]
+_SET_OPERATORS = frozenset(index for index, symbol in enumerate(_SYMBOLS) if symbol in {"&", "|", "^", "-"})
+_REMAINDERS = frozenset(index for index, symbol in enumerate(_SYMBOLS) if symbol == "%")
+_IS_GENERATOR, _IS_ASYNC = 0x20, 0x80 | 0x100 | 0x200
+_MATCH_CLASS, _CALL_EX, _PUSH_EXC_INFO = OPS["MATCH_CLASS"], OPS["CALL_FUNCTION_EX"], OPS["PUSH_EXC_INFO"]
+_BINARY_OP, _LOAD_CONST, _IMPORT_NAME = OPS["BINARY_OP"], OPS["LOAD_CONST"], OPS["IMPORT_NAME"]
+_EXTENDED_ARG, _IMPORT_FROM, _STORE_NAME = OPS["EXTENDED_ARG"], OPS["IMPORT_FROM"], OPS["STORE_NAME"]
 
 
 def _is_odd(texts: Iterable[str]) -> bool:
@@ -190,6 +152,9 @@ _OTHERS = {
     for module in {*_HARMLESS, *_ADDRESSED, *_ORDERED}
 }  # fmt: skip
 """Names of a module that are suspect of everything."""
+_ORDERED_WORDS = {module: _words(module, _ORDERED) for module in _OTHERS}
+_ADDRESSED_WORDS = {module: _words(module, _ADDRESSED) for module in _OTHERS}
+_TYPING = {"typing"} | _words("typing", _HARMLESS) | _words("typing", _ADDRESSED) | _words("typing", _ORDERED)
 _FUNCTIONS = frozenset(
     name
     for module in _OTHERS
@@ -197,15 +162,8 @@ _FUNCTIONS = frozenset(
     if isinstance(value, FunctionType)
 )
 """Names of functions of modules that are written in Python: their text states an address."""
-_METHODS = frozenset().union(
-    *map(dir, (*_BUILTIN_TYPES.values(), complex, range, slice, *map(type, (iter(()), re.compile(""), len)))),
-    *map(dir, (collections.Counter, collections.deque, collections.OrderedDict, collections.defaultdict)),
-    *map(dir, (collections.ChainMap, decimal.Decimal, fractions.Fraction, re.Match)),
-)
-_VALUES = _DATA_ATTRIBUTES | (
-    frozenset().union(*(_words(module, _HARMLESS) for module in _HARMLESS)) - _FUNCTIONS - _METHODS
-)
-"""Attributes whose text states no address: data, and what of modules is no function written in Python."""
+_VALUES = frozenset().union(*(_words(module, _HARMLESS) for module in _HARMLESS)) - _FUNCTIONS
+"""Members of modules whose text states no address."""
 
 
 def has_sets(arguments: tuple[object, ...]) -> bool:
@@ -235,7 +193,7 @@ class _Program:
     def __init__(self, code: CodeType) -> None:
         self.codes = [code]
         self.texts, self.labels = list[str](), set[str]()
-        self.has_set_constant = self.nests_set_constant = False
+        self.has_set_constant = self.nests_set_constant = self.makes_addressed = False
         for each in self.codes:  # grows
             for constant in each.co_consts:
                 kind = type(constant)
@@ -266,7 +224,7 @@ class _Program:
         """What names, constants and kinds of opcodes tell."""
         words = self.names | self.labels
         found = _ALL if not words.isdisjoint(_WILD) or _is_odd(words) or _is_odd(self.texts) else 0
-        if _OPS["IMPORT_NAME"] in self.ops:
+        if _IMPORT_NAME in self.ops:
             found |= self._imports()
         if self.nests_set_constant or not self.ops.isdisjoint(_SET_OPS) or not words.isdisjoint(_HASHING):
             found |= ORDER
@@ -283,15 +241,20 @@ class _Program:
 
     def _imports(self) -> int:
         """What the imported modules allow, by any name of theirs that the program holds."""
-        modules = set[str]()
+        modules, renames = set[str](), False
         for each, raw in zip(self.codes, self.raw, strict=True):
-            extended = 0
+            extended, imported = 0, ""
             for op, argument in zip(raw[::2], raw[1::2], strict=True):
-                if op == _OPS["EXTENDED_ARG"]:
+                if op == _EXTENDED_ARG:
                     extended = (extended | argument) << 8
                     continue
-                if op == _OPS["IMPORT_NAME"]:
+                if op == _IMPORT_NAME:
                     modules.add(each.co_names[extended | argument])
+                if op in (_IMPORT_NAME, _IMPORT_FROM):
+                    imported = each.co_names[extended | argument]
+                elif imported:
+                    renames |= op == _STORE_NAME and each.co_names[extended | argument] != imported.partition(".")[0]
+                    imported = ""
                 extended = 0
         if "collections" in modules and "abc" in self.names:
             modules.add("collections.abc")
@@ -300,11 +263,14 @@ class _Program:
         if any(not self.names.isdisjoint(_OTHERS[module]) for module in modules):
             return _ALL
         found = 0
+        if "typing" in modules and (renames or any(_TYPING & set(each.co_names) for each in self.codes[1:])):
+            # It keeps what was put in brackets: once List[1] was made, List[True] is the same.
+            found |= STATE
         if not self.ops.isdisjoint(_ATTRIBUTE_OPS) and not modules.issubset(_UNCHANGEABLE):
             found |= STATE
-        if any(not self.names.isdisjoint(_words(module, _ORDERED)) for module in modules):
+        if any(not self.names.isdisjoint(_ORDERED_WORDS[module]) for module in modules):
             found |= ORDER
-        self.names.update(*(_ADDRESSED_NAMES for module in modules if self.names & _words(module, _ADDRESSED)))
+        self.makes_addressed = any(not self.names.isdisjoint(_ADDRESSED_WORDS[module]) for module in modules)
         return found
 
     def by_steps(self, found: int) -> int:
@@ -314,12 +280,13 @@ class _Program:
         views = not order and combines and not _VIEWS.isdisjoint(self.names | self.labels)
         text = not order and self._writes_text()
         if text and (
-            not self.names.isdisjoint(_ADDRESSED_NAMES)
+            self.makes_addressed
+            or not self.names.isdisjoint(_ADDRESSED_NAMES)
             or not self.ops.isdisjoint(_OBJECT_OPS)
             or any(each.co_flags & _IS_GENERATOR and each.co_name != "<genexpr>" for each in self.codes)
         ):
             return found | ORDER | (self._steps(False, False) & STATE)
-        if views or text or self.has_set_constant or _OPS["IS_OP"] in self.ops:
+        if views or text or self.has_set_constant or OPS["IS_OP"] in self.ops:
             found |= self._steps(views, text)
         return found
 
@@ -332,7 +299,7 @@ class _Program:
                     is_number = (
                         at >= 2 and raw[at - 2] == _LOAD_CONST and type(each.co_consts[raw[at - 1]]) in (int, float)
                     )
-                    if not unless_number or not is_number or (at >= 4 and raw[at - 4] == _OPS["EXTENDED_ARG"]):
+                    if not unless_number or not is_number or (at >= 4 and raw[at - 4] == _EXTENDED_ARG):
                         return True
                 at = raw.find(_BINARY_OP, at + 1)
         return False
@@ -346,147 +313,10 @@ class _Program:
 
     def _steps(self, views: bool, text: bool) -> int:
         """What each step tells; ``views``: views of dicts may become sets, ``text``: values become text."""
-        listed = [_Steps(code, raw) for code, raw in zip(self.codes, self.raw, strict=True)]
-        stored = set[str]().union(*(each.stored for each in listed))
-        functions = set[str]().union(*(each.functions for each in listed))
-        if "*" in self.labels:
-            functions |= _FUNCTIONS
-        return sum({flag for each in listed for flag in each.judge(stored, functions, views, text)})
-
-
-class _Steps:
-    """The steps of one code object, without those that say nothing."""
-
-    def __init__(self, code: CodeType, raw: bytes) -> None:
-        self.code, self.names, self.consts = code, code.co_names, code.co_consts
-        self.ops, self.arguments = list[int](), list[int]()
-        extended = 0
-        for op, argument in zip(raw[::2], raw[1::2], strict=True):
-            if op == _EXTENDED_ARG:
-                extended = (extended | argument) << 8
-            else:
-                if op not in _IGNORED:
-                    self.ops.append(op)
-                    self.arguments.append(extended | argument)
-                extended = 0
-        self.ops += [-1] * 6
-        self.arguments += [0] * 6
-        self.stored, self.functions, self.own = set[str](), set[str](), set[str]()
-        """Names that are bound, and those bound to functions: at module level or in cells, and in this code alone."""
-        for at, op in enumerate(self.ops):
-            if op in _STORES:
-                name = self.name(at)
-                self.stored.add(name)
-                before = self.ops[at - 1]
-                if before == _MAKE_FUNCTION or (
-                    before == _OPS["IMPORT_FROM"] and self.names[self.arguments[at - 1]] in _FUNCTIONS
-                ):
-                    (self.own if op == _OPS["STORE_FAST"] else self.functions).add(name)
-
-    def name(self, at: int) -> str:
-        """The variable that a step stores or loads."""
-        op, argument = self.ops[at], self.arguments[at]
-        if op in _BY_SLOT:
-            return str(self.code._varname_from_oparg(argument))  # type: ignore[attr-defined]
-        return self.names[argument >> 1 if op == _LOAD_GLOBAL else argument]
-
-    def attribute(self, at: int) -> tuple[str, bool] | None:
-        """The attribute that a step reads, and whether to call it at once; None for other steps."""
-        op, argument = self.ops[at], self.arguments[at]
-        if op == _LOAD_ATTR:
-            return (self.names[argument >> 1], bool(argument & 1)) if _METHOD_BIT else (self.names[argument], False)
-        return (self.names[argument], True) if op == _LOAD_METHOD else None
-
-    def judge(self, stored: set[str], functions: set[str], views: bool, text: bool) -> Iterator[int]:
-        """Flags, step by step."""
-        ops, makers = self.ops, list[tuple[bool, int]]()
-        for at, op in enumerate(ops):
-            if op == _OPS["IS_OP"]:
-                if not self._is_singleton(at - 1, stored):
-                    yield ORDER
-                    yield STATE
-            elif op == _LOAD_CONST:
-                if type(self.consts[self.arguments[at]]) is frozenset and ops[at + 1] != _OPS["CONTAINS_OP"]:
-                    yield ORDER
-            elif op in (_LOAD_ATTR, _LOAD_METHOD):
-                name, called = self.attribute(at) or ("", False)
-                if views and name in _VIEWS and not (called and self._takes_view_apart(at, stored)):
-                    yield ORDER
-                if text and not called and name not in _VALUES and not self._is_unbound(at, name, stored):
-                    yield ORDER
-                if text and called and name in ("format", "format_map") and not self._is_plain_format(at - 1):
-                    yield ORDER
-            elif not text:
-                continue
-            elif op in _LOADS:
-                name = self.name(at)
-                if name in (self.own if op == _LOAD_FAST else functions):
-                    is_call = op == _LOAD_GLOBAL and self.arguments[at] & 1 and ops[at + 1] not in _KEPT
-                    if not is_call:
-                        yield ORDER
-            elif op == _MAKE_FUNCTION:
-                made = self.consts[self.arguments[at - 1]] if ops[at - 1] == _LOAD_CONST else None
-                made_as = made.co_name if isinstance(made, CodeType) else ""
-                if made_as in ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"):
-                    makers.append((made_as == "<genexpr>", at))
-                elif ops[at + 1] not in _STORES:
-                    yield ORDER
-            elif op == _OPS["GET_ITER"] and ops[at + 1] == _CALL and self.arguments[at + 1] == 0:
-                is_generator, start = makers.pop() if makers else (True, 0)
-                if is_generator and not self._is_taken_apart(at + 2, self._callee_before(start, stored)):
-                    yield ORDER
-
-    def _callee_before(self, maker: int, stored: set[str]) -> bool:
-        """Whether the step before a function is made puts down what takes its first argument apart."""
-        at = maker - 2
-        if self.ops[at] in (_OPS["BUILD_TUPLE"],) and self.arguments[maker] & 8:
-            at -= self.arguments[at] + 1
-        return at >= 0 and self._is_consumer(at, stored)
-
-    def _is_consumer(self, at: int, stored: set[str]) -> bool:
-        if self.ops[at] == _LOAD_GLOBAL and self.arguments[at] & 1:
-            name = self.name(at)
-            return name in _CONSUMERS and name not in stored
-        name, called = self.attribute(at) or ("", False)
-        return called and name in _CONSUMING_METHODS
-
-    def _is_taken_apart(self, at: int, is_first_argument: bool) -> bool:
-        """Whether the step here uses up what is on top of the stack, which is a consumer's first argument or not."""
-        ops, arguments = self.ops, self.arguments
-        if ops[at] in _TAKEN_APART:
-            return True
-        if not is_first_argument:
-            return False
-        if ops[at] == _CALL:
-            return arguments[at] == 1
-        if ops[at] == _LOAD_CONST:
-            at += 1 + (ops[at + 1] == _MAKE_FUNCTION) + (ops[at + 1] == _KW_NAMES)
-            at += ops[at] == _KW_NAMES
-            return ops[at] == _CALL and arguments[at] == 2
-        return False
-
-    def _takes_view_apart(self, at: int, stored: set[str]) -> bool:
-        """Whether the view that the method here returns is used up at once."""
-        if self.ops[at + 1] != _CALL or self.arguments[at + 1] != 0:
-            return False
-        is_first = at >= 2 and self.ops[at - 1] in _LOADS and self._is_consumer(at - 2, stored)
-        return self._is_taken_apart(at + 2, is_first)
-
-    def _is_singleton(self, at: int, stored: set[str]) -> bool:
-        """Whether the step puts down None or its like, or a builtin type."""
-        if self.ops[at] == _LOAD_CONST:
-            constant = self.consts[self.arguments[at]]
-            return constant is None or constant is True or constant is False or constant is Ellipsis
-        is_name = self.ops[at] in (_LOAD_GLOBAL, _OPS["LOAD_NAME"])
-        return is_name and self.name(at) in _SINGLETONS - stored
-
-    def _is_unbound(self, at: int, name: str, stored: set[str]) -> bool:
-        """Whether the attribute is a method of a builtin type itself, as in ``map(str.strip, texts)``."""
-        if self.ops[at - 1] not in (_LOAD_GLOBAL, _OPS["LOAD_NAME"]):
-            return False
-        owner = self.name(at - 1)
-        return owner not in stored and type(vars(_BUILTIN_TYPES.get(owner, object)).get(name)) is MethodDescriptorType
-
-    def _is_plain_format(self, at: int) -> bool:
-        constant = self.consts[self.arguments[at]] if self.ops[at] == _LOAD_CONST else None
-        return type(constant) is str and _FIELD.search(constant) is None
+        listed = [Steps(code, raw, _FUNCTIONS) for code, raw in zip(self.codes, self.raw, strict=True)]
+        functions = frozenset().union(_FUNCTIONS if "*" in self.labels else (), *(each.functions for each in listed))
+        stored = frozenset().union(*(each.stored for each in listed))
+        asked = Question(stored, functions, _VALUES, views, text)
+        answers = [each.answer(asked) for each in listed]
+        compares = any(answer.compares for answer in answers)
+        return ORDER * (compares or any(answer.keeps for answer in answers)) | STATE * compares

@@ -75,6 +75,17 @@ ORDERED = [
     "import operator as o\nreturn list(o.sub(x.keys(), more))",
     "return x.keys().__and__(more)",
     "return x.keys().__rsub__(more)",
+    "return [a & b for a, b in zip(map(dict.keys, x), more)]",
+    "return [a & b for a, b in map(lambda d: (d.keys(), more), x)]",
+    "from functools import reduce\nreturn list(reduce(lambda a, b: a | b, map(lambda d: d.keys(), x)))",
+    "return list(max(x.keys(), {}.keys(), key=len) - more)",
+    "return list(next(iter([x.keys()])) - more)",
+    "return list(list((x.keys(), more))[0] - more)",
+    "return list(x.get(0, more.keys()) - more)",
+    "return list(sum((), x.keys()) - more)",
+    "return list((x.keys() if more else more) ^ more)",
+    "return list((v := x.keys()) ^ v)",
+    "list = tuple\nreturn [list(x.keys()), x - more]",
     "return x.__mod__(f)",
     "return str(x.__iter__())",
     "return str(x.__len__)",
@@ -106,6 +117,44 @@ ORDERED = [
     "def g(): return 1\nreturn str((t := (g, 0))[0]()) + str(t)",
     "def g(): return 1\nreturn str((t := g)()) + str(t)",
     "return str(map(len, x))",
+    "return str(list((map(len, x), 0)))",
+    "return str([*map(iter, [x])])",
+    "z = zip\nreturn str(z(x))",
+    "zip = zip([1])\ndef f(x): return str(zip)",
+    "def g():\n    zip = 1\ndef f(x): return str(zip(x))",
+    "return str(zip(*x))",
+    "return str(x and zip(x))",
+    "return str(list(zip(x) if x else zip()) or zip(x))",
+    "return str((zip(x) if x else 0))",
+    "return str(next(iter([zip(x)])))",
+    "return str(max(zip(x), zip(x), key=lambda y: 0))",
+    "return str(list(t := zip(x)) and t)",
+    "a, b = zip(x), 1\nreturn str(a)",
+    "return str(sorted([lambda: 0], key=lambda y: 0))",
+    "return str(sorted(x, key=lambda y: str(f)))",
+    "return str(list(map(lambda y: lambda: y, x)))",
+    "return str(dict(key=lambda y: y))",
+    "return '{key}'.format(key=lambda y: y)",
+    "def g(x, key): return str(key)\ndef f(x): return g(x, key=lambda y: y)",
+    "def sorted(x, key): return str(key)\ndef f(x): return sorted(x, key=lambda y: y)",
+    "return str(x.setdefault(1, f))",
+    "def g(): return g\ndef f(x): return str(g())",
+    "def g():\n    def h(): return 1\n    return h\ndef f(x): return str(g())",
+    "def g(): return 1\nh = g or 0\ndef f(x): return str(h)",
+    "def f(x): return [str(g) for g in (f, f)]",
+    "def f(x): return str([y.append for y in x])",
+    "return str((f, 1)[0])",
+    "return str({1: f}[1])",
+    "return str([f].pop())",
+    "return str(f if x else 1)",
+    "return str(x or f)",
+    "return str(f(f) if x else f)",
+    "def f(x):\n    while x: str(yield_ := f)\n    return str(yield_)",
+    "for y in (f,): return str(y)",
+    "with x as y: return str(f)",
+    "def g(*a): return str(a)\ndef f(x): return g(*(f,))",
+    "def g(**a): return str(a)\ndef f(x): return g(a=f)",
+    "return str(print(f) or f)",
     "return f'{reversed(x)}'",
     "return f'{zip(x, x)}'",
     "return str(enumerate(x))",
@@ -172,6 +221,11 @@ ORDERED = [
 """Programs, or bodies of ``f``, whose result may depend on hashes, identities or addresses."""
 
 STATEFUL = [
+    "from typing import List\nreturn str(List[x])",
+    "import typing\nreturn str(typing.Optional[x])",
+    "from typing import List as L\ndef f(x): return str(L[x])",
+    "import typing as t\ndef f(x): return str(t.List[x])",
+    "from typing import *\ndef f(x): return str(List[x])",
     "import keyword\nkeyword.kwlist.append('a')\nreturn len(keyword.kwlist)",
     "from keyword import kwlist as k\nk.append(1)\nreturn len(k)",
     "from keyword import *\nkwlist.append(1)\nreturn len(kwlist)",
@@ -258,6 +312,14 @@ HARMLESS = [
     "return str(len(x)), ','.join(x)",
     "return list(zip(x, x)), list(map(len, x)), [i for i, _ in enumerate(x)]",
     "return sorted(x, key=lambda y: y[1])",
+    "return ''.join(f'{i}{y}' for i, y in enumerate(x))",
+    "for i, (a, b) in enumerate(zip(x, reversed(x)), 1): x = str(i) + str(a)\nreturn x",
+    "return str(sum(map(int, str(x)))), str(list(filter(None, x))), str(sorted(x, key=lambda y: y[0], reverse=True))",
+    "def g(n):\n    return str(n)\nreturn g(x) + g(1 if x else 2) + ''.join(map(g, x)) + str(max(x, key=g))",
+    "return str(dict(zip(x, range(3)))), str(max(x, key=x.get)), ' '.join(reversed(x)), str(all(y for y in x))",
+    "return f'{len(list(zip(*x)))} {sorted(x.items(), key=lambda y: (-y[1], y[0]))}'",
+    "a, b = zip(*x)\nreturn str(a) + str(b)",
+    "return [str(v - 1) for k, v in sorted(x.items(), key=lambda y: y[1] - 1, reverse=True)]",
     "def f(x):\n    class A:\n        def __init__(self): self.a = 1\n        def __len__(self): return self.a\n"
     "    return len(A())",
     "def f(x):\n    f.count = 1\n    return f.count",
@@ -332,9 +394,9 @@ def shares(programs: list[str]) -> tuple[float, float]:
 
 def test_few_real_programs_are_suspect():
     order, state = shares(seed_programs())
-    assert order < 0.30 and state < 0.02
+    assert order < 0.20 and state < 0.02
     order, state = shares(public_programs())
-    assert order < 0.08 and state < 0.02
+    assert order < 0.06 and state < 0.02
 
 
 def test_it_is_cheap():
