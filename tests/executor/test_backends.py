@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -76,8 +77,9 @@ async def _sealed_child(zygote: int) -> int:
     async with asyncio.timeout(20):
         while True:
             for child in descendants(zygote):
-                if _status(child)["Seccomp_filters"] > _status(zygote)["Seccomp_filters"]:
-                    return child
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end meanwhile
+                    if int(_status(child)["Seccomp_filters"]) > int(_status(zygote)["Seccomp_filters"]):
+                        return child
             await asyncio.sleep(0.01)
 
 
