@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from types import CodeType
 
 from azr import values
-from azr.executor.suspicion import Suspicion
+from azr.executor.suspicion import STATE
 from azr.records import CallResult, CallStatus
 
 MAX_PROGRAM_BYTES = 2**14
@@ -74,6 +74,8 @@ class Kind:
     """Source is not held to the static check."""
     APART = 8
     """Every call runs in a process of its own."""
+    ONCE = 16
+    """Of source with one call: nobody asks what the program is, only what the call does."""
 
 
 class Part:
@@ -278,7 +280,7 @@ def ends_reply(part: bytes, count: int, apart: bool) -> bool:
 
 def carries_state(report: bytes | memoryview) -> bool:
     """Whether a report of a loaded program says that its calls must not share a process."""
-    return len(report) > 0 and bool(report[0] & Suspicion.STATE)
+    return len(report) > 0 and bool(report[0] & STATE)
 
 
 def read_loaded(part: bytes) -> tuple[int, bytes]:
@@ -292,13 +294,17 @@ def read_reasons(part: bytes) -> tuple[str, ...]:
     return _read_reasons(part[PART.size :])
 
 
-def read_calls(parts: Sequence[bytes], limits: Limits) -> tuple[CallResult, ...]:
-    """Call outcomes, one per part. A report that no honest child sends fails its own call only."""
+def read_calls(parts: Sequence[bytes], limits: Limits, first: Sequence[CallResult] = ()) -> tuple[CallResult, ...]:
+    """Call outcomes, one per part. A report that no honest child sends fails its own call only.
+
+    ``first``: outcomes of the same calls in a run before. What states their values to the letter is not parsed again.
+    """
     outcomes: list[CallResult] = []
     left = _REQUEST_OUTPUTS * limits.output_bytes
-    for part in parts:
+    for index, part in enumerate(parts):
         left -= len(part) - PART.size
-        outcomes.append(_outcome(part, limits.output_bytes) if left >= 0 else TOO_MUCH)
+        known = first[index].value if first else None
+        outcomes.append(_outcome(part, limits.output_bytes, known) if left >= 0 else TOO_MUCH)
     return tuple(outcomes)
 
 
@@ -326,7 +332,7 @@ def sentence(text: str) -> str:
     return (text if text.isprintable() else ascii(text))[:_MAX_SENTENCE]
 
 
-def _outcome(part: bytes, output_bytes: int) -> CallResult:
+def _outcome(part: bytes, output_bytes: int, known: str | None) -> CallResult:
     letter, wall_s, cpu_s = PART.unpack_from(part)
     content = part[PART.size :]
     if letter == Part.TIMEOUT:
@@ -338,7 +344,7 @@ def _outcome(part: bytes, output_bytes: int) -> CallResult:
     try:
         if letter not in Part.ANSWERS:
             raise ProtocolError("no report of a call")
-        return _read_report(content, wall_s, min(cpu_s, wall_s), output_bytes)
+        return _read_report(content, wall_s, min(cpu_s, wall_s), output_bytes, known)
     except ProtocolError as error:
         return invalid(error, wall_s)
 
@@ -362,15 +368,16 @@ def _read_reasons(content: bytes) -> tuple[str, ...]:
     return reasons
 
 
-def _read_report(content: bytes, wall_s: float, cpu_s: float, output_bytes: int) -> CallResult:
-    """A child's claim, its value truly canonical."""
+def _read_report(content: bytes, wall_s: float, cpu_s: float, output_bytes: int, known: str | None) -> CallResult:
+    """A child's claim, its value truly canonical, as the known one is."""
     try:
         status = _STATUSES[content[:1]]
         text = content[1:].decode()
     except (KeyError, UnicodeDecodeError) as error:
         raise ProtocolError("malformed call") from error
     if status is CallStatus.OK:
-        return CallResult(status=status, value=_canonical(text, output_bytes), wall_s=wall_s, cpu_s=cpu_s)
+        value = text if text == known else _canonical(text, output_bytes)
+        return CallResult(status=status, value=value, wall_s=wall_s, cpu_s=cpu_s)
     if not _is_sentence(text) or (status is CallStatus.RAISED and not text.isidentifier()):
         raise ProtocolError("malformed error")
     return CallResult(status=status, error=text, wall_s=wall_s, cpu_s=cpu_s)

@@ -17,7 +17,7 @@ from azr.executor import protocol
 from azr.executor.cache import REPEATABLE, CodeCache, LoadedProgram, Outcome
 from azr.executor.protocol import Kind, Limits, Part
 from azr.executor.scheduler import Job, Scheduler
-from azr.executor.suspicion import Suspicion, has_sets
+from azr.executor.suspicion import ORDER, STATE, has_sets
 from azr.records import CallResult, CallStatus, ExecutionRequest
 
 _LOST = CallResult(status=CallStatus.LOST, error="the executor lost its sandbox twice while running this")
@@ -54,17 +54,21 @@ class Runs:
     def _submit(self, order: Sequence[int], take: Callable[[list[CallResult]], None], *, alone: bool = False) -> None:
         """Run all calls, in this order; ``take`` gets their results in the request's own."""
         count = len(order)
-        is_apart = count > 1 and self._loaded is not None and bool(self._loaded.suspicion & Suspicion.STATE)
+        is_apart = count > 1 and self._loaded is not None and bool(self._loaded.suspicion & STATE)
         if self._loaded is not None and self._loaded.code:
             kind, program = Kind.CODE, self._loaded.code
         else:
             kind, program = Kind.SOURCE | (0 if self._request.static_check else Kind.UNCHECKED), self._source
+            if count == self._request.repeats == 1 and not self._request.admitted:
+                kind |= Kind.ONCE
         kind |= Kind.APART if is_apart else 0
 
         def is_last(parts: Sequence[bytes]) -> bool:
             said = protocol.letter_of(parts[-1])
             if said in (Part.LOADED, Part.REASONS):
                 return protocol.ends_reply(parts[-1], count, is_apart)
+            if len(parts) < count:
+                return False
             return sum(protocol.letter_of(part) != Part.LOADED for part in parts) == count
 
         def on_end(parts: list[bytes] | None) -> None:
@@ -106,7 +110,7 @@ class Runs:
         in_place = [b""] * len(order)
         for index, part in zip(order, calls, strict=True):
             in_place[index] = part
-        take(list(protocol.read_calls(in_place, self._limits)))
+        take(list(protocol.read_calls(in_place, self._limits, self._calls)))
 
     def _refused(self, word: bytes) -> None:
         try:
@@ -157,7 +161,7 @@ class Runs:
         repeats = self._request.repeats
         if repeats == 1:
             return 1
-        suspected = self._loaded is None or bool(self._loaded.suspicion & Suspicion.ORDER)
+        suspected = self._loaded is None or bool(self._loaded.suspicion & ORDER)
         suspected = suspected or any(map(_states_sets, self._request.inputs))
         return repeats * protocol.SUSPECT_FACTOR if suspected else repeats
 
@@ -166,7 +170,7 @@ class Runs:
         order = list(range(len(self._request.inputs)))
         if number == 0:
             order.reverse()
-        else:
+        elif len(order) > 1:
             random.Random(crc32(self._source) + number).shuffle(order)
         return order
 

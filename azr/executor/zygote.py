@@ -35,7 +35,7 @@ from azr.executor import protocol  # noqa: E402
 from azr.executor.protocol import Kind, Limits, Part  # noqa: E402
 from azr.executor.seal import Lockdown, self_test_failures  # noqa: E402
 from azr.executor.static_check import ALLOWED_MODULES, FILE_NAME, load  # noqa: E402
-from azr.executor.suspicion import Suspicion, suspicion  # noqa: E402
+from azr.executor.suspicion import STATE, suspicion  # noqa: E402
 
 _CODECS = (
     "ascii", "cp1252", "idna", "latin-1", "punycode", "raw-unicode-escape", "unicode-escape", "utf-8", "utf-8-sig",
@@ -311,9 +311,11 @@ def _load(kind: int, program: bytes, report: int) -> types.CodeType | None:
     if code is None:
         protocol.write(report, Part.REASONS + protocol.reasons_report(reasons))
         return None
+    if kind & Kind.ONCE:
+        return code
     suspected = suspicion(code)
     protocol.write(report, Part.LOADED + protocol.loaded_report(suspected, code))
-    return None if suspected & Suspicion.STATE and not kind & Kind.APART else code
+    return None if suspected & STATE and not kind & Kind.APART else code
 
 
 def _run_call(code: types.CodeType, text: str, output_bytes: int) -> tuple[bytes, str]:
