@@ -1,0 +1,166 @@
+"""What a program could learn about its place: the calls before and after it, who asks for it, and what for."""
+
+# ruff: noqa: E501 - an attack on one line is easier to read than a wrapped one
+
+from __future__ import annotations
+
+from tests.executor.hostile.attack import DENIED, ROUTES, Family
+
+LEARNING = Family("what a program can learn")
+MEMORY = (
+    ROUTES
+    + """
+import sys
+C = namespace('ctypes')
+LIBC = C['CDLL'](None, use_errno=True)
+LIBC.syscall.argtypes = [C['c_long'], C['c_void_p'], C['c_long'], C['c_long'], C['c_char_p']]
+def readable(address):
+    # A wait that is over at once; the kernel says so when there is no memory at the address.
+    C['set_errno'](0)
+    LIBC.syscall(202, address, 128, 0x5BD1E995, bytes(16))
+    return C['get_errno']() != 14
+def region(anchor):
+    low = high = anchor & ~4095
+    while readable(low - 4096): low -= 4096
+    while readable(high): high += 4096
+    return low, high
+def stack():
+    return C['c_void_p'].in_dll(LIBC, '__libc_stack_end').value
+def regions():
+    LIBC.sbrk.restype = C['c_long']
+    here = C['c_int']()
+    anchors = [stack(), C['addressof'](here), LIBC.sbrk(0) - 64, id(None), id(sys), id(f), id(object()), id('a' * 600)]
+    anchors += [id(bytearray(2**n)) for n in range(4, 17)] + [id(one) for one in classes()]
+    anchors += [C['cast'](LIBC.printf, C['c_void_p']).value, id(sys._getframe().f_back.f_locals)]
+    found = []
+    for anchor in anchors:
+        if not any(low <= anchor < high for low, high in found):
+            found.append(region(anchor))
+    return found
+def contents():
+    return [(low, C['string_at'](low, high - low)) for low, high in regions()]
+"""
+)
+"""Program text: all memory of the process around what it knows, whose end it finds without a file."""
+
+_WORD = "CANA" + "RY"
+_WORDS = tuple(f"{n}, '{_WORD}-{letter * 12}'" for n, letter in enumerate("abcdef"))
+_SEEK = f"""
+import re
+NEEDLE = re.compile(b'{_WORD[:4]}' + b'{_WORD[4:]}-([a-f])' + b'{{1}}'[:0] + b'{chr(92)}{chr(92)}1' * 11)
+def letters(*pieces):
+    return sorted({{word.decode() for piece in pieces for word in NEEDLE.findall(piece)}})
+"""
+
+
+def _nothing_to_come(outcome: object) -> bool:
+    """Of ``[own letter, letters found]``: its own is found, so the search works, and none of a later call."""
+    own, found = outcome  # type: ignore[misc]
+    return own in found and max(found) == own
+
+
+_FROM_FRAMES = """
+import sys
+def said(frame, depth=3):
+    pieces = []
+    while frame:
+        for name, one in [*list(frame.f_locals.items()), *list(frame.f_globals.items())]:
+            pieces.append(repr(one).encode())
+            for slot in getattr(type(one), '__slots__', ()) or ():
+                pieces.append(repr(getattr(one, slot, '')).encode())
+        frame = frame.f_back
+    return pieces
+"""
+for _name, _body in {
+    "its frames": "pieces = said(sys._getframe())",
+    "all frames": "pieces = [p for frame in sys._current_frames().values() for p in said(frame)]",
+    "a generator": "g = (lambda: (yield sys._getframe()))()\n    pieces = said(next(g)) + said(g.gi_frame) + said(sys._getframe())",
+    "a traceback": "try: 1 / 0\n    except Exception as error: pieces = said(error.__traceback__.tb_frame)",
+    "an exception that passes through others": "def g(): raise ValueError\n    try: sorted([1], key=lambda _: g())\n"
+    "    except ValueError as error:\n        t, pieces = error.__traceback__, []\n        while t: pieces += said(t.tb_frame); t = t.tb_next",
+    "a class body": "class A: pieces = said(sys._getframe())\n    pieces = A.pieces",
+    "a destructor": "pieces = []\n    class A:\n        def __del__(s): pieces.extend(said(sys._getframe()))\n    A()",
+    "a hook for each line": "pieces = []\n    sys.settrace(lambda frame, *_: pieces.extend(said(frame)))\n    (lambda: 1)()\n    sys.settrace(None)",
+    "the collector": "import gc\n    gc.unfreeze()\n    pieces = [repr(one).encode() for one in gc.get_objects() if type(one) in (str, bytes, bytearray, tuple, list)]",
+    "the collector's referrers": "import gc\n    gc.unfreeze()\n    pieces = [repr(one)[:10**5].encode() for one in gc.get_referrers(word, type(f), gc) if type(one) in (tuple, list, dict)]",
+}.items():  # fmt: skip
+    LEARNING.add(
+        f"inputs to come, through {_name}",
+        "ok",
+        f"{_SEEK}{_FROM_FRAMES}\ndef f(number, word):\n    {_body}\n    return [word[-1], letters(*pieces)]",
+        inputs=_WORDS,
+        value=_nothing_to_come,
+    )
+LEARNING.add(
+    "inputs to come, in all memory",
+    "ok",
+    f"{MEMORY}{_SEEK}\ndef f(number, word):\n    return [word[-1], letters(*[text for _, text in contents()])]",
+    inputs=_WORDS,
+    value=_nothing_to_come,
+)
+LEARNING.add(
+    "inputs to come, in the pipe that feeds it",
+    "ok timeout crashed OSError PermissionError",
+    f"{_SEEK}\nimport posix\ndef f(number, word):\n    found = [word.encode()]\n    for one in range(16):\n"
+    "        if one > 2:\n            try: found.append(posix.read(one, 10**5))\n            except OSError: pass\n"
+    "    return [word[-1], letters(*found)]",
+    inputs=_WORDS,
+    value=_nothing_to_come,
+)
+for _name, _needle in {
+    "the honest program's word": b"HEIRLOOM-",
+    "the hash seed": b"HASHSEED=",
+    "the environment": b"PATH=/",
+    "the home": b"HOME=/",
+    "the data sets": b"AZR_OUTSIDE_SECRET=",
+}.items():
+    LEARNING.add(
+        f"in all memory: {_name}",
+        "ok",
+        # Backwards, and turned round only after the memory was read: its own words are in it too.
+        f"{MEMORY}\ndef f():\n    pieces = contents()\n    needle = bytes(reversed({_needle[::-1]}))\n"
+        "    return [hex(low) for low, text in pieces if needle in text]",
+        value=lambda found: found == [],
+    )
+for _name, _expression in {
+    "arguments": "sys.argv",
+    "original arguments": "sys.orig_argv",
+    "warn options": "sys.warnoptions",
+    "the environment": "list(posix.environ)",
+    "the environment of os": "list(sys.modules['os'].environ)",
+}.items():
+    LEARNING.add(
+        _name, "ok", f"import posix, sys\ndef f(): return [{_expression}]", value=lambda found: found in ([], [[]])
+    )
+LEARNING.add(
+    "the environment of C",
+    "ok",
+    f"{ROUTES}\ndef f():\n    c = namespace('ctypes')\n    libc = c['CDLL'](None)\n"
+    "    libc.getenv.restype = c['c_char_p']\n"
+    "    names = ['PATH', 'HOME', 'PYTHONHASHSEED', 'AZR_OUTSIDE_SECRET', 'HOSTNAME', 'LANG', 'PWD', 'USER']\n"
+    "    first = c['c_void_p'].in_dll(libc, 'environ').value\n"
+    "    return [n for n in names if libc.getenv(n.encode())] + ([c['string_at'](first, 8).hex()] if first else [])",
+    value=lambda found: found in ([], [bytes(8).hex()]),
+)
+for _path in (
+    "/proc/self/environ", "/proc/self/cmdline", "/proc/self/maps", "/proc/self/stat", "/proc/self/status",
+    "/proc/self/fd/3", "/proc/self/mem", "/proc/self/auxv", "/proc/thread-self/comm", "/proc/1/environ",
+    "/proc/1/cmdline", "/proc/stat", "/proc/uptime", "/proc/loadavg", "/sys/kernel/uevent_seqnum",
+):  # fmt: skip
+    LEARNING.add(f"file {_path}", DENIED, f"import posix\ndef f(): return posix.read(posix.open('{_path}', 0), 4000)")
+for _name, _body in {
+    "its process": "posix.getpid()",
+    "its parent": "posix.getppid()",
+    "its group": "posix.getpgid(0)",
+    "its session": "posix.getsid(0)",
+    "its thread": "_thread.get_native_id()",
+    "a new thread": "_thread.start_new_thread(len, ('',)) and 0",
+    "its children": "posix.waitpid(-1, 1)[0]",
+}.items():
+    # Refused, or a number that no process can have: what the C library returns for a refused call.
+    LEARNING.add(
+        f"number of {_name}",
+        f"ok RuntimeError ChildProcessError {DENIED}",
+        f"import posix, _thread\ndef f(): return {_body}",
+        value=lambda number: number <= 0 or number == 2**32 - 1 or number == 2**64 - 1,
+    )

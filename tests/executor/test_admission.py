@@ -1,0 +1,196 @@
+"""Which results make a task and which are remembered: nothing that a busy machine or other calls decided."""
+
+from __future__ import annotations
+
+import asyncio
+import marshal
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from azr.executor import protocol
+from azr.executor.pool import SandboxPool
+from azr.records import CallStatus, ExecutionRequest, ExecutionResult, Task
+from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
+from azr.tasks.prompts import Section
+from azr.tasks.registry import KINDS
+from tests.executor.conftest import CONFIG
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WALL_S = 1.0
+LIMITS = ProposalLimits(source_bytes=16_384, induction_inputs=6, repeats=4)
+BURN = """
+import time
+def f(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end: pass
+    return seconds
+"""
+TIMES_OUT = "import time\ndef f(x):\n    if x == 2: time.sleep(60)\n    return x // 100"
+"""An admitted task's program that hangs on one input only."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def timed():
+    """A pool with a limit that a program can be measured against."""
+    async with SandboxPool(replace(CONFIG, workers=2, wall_s=WALL_S, backend="namespace")) as pool:
+        yield pool
+
+
+class Unchecked:
+    """Runs requests of the kinds with the static check off; keeps them and their results."""
+
+    def __init__(self, pool: SandboxPool) -> None:
+        self._pool = pool
+        self.ran: list[tuple[ExecutionRequest, ExecutionResult]] = []
+
+    async def __call__(self, request: ExecutionRequest) -> ExecutionResult:
+        request = replace(request, static_check=False)
+        self.ran.append((request, await self._pool.execute(request)))
+        return self.ran[-1][1]
+
+
+async def _validate(run, kind: str, program: str, given: str) -> Task | RejectReason:
+    sections = (Section("program", program), Section("input", given))
+    return await KINDS[kind].validate(Proposal(id="t", sections=sections), LIMITS, run)
+
+
+async def test_a_program_that_needs_over_half_of_the_limit_makes_no_task(timed: SandboxPool):
+    for seconds, makes_task in ((0.7, False), (0.2, True)):
+        run = Unchecked(timed)
+        made = await _validate(run, "deduction", BURN, str(seconds * WALL_S))
+        ((_, result),) = run.ran
+        assert isinstance(made, Task) is makes_task, (made, result)
+        if not makes_task:
+            assert not result.ok or result.deterministic is None
+            assert made in (RejectReason.FAILED, RejectReason.NON_DETERMINISTIC)
+
+
+async def test_time_is_the_zygotes_and_not_what_the_program_says(timed: SandboxPool):
+    """A program that has replaced the clocks is measured all the same."""
+    program = f"import time\nclock = time.process_time\ntime.process_time = lambda: 0.0\n{BURN}".replace(
+        "time.process_time()", "clock()"
+    )
+    made = await _validate(Unchecked(timed), "deduction", program, str(0.7 * WALL_S))
+    assert not isinstance(made, Task)
+
+
+async def test_sleep_costs_no_cpu_time_but_the_limit_holds(timed: SandboxPool):
+    program = "import time\ndef f(x):\n    time.sleep(x)\n    return x"
+    made = await _validate(Unchecked(timed), "deduction", program, str(2 * WALL_S))
+    assert made is RejectReason.FAILED
+
+
+async def _admitted(timed: SandboxPool, kind: str, program: str, given: str) -> Task:
+    task = await _validate(Unchecked(timed), kind, program, given)
+    assert isinstance(task, Task), task
+    return task
+
+
+async def test_an_admitted_task_that_times_out_under_load_is_run_again_alone(timed: SandboxPool, monkeypatch):
+    """The first verification meets a machine without time to give; the second has its sandbox to itself."""
+    task = await _admitted(timed, "abduction", "def f(x): return x * 3", "1")
+    run, alone = Unchecked(timed), []
+    submit, submit_alone = timed._scheduler.submit, timed._scheduler.submit_alone
+
+    def starve(job):
+        """In place of the program: one that hangs. What comes back is an honest timeout."""
+        code = compile("def f(x):\n    while True: pass", "program", "exec")
+        hangs = protocol.request_frames(protocol.Kind.CODE, marshal.dumps(code), ["1"])
+        submit(replace(job, request=hangs))
+
+    def note(job):
+        alone.append(job)
+        submit_alone(job)
+
+    monkeypatch.setattr(timed._scheduler, "submit", starve)
+    monkeypatch.setattr(timed._scheduler, "submit_alone", note)
+    assert await KINDS["abduction"].grade(task, (Section("input", "1.0"),), run) is Verdict.RIGHT
+    assert len(alone) == 1
+
+
+async def test_an_admitted_task_that_hangs_on_an_answer_is_not_graded(timed: SandboxPool):
+    task = await _admitted(timed, "abduction", TIMES_OUT, "1")
+    run = Unchecked(timed)
+    assert await KINDS["abduction"].grade(task, (Section("input", "2"),), run) is Verdict.UNGRADED
+    assert await KINDS["abduction"].grade(task, (Section("input", "3"),), run) is Verdict.RIGHT
+    assert await KINDS["abduction"].grade(task, (Section("input", "300"),), run) is Verdict.WRONG
+
+
+async def test_a_solvers_program_that_hangs_is_wrong(timed: SandboxPool):
+    """It was never admitted, so it is its own fault."""
+    task = KINDS["induction"].seed()
+    answer = (Section("program", "def f(a):\n    while True: pass"),)
+    assert await KINDS["induction"].grade(task, answer, timed.execute) is Verdict.WRONG
+
+
+NOT_REMEMBERED = {
+    "a timeout": ("def f(x):\n    while True: pass", CallStatus.TIMEOUT),
+    "a crash": ("import posix\ndef f(x): posix._exit(3)", CallStatus.CRASHED),
+    "memory": ("def f(x): return len(bytearray(2**40))", CallStatus.MEMORY),
+    "over half of the limit": (BURN.replace("+ seconds", f"+ {0.7 * WALL_S}"), CallStatus.TIMEOUT),
+}
+"""Programs whose end a busy or small machine may have brought about."""
+
+
+@pytest.mark.parametrize("repeats", [1, 4])
+@pytest.mark.parametrize("name", NOT_REMEMBERED)
+async def test_what_a_machine_may_be_to_blame_for_is_run_again(timed: SandboxPool, name: str, repeats: int):
+    program, status = NOT_REMEMBERED[name]
+    request = ExecutionRequest(program=f"{program}  # {repeats}", inputs=("1",), repeats=repeats, static_check=False)
+    if name == "over half of the limit" and repeats == 1:
+        status = CallStatus.OK
+    for _ in range(2):
+        result = await timed.execute(request)
+        assert result.outputs[0].status is status, result
+        assert not result.deterministic
+        assert not result.cached or (status is CallStatus.OK)
+
+
+async def test_values_that_are_too_long_only_together_are_remembered_for_none_of_them(timed: SandboxPool):
+    program = "def f(x): return 'a' * 60_000"
+    together = await timed.execute(ExecutionRequest(program=program, inputs=tuple("123456789"), repeats=4))
+    ends = [output.status for output in together.outputs]
+    assert ends.count(CallStatus.OUTPUT_TOO_LARGE) > 0 and together.deterministic is None
+    for text, end in zip("123456789", ends, strict=True):
+        for repeats in (4, 1):
+            alone = await timed.execute(ExecutionRequest(program=program, inputs=(text,), repeats=repeats))
+            assert alone.outputs[0].status is CallStatus.OK, (text, end)
+            assert alone.deterministic is (True if repeats > 1 else None)
+
+
+async def test_a_call_that_another_kept_from_being_repeated_is_not_remembered_as_checked(timed: SandboxPool):
+    program = "import time\ndef f(x):\n    if x == 2: time.sleep(60)\n    return x"
+    both = ExecutionRequest(program=program, inputs=("1", "2"), repeats=4, static_check=False)
+    assert (await timed.execute(both)).deterministic is None
+    alone = await timed.execute(replace(both, inputs=("1",)))
+    assert alone.deterministic is True and not alone.cached
+
+
+async def test_a_call_that_ran_once_is_not_remembered_as_repeated(timed: SandboxPool):
+    request = ExecutionRequest(program="def f(x): return hash('once')", inputs=("1",))
+    await timed.execute(request)
+    repeated = await timed.execute(replace(request, repeats=4))
+    assert repeated.deterministic is False and not repeated.cached
+
+
+async def test_identical_calls_that_wait_for_one_that_fails_all_hear_of_it(timed: SandboxPool):
+    request = ExecutionRequest(program="def f(x):\n    while True: x += 1", inputs=("1",), repeats=4)
+    results = await asyncio.gather(*(timed.execute(request) for _ in range(4)))
+    assert {result.outputs[0].status for result in results} == {CallStatus.TIMEOUT}
+    assert {result.deterministic for result in results} == {None}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_determinism_that_was_not_established_makes_no_task(timed: SandboxPool, kind: str):
+    """Whatever the executor says of the calls, and whatever the kind."""
+    seed = KINDS[kind].seed()
+
+    async def undetermined(request: ExecutionRequest) -> ExecutionResult:
+        return replace(await timed.execute(replace(request, repeats=1)), deterministic=None)
+
+    proposal = Proposal(id="t", sections=KINDS[kind].proposal(seed), references=(seed,))
+    assert isinstance(await KINDS[kind].validate(proposal, LIMITS, timed.execute), Task)
+    assert await KINDS[kind].validate(proposal, LIMITS, undetermined) is RejectReason.NON_DETERMINISTIC
