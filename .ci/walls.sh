@@ -1,5 +1,5 @@
-# What the sandboxes' tests need on a bare Debian machine: a Docker engine, bubblewrap and the executor image's base.
-# Read by run. What is there already is left as it is.
+# What the sandboxes' tests need on a bare Debian machine: a Docker engine, bubblewrap, the executor image's base, and
+# gVisor where the release has it. Read by run. What is there already is left as it is.
 
 ENGINE=
 LOGS=$(mktemp -d)
@@ -16,9 +16,11 @@ install_missing() {
     command -v dockerd >/dev/null || engine_answers || missing+=(docker.io cgroupfs-mount)
     command -v bwrap >/dev/null || missing+=(bubblewrap)
     command -v debootstrap >/dev/null || missing+=(debootstrap)
+    command -v runsc >/dev/null || missing+=(runsc)
     test ${#missing[@]} -gt 0 || return 0
     apt-get update -qq
-    install_packages "${missing[@]}"
+    if ! apt-cache show runsc >/dev/null 2>&1; then missing=("${missing[@]/runsc/}"); fi
+    install_packages ${missing[@]}
     # Newer releases have the engine's command in a package of its own.
     command -v docker >/dev/null || install_packages docker-cli
 }
@@ -27,8 +29,15 @@ start_engine() {
     engine_answers && return
     # Without systemd nobody has mounted the limits' file systems.
     if command -v cgroupfs-mount >/dev/null && ! test -e /sys/fs/cgroup/cgroup.controllers; then cgroupfs-mount; fi
+    local gvisor=()
+    # Where its kernel cannot run, the test of it is skipped. It needs no network either.
+    if timeout 30 runsc --network=none do true >"$LOGS/runsc-probe" 2>&1; then
+        printf '#!/bin/sh\nexec runsc --network=none "$@"\n' >"$LOGS/runsc"
+        chmod +x "$LOGS/runsc"
+        gvisor=(--add-runtime "runsc=$LOGS/runsc")
+    fi
     # Sandboxes have no network, so the engine needs no bridge and no rules for one.
-    dockerd --bridge=none --iptables=false --ip6tables=false >"$LOGS/dockerd" 2>&1 &
+    dockerd --bridge=none --iptables=false --ip6tables=false "${gvisor[@]}" >"$LOGS/dockerd" 2>&1 &
     ENGINE=$!
     for _ in $(seq 150); do
         if engine_answers; then return; fi
