@@ -60,6 +60,8 @@ _KINDS = ("types.FunctionType",)
 """They make what they name, and pass where ``isinstance`` asks for them."""
 _DISPATCHERS = ("functools.singledispatch", "functools.singledispatchmethod")
 """They evaluate annotations that are text."""
+_FIELDS = frozenset({"__dataclass_fields__", "_fields"})
+"""They tell functions of ast and dataclasses which attributes to read."""
 _WRAPPED = frozenset({"wrapped", "wrapper"})
 _NAMED_BY_TEXT = frozenset({"getattr", "attrgetter", "methodcaller"})
 _CALLED_NAMES = frozenset({*_NAMED_BY_TEXT, *(path.rpartition(".")[2] for path in _WRAPPERS)})
@@ -145,19 +147,23 @@ class _Check:
         self.deleted, self.module_names = set[str](), set[str]()
         self.tree = tree
         attributes, in_methods = list[tuple[int, str]](), set[int]()
+        in_classes = list[ast.stmt]()
         formats, calls = list[tuple[int, ast.expr | None]](), list[tuple[ast.Call, str]]()
         for node in ast.walk(tree):
             match node:
                 case ast.Attribute(attr="__dict__", value=ast.Name(id="self")) if id(node) in in_methods:
                     pass  # a method may look at its own instance
-                case ast.Attribute(attr=name, end_lineno=int(line), value=value):
+                case ast.Attribute(attr=name, end_lineno=int(line), value=value, ctx=context):
                     attributes.append((line, name))
+                    if name in _FIELDS and isinstance(context, ast.Store):
+                        self.offences.add((line, f"changes the attribute {name}"))
                     if name in FORMATS:
                         formats.append((line, value))
                 case ast.MatchClass(lineno=line, kwd_attrs=names):
                     attributes += [(line, name) for name in names]
                     formats += [(line, None) for name in names if name in FORMATS]
                 case ast.ClassDef(body=body):
+                    in_classes += body
                     methods = (each for each in body if isinstance(each, ast.FunctionDef))
                     in_methods |= {id(part) for method in methods for part in ast.walk(method)}
                 case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
@@ -184,6 +190,10 @@ class _Check:
         self.watched = BANNED_BUILTINS | telling
         banned = BANNED_ATTRIBUTES | {"samples" for _, path in self.imports if path.startswith("statistics")}
         self.offences |= {(line, f"uses the attribute {name}") for line, name in attributes if name in banned}
+        held = _imported_into_classes(in_classes)
+        self.offences |= {
+            (line, f"reaches the module {name} through a class") for line, name in attributes if name in held
+        }
         computed = not_literal(tree, formats)
         if computed and passes_functions_around(tree):
             self.offences |= {(line, "formats a text that is not literal") for line in computed}
@@ -269,6 +279,19 @@ class _Check:
         if known in _DISPATCHERS and not has_plain_annotations(self.tree):
             return f"uses {path}, which evaluates annotations, with others than names of classes"
         return None
+
+
+def _imported_into_classes(body: list[ast.stmt]) -> set[str]:
+    """Names that statements of classes, but not of their methods, bind to modules; attributes hold these then."""
+    found, level = set[str](), list[ast.AST](body)
+    for node in level:  # grows
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            modules = (alias for alias in node.names if not before or _module(before + alias.name))
+            found |= {alias.asname or alias.name.partition(".")[0] for alias in modules}
+        elif isinstance(node, ast.stmt | ast.excepthandler) and not isinstance(node, ast.FunctionDef):
+            level += ast.iter_child_nodes(node)
+    return found
 
 
 def _offence(path: str) -> str | None:

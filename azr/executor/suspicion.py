@@ -10,7 +10,7 @@ program both writes text of values that it computes (``str``, f-strings, ``%``) 
 A call can leave something for the next one only in what both share: builtins, which cannot be changed, and what
 modules hold. The next call gets a fresh module, so a program's own globals, classes and functions do not count.
 
-Not seen: what depends on how much memory or stack is left, other than by catching those errors by name.
+A program that catches whatever is raised may ask how much memory or stack is left, and so is suspect of both.
 """
 
 from __future__ import annotations
@@ -109,6 +109,8 @@ _WILD = (BANNED_BUILTINS | BANNED_ATTRIBUTES | {
 }) - {"input", "__annotations__"}  # fmt: skip
 """Names that lead to the interpreter, to an address, to what is left of memory, or to a table that others share."""
 _HASHING = frozenset({"set", "frozenset", "hash"})
+_CATCH_ALL = frozenset({"Exception", "RuntimeError"})
+"""Where errors are handled, these catch that memory or stack ran out."""
 _VIEWS = frozenset({"keys", "items"})
 _SET_METHODS = frozenset({"__and__", "__isub__", "__or__", "__rsub__", "__sub__", "__xor__"})
 _TEXT = frozenset(
@@ -131,6 +133,7 @@ _SYMBOLS = [symbol.rstrip("=") for _, symbol in opcode._nb_ops]  # type: ignore[
 _SET_OPERATORS = frozenset(index for index, symbol in enumerate(_SYMBOLS) if symbol in {"&", "|", "^", "-"})
 _REMAINDERS = frozenset(index for index, symbol in enumerate(_SYMBOLS) if symbol == "%")
 _IS_GENERATOR, _IS_ASYNC = 0x20, 0x80 | 0x100 | 0x200
+_RERAISE = OPS["RERAISE"]
 _MATCH_CLASS, _CALL_EX, _PUSH_EXC_INFO = OPS["MATCH_CLASS"], OPS["CALL_FUNCTION_EX"], OPS["PUSH_EXC_INFO"]
 _BINARY_OP, _LOAD_CONST, _IMPORT_NAME = OPS["BINARY_OP"], OPS["LOAD_CONST"], OPS["IMPORT_NAME"]
 _EXTENDED_ARG, _IMPORT_FROM, _STORE_NAME = OPS["EXTENDED_ARG"], OPS["IMPORT_FROM"], OPS["STORE_NAME"]
@@ -139,6 +142,12 @@ _EXTENDED_ARG, _IMPORT_FROM, _STORE_NAME = OPS["EXTENDED_ARG"], OPS["IMPORT_FROM
 def _is_odd(texts: Iterable[str]) -> bool:
     """Whether a text holds a name between double underscores that honest programs do not write."""
     return any("__" in text and not _OWN_DUNDERS.issuperset(_DUNDER.findall(text)) for text in texts)
+
+
+def _catches_all(raw: bytes) -> bool:
+    """Whether a handler does not raise again what it does not expect. ``raw``: the steps of one code object."""
+    steps = [raw[at : at + 2] for at in range(0, len(raw), 2)]
+    return steps.count(bytes((_RERAISE, 0))) < raw[::2].count(_PUSH_EXC_INFO)
 
 
 def _words(module: str, table: dict[str, str]) -> frozenset[str]:
@@ -232,6 +241,10 @@ class _Program:
             found |= ORDER
         flags = [each.co_flags for each in self.codes]
         if any(flag & _IS_ASYNC for flag in flags):
+            found |= _ALL
+        if _PUSH_EXC_INFO in self.ops and (
+            not self.names.isdisjoint(_CATCH_ALL) or any(_catches_all(raw) for raw in self.raw)
+        ):
             found |= _ALL
         generators = [raw for raw, flag in zip(self.raw, flags, strict=True) if flag & _IS_GENERATOR]
         if any(_PUSH_EXC_INFO in raw[::2] for raw in generators):

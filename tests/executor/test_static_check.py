@@ -160,6 +160,11 @@ REFUSED = [
     ("from string import Formatter as F\nclass A(F): pass", "line 1: imports Formatter"),
     ("from string import *\nclass A(Formatter): pass", "line 2: reaches Formatter"),
     ("from copy import _reconstruct", "line 1: imports the private copy._reconstruct"),
+    ("class A:\n    import typing\nx = A.typing.sys", "line 3: reaches the module typing through a class"),
+    ("class A:\n    if 1:\n        from re import enum as e\nx = A().e", "line 4: reaches the module e thr"),
+    ("class A:\n    import statistics\ngetattr(A, 'statistics').random", "line 3: reaches the module statistics thr"),
+    ("import ast\nf._fields = ['a']\nast.iter_fields(f)", "line 2: changes the attribute _fields"),
+    ("import dataclasses\nf.__dataclass_fields__ = {}", "line 2: changes the attribute __dataclass_fields__"),
     # attributes that are copied by name
     ("from functools import wraps\nwraps(f, assigned=['a'])(g)", "line 2: uses functools.wraps otherwise"),
     ("from functools import wraps as w\nw(f, ('a',))(g)", "line 2: uses functools.wraps otherwise"),
@@ -300,6 +305,9 @@ HONEST = [
     "    y: list = field(default_factory=list)\ndef f(x): return A(x).x",
     "from collections import namedtuple, Counter\nP = namedtuple('P', 'a b')\ndef f(x): return Counter(P(1, x))",
     "import ast\ndef f(x): return ast.literal_eval(x)",
+    "class A:\n    import math\n    x = math.pi\ndef f(x): return A.x",
+    "class A:\n    def m(self):\n        import math\n        self.math = math.pi\n        return self.math\n"
+    "def f(): return A()",
     "import re\ndef f(x): return re.sub('a', lambda m: m.group().upper(), x)",
     "from enum import Enum\nKind = Enum('Kind', 'a b')\ndef f(x): return Kind.a.name",
     "def f(x): return " + " + ".join(["x"] * 800) + " + len(x.items) + vars if (vars := 1) else open",

@@ -279,6 +279,12 @@ STATEFUL = [
     "return exec('import keyword')",
     "return globals()",
     "try: x = x * 10**9\nexcept MemoryError: return 1",
+    "try: x = x * 10**9\nexcept Exception: return 1",
+    "try: x = x * 10**9\nexcept ValueError: return 2\nexcept: return 1",
+    "try: x = x * 10**9\nexcept: return 1",
+    "try: x = x * 10**9\nfinally: return 1",
+    "try: f(x)\nexcept RuntimeError as e: return 1",
+    "class A:\n    def __enter__(self): pass\n    def __exit__(self, *a): return 1\nwith A(): x = x * 10**9\nreturn x",
 ]  # fmt: skip
 """Programs, or bodies of ``f``, whose calls may leave something behind for the next one."""
 
@@ -341,6 +347,8 @@ HARMLESS = [
     "from fractions import Fraction\nreturn Fraction(x).numerator",
     "from decimal import Decimal\nreturn float(Decimal(x))",
     "try: return 1 / x\nexcept ZeroDivisionError: return 0",
+    "try: return int(x)\nexcept (ValueError, TypeError) as e: return 0\nfinally: x = 1",
+    "try: x = x[0]\nexcept IndexError: x = 1\nexcept KeyError: x = 2\nelse: x = 3\nreturn x",
     "def f(x):\n    '''Docs of __init__ and {a.b}.'''\n    return x\nif __name__ == '__main__': print(f(1))",
 ]
 """Programs, or bodies of ``f``, that must not be suspected of anything."""
