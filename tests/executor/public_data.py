@@ -55,6 +55,73 @@ MEMORY_HUNGRY = frozenset({"Mbpp/255"})
 """MBPP+ solutions that need more than 128 MiB on one of their extra inputs."""
 
 
+REFUSED_PROPOSALS = {
+    "CRUXEval": {
+        "sample_135": "`f` takes no argument",
+        "sample_344": "an input holds a lambda",
+        "sample_364": "an input holds a lambda",
+        "sample_522": "an input is no plain data",
+    },
+    "MBPP+": {
+        "Mbpp/88": "returns no plain data",
+        "Mbpp/596": "imports os, sys, timeit or secrets",
+        "Mbpp/737": "returns no plain data",
+        "Mbpp/794": "returns no plain data",
+    },
+}
+"""Programs that make no task with their first input, and why."""
+
+
+_LINES_BY_REASON = {
+    "returns no plain data": (
+        244, 625, 789, 1027, 1080, 1095, 1097, 1109, 1211, 1275, 1327, 1379, 1409, 1467, 1472, 1494, 1498,
+        1499, 1853, 2038, 2045, 2074, 2237, 2272, 2439, 2516, 2611, 2612, 2628, 2677, 3073, 3075, 3086,
+        3150, 3158,
+    ),
+    "imports a package": (
+        40, 256, 822, 925, 979, 1019, 1189, 1267, 1366, 1397, 1636, 2329, 2353, 2446, 2528, 2574, 2683,
+    ),
+    "is not deterministic": (
+        91, 99, 387, 468, 636, 692, 734, 743, 744, 803, 897, 1021, 1634, 2012, 2200, 2277,
+    ),
+    "fewer than half of the inputs differ": (
+        156, 1145, 1229, 1245, 2563, 2595, 2605, 2619, 2624, 2784, 2906, 2929,
+    ),
+    "imports os, sys, timeit or secrets": (
+        480, 1041, 1096, 1388, 1475, 1532, 1840, 1968, 1994, 2224, 2468,
+    ),
+    "the message is longer than 4,000 characters": (
+        1180, 1184, 1718, 1890, 2592, 2593, 2616,
+    ),
+    "an input is no plain data": (
+        371, 1466, 2437, 3098, 3126,
+    ),
+    "the message states the program": (
+        1580, 1616, 1824, 1841, 2013,
+    ),
+    "an input holds a lambda": (
+        113, 853, 1827,
+    ),
+    "returns too much or takes too long": (
+        230, 1505, 1924,
+    ),
+    "uses open or eval": (
+        2547, 2626, 2659,
+    ),
+    "imports queue": (
+        533, 2287,
+    ),
+    "an input leaves something out": (
+        1103,
+    ),
+    "raises an exception": (
+        2429,
+    ),
+}  # fmt: skip
+REFUSED_SEED_TASKS = {line: why for why, lines in _LINES_BY_REASON.items() for line in lines}
+"""Lines of the seed tasks that make no task, and why; `docs/seeds.md` says more of the reasons."""
+
+
 def file(name: str) -> Path:
     """A file of public data. Skips the test where no folder is named and none is found."""
     named = os.environ.get("AZR_DATA")
@@ -79,6 +146,19 @@ def cruxeval_call(row: dict[str, Any]) -> tuple[str, str]:
 
 def mbpp_program(row: dict[str, Any]) -> str:
     return f"{row['canonical_solution']}\nf = {row['entry_point']}\n"
+
+
+def proposals() -> dict[str, dict[str, tuple[str, str]]]:
+    """Programs of each data set as somebody could propose them, by id: text and first input."""
+    solutions = rows("MbppPlus.jsonl")
+    call = "{}\n\ndef f(*arguments):\n    return {}(*arguments)\n"
+    return {
+        "CRUXEval": {row["id"]: (row["code"], row["input"]) for row in rows("cruxeval.jsonl")},
+        "MBPP+": {
+            row["task_id"]: (call.format(row["canonical_solution"], row["entry_point"]), mbpp_inputs(row)[0])
+            for row in solutions
+        },
+    }
 
 
 def mbpp_self_test(row: dict[str, Any]) -> str:

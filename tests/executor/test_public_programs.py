@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from azr import values
 from azr.executor.pool import SandboxPool
-from azr.records import CallResult, CallStatus, ExecutionRequest
+from azr.records import CallResult, CallStatus, ExecutionRequest, Task
+from azr.tasks.base import RejectReason, program_rules
+from azr.tasks.normalize import parse_program
+from azr.tasks.prompts import PromptFacts
+from benchmarks import seed_tasks
 from tests.executor import public_data
 from tests.executor.conftest import execute_many
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    # People and models write odd escapes and comparisons.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::SyntaxWarning"),
+]
 
 BATCH = 50
 
@@ -103,3 +115,87 @@ async def test_mbpp_solutions_run_on_their_inputs_within_seconds(walled: Sandbox
 @pytest.mark.long
 async def test_mbpp_solutions_run_on_all_their_inputs(walled: SandboxPool):
     assert await run_solutions(walled, public_data.mbpp_inputs) == 41_015
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+SAMPLED = slice(7, None, 16)
+"""Of the seed tasks, those that every backend runs in the short form."""
+
+
+def _stated(program: str, given: str) -> Task:
+    return Task(id="t", kind="deduction", program=program.strip("\n"), inputs=(given,), outputs=("",), fingerprint="")
+
+
+def _why(row: seed_tasks.Checked) -> str:
+    if parse_program(row.stated.program) is None:
+        return "`f` takes no argument"
+    found = seed_tasks.refusal(row)
+    return "unexplained" if found is None else found.what
+
+
+def _refused(checked: Sequence[seed_tasks.Checked]) -> dict[int, str]:
+    """Reasons by line."""
+    return {row.line: _why(row) for row in checked if isinstance(row.outcome, RejectReason)}
+
+
+async def _check_proposals(backend: str) -> None:
+    async with SandboxPool(replace(seed_tasks.EXECUTOR, backend=backend), seed=0) as pool:
+        for name, programs in public_data.proposals().items():
+            ids = list(programs)
+            stated = [(line, _stated(*programs[each])) for line, each in enumerate(ids)]
+            refused = _refused(await seed_tasks.check(stated, pool.execute))
+            assert {ids[line]: why for line, why in refused.items()} == public_data.REFUSED_PROPOSALS[name]
+
+
+async def test_each_refusal_of_a_program_as_a_proposal_has_a_reason_that_is_listed():
+    await _check_proposals("auto")
+
+
+@pytest.mark.long
+async def test_each_refusal_is_the_same_behind_every_wall(backend: str):
+    await _check_proposals(backend)
+
+
+async def test_seed_tasks_that_are_sampled_come_out_alike_behind_every_wall(backend: str):
+    stated = seed_tasks.rows(public_data.file(seed_tasks.FILE))[SAMPLED]
+    async with SandboxPool(replace(seed_tasks.EXECUTOR, backend=backend), seed=0) as pool:
+        checked = await seed_tasks.check(stated, pool.execute)
+    sampled = {line for line, _ in stated}
+    expected = {line: why for line, why in public_data.REFUSED_SEED_TASKS.items() if line in sampled}
+    assert len(expected) > 5
+    assert _refused(checked) == expected
+
+
+@pytest.mark.long
+async def test_all_seed_tasks_come_out_alike_behind_every_wall(backend: str):
+    async with SandboxPool(replace(seed_tasks.EXECUTOR, backend=backend), seed=0) as pool:
+        checked = await seed_tasks.check(seed_tasks.rows(public_data.file(seed_tasks.FILE)), pool.execute)
+    assert len(checked) == 3200
+    assert _refused(checked) == public_data.REFUSED_SEED_TASKS
+
+
+def _table() -> str:
+    """What docs/executor.md shows: refusals by reason and data set."""
+    seeds = Counter(public_data.REFUSED_SEED_TASKS.values())
+    counts = {name: Counter(refused.values()) for name, refused in public_data.REFUSED_PROPOSALS.items()}
+    lines = [
+        "| refused, because it | CRUXEval | MBPP+ | seed tasks |",
+        "|---|---|---|---|",
+        "| (programs) | 800 | 378 | 3,200 |",
+    ]
+    reasons = sorted({*seeds, *counts["CRUXEval"], *counts["MBPP+"]}, key=lambda why: (-seeds[why], why))
+    for why in reasons:
+        lines.append(f"| {why} | {counts['CRUXEval'][why]} | {counts['MBPP+'][why]} | {seeds[why]} |")
+    totals = [sum(each.values()) for each in (counts["CRUXEval"], counts["MBPP+"], seeds)]
+    return "\n".join([*lines, "| **all** | " + " | ".join(f"**{total}**" for total in totals) + " |"])
+
+
+async def test_the_docs_say_what_is_refused_of_each_data_set():
+    assert _table() in (DOCS / "executor.md").read_text(), _table()
+
+
+async def test_what_imports_a_package_is_refused_for_a_reason_that_the_prompt_states(pool: SandboxPool):
+    rules = program_rules(PromptFacts(induction_inputs=10, modules=("math",), wall_s=1.0))
+    assert re.search(r"Every other module is refused, such as [^.]*\bnumpy\b", rules)
+    result = await pool.execute(ExecutionRequest(program="import numpy as np\ndef f(x): return x", inputs=("1",)))
+    assert result.static_check == ("line 1: imports numpy",)
