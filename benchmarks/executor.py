@@ -21,6 +21,7 @@ from azr.config import ExecutorConfig
 from azr.executor import backends
 from azr.executor.backends.zygote_files import OPTIONS
 from azr.executor.pool import SandboxPool
+from azr.executor.protocol import REPEATS, SUSPECT_FACTOR
 from azr.executor.static_check import ALLOWED_MODULES
 from azr.records import CallStatus, ExecutionRequest
 from benchmarks import fork_floor
@@ -51,7 +52,7 @@ def floor(work: Sequence[Program]) -> float:
     return len(work) / float(subprocess.run(command, input=lines, capture_output=True, text=True, check=True).stdout)
 
 
-async def lap(pool: SandboxPool, work: Sequence[Program], in_flight: int) -> Lap:
+async def lap(pool: SandboxPool, work: Sequence[Program], in_flight: int, repeats: int = 1) -> Lap:
     """Run every program once, with some in flight. Raises AssertionError when one ends otherwise than it should."""
     gate = asyncio.Semaphore(in_flight)
     latencies: list[float] = []
@@ -59,7 +60,8 @@ async def lap(pool: SandboxPool, work: Sequence[Program], in_flight: int) -> Lap
     async def one(program: Program) -> None:
         async with gate:
             started = time.perf_counter()
-            result = await pool.execute(ExecutionRequest(program=program.source, inputs=program.inputs))
+            request = ExecutionRequest(program=program.source, inputs=program.inputs, repeats=repeats)
+            result = await pool.execute(request)
             if program.ending == "ok":
                 latencies.append(time.perf_counter() - started)
             assert {output.status for output in result.outputs} <= _endings(program), (program, result)
@@ -101,6 +103,21 @@ async def single(backend: str, work: Sequence[Program], **options: float) -> Lap
     config = _config(backend, **options)
     async with SandboxPool(config, repeats=1) as pool:
         return await lap(pool, work, WINDOW * config.workers)
+
+
+async def validations(backend: str, count: int) -> dict[str, tuple[float, int]]:
+    """Programs per second when proposals are validated, and runs of each, by what is suspect about them."""
+    rates = {}
+    async with SandboxPool(_config(backend, workers=SLOTS)) as pool:
+        for name, runs in (("suspect", REPEATS * SUSPECT_FACTOR), ("plain", REPEATS)):
+            # Suspects first: they have the further zygotes started that only they need.
+            for seed in (80, 81):
+                work = [
+                    each for each in programs(2 * count, seed=seed) if ("set()" in each.source) == (name == "suspect")
+                ]
+                rate = (await lap(pool, work[:count], WINDOW * SLOTS, REPEATS)).calls_per_s
+            rates[name] = rate, runs
+    return rates
 
 
 async def soak(backend: str, count: int) -> tuple[list[int], list[int]]:
@@ -175,6 +192,13 @@ async def main(options: argparse.Namespace) -> None:
             f"{equal.calls_per_s:,.0f} programs/s",
             f"{equal.calls_per_s / ORIGINAL_BATCH_PER_S:.1f} times the original's batch call",
         )
+    for name in usable:
+        for kind, (rate, runs) in (await validations(name, options.programs // 4)).items():
+            row(
+                f"{name}, validation, {kind}",
+                f"{rate:,.0f} programs/s",
+                f"{runs} runs each, {rate * runs:,.0f} runs/s, {rate * runs / bare:.0%} of the floor",
+            )
     if options.soak:
         own, rest = await soak(usable[0], options.soak)
         row(f"{usable[0]}, {options.soak:,} requests", f"pool {_trend(own)}", f"zygotes {_trend(rest)}")
