@@ -8,6 +8,7 @@ import math
 
 import pytest
 
+from azr.executor import protocol
 from azr.executor.pool import SandboxPool
 from azr.records import CallStatus, ExecutionRequest, ExecutionResult
 from tests.executor.conftest import execute_many
@@ -238,14 +239,14 @@ async def test_few_suspect_coins_are_accepted(pool: SandboxPool):
     assert len(accepted) <= MOST_SUSPECTS, accepted
 
 
-async def test_four_runs_accept_a_coin_that_nothing_makes_suspect_once_in_eight(pool: SandboxPool):
-    """A coin behind a name that the suspicion does not know: fine clocks, which the static check refuses."""
-    coins = {
-        str(n): f"def f(x):\n    import time\n    return time.perf_counter_ns() // 1000 % 2  # {n}" for n in range(60)
-    }
-    accepted = await _accepted(pool, coins)
-    assert _chance_of_more(25, len(coins), 2**-3) < 1e-6
-    assert len(accepted) <= 25, accepted
+async def test_a_coin_that_the_suspicion_misses_is_accepted_about_once_in_eight(pool: SandboxPool, monkeypatch):
+    """Four runs find out seven of eight; more often or more seldom would mean that runs are not independent."""
+    honest = protocol.read_loaded
+    monkeypatch.setattr(protocol, "read_loaded", lambda part: (0, honest(part)[1]))
+    coins = {str(n): f"def f(x): return hash('m{n}') & 1" for n in range(160)}
+    accepted = len(await _accepted(pool, coins))
+    assert _chance_of_more(accepted - 1, len(coins), 2**-3) > 1e-6
+    assert 1 - _chance_of_more(accepted, len(coins), 2**-3) > 1e-6
 
 
 @pytest.mark.long
