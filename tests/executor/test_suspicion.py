@@ -10,6 +10,8 @@ import time
 import pytest
 
 from azr.executor.suspicion import Suspicion, has_sets, suspicion
+from azr.records import CallStatus, ExecutionRequest
+from tests.executor.conftest import execute_many
 from tests.executor.public_data import file, mbpp_program, rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::SyntaxWarning")
@@ -458,3 +460,40 @@ def parsed(source: str) -> ast.Module:
         return ast.parse(source)
     except SyntaxError:
         return ast.Module([], [])
+
+
+def expressions(sources: list[str]) -> list[ast.expr]:
+    return [
+        node
+        for source in sources
+        for node in ast.walk(
+            parsed(source if "def f(" in source else "def f(x):\n    " + source.replace("\n", "\n    "))
+        )
+        if isinstance(node, ast.expr) and isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+    ]
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_programs_that_are_no_suspects_agree_in_all_interpreters(hasty):
+    """CRUXEval's programs with parts of suspects in them: what the rules let pass is run and compared."""
+    chance = random.Random(7)
+    others = expressions(ORDERED) + expressions(HARMLESS)
+    requests, suspects = list[ExecutionRequest](), 0
+    for row in rows("cruxeval.jsonl")[::2]:
+        tree = ast.fix_missing_locations(Mutator(others, chance).visit(parsed(row["code"])))
+        with contextlib.suppress(SyntaxError, ValueError, TypeError, RecursionError):
+            code = compile(tree, "program", "exec", dont_inherit=True)
+            if suspicion(code) & ORDER:
+                suspects += 1
+            else:
+                program = ast.unparse(tree)
+                requests.append(ExecutionRequest(program=program, inputs=(row["input"],), repeats=2))
+    results = await execute_many(hasty, requests)
+    differing = [
+        request.program
+        for request, result in zip(requests, results, strict=True)
+        if result.deterministic is False and not has_sets(tuple(ast.literal_eval(f"[{request.inputs[0]}]")))
+    ]
+    assert differing == []
+    values = [result for result in results if result.outputs[0].status is CallStatus.OK]
+    assert suspects > 30 and len(values) > 100
