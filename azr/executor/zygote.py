@@ -211,7 +211,8 @@ class Zygote:
                     elif told or letter not in (Part.LOADED, Part.REASONS):
                         ending = Part.FORGED
                     else:
-                        protocol.pass_on(replies, protocol.PART.pack(letter, 0.0, 0.0), data[header + 1 : end])
+                        if letter == Part.REASONS or not kind & Kind.ONCE:
+                            protocol.pass_on(replies, protocol.PART.pack(letter, 0.0, 0.0), data[header + 1 : end])
                         told = True
                         over = letter == Part.REASONS or (together and protocol.carries_state(data[header + 1 : end]))
                     data[: filled - end] = data[end:filled]
@@ -325,6 +326,8 @@ def _load(kind: int, program: bytes, report: int) -> types.CodeType | None:
         protocol.write(report, Part.REASONS + protocol.reasons_report(reasons))
         return None
     if kind & Kind.ONCE:
+        # Said all the same: whatever says so later is the program.
+        protocol.write(report, Part.LOADED)
         return code
     suspected = suspicion(code)
     protocol.write(report, Part.LOADED + protocol.loaded_report(suspected, code))

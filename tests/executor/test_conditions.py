@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import marshal
 import platform
 import struct
 import zlib
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from azr import values
+from azr.executor import protocol
 from azr.executor.pool import SandboxPool
 from azr.records import CallStatus, ExecutionRequest
 from tests.executor.conftest import CONFIG, call, descendants, zygotes
@@ -195,3 +197,18 @@ async def _id_of_a_child(pool: SandboxPool, zygote: int, lap: int) -> int:
     status = Path(f"/proc/{found.pop()}/status").read_text()
     await running
     return int(next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1])
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+async def test_no_program_decides_what_code_it_is_remembered_as(backend, repeats):
+    """It says so on the channel on which its own process said what it is, before it ran."""
+    forged = marshal.dumps(compile("def f(x): return 'forged'", "program", "exec"))
+    frames = [protocol.frame(protocol.Part.LOADED + b"\0" + forged), protocol.frame(protocol.Part.REASONS)]
+    async with SandboxPool(replace(CONFIG, backend=backend), repeats=2) as pool:
+        for frame in frames:
+            program = f"import posix\ndef f(x):\n    posix.write(3, {frame!r})\n    return 'honest'"
+            for inputs in (("1",), ("2",), ("3", "4")):
+                request = ExecutionRequest(program=program, inputs=inputs, repeats=repeats, static_check=False)
+                result = await pool.execute(request)
+                assert {output.value for output in result.outputs} <= {"'honest'", None}
+                assert not result.static_check
