@@ -136,9 +136,16 @@ async def test_where_memory_stands_does_not_tell_how_many_programs_ran_before():
         for number in range(8):
             crowd = [f"import math\ndef f(x): return [x] * {n}  # {number}" for n in range(number * 5)]
             await asyncio.gather(*(call(pool, program, "1", static_check=bool(number % 2)) for program in crowd))
-            found.append((await call(pool, EXACT, str(number), static_check=False)).value)
+            output = await call(pool, EXACT, str(number), static_check=False)
+            assert output.value is not None, output
+            found.append(values.parse(output.value))
     # The first run also reads the program.
-    assert found[0] is not None and len(set(found[1:])) == 1, found
+    found = found[1:]
+    assert [facts[:-1] for facts in found] == [found[0][:-1]] * len(found)
+    # A path that the zygote takes for the first time, such as a frame that comes in two pieces, leaves a block or two;
+    # up to 140 programs leave none.
+    blocks = [facts[-1] for facts in found]
+    assert max(blocks) - min(blocks) <= 6, blocks
 
 
 NUMBERED = f"""{MEMORY}
