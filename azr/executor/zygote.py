@@ -156,6 +156,9 @@ class Zygote:
             started = monotonic()
             if over or timeouts == _MAX_TIMEOUTS or started >= deadline:
                 self._input[:size] = bytes(size)
+                if child:
+                    self._end(child, reader, feeder)
+                    child = 0
                 if not over:
                     protocol.write(replies, protocol.PART.pack(Part.TIMEOUT, 0.0, 0.0))
                 continue

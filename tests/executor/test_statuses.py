@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 
 from azr import values
@@ -9,7 +12,7 @@ from azr.config import ExecutorConfig
 from azr.executor.pool import SandboxPool
 from azr.executor.protocol import MAX_PROGRAM_BYTES
 from azr.records import CallStatus, ExecutionRequest
-from tests.executor.conftest import CONFIG, call
+from tests.executor.conftest import CONFIG, call, descendants, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -112,6 +115,21 @@ async def test_all_calls_together_have_a_deadline():
         slow = await pool.execute(ExecutionRequest(program=program, inputs=tuple(str(i) for i in range(128))))
     assert slow.outputs[-1].status is CallStatus.TIMEOUT
     assert sum(o.wall_s for o in slow.outputs) < 8 * 0.25 + 1
+
+
+async def test_a_deadline_that_passes_between_two_calls_ends_their_process():
+    """Nobody reads what the zygote passes on, so it does not come to the next call in time."""
+    async with SandboxPool(ExecutorConfig(workers=1, wall_s=0.25), repeats=1) as pool:
+        inputs = tuple(str(number) for number in range(128))
+        running = asyncio.ensure_future(
+            pool.execute(ExecutionRequest(program="def f(x): return [x] * 15_000", inputs=inputs))
+        )
+        await asyncio.sleep(0.1)
+        time.sleep(8 * 0.25 + 0.5)
+        assert (await running).outputs[-1].status in (CallStatus.TIMEOUT, CallStatus.OUTPUT_TOO_LARGE)
+        (zygote,) = zygotes(pool)
+        assert not descendants(zygote)
+        assert (await call(pool, "def f(): return 1")).value == "1"
 
 
 async def test_every_call_gets_a_module_of_its_own(pool):
