@@ -6,6 +6,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from azr.runs.sinks import read_tasks
 
 ROOT = Path(__file__).parent.parent.parent
@@ -19,6 +21,7 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_run_starts_from_the_seeds_that_were_saved(tmp_path):
     file = tmp_path / "seeds.jsonl"
     said = run("azr", "seeds", "azr_14m_mini", "--out", str(file), *FEW)

@@ -158,6 +158,7 @@ async def test_a_killed_and_a_silent_core_during_generation(
     await parts.check()
 
 
+@pytest.mark.long
 async def test_an_actor_killed_in_sleep_and_a_core_during_the_push(
     parts: Parts, caplog: pytest.LogCaptureFixture
 ) -> None:
