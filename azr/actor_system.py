@@ -9,8 +9,9 @@ from typing import Self
 
 import ray
 
+from azr.cluster.gpu_turns import GpuTurns
 from azr.cluster.placement import Placement, place
-from azr.cluster.weight_sync import WeightSync
+from azr.cluster.weight_sync import PushReport, WeightSync
 from azr.concurrency import Phase, task_group
 from azr.config import Config
 from azr.executor.remote import RemoteExecutor
@@ -34,6 +35,15 @@ class ActorSystem:
     policy: WorkerGroup
     critic: WorkerGroup | None
     reference: WorkerGroup | None
+    turns: GpuTurns
+
+    async def trainers_turn(self, phase: Phase) -> None:
+        """Engines leave the GPUs to the trainers, who may change the policy from now on."""
+        await self.turns.trainers_turn(phase)
+
+    async def engines_turn(self, version: int, phase: Phase) -> PushReport:
+        """Trainers leave the GPUs to the engines, which sample with the policy as it is now, as that version."""
+        return await self.turns.engines_turn(version, phase)
 
     @classmethod
     async def start(cls, config: Config, stops: Stops, phase: Phase, from_step: int) -> Self:
@@ -78,6 +88,7 @@ class ActorSystem:
             policy=policy.result(),
             critic=critic.result() if critic else None,
             reference=reference.result() if reference else None,
+            turns=GpuTurns(engines=engines.result(), weights=weights),
         )
 
     async def stop(self) -> None:

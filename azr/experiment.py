@@ -1,16 +1,15 @@
 """Absolute Zero self-play (arXiv 2505.03335, algorithm 1): the whole run, to be read from top to bottom.
 
-    seed             the first tasks of every kind: a seed file, or grown from one identity program
-    evaluate         what the policy knows of the held-out benchmark before its first step
+    seed                 the first tasks of every kind: a seed file, or grown from one identity program
+    evaluate             what the policy knows of the held-out benchmark before its first step
     for every step:
-        play         propose, validate, estimate, solve, verify, reward -> trajectories
-        sleep        engines hand their GPU memory to the trainers
-        learn        values, logprobs, advantages, then the updates of critic and policy
-        wake
-        push         the new weights to every engine
-        evaluate     where it is due
-        record       tasks, texts and metrics
-        checkpoint   begun here, and written while the next step is played
+        play             propose, validate, estimate, solve, verify, reward -> trajectories
+        trainers' turn   engines leave their GPU memory to the trainers
+        learn            values, logprobs, advantages, then the updates of critic and policy
+        engines' turn    the other way round, and the new weights go to every engine
+        evaluate         where it is due
+        record           tasks, texts and metrics
+        checkpoint       begun here, and written while the next step is played
 
 Who produces, who consumes and who waits in a step's play. All proposals of all kinds are under way at once, each as a
 coroutine, so engines and executor are busy with every phase at the same time.
@@ -77,17 +76,16 @@ class SelfPlayExperiment:
         Raises StopRequested after a signal: between two steps, or at once during a step's play, which is then given up.
         Raises RunEnded, between two steps, when going on is of no use.
         """
-        engines, stop = self.system.engines, self.stop_signal
+        system, stop, phase = self.system, self.stop_signal, self.logger.phase
         if self.checkpointer.done == 0:
             await stop.cancel_on_stop(self.seed())
             self.logger.log_baseline(await stop.cancel_on_stop(self.evaluate(0)))
         for step in range(self.checkpointer.done + 1, self.config.run.steps + 1):
             played = await stop.cancel_on_stop(self.play(step))
             await self.finish_checkpoint()
-            await engines.sleep()
+            await system.trainers_turn(phase)
             learned = await self.learner.learn(played.trajectories, seed=self.config.run.seed + step)
-            await engines.wake()
-            pushed = await self.push(step)
+            pushed = await system.engines_turn(step, phase)
             is_last = self._is_last(step)
             evaluated = await self.evaluate(step, is_last)
             await self.record(step, played, learned | {"eval": evaluated}, pushed)
@@ -131,11 +129,6 @@ class SelfPlayExperiment:
         """The checkpoint of the step before holds weights that the trainers are about to change."""
         with self.logger.phase("save"):
             await self.checkpointer.finish()
-
-    async def push(self, step: int) -> PushReport:
-        """Engines sample with the policy of this step from now on."""
-        with self.logger.phase("push"):
-            return await self.system.weights.push(version=step)
 
     async def evaluate(self, step: int, is_last: bool = False) -> dict[str, float]:
         """What the policy of this step knows of the held-out benchmark; nothing when no evaluation is due."""

@@ -107,6 +107,7 @@ class Driver:
         )
         try:
             if state.step:
+                await system.trainers_turn(progress.busy)
                 await self._load_checkpoint(system, state.step)
             async with self._open_logger(progress, resume) as logger:
                 progress.log(f"networks compute in {system.placement.dtype}")
@@ -166,7 +167,7 @@ class Driver:
         checkpointer = experiment.checkpointer
         try:
             if checkpointer.done:
-                await experiment.system.weights.push(version=checkpointer.done)
+                await experiment.system.engines_turn(checkpointer.done, experiment.logger.phase)
             await experiment.run()
             await checkpointer.finish_last()
             experiment.logger.finish()

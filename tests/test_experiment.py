@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from azr.cluster.weight_sync import PushReport
+from azr.concurrency import Phase
 from azr.config import Config
 from azr.errors import RunEnded
 from azr.executor.pool import SandboxPool
@@ -37,16 +38,15 @@ def small(root: Path, *, stop: bool = True) -> Config:
 class Engines(Script):
     restarts = 0
 
-    async def sleep(self) -> None: ...
-
-    async def wake(self) -> None: ...
-
 
 async def learn(trajectories: list, seed: int) -> dict[str, dict[str, float]]:
     return {"policy": {"loss": 0.0}}
 
 
-async def push(version: int) -> PushReport:
+async def trainers_turn(phase: Phase) -> None: ...
+
+
+async def engines_turn(version: int, phase: Phase) -> PushReport:
     return PushReport(version=version, seconds=1.0, nbytes=1)
 
 
@@ -73,7 +73,9 @@ def play(config: Config, engines: Engines, saved: list[int], raise_if_diverged: 
                 codec=CODEC,
                 evaluation=SimpleNamespace(should_run=lambda *at: False),
                 buffer=TaskBuffer(config.selfplay.kinds),
-                system=SimpleNamespace(engines=engines, executor=executor, weights=SimpleNamespace(push=push)),
+                system=SimpleNamespace(
+                    engines=engines, executor=executor, trainers_turn=trainers_turn, engines_turn=engines_turn
+                ),
                 learner=SimpleNamespace(learn=learn, raise_if_diverged=raise_if_diverged),
                 logger=logger,
                 checkpointer=checkpointer,
