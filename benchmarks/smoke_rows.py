@@ -1,0 +1,117 @@
+"""The table of `benchmarks.gpu_smoke`: measured, on the first H100 that this ran on, as the plan predicts it, and the goal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from azr.cli.run import parse
+from azr.plan.inputs import Assumptions, ClusterSpec
+from azr.plan.planner import make_plan
+from azr.plan.shapes import KNOWN
+from playground.azr_coder7b_ppo import config as recipe
+
+LEARNING = ("critic values", "reference logprobs", "policy logprobs", "train critic", "train policy")
+HANDOVER = ("sleep", "push", "wake", "offload", "reload")
+Results = Mapping[str, Any]
+"""By name of the case: what it wrote, `steps` of a run among it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table."""
+
+    label: str
+    key: str
+    """In what was measured and predicted."""
+    first: str = ""
+    """Measured in November 2026 on one H100 80GB, before kernels, transfers and turns were made for GPUs."""
+    goal: str = ""
+    digits: int = 1
+
+
+ROWS = (
+    Row(label="large model: start to the end of step 1, s", key="first step s", first="197", digits=0),
+    Row(label="large model: a step, s", key="step s", first="30.3"),
+    Row(label="  play, s", key="play s", first="6.6"),
+    Row(label="  update, s", key="update s", first="12.2"),
+    Row(label="  sleep, wake and push, s", key="handover s", first="11.5", goal="10% of the step"),
+    Row(label="push, GB/s", key="push GB/s", first="0.75", goal="20"),
+    Row(label="generation, tokens/s", key="generated tokens/s", first="29000", digits=0),
+    Row(label="update, tokens/s of a step", key="update tokens/s", first="16500", digits=0),
+    Row(label="update alone at 1.5B, share of peak (6N)", key="update 1.5B", first="0.15", goal="0.35", digits=2),
+    Row(label="update alone at 7B layers, share of peak (6N)", key="update 7B", goal="0.45", digits=2),
+    Row(label="mismatch, mean", key="mismatch mean", first="0.076", goal="0.01", digits=4),
+    Row(label="mismatch, p99", key="mismatch p99", first="0.34", digits=4),
+    Row(label="driver, CPU ms a trajectory", key="driver ms", first="2.5", goal="0.4", digits=2),
+    Row(label="GPU memory while playing, first turn, GiB", key="GiB while playing, first"),
+    Row(label="  and last", key="GiB while playing, last", goal="the same"),
+    Row(label="GPU memory while learning, first turn, GiB", key="GiB while learning, first"),
+    Row(label="  and last", key="GiB while learning, last", goal="the same"),
+)
+
+
+def measure(out: Path) -> dict[str, float]:
+    """What the cases left in their folder, as far as they came."""
+    measured: dict[str, float] = {}
+    steps = _lines(out / "runs" / "trrpp" / "metrics.jsonl")
+    if steps:
+        measured |= of_step(steps[-1])
+    if (out / "turns.json").exists():
+        turns = json.loads((out / "turns.json").read_text())
+        measured |= {key: value for key, value in turns.items() if key not in measured}
+    return measured
+
+
+def of_step(step: Results) -> dict[str, float]:
+    """Of one line of a run's metrics."""
+    seconds = {name.removeprefix("seconds/"): value for name, value in step.items() if name.startswith("seconds/")}
+    update = sum(seconds.get(phase, 0.0) for phase in LEARNING)
+    handover = sum(seconds.get(phase, 0.0) for phase in HANDOVER)
+    return {
+        "step s": seconds["step"],
+        "play s": seconds["step"] - update - handover,
+        "update s": update,
+        "handover s": handover,
+        "push GB/s": step["weights/push_gb_s"],
+        "update tokens/s": step["batch/tokens"] / step["policy/packing"] / update,
+        "mismatch mean": step["policy/mismatch_mean"],
+        "mismatch p99": step["policy/mismatch_p99"],
+    }
+
+
+def predicted(options: Sequence[str], size: str) -> dict[str, float]:
+    """What the plan says of the large model's step with these options of the recipe, on one 80 GB GPU."""
+    config = parse(recipe, list(options)).config
+    shape = KNOWN[f"Qwen/Qwen2.5-{size}"]
+    # Random weights never stop by themselves, and none of their proposals is estimated.
+    config = replace(config, selfplay=replace(config.selfplay, group_size=1))
+    plan = make_plan(config, shape, ClusterSpec.with_gpus(1), Assumptions(prompt_fill=0.7, response_fill=1.0))
+    seconds = plan.seconds
+    return {
+        "step s": sum(seconds.values()),
+        "play s": seconds["rollout"],
+        "update s": sum(value for phase, value in seconds.items() if phase not in ("rollout", "push")),
+        "handover s": seconds["push"],
+    }
+
+
+def table(measured: Mapping[str, float], plan: Mapping[str, float]) -> str:
+    """A line per row, nothing where a number is not known."""
+    width = max(len(row.label) for row in ROWS)
+    lines = [f"{'':<{width}}  {'measured':>12}{'first H100':>12}{'plan':>12}  goal"]
+    for row in ROWS:
+        shown: Callable[[Mapping[str, float]], str] = lambda of, row=row: (  # noqa: E731
+            f"{of[row.key]:.{row.digits}f}" if row.key in of else ""
+        )
+        lines.append(
+            f"{row.label:<{width}}  {shown(measured):>12}{row.first:>12}{shown(plan):>12}  {row.goal}".rstrip()
+        )
+    return "\n".join(lines)
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
