@@ -1,9 +1,9 @@
-"""The table of `benchmarks.gpu_smoke`: measured, on the first H100 that this ran on, as the plan predicts it, and the goal."""
+"""The table of `benchmarks.gpu_smoke`: measured now and on the first H100, predicted by the plan, and aimed at."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -104,12 +104,8 @@ def table(measured: Mapping[str, float], plan: Mapping[str, float]) -> str:
     width = max(len(row.label) for row in ROWS)
     lines = [f"{'':<{width}}  {'measured':>12}{'first H100':>12}{'plan':>12}  goal"]
     for row in ROWS:
-        shown: Callable[[Mapping[str, float]], str] = lambda of, row=row: (  # noqa: E731
-            f"{of[row.key]:.{row.digits}f}" if row.key in of else ""
-        )
-        lines.append(
-            f"{row.label:<{width}}  {shown(measured):>12}{row.first:>12}{shown(plan):>12}  {row.goal}".rstrip()
-        )
+        now, then = (f"{of[row.key]:.{row.digits}f}" if row.key in of else "" for of in (measured, plan))
+        lines.append(f"{row.label:<{width}}  {now:>12}{row.first:>12}{then:>12}  {row.goal}".rstrip())
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Engines and trainers of a recipe take turns on a GPU many times over: does the memory come back, and how fast is a turn.
+"""Engines and trainers of a recipe take turns on a GPU many times: does the memory come back, how fast is a turn.
 
 python -m benchmarks.smoke_turns TURNS OUT.json playground.RECIPE [--section.knob value ...]
 
