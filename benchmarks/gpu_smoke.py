@@ -102,7 +102,7 @@ def cases(sizes: Sizes, out: Path) -> list[Case]:
     trrpp = ["--algorithm.estimator=trrpp", "--algorithm.kl-coef=0", "--train.no-offload-optimizer"]
 
     def steps(name: str, model: Path, count: int, *more: str, limit_s: float, gpus: int = 1, after: str) -> Case:
-        options = recipe_options(sizes, model, runs, name, count)
+        options = recipe_options(sizes, model, runs, name.removesuffix(" resumed").replace(" ", "_"), count)
         command = [python, "-m", RECIPE, *options, *more]
         return Case(name=name, command=command, limit_s=sizes.limits * limit_s, gpus=gpus, after=after)
 
@@ -121,7 +121,7 @@ def cases(sizes: Sizes, out: Path) -> list[Case]:
     of_small = "small model" if small != large else "large model"
     listed += [
         steps("gae", small, 2, "--checkpoint.every=1", limit_s=200, after=of_small),
-        steps("gae resumed", small, 3, "--run.name=gae", "--resume", "--cluster.push=host", limit_s=150, after="gae"),
+        steps("gae resumed", small, 3, "--resume", "--cluster.push=host", limit_s=150, after="gae"),
         Case(name="export", command=export, limit_s=sizes.limits * 60, after="gae"),
         Case(
             name="turns",
