@@ -121,7 +121,7 @@ def cases(sizes: Sizes, out: Path) -> list[Case]:
     of_small = "small model" if small != large else "large model"
     listed += [
         steps("gae", small, 2, "--checkpoint.every=1", limit_s=200, after=of_small),
-        steps("gae resumed", small, 3, "--resume", "--cluster.push=host", limit_s=150, after="gae"),
+        steps("gae resumed", small, 3, "--resume", limit_s=150, after="gae"),
         Case(name="export", command=export, limit_s=sizes.limits * 60, after="gae"),
         Case(
             name="turns",

@@ -51,7 +51,7 @@ async def measure(config: Config, turns: int) -> dict[str, float]:
     try:
         results = {"start_s": time.perf_counter() - started}
         results |= {f"start: {phase}": seconds for phase, seconds in clock.step_timing().seconds.items()}
-        results |= await take_turns(system, turns)
+        results |= await take_turns(system, turns, clock)
         completions = await generate(system, config, results)
         await learn(system, config, completions, clock, results)
         return results
@@ -59,16 +59,16 @@ async def measure(config: Config, turns: int) -> dict[str, float]:
         await system.stop()
 
 
-async def take_turns(system: ActorSystem, turns: int) -> dict[str, float]:
+async def take_turns(system: ActorSystem, turns: int, clock: PhaseClock) -> dict[str, float]:
     """Memory while either side works, first and last, and the median seconds of each turn."""
     learning, playing, to_trainers, to_engines, pushes = [], [], [], [], []
     for version in range(1, turns + 1):
         started = time.perf_counter()
-        await system.trainers_turn()
+        await system.trainers_turn(clock.phase)
         to_trainers.append(time.perf_counter() - started)
         learning.append(gpu_memory_gib())
         started = time.perf_counter()
-        pushed = await system.engines_turn(version)
+        pushed = await system.engines_turn(version, clock.phase)
         to_engines.append(time.perf_counter() - started)
         playing.append(gpu_memory_gib())
         pushes.append(pushed.nbytes / pushed.seconds / 1e9)
@@ -114,7 +114,7 @@ async def learn(
         )
         for index, completion in enumerate(completions)
     ]
-    await system.trainers_turn()
+    await system.trainers_turn(clock.phase)
     clock.step_timing()
     learner = Learner(config, system.policy, system.critic, system.reference, clock.phase)
     learned = await learner.learn(trajectories, seed=1)
