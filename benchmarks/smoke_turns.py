@@ -70,6 +70,7 @@ async def take_turns(system: ActorSystem, turns: int, clock: PhaseClock) -> dict
         started = time.perf_counter()
         pushed = await system.engines_turn(version, clock.phase)
         to_engines.append(time.perf_counter() - started)
+        await system.engines.generate([20] * PROMPT_TOKENS, n=1, max_tokens=4)  # it serves again
         playing.append(gpu_memory_gib())
         pushes.append(pushed.nbytes / pushed.seconds / 1e9)
     return {
