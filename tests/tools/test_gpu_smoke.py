@@ -1,0 +1,85 @@
+"""The GPU smoke run: what it would do, what it says of wrong use, and all of it with toy sizes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from azr.cli.run import parse
+from benchmarks import gpu_smoke, smoke_rows
+from playground.azr_coder7b_ppo import config as recipe
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def smoke(*options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks.gpu_smoke", *map(str, options)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1000)
+
+
+def test_a_dry_run_prints_every_command_and_what_the_plan_predicts(tmp_path: Path) -> None:
+    done = smoke("--dry-run", "--out", tmp_path / "new")
+    assert done.returncode == 0, done.stderr
+    for case in gpu_smoke.cases(gpu_smoke.FULL, tmp_path):
+        assert f"\n{case.name} (at most" in "\n" + done.stdout
+    line = next(line for line in done.stdout.splitlines() if line.startswith("large model: a step"))
+    assert float(line.split()[-1]) > 1, "the plan's seconds stand in the table"
+    assert not (tmp_path / "new").exists()
+
+
+def test_every_command_line_of_a_recipe_is_understood(tmp_path: Path) -> None:
+    for sizes in (gpu_smoke.FULL, gpu_smoke.TINY):
+        for case in gpu_smoke.cases(sizes, tmp_path):
+            if gpu_smoke.RECIPE in case.command:
+                options = case.command[case.command.index(gpu_smoke.RECIPE) + 1 :]
+                assert parse(recipe, options).config.run.root == str(tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "sentence"),
+    [
+        (["--only", "nothing"], 1, "there is no case 'nothing': take some of large model, "),
+        (["--tiny", "--out", "."], 2, "is there already: name a new folder with --out"),
+    ],
+)
+def test_wrong_use_is_one_sentence(options: list[str], code: int, sentence: str) -> None:
+    done = smoke(*options)
+    assert done.returncode == code and sentence in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_case_that_fails_is_reported_and_those_that_need_it_are_not_run(tmp_path: Path) -> None:
+    fails = gpu_smoke.Case(name="fails", command=[sys.executable, "-c", "print('why'); exit(3)"], limit_s=60)
+    late = gpu_smoke.Case(name="late", command=[sys.executable, "-c", "import time; time.sleep(60)"], limit_s=0.5)
+    needs = gpu_smoke.Case(name="needs", command=[sys.executable, "-c", ""], limit_s=60, after="fails")
+    fine = gpu_smoke.Case(name="fine", command=[sys.executable, "-c", ""], limit_s=60)
+    lines: list[str] = []
+    outcomes = gpu_smoke.run_all([fails, late, needs, fine], tmp_path, gpus=1, minutes=1, say=lines.append)
+    assert [outcome.status for outcome in outcomes] == ["failed", "out of time", "not run", "ok"]
+    assert outcomes[0].why == "why\n" and "    why" in lines
+
+
+def test_a_step_is_split_without_rest() -> None:
+    step = {
+        "seconds/step": 30.0, "seconds/train policy": 12.0, "seconds/push": 5.0, "seconds/sleep": 1.0,
+        "seconds/wake": 2.0,
+        "weights/push_gb_s": 1.0, "batch/tokens": 100, "policy/packing": 2.0, "policy/mismatch_mean": 0.1,
+        "policy/mismatch_p99": 0.2,
+    }  # fmt: skip
+    split = smoke_rows.of_step(step)
+    assert (split["play s"], split["update s"], split["handover s"]) == (10.0, 12.0, 8.0)
+    assert split["update tokens/s"] == pytest.approx(100 / 2 / 12)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1100)
+def test_all_of_it_with_toy_sizes(tmp_path: Path) -> None:
+    done = smoke("--tiny", "--minutes", 15, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "out" / "gpu_smoke.json").read_text())
+    assert all(case["status"] == "ok" for case in report["cases"])
+    assert {"step s", "update tokens/s", "generated tokens/s", "mismatch mean"} <= report["measured"].keys()
