@@ -300,8 +300,14 @@ class TrainConfig:
     """Largest global gradient norm; 0 switches clipping off."""
     tokens_per_micro_batch: Count = 16384
     """Packed tokens in one forward/backward of one rank."""
-    gradient_checkpointing: bool = True
-    """Recompute activations in the backward pass instead of keeping them."""
+    gradient_checkpointing: Literal["full", "selective", "none"] = "full"
+    """Layers whose activations the backward pass computes again instead of keeping them: all, every second, or none."""
+    kernels: Literal["auto", "liger", "plain"] = "auto"
+    """Fused kernels for norms, rotary positions, gated activations and log-probabilities; `auto` takes them on GPUs,
+    Liger's where that package is installed and covers the architecture. `plain` is PyTorch's operations alone."""
+    attention: Literal["auto", "flash_attn"] = "auto"
+    """`auto`: on GPUs in 16 bits torch's flash kernel over the packed stream, else over padded samples; `flash_attn`:
+    the package of that name."""
     offload_optimizer: bool = False
     """Keep optimiser state in host memory."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from azr.algorithms.architectures import check_architecture
+from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.config import TEMPLATES, Config
 from azr.errors import UserError, nearest
 from azr.evaluation.suite import read_suite
@@ -38,6 +39,7 @@ def check(config: Config) -> None:
     _check_batch(config)
     _check_composites(config)
     _check_executor(config)
+    _check_kernels(config)
 
 
 def check_surroundings(config: Config, *, resumed: bool = False, fetch: bool = True) -> list[str]:
@@ -63,7 +65,10 @@ def check_model_and_files(config: Config, *, seeds: bool = True, fetch: bool = T
         return [f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"]
     _check_context(config, folder)
     _check_tokenizer_and_exam(config, folder)
-    check_architecture(config.model.path, _config_json(folder), unchecked=config.model.unchecked)
+    tree = _config_json(folder)
+    check_architecture(config.model.path, tree, unchecked=config.model.unchecked)
+    if config.train.device != "cpu":
+        choose_kernels(config.train.kernels, "cuda", tree.get("model_type"))
     return []
 
 
@@ -122,6 +127,14 @@ def _check_executor(config: Config) -> None:
             f"executor.docker_runtime={runtime} is for containers, and executor.backend={backend} has none: "
             "leave one of them out."
         )
+
+
+def _check_kernels(config: Config) -> None:
+    train = config.train
+    if train.device == "cpu":
+        choose_kernels(train.kernels, "cpu", None)
+    if train.attention == "flash_attn":
+        check_flash_attn("cpu" if train.device == "cpu" else "cuda", train.dtype)
 
 
 def _check_batch(config: Config) -> None:

@@ -110,7 +110,9 @@ class Driver:
                 await system.trainers_turn(progress.busy)
                 await self._load_checkpoint(system, state.step)
             async with self._open_logger(progress, resume) as logger:
-                progress.log(f"networks compute in {system.placement.dtype}")
+                limit = self._config.timeout.start_s
+                how = await system.policy.call("computes_with", timeout_s=limit, to="say how it computes")
+                progress.log(f"networks compute in {system.placement.dtype}; the policy with {how[0]}")
                 progress.log(f"model-written code runs behind {system.executor.isolation}")
                 await self._play(self._experiment(system, logger, state.step, lambda: time.monotonic() - started))
         finally:

@@ -31,7 +31,7 @@ config = Config(
     eval=EvalConfig(every=12),
     algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.001),
     train=TrainConfig(
-        policy_lr=5e-5, critic_lr=1e-4, warmup_steps=5, tokens_per_micro_batch=8192, gradient_checkpointing=False
+        policy_lr=5e-5, critic_lr=1e-4, warmup_steps=5, tokens_per_micro_batch=8192, gradient_checkpointing="none"
     ),
 )
 

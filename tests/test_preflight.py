@@ -66,6 +66,12 @@ def test_a_sound_config_passes(sound):
             "names 'halstead' twice",
         ),
         ({"reward.overlong": "soft", "reward.overlong_buffer": 192}, "reward.overlong_buffer=192 .* lower it"),
+        ({"train.device": "cpu", "train.kernels": "liger"}, "train.kernels is liger, but they need a GPU: take"),
+        ({"train.device": "cpu", "train.attention": "flash_attn"}, "train.attention is flash_attn, which needs a GPU"),
+        (
+            {"train.dtype": "float32", "train.attention": "flash_attn"},
+            "needs a GPU and train.dtype=bfloat16: take auto",
+        ),
         ({"selfplay.composites.chance_step": 0.1}, "chance_step has nothing to grow"),
         ({"selfplay.composites.chance": 0.9}, "chance is 0.9 and cannot grow to selfplay.composites.max_chance=0.8"),
         (

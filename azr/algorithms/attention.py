@@ -10,8 +10,10 @@ length, H query heads, K key/value heads, D head dimension.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,10 +22,14 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
+from azr.algorithms.kernels import check_flash_attn
+from azr.algorithms.packing import to_device
 from azr.errors import UserError
 
 VARLEN = "azr_varlen"
 """One flash-attention kernel over the flat stream: CUDA, 16-bit types."""
+FLASH = "azr_flash_attn"
+"""The same kernel from the package flash-attn, which may be newer than torch's."""
 PADDED = "azr_padded"
 """Scaled dot-product attention over samples padded to like lengths: any device and type."""
 
@@ -55,21 +61,27 @@ class Segments:
     """First index of each stream token in the concatenated real cells of all buckets."""
 
     @classmethod
-    def of(cls, cu_seqlens: Tensor, unshared_index_E: Tensor) -> Segments:
-        """From the fields of that name of ``PackedBatch``. Costs two device synchronisations."""
+    def of(
+        cls, cu_seqlens: Tensor, unshared_index_E: Tensor, device: torch.device | str = "cpu", *, padded: bool = True
+    ) -> Segments:
+        """On `device`, from the fields of that name of a ``PackedBatch``, whose place should be the CPU: reading them
+        from a GPU makes the CPU wait for it. `padded`: with what ``PADDED`` needs, buckets and their order.
+        """
         borders, unshared_index = cu_seqlens.tolist(), unshared_index_E.cpu()
-        samples = sorted(pairwise(borders), key=lambda s: s[0] - s[1])
-        buckets = [_bucket(group) for group in _like_lengths(samples)]
-        order = torch.cat([gather_BL.flatten()[cells] for gather_BL, cells in buckets])
         first_index_T = torch.from_numpy(np.unique(unshared_index.numpy(), return_index=True)[1])
-        device = cu_seqlens.device
+        samples = sorted(pairwise(borders), key=lambda s: s[0] - s[1])
+        buckets = [_bucket(group) for group in _like_lengths(samples)] if padded else []
+        order = torch.cat([first_index_T[:0], *(gather_BL.flatten()[cells] for gather_BL, cells in buckets)])
         return cls(
-            cu_seqlens,
-            unshared_index_E if len(first_index_T) < len(unshared_index) else None,
-            first_index_T.to(device),
+            to_device(cu_seqlens, device),
+            to_device(unshared_index_E, device) if len(first_index_T) < len(unshared_index) else None,
+            to_device(first_index_T, device),
             samples[0][1] - samples[0][0],
-            tuple(Bucket(unshared_index[gather_BL].to(device), cells.to(device)) for gather_BL, cells in buckets),
-            torch.argsort(order)[first_index_T].to(device),
+            tuple(
+                Bucket(to_device(unshared_index[gather_BL], device), to_device(cells, device))
+                for gather_BL, cells in buckets
+            ),
+            to_device(torch.argsort(order)[first_index_T] if padded else order, device),
         )
 
 
@@ -101,10 +113,15 @@ def _bucket(samples: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
     return gather_BL, cells
 
 
-def choose_attention(device: torch.device | str, dtype: torch.dtype) -> str:
-    """Name to give transformers as ``attn_implementation``."""
+def choose_attention(
+    device: torch.device | str, dtype: torch.dtype, wanted: Literal["auto", "flash_attn"] = "auto"
+) -> str:
+    """Name to give transformers as ``attn_implementation``. Raises UserError when what is wanted cannot be had."""
     flash_runs = torch.device(device).type == "cuda" and dtype in (torch.bfloat16, torch.float16)
-    return VARLEN if flash_runs else PADDED
+    if wanted == "auto":
+        return VARLEN if flash_runs else PADDED
+    check_flash_attn("cuda" if flash_runs else "cpu")
+    return FLASH
 
 
 def _packed(heads: Tensor) -> Tensor:
@@ -132,6 +149,47 @@ def _refuse_unknown(module: nn.Module, arguments: dict[str, object]) -> None:
         )
 
 
+Attend = Callable[[Tensor, Tensor, Tensor, Segments, tuple[int, int], float | None], Tensor]
+"""From queries (E, H, D), keys and values (E, K, D), borders, how many tokens back and ahead each one sees (-1: all),
+and the scale of the scores, to (E, H, D)."""
+
+
+def _attend_torch(
+    q: Tensor, k: Tensor, v: Tensor, segments: Segments, window: tuple[int, int], scale: float | None
+) -> Tensor:
+    borders, longest = segments.cu_seqlens, segments.max_length
+    out: Tensor = varlen_attn(  # type: ignore[assignment]  # a tuple only when auxiliary outputs are asked for
+        q, k, v, borders, borders, longest, longest, scale=scale, enable_gqa=True, window_size=window
+    )
+    return out
+
+
+def _attend_flash(
+    q: Tensor, k: Tensor, v: Tensor, segments: Segments, window: tuple[int, int], scale: float | None
+) -> Tensor:
+    from flash_attn import flash_attn_varlen_func
+
+    borders, longest = segments.cu_seqlens, segments.max_length
+    out: Tensor = flash_attn_varlen_func(
+        q, k, v, borders, borders, longest, longest, softmax_scale=scale, causal=True, window_size=window
+    )
+    return out
+
+
+def _flat_attention(
+    attend: Attend, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, segments: Segments,
+    scaling: float | None, sliding_window: int | None, others: dict[str, object],
+) -> tuple[Tensor, None]:  # fmt: skip
+    _refuse_unknown(module, others)
+    q, k, v = _packed(query), _packed(key), _packed(value)
+    if segments.unshared_index_E is not None:
+        q, k, v = (x.index_select(0, segments.unshared_index_E) for x in (q, k, v))
+    out_THD = attend(q, k, v, segments, (-1 if sliding_window is None else sliding_window - 1, 0), scaling)
+    if segments.unshared_index_E is not None:
+        out_THD = out_THD.index_select(0, segments.first_index_T)
+    return out_THD.unsqueeze(0), None
+
+
 def varlen_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, *, segments: Segments,
     dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None, **others: object,
@@ -140,18 +198,17 @@ def varlen_attention(
 
     Raises UserError for an argument that changes the result in a way that is not computed here.
     """
-    _refuse_unknown(module, {"attention_mask": attention_mask, "dropout": dropout or None, **others})
-    q, k, v = _packed(query), _packed(key), _packed(value)
-    if segments.unshared_index_E is not None:
-        q, k, v = (x.index_select(0, segments.unshared_index_E) for x in (q, k, v))
-    out_THD: Tensor = varlen_attn(  # type: ignore[assignment]  # a tuple only when auxiliary outputs are asked for
-        q, k, v, segments.cu_seqlens, segments.cu_seqlens,
-        segments.max_length, segments.max_length, scale=scaling, enable_gqa=True,
-        window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
-    )  # fmt: skip
-    if segments.unshared_index_E is not None:
-        out_THD = out_THD.index_select(0, segments.first_index_T)
-    return out_THD.unsqueeze(0), None
+    others = {"attention_mask": attention_mask, "dropout": dropout or None, **others}
+    return _flat_attention(_attend_torch, module, query, key, value, segments, scaling, sliding_window, others)
+
+
+def flash_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, *, segments: Segments,
+    dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None, **others: object,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """As ``varlen_attention``, by the package flash-attn."""
+    others = {"attention_mask": attention_mask, "dropout": dropout or None, **others}
+    return _flat_attention(_attend_flash, module, query, key, value, segments, scaling, sliding_window, others)
 
 
 def padded_attention(
@@ -203,6 +260,7 @@ def causal_window(length: int, window: int, device: torch.device) -> Tensor:
     return (distance >= 0) & (distance < window)
 
 
-# No mask function is registered on purpose: transformers then builds no mask at all for these two names.
+# No mask function is registered on purpose: transformers then builds no mask at all for these names.
 AttentionInterface.register(VARLEN, varlen_attention)
+AttentionInterface.register(FLASH, flash_attention)
 AttentionInterface.register(PADDED, padded_attention)

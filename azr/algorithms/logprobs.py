@@ -5,18 +5,129 @@ Legend: R tokens, C tokens of a chunk, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 
-def _scaled_logits(hidden_CH: Tensor, weight_VH: Tensor, temperature: float) -> Tensor:
-    """(C, V) in float32 (float64 for float64 input): 16-bit products are accumulated and kept in float32."""
-    acc_dtype = torch.promote_types(hidden_CH.dtype, torch.float32)
-    if hidden_CH.is_cuda and hidden_CH.dtype != acc_dtype:
-        return torch.mm(hidden_CH, weight_VH.t(), out_dtype=acc_dtype).div_(temperature)
-    return (hidden_CH.to(acc_dtype) @ weight_VH.to(acc_dtype).t()).div_(temperature)
+class _ChunkOps(Protocol):
+    """What is done to a chunk of logits: the functions below, or the kernels of `fused_logprobs`."""
+
+    def score_logits(
+        self, logits_CV: Tensor, target_C: Tensor, temperature: float, with_entropy: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]: ...
+
+    def grad_logits(
+        self,
+        logits_CV: Tensor,
+        target_C: Tensor,
+        normaliser_C: Tensor,
+        entropy_C: Tensor | None,
+        grad_logprob_C: Tensor | None,
+        grad_entropy_C: Tensor | None,
+        temperature: float,
+        dtype: torch.dtype,
+    ) -> Tensor: ...
+
+
+class _PlainOps:
+    """Torch operations, in place where they can be."""
+
+    @staticmethod
+    def score_logits(
+        logits_CV: Tensor, target_C: Tensor, temperature: float, with_entropy: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Log-probability of each target, log-normaliser and entropy, three arrays (C). Overwrites the logits."""
+        logits_CV = _scale_(logits_CV, temperature)
+        normaliser_C = logits_CV.logsumexp(-1)
+        logprob_C = logits_CV.gather(-1, target_C[:, None]).squeeze(-1) - normaliser_C
+        if not with_entropy:
+            return logprob_C, normaliser_C, None
+        probs_CV = (logits_CV - normaliser_C[:, None]).exp_()
+        return logprob_C, normaliser_C, normaliser_C - probs_CV.mul_(logits_CV).sum(-1)
+
+    @staticmethod
+    def grad_logits(
+        logits_CV: Tensor,
+        target_C: Tensor,
+        normaliser_C: Tensor,
+        entropy_C: Tensor | None,
+        grad_logprob_C: Tensor | None,
+        grad_entropy_C: Tensor | None,
+        temperature: float,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """Gradient of both outputs with respect to the logits, (C, V) in `dtype`. Overwrites the logits."""
+        logp_CV = _scale_(logits_CV, temperature).sub_(normaliser_C[:, None])
+        if grad_entropy_C is not None and entropy_C is not None:
+            probs_CV = logp_CV.exp()
+            grad_CV = logp_CV.add_(entropy_C[:, None]).mul_(grad_entropy_C[:, None]).mul_(probs_CV).neg_()
+            if grad_logprob_C is not None:
+                grad_CV.addcmul_(probs_CV, grad_logprob_C[:, None].expand_as(probs_CV), value=-1)
+        elif grad_logprob_C is not None:
+            grad_CV = logp_CV.exp_().mul_(grad_logprob_C[:, None]).neg_()
+        else:
+            grad_CV = logp_CV.zero_()
+        if grad_logprob_C is not None:
+            grad_CV.scatter_add_(1, target_C[:, None], grad_logprob_C[:, None])
+        return _scale_(grad_CV, temperature).to(dtype)
+
+
+def _scale_(logits_CV: Tensor, temperature: float) -> Tensor:
+    return logits_CV if temperature == 1 else logits_CV.div_(temperature)
+
+
+def _chunk_ops(fused: bool) -> _ChunkOps:
+    if not fused:
+        return _PlainOps()
+    from azr.algorithms import fused_logprobs  # only here: Triton is there where GPUs are
+
+    return fused_logprobs
+
+
+def _mixed(hidden_RH: Tensor) -> bool:
+    """Whether a GPU multiplies 16-bit numbers and keeps the sums in float32."""
+    return hidden_RH.is_cuda and hidden_RH.dtype in (torch.bfloat16, torch.float16)
+
+
+def _weight_for(hidden_RH: Tensor, weight_VH: Tensor) -> Tensor:
+    """The transposed weight in the type that `_logits` multiplies it in, cast once for all chunks."""
+    return (weight_VH if _mixed(hidden_RH) else weight_VH.to(_sum_type(hidden_RH))).t()
+
+
+def _sum_type(hidden_RH: Tensor) -> torch.dtype:
+    return torch.promote_types(hidden_RH.dtype, torch.float32)
+
+
+def _logits(hidden_CH: Tensor, weight_HV: Tensor) -> Tensor:
+    """(C, V) in at least float32: 16-bit products are accumulated and kept in float32."""
+    if _mixed(hidden_CH):
+        return torch.mm(hidden_CH, weight_HV, out_dtype=torch.float32)
+    return hidden_CH.to(weight_HV.dtype) @ weight_HV
+
+
+def _add_product(total_VH: Tensor | None, grad_CV: Tensor, hidden_CH: Tensor) -> Tensor:
+    """The sum plus gradᵀ · hidden, kept in at least float32: adding many small 16-bit terms would lose them."""
+    if _mixed(hidden_CH):
+        if total_VH is None or not _sums_mixed(hidden_CH.device, hidden_CH.dtype):
+            product_VH = torch.mm(grad_CV.t(), hidden_CH, out_dtype=torch.float32)
+            return product_VH if total_VH is None else total_VH.add_(product_VH)
+        return torch.addmm(total_VH, grad_CV.t(), hidden_CH, out_dtype=torch.float32, out=total_VH)
+    product_VH = (grad_CV.t() @ hidden_CH).to(_sum_type(hidden_CH))
+    return product_VH if total_VH is None else total_VH.add_(product_VH)
+
+
+@cache
+def _sums_mixed(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this torch adds a product of 16-bit matrices to a float32 one in place, which its releases differ in."""
+    total, one = torch.ones((8, 8), device=device), torch.ones((8, 8), device=device, dtype=dtype)
+    try:
+        torch.addmm(total, one, one, out_dtype=torch.float32, out=total)
+    except RuntimeError:
+        return False
+    return True
 
 
 class _ChunkedLogprobs(torch.autograd.Function):
@@ -35,60 +146,43 @@ class _ChunkedLogprobs(torch.autograd.Function):
         temperature: float,
         chunk: int,
         with_entropy: bool,
+        fused: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        logprobs, entropies, normalisers = [], [], []
-        for hidden_CH, target_C in zip(hidden_RH.split(chunk), target_R.split(chunk), strict=True):
-            logits_CV = _scaled_logits(hidden_CH, weight_VH, temperature)
-            normaliser_C = logits_CV.logsumexp(-1)
-            logprobs.append(logits_CV.gather(-1, target_C[:, None]).squeeze(-1) - normaliser_C)
-            normalisers.append(normaliser_C)
-            if with_entropy:
-                probs_CV = (logits_CV - normaliser_C[:, None]).exp_()
-                entropies.append(normaliser_C - probs_CV.mul_(logits_CV).sum(-1))
-        entropy_R = torch.cat(entropies) if with_entropy else None
-        ctx.save_for_backward(hidden_RH, weight_VH, target_R, torch.cat(normalisers), entropy_R)
-        ctx.temperature, ctx.chunk = temperature, chunk
+        ops, weight_HV = _chunk_ops(fused), _weight_for(hidden_RH, weight_VH)
+        parts = [
+            ops.score_logits(_logits(hidden_CH, weight_HV), target_C, temperature, with_entropy)
+            for hidden_CH, target_C in zip(hidden_RH.split(chunk), target_R.split(chunk), strict=True)
+        ]
+        logprobs_R, normaliser_R = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+        entropy_R = torch.cat([part[2] for part in parts if part[2] is not None]) if with_entropy else None
+        ctx.save_for_backward(hidden_RH, weight_VH, target_R, normaliser_R, entropy_R)
+        ctx.temperature, ctx.chunk, ctx.fused = temperature, chunk, fused
         ctx.set_materialize_grads(False)
-        return torch.cat(logprobs), entropy_R
+        return logprobs_R, entropy_R
 
     @staticmethod
     def backward(ctx: Any, grad_logprobs_R: Tensor | None, grad_entropy_R: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden_RH, weight_VH, target_R, normaliser_R, entropy_R = ctx.saved_tensors
+        ops, weight_HV = _chunk_ops(ctx.fused), _weight_for(hidden_RH, weight_VH)
         grad_hidden_RH = torch.empty_like(hidden_RH)
-        # Summed over chunks in at least float32: adding many small 16-bit terms would lose them.
-        grad_weight_VH = torch.zeros_like(weight_VH, dtype=normaliser_R.dtype)
+        grad_weight_VH: Tensor | None = None
         for start in range(0, len(hidden_RH), ctx.chunk):
             at = slice(start, start + ctx.chunk)
-            logp_CV = _scaled_logits(hidden_RH[at], weight_VH, ctx.temperature).sub_(normaliser_R[at, None])
-            grad_CV = _grad_logits(
-                logp_CV,
+            grad_CV = ops.grad_logits(
+                _logits(hidden_RH[at], weight_HV),
                 target_R[at],
+                normaliser_R[at],
                 None if grad_entropy_R is None else entropy_R[at],
                 None if grad_logprobs_R is None else grad_logprobs_R[at],
                 None if grad_entropy_R is None else grad_entropy_R[at],
+                ctx.temperature,
+                hidden_RH.dtype,
             )
-            grad_CV = grad_CV.div_(ctx.temperature).to(hidden_RH.dtype)
             grad_hidden_RH[at] = grad_CV @ weight_VH
-            grad_weight_VH += grad_CV.t() @ hidden_RH[at]
-        return grad_hidden_RH, grad_weight_VH.to(weight_VH.dtype), None, None, None, None
-
-
-def _grad_logits(
-    logp_CV: Tensor,
-    target_C: Tensor,
-    entropy_C: Tensor | None,
-    grad_logprob_C: Tensor | None,
-    grad_entropy_C: Tensor | None,
-) -> Tensor:
-    """Gradient of both outputs with respect to the scaled logits, (C, V)."""
-    probs_CV = logp_CV.exp()
-    grad_CV = torch.zeros_like(probs_CV)
-    if grad_entropy_C is not None and entropy_C is not None:
-        grad_CV.addcmul_(probs_CV, logp_CV.add_(entropy_C[:, None]).mul_(grad_entropy_C[:, None]), value=-1)
-    if grad_logprob_C is not None:
-        grad_CV.addcmul_(probs_CV, grad_logprob_C[:, None].expand_as(probs_CV), value=-1)
-        grad_CV.scatter_add_(1, target_C[:, None], grad_logprob_C[:, None])
-    return grad_CV
+            grad_weight_VH = _add_product(grad_weight_VH, grad_CV, hidden_RH[at])
+        if grad_weight_VH is None:
+            grad_weight_VH = torch.zeros_like(weight_VH)
+        return grad_hidden_RH, grad_weight_VH.to(weight_VH.dtype), None, None, None, None, None
 
 
 def token_logprobs(
@@ -99,15 +193,17 @@ def token_logprobs(
     temperature: float,
     chunk: int,
     with_entropy: bool = True,
+    fused: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probability of each target and entropy of its distribution softmax(h·Wᵀ / temperature), natural log.
 
     Returns two arrays (R,) in float32 (float64 for float64 input), both differentiable in ``hidden_RH`` and
     ``weight_VH``; None in place of the entropy where it is not wanted. At most ``chunk`` x V logits exist at a time,
     in the forward and in the backward. An entropy that is in no loss costs a pass over them in the forward only.
+    ``fused`` computes them with the kernels of `fused_logprobs`, which takes a GPU, and agrees with float32's rounding.
     """
     logprobs_R, entropy_R = _ChunkedLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden_RH, weight_VH, target_R, temperature, chunk, with_entropy
+        hidden_RH, weight_VH, target_R, temperature, chunk, with_entropy, fused
     )
     return logprobs_R, entropy_R
 
@@ -119,15 +215,16 @@ class LogprobHead(nn.Module):
     stay tied and a sharded optimizer's hooks gather it in time.
     """
 
-    def __init__(self, weight_VH: nn.Parameter, chunk: int) -> None:
+    def __init__(self, weight_VH: nn.Parameter, chunk: int, *, fused: bool = False) -> None:
         super().__init__()
         self.weight = weight_VH
-        self.chunk = chunk
+        self.chunk, self.fused = chunk, fused
 
     def forward(
         self, hidden_RH: Tensor, target_R: Tensor, temperature: float, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
         """As ``token_logprobs``."""
         return token_logprobs(
-            hidden_RH, self.weight, target_R, temperature=temperature, chunk=self.chunk, with_entropy=with_entropy
-        )
+            hidden_RH, self.weight, target_R,
+            temperature=temperature, chunk=self.chunk, with_entropy=with_entropy, fused=self.fused,
+        )  # fmt: skip

@@ -6,32 +6,46 @@ Legend: T stream tokens, R response tokens, H hidden size.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
-from azr.algorithms.attention import Segments
+from azr.algorithms.attention import PADDED, Segments
+from azr.algorithms.kernels import COVERED, Kernels, apply_liger
 from azr.algorithms.logprobs import LogprobHead
-from azr.algorithms.packing import PackedBatch
+from azr.algorithms.packing import PackedBatch, to_device
 from azr.errors import UserError
 
 
 def _hidden_states(backbone: PreTrainedModel, batch: PackedBatch) -> Tensor:
-    """Last hidden states of the positions that predict the response tokens, (R, H)."""
+    """Last hidden states of the positions that predict the response tokens, (R, H), on the model's device."""
+    device, padded = backbone.device, backbone.config._attn_implementation == PADDED
+    segments = Segments.of(batch.cu_seqlens, batch.unshared_index_E, device, padded=padded)
     output = backbone(
-        input_ids=batch.token_ids_T[None],
-        position_ids=batch.position_ids_T[None],
+        input_ids=to_device(batch.token_ids_T, device)[None],
+        position_ids=to_device(batch.position_ids_T, device)[None],
         use_cache=False,
-        segments=Segments.of(batch.cu_seqlens, batch.unshared_index_E),
+        segments=segments,
     )
     hidden_1TH: Tensor = output.last_hidden_state
-    return hidden_1TH.squeeze(0).index_select(0, batch.logit_pos_R)
+    return hidden_1TH.squeeze(0).index_select(0, to_device(batch.logit_pos_R, device))
 
 
-def _checkpoint_layers(model: PreTrainedModel) -> None:
-    """Recompute each layer in the backward, in training mode."""
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+Checkpointing = Literal["full", "selective", "none"]
+RECOMPUTED_EVERY: dict[Checkpointing, int] = {"full": 1, "selective": 2}
+"""How many layers there are to one that is recomputed. Half of the layers is the best bargain that DeepSpeed leaves: it
+gathers a module's parameters anew when the module runs anew, and its own linear function recomputes even a last product
+of which nothing is needed, so that recomputing the MLPs alone saves hardly any arithmetic."""
+
+
+def _prepare(model: PreTrainedModel, kernels: Kernels, checkpointing: Checkpointing) -> None:
+    """Bind the layers' forwards to the kernels, and to what of them the backward recomputes in training mode."""
+    if kernels == "liger" and model.config.model_type in COVERED:
+        apply_liger(model)
+    if checkpointing != "none":
+        model.gradient_checkpointing_enable({"use_reentrant": False}, every_n_layers=RECOMPUTED_EVERY[checkpointing])
 
 
 _PLAIN_LOGITS: dict[str, float | None] = {
@@ -75,25 +89,46 @@ class PolicyModel(nn.Module):
     ``hf`` stays a complete model whose state dict has the usual names; only the class of its output head changes.
     """
 
-    def __init__(self, hf: PreTrainedModel, *, logprob_chunk: int, gradient_checkpointing: bool = False) -> None:
+    def __init__(
+        self,
+        hf: PreTrainedModel,
+        *,
+        logprob_chunk: int,
+        gradient_checkpointing: Checkpointing = "none",
+        kernels: Kernels = "plain",
+        fused_head: bool = False,
+    ) -> None:
         """Take over ``hf``, built with an ``attn_implementation`` from ``choose_attention``.
 
-        Raises UserError as `check_head`.
+        ``fused_head``: as ``fused`` of ``token_logprobs``. Raises UserError as `check_head`.
         """
         super().__init__()
         check_head(hf)
-        hf.set_output_embeddings(LogprobHead(hf.get_output_embeddings().weight, logprob_chunk))
-        if gradient_checkpointing:
-            _checkpoint_layers(hf)
+        hf.set_output_embeddings(LogprobHead(hf.get_output_embeddings().weight, logprob_chunk, fused=fused_head))
+        _prepare(hf, kernels, gradient_checkpointing)
         self.hf = hf
 
     @classmethod
     def from_pretrained(
-        cls, path: str, *, dtype: torch.dtype, attention: str, logprob_chunk: int, gradient_checkpointing: bool = False
+        cls,
+        path: str,
+        *,
+        dtype: torch.dtype,
+        attention: str,
+        logprob_chunk: int,
+        gradient_checkpointing: Checkpointing = "none",
+        kernels: Kernels = "plain",
+        fused_head: bool = False,
     ) -> PolicyModel:
-        """Load a folder or hub name; ``attention`` comes from ``choose_attention``."""
+        """Load a folder or hub name; ``attention`` comes from ``choose_attention``, the rest as in the constructor."""
         hf = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=attention)
-        return cls(hf, logprob_chunk=logprob_chunk, gradient_checkpointing=gradient_checkpointing)
+        return cls(
+            hf,
+            logprob_chunk=logprob_chunk,
+            gradient_checkpointing=gradient_checkpointing,
+            kernels=kernels,
+            fused_head=fused_head,
+        )
 
     def named_weights(self, *, tied: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters with Hugging Face names, as engines and folders take them; with `tied`, a shared one comes once
@@ -104,10 +139,13 @@ class PolicyModel(nn.Module):
     def forward(
         self, batch: PackedBatch, temperature: float, with_entropy: bool = True
     ) -> tuple[Tensor, Tensor | None]:
-        """Logprobs and entropies of the response tokens, two float32 arrays (R,); see ``token_logprobs``."""
+        """Logprobs and entropies of the response tokens, two float32 arrays (R,); see ``token_logprobs``.
+
+        The batch had better be on the CPU, see ``Segments.of``; what is needed of it is copied to the model's device.
+        """
         head: LogprobHead = self.hf.get_output_embeddings()
         hidden_RH = _hidden_states(self.hf.base_model, batch)
-        logprobs_R, entropy_R = head(hidden_RH, batch.target_R, temperature, with_entropy)
+        logprobs_R, entropy_R = head(hidden_RH, to_device(batch.target_R, hidden_RH.device), temperature, with_entropy)
         return logprobs_R, entropy_R
 
 
@@ -130,22 +168,29 @@ class ValueHead(nn.Module):
 class CriticModel(nn.Module):
     """A Hugging Face backbone with a scalar head: the expected return before each response token."""
 
-    def __init__(self, backbone: PreTrainedModel, *, gradient_checkpointing: bool = False) -> None:
+    def __init__(
+        self, backbone: PreTrainedModel, *, gradient_checkpointing: Checkpointing = "none", kernels: Kernels = "plain"
+    ) -> None:
         super().__init__()
-        if gradient_checkpointing:
-            _checkpoint_layers(backbone)
+        _prepare(backbone, kernels, gradient_checkpointing)
         self.backbone = backbone
         self.head = ValueHead(backbone.config.hidden_size).to(backbone.dtype)
 
     @classmethod
     def from_pretrained(
-        cls, path: str, *, dtype: torch.dtype, attention: str, gradient_checkpointing: bool = False
+        cls,
+        path: str,
+        *,
+        dtype: torch.dtype,
+        attention: str,
+        gradient_checkpointing: Checkpointing = "none",
+        kernels: Kernels = "plain",
     ) -> CriticModel:
         """Load a backbone from a folder or hub name; the head is new."""
         backbone = AutoModel.from_pretrained(path, dtype=dtype, attn_implementation=attention)
-        return cls(backbone, gradient_checkpointing=gradient_checkpointing)
+        return cls(backbone, gradient_checkpointing=gradient_checkpointing, kernels=kernels)
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """Values (R,) in float32."""
+        """Values (R,) in float32. The batch as for ``PolicyModel.forward``."""
         values_R: Tensor = self.head(_hidden_states(self.backbone, batch))
         return values_R

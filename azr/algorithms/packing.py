@@ -42,7 +42,14 @@ class PackedBatch:
 
     def to(self, device: torch.device | str) -> PackedBatch:
         """The same batch with all tensors on ``device``."""
-        return PackedBatch(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})
+        return PackedBatch(**{f.name: to_device(getattr(self, f.name), device) for f in fields(self)})
+
+
+def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """The tensor on ``device``. The CPU does not wait for a copy to a GPU: it is made from pinned memory, in order."""
+    if torch.device(device).type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def pack(completions: Sequence[Completion]) -> PackedBatch:

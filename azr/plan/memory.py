@@ -104,8 +104,9 @@ def training(role: ModelRole, train: TrainConfig, tokens: int) -> Bytes:
     """On top of `states` at the worst moment of an optimizer step with micro-batches of T = `tokens` tokens."""
     b, shape = element_bytes(train), role.shape
     per_layer = layer_activations(shape, b) * tokens
-    kept = shape.layers * (b * shape.hidden * tokens if train.gradient_checkpointing else per_layer)
-    recomputed = per_layer if train.gradient_checkpointing else 0.0
+    again = {"full": 1.0, "selective": 0.5, "none": 0.0}[train.gradient_checkpointing] * shape.layers
+    kept = again * b * shape.hidden * tokens + (shape.layers - again) * per_layer
+    recomputed = per_layer if again else 0.0
     backward = tokens * (max(3 * b * shape.intermediate, 16 * shape.hidden) + 4 * b * shape.hidden)
     # A matrix as large as the vocabulary exceeds the reduce bucket, so its gradient is converted as a whole.
     embedding = (b + 4 * (b < 4)) * shape.embedding

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from azr.config import Config
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload
@@ -149,8 +150,10 @@ def _offload(plan: Plan) -> Candidates:
 
 
 def _checkpoint(plan: Plan) -> Candidates:
-    if not plan.config.train.gradient_checkpointing:
-        yield "--train.gradient-checkpointing", _with_train(plan.config, gradient_checkpointing=True), plan.nodes
+    modes = ("none", "selective", "full")
+    for mode in modes[modes.index(plan.config.train.gradient_checkpointing) + 1 :]:
+        option = f"--train.gradient-checkpointing {mode}"
+        yield option, _with_train(plan.config, gradient_checkpointing=mode), plan.nodes
 
 
 def _micro_batch(plan: Plan) -> Candidates:
@@ -236,11 +239,14 @@ def _memory(plan: Plan) -> Iterator[str]:
     yield f"  KV cache of an engine: room for {plan.engine.kv_tokens:,} tokens"
     if plan.host:
         yield f"  host memory for optimisers: {plan.host / GIB:.0f} GiB per node"
-    now, other = (_activations(plan, checkpointing) for checkpointing in (True, False))
-    yield f"  activations of the policy's step: {now:.1f} GiB with gradient checkpointing, {other:.1f} without"
+    full, selective, none = (_activations(plan, mode) for mode in ("full", "selective", "none"))
+    yield (
+        f"  activations of the policy's step: {full:.1f} GiB with full gradient checkpointing, {selective:.1f} with "
+        f"selective, {none:.1f} without"
+    )
 
 
-def _activations(plan: Plan, checkpointing: bool) -> float:
+def _activations(plan: Plan, checkpointing: Literal["full", "selective", "none"]) -> float:
     train = replace(plan.config.train, gradient_checkpointing=checkpointing)
     tokens = min(train.tokens_per_micro_batch, plan.load.max_tokens)
     return training(plan.roles[0], train, tokens).get("activations", 0.0) / GIB

@@ -75,11 +75,11 @@ class StepTimes:
         return sum(self._passing(role, 1, self.assumed.score_mfu, moved) for role in scorers)
 
     def train(self, role: ModelRole, updates: int) -> float:
-        """Forward, backward (twice a forward), with checkpointing another forward; then `updates` optimizer steps."""
+        """Forward, backward (twice a forward), what checkpointing computes again; then `updates` optimizer steps."""
         train = self.config.train
         # Parameters are gathered for the forward and again for the backward; float32 gradients are reduced.
         moved = 2 * element_bytes(train) + 4
-        passes = 4 if train.gradient_checkpointing else 3
+        passes = {"full": 4.0, "selective": 3.5, "none": 3.0}[train.gradient_checkpointing]
         return self._passing(role, passes, self.assumed.train_mfu, moved) + self._optimizer(role, updates)
 
     def push(self, policy: ModelRole) -> float:
@@ -88,7 +88,7 @@ class StepTimes:
         nbytes = element_bytes(self.config.train) * parameters
         return nbytes * 2 * (1 / self.assumed.pcie_gb_s + 1 / self.assumed.digest_gb_s) / GIGA
 
-    def _passing(self, role: ModelRole, passes: int, mfu: float, moved: int) -> float:
+    def _passing(self, role: ModelRole, passes: float, mfu: float, moved: int) -> float:
         """The slower of arithmetic and of `moved` bytes per parameter and micro-batch through one rank's links."""
         ranks, assumed = self.config.train.data_parallel, self.assumed
         computing = passes * forward_flops(role, self.load) / (ranks * assumed.peak_tflops * TERA * mfu)

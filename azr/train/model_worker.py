@@ -13,10 +13,12 @@ import ray
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from transformers import AutoConfig
 
 from azr.algorithms.attention import choose_attention
+from azr.algorithms.kernels import choose_kernels
 from azr.algorithms.losses import Sums, add_sums
-from azr.algorithms.packing import PackedBatch
+from azr.algorithms.packing import PackedBatch, to_device
 from azr.config import Config
 from azr.errors import UserError
 from azr.hardware import Device
@@ -71,6 +73,7 @@ class ModelWorker:
         self.dtype: torch.dtype = getattr(torch, config.train.dtype)
         self._store: dist.TCPStore | None = None
         self._skipped_in_a_row = 0
+        self._computes_with = ""
         # Models of a colocated run take turns, so each may use all cores of its node; its peer ranks may be there.
         cores = len(os.sched_getaffinity(0)) // world_size
         torch.set_num_threads(max(1, cores))
@@ -110,6 +113,10 @@ class ModelWorker:
     def ping(self) -> None:
         """Answers while the process lives."""
 
+    def computes_with(self) -> str:
+        """Kernels and attention of the model's layers, and why these; for people."""
+        return self._computes_with
+
     def save_checkpoint(self, folder: str) -> HashedFile:
         """Writes the whole training state below `folder`, which must exist; other models may share it. Collective.
 
@@ -142,12 +149,16 @@ class ModelWorker:
         load_state(self.engine, Path(folder, self.model_role), self.rank)
 
     def _make_engine(self, load: Callable[..., nn.Module], path: str, lr: float | None) -> Any:
-        """Engine around `load(path, dtype=..., attention=..., ...)`; without an optimizer when `lr` is None."""
+        """Engine around `load(path, dtype=..., attention=..., kernels=...)`; without an optimizer when `lr` is None."""
         train = self.config.train
-        attention = choose_attention(self.device, self.dtype)
+        attention = choose_attention(self.device, self.dtype, train.attention)
         torch.manual_seed(self.config.run.seed)  # for what the folder does not hold, such as a new critic's head
         try:
-            model = load_partitioned(lambda: load(path, dtype=self.dtype, attention=attention), train, self.device)
+            family = AutoConfig.from_pretrained(path).model_type
+            kernels, why = choose_kernels(train.kernels, self.device.type, family)
+            self._computes_with = f"{kernels} kernels ({why}), attention {attention}"
+            options = {"dtype": self.dtype, "attention": attention, "kernels": kernels}
+            model = load_partitioned(lambda: load(path, **options), train, self.device)
         except OSError as error:
             raise UserError(
                 f"cannot load the {self.model_role} model from {path!r}: give a folder with a Hugging Face model or "
@@ -159,7 +170,8 @@ class ModelWorker:
         """What `forward` makes of each micro-batch, without gradients, as one CPU tensor (R_k). Collective."""
         self.engine.eval()
         with torch.no_grad():
-            return torch.cat([forward(micro.to(self.device)).cpu() for mini in batch for micro in mini.micro_batches])
+            # Copied back at once: the CPU prepares the next micro-batch while the device computes this one.
+            return torch.cat([forward(micro) for mini in batch for micro in mini.micro_batches]).cpu()
 
     def _take_steps(self, batch: RankBatch, per_token: PerToken, loss_fn: LossFn) -> list[StepReport]:
         """One optimizer step per mini-batch, on the summed loss of its micro-batches on all ranks. Collective.
@@ -177,11 +189,11 @@ class ModelWorker:
         lr = self.engine.get_lr()[0]
         total: Sums = {}
         for micro in mini.micro_batches:
-            arrays = {name: values_R.to(self.device) for name, values_R in next(columns).items()}
-            loss, sums = loss_fn(micro.to(self.device), arrays, mini.normalizer)
+            arrays = {name: to_device(values_R, self.device) for name, values_R in next(columns).items()}
+            loss, sums = loss_fn(micro, arrays, mini.normalizer)
             total = add_sums(total, sums)
             backward(self.engine, loss, last=micro is mini.micro_batches[-1])
-        sums = {name: value.cpu() for name, value in total.items()}
+        sums = dict(zip(total, torch.stack([*total.values()]).cpu().unbind(), strict=True))
         taken = step(self.engine, sound=all(value.isfinite() for value in sums.values()))
         self._skipped_in_a_row = 0 if taken else self._skipped_in_a_row + 1
         return StepReport(sums, float(self.engine.get_global_grad_norm()), lr, self._skipped_in_a_row)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -40,7 +41,8 @@ class PolicyScorer(ModelWorker):
         load = partial(
             PolicyModel.from_pretrained,
             logprob_chunk=LOGPROB_CHUNK,
-            gradient_checkpointing=train.gradient_checkpointing and lr is not None,
+            gradient_checkpointing=train.gradient_checkpointing if lr is not None else "none",
+            fused_head=self.device.type == "cuda" and train.kernels != "plain" and find_spec("triton") is not None,
         )
         self.engine = self._make_engine(load, self.config.model.path, lr)
 
@@ -78,12 +80,12 @@ class PolicyWorker(PolicyScorer):
 
         def loss_fn(micro: PackedBatch, columns: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
             logprobs_R, entropy_R = self.engine(micro, self.config.rollout.temperature)
-            before.append(logprobs_R.detach().cpu())
+            before.append(logprobs_R.detach())
             arrays = {f"{name}_R": values_R for name, values_R in columns.items()}
             return policy_loss(logprobs_R, entropy_R, **arrays, normalizer=normalizer, config=self.config.algorithm)
 
         steps = self._take_steps(batch, per_token, loss_fn)
-        return PolicyUpdate(steps, torch.cat(before))
+        return PolicyUpdate(steps, torch.cat(before).cpu())
 
     def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> WeightUpdate | None:
         """Send the current weights to engines that are ready for them, see `azr.cluster.weight_sync`. Collective.

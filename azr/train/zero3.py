@@ -42,6 +42,8 @@ def engine_config(train: TrainConfig, device: torch.device) -> dict[str, Any]:
         "reduce_bucket_size": REDUCE_BUCKET,
         "stage3_prefetch_bucket_size": REDUCE_BUCKET,
         "overlap_comm": device.type == "cuda",
+        # A lone rank has nobody to share with: its gradients need not be laid out by rank in a second buffer.
+        "reduce_scatter": train.data_parallel > 1,
     }
     if train.offload_optimizer and device.type == "cuda":
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}

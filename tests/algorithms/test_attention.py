@@ -107,13 +107,23 @@ def test_no_gradient_crosses_a_border_and_none_flows_back_in_time() -> None:
 def test_gradient_checkpointing_changes_nothing() -> None:
     batch = pack(completions(5))
     grads = []
-    for checkpointing in (False, True):
+    for checkpointing in ("none", "selective", "full"):
         model = tiny_policy(gradient_checkpointing=checkpointing).train()
-        assert model.hf.is_gradient_checkpointing is checkpointing
-        score(model, batch)[0].sum().backward()
-        grads.append([p.grad for p in model.parameters()])
-    for plain, recomputed in zip(*grads, strict=True):
-        assert torch.equal(plain, recomputed)
+        kept = 0
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal kept
+            kept += tensor.numel()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            logprobs = score(model, batch)[0]
+        logprobs.sum().backward()
+        grads.append((kept, [p.grad for p in model.parameters()]))
+    (all_kept, plain), (some_kept, selective), (least_kept, full) = grads
+    assert all_kept > some_kept > least_kept
+    for one, *others in zip(plain, selective, full, strict=True):
+        assert all(torch.equal(one, other) for other in others)
 
 
 def test_padding_adds_little_to_the_work() -> None:

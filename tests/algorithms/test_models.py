@@ -38,12 +38,12 @@ def test_save_and_load(tmp_path: Path) -> None:
     model = tiny_policy().float()
     model.hf.save_pretrained(tmp_path)
     again = PolicyModel.from_pretrained(
-        str(tmp_path), dtype=torch.float32, attention=PADDED, logprob_chunk=64, gradient_checkpointing=True
+        str(tmp_path), dtype=torch.float32, attention=PADDED, logprob_chunk=64, gradient_checkpointing="full"
     )
     for (name, one), (_, two) in zip(model.named_parameters(), again.named_parameters(), strict=True):
         assert torch.equal(one, two), name
     critic = CriticModel.from_pretrained(
-        str(tmp_path), dtype=torch.bfloat16, attention=PADDED, gradient_checkpointing=True
+        str(tmp_path), dtype=torch.bfloat16, attention=PADDED, gradient_checkpointing="full"
     )
     assert critic.backbone.dtype == torch.bfloat16
     batch = pack(completions(3))

@@ -9,7 +9,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Model
 
 from azr.algorithms.attention import PADDED
-from azr.algorithms.models import CriticModel, PolicyModel
+from azr.algorithms.models import Checkpointing, CriticModel, PolicyModel
 from azr.algorithms.packing import PackedBatch
 from azr.records import Completion, FinishReason
 
@@ -43,7 +43,12 @@ def _double_precision(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def tiny_policy(
-    *, tied: bool = True, seed: int = 0, chunk: int = 5, gradient_checkpointing: bool = False, **config: object
+    *,
+    tied: bool = True,
+    seed: int = 0,
+    chunk: int = 5,
+    gradient_checkpointing: Checkpointing = "none",
+    **config: object,
 ) -> PolicyModel:
     torch.manual_seed(seed)
     hf = _double_precision(Qwen2ForCausalLM(tiny_config(tied=tied, **config)))

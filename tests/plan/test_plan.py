@@ -135,7 +135,7 @@ def test_activations_of_the_mini_are_what_autograd_keeps():
     role = ModelRole(name="policy", shape=shape, parameters=shape.parameters, trains=True, has_head=True)
     expected = shape.layers * layer_activations(shape, 2) * tokens + 12 * shape.hidden * tokens
     assert sum(kept.values()) == pytest.approx(expected, rel=0.15)
-    plain = training(role, TrainConfig(gradient_checkpointing=False), tokens)["activations"]
+    plain = training(role, TrainConfig(gradient_checkpointing="none"), tokens)["activations"]
     assert plain == pytest.approx(sum(kept.values()), rel=0.3), "the worst moment's own arrays come on top"
 
 
@@ -210,7 +210,7 @@ def peak(config: Config, nodes: ClusterSpec = NODE) -> float:
 def test_knobs_move_bytes_the_way_they_should():
     now = peak(seven())
     assert peak(seven(offload_optimizer=False)) > now
-    assert peak(seven(gradient_checkpointing=False)) > now
+    assert peak(seven(gradient_checkpointing="none")) > now
     assert peak(seven(tokens_per_micro_batch=32768)) > now > peak(seven(tokens_per_micro_batch=14240))
     assert peak(seven(data_parallel=4)) > now
     assert peak(seven(dtype="float32")) > now
@@ -263,10 +263,13 @@ def test_seconds_by_hand():
 
 
 def test_suggestions_turns_the_knobs_in_order_until_it_fits():
-    plan = planned(seven(offload_optimizer=False, gradient_checkpointing=False))
+    plan = planned(seven(offload_optimizer=False, gradient_checkpointing="none"))
     assert plan.problems
     suggestions = suggest(plan, ASSUMED)
-    assert [change.option for change in suggestions] == ["--train.offload-optimizer", "--train.gradient-checkpointing"]
+    assert [change.option for change in suggestions] == [
+        "--train.offload-optimizer",
+        "--train.gradient-checkpointing full",
+    ]
     assert not suggestions[-1].plan.problems
     assert "fits)" in planner.text(plan, suggestions) and "does not fit" in planner.text(plan, suggestions)
 

@@ -17,6 +17,9 @@ from tests.tiny_models import save_tiny
 from tests.train.conftest import STEP_S, StartGroup, make_config, one_step
 from tests.train.test_policy import plain_scores, plain_steps
 
+CHECKPOINTING = {"qwen3": "selective", "llama": "none", "mistral": "full", "gemma3_text": "selective"}
+"""Every way to checkpoint under DeepSpeed's two ranks."""
+
 
 @pytest.mark.parametrize("family", [family for family in CHECKED if family != "qwen2"])
 async def test_a_family_is_trained_and_saved_as_plain_torch_does_it(
@@ -27,7 +30,8 @@ async def test_a_family_is_trained_and_saved_as_plain_torch_does_it(
     columns: dict[str, torch.Tensor],
 ) -> None:
     """Qwen2 has all of test_policy.py for itself."""
-    config = make_config(save_tiny(tmp_path / "base", family, byte_tokenizer()))
+    folder = save_tiny(tmp_path / "base", family, byte_tokenizer())
+    config = make_config(folder, gradient_checkpointing=CHECKPOINTING[family])
     plain = AutoModelForCausalLM.from_pretrained(
         tmp_path / "base", dtype=torch.float32, attn_implementation="eager"
     ).eval()

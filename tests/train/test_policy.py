@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,8 @@ def groups(start_group: StartGroup, config: Config) -> dict[int, WorkerGroup]:
     """Policies of one and of two ranks."""
 
     async def start() -> list[WorkerGroup]:
-        return await asyncio.gather(*(start_group("policy", SmallBucketWorker, config, ranks) for ranks in (1, 2)))
+        ways = {1: replace(config, train=replace(config.train, gradient_checkpointing="selective")), 2: config}
+        return await asyncio.gather(*(start_group("policy", SmallBucketWorker, ways[n], n) for n in (1, 2)))
 
     return dict(zip((1, 2), asyncio.run(start()), strict=True))
 

@@ -1,0 +1,126 @@
+"""Fused kernels of the package liger-kernel in place of a model's norms, rotary positions and gated activations.
+
+Only the forwards of one model's modules are bound anew: parameters, names, hooks and transformers itself stay as they
+are, so it makes no difference whether parameters are partitioned yet. Numbers agree with the plain path within rounding
+(`benchmarks.kernels` measures it); the rotary kernel and the backward of the gated activations write over tensors that
+nothing else reads, which holds for the architectures named here.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, Literal
+
+from azr.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from transformers import PreTrainedModel
+
+Kernels = Literal["liger", "plain"]
+
+COVERED = frozenset({"qwen2", "qwen3", "llama", "mistral", "gemma3_text"})
+"""Architectures, by `model_type`, whose layers Liger's kernels compute."""
+_INSTALL = "install it with pip install liger-kernel, or take train.kernels=auto or plain"
+
+
+def choose_kernels(wanted: Literal["auto", "liger", "plain"], device: str, family: str | None) -> tuple[Kernels, str]:
+    """The kernels for a model of the `model_type` `family` on `device` ("cpu" or "cuda"), and why these.
+
+    Raises UserError when Liger's are wanted and cannot be had.
+    """
+    if wanted == "plain":
+        return "plain", "as train.kernels says"
+    lack = None
+    if device != "cuda":
+        lack = "they need a GPU", "take train.kernels=auto or plain"
+    elif find_spec("liger_kernel") is None:
+        lack = "the package liger-kernel is not installed", _INSTALL
+    elif family not in COVERED:
+        lack = f"they do not cover {family!r} models", "take train.kernels=auto or plain"
+    if lack is None:
+        return "liger", "as train.kernels says" if wanted == "liger" else "a GPU, and an architecture that they cover"
+    if wanted == "liger":
+        raise UserError(f"train.kernels is liger, but {lack[0]}: {lack[1]}.")
+    return "plain", lack[0]
+
+
+def check_flash_attn(device: str, dtype: str = "bfloat16") -> None:
+    """Raises UserError when train.attention=flash_attn cannot be had on `device` ("cpu" or "cuda")."""
+    if device != "cuda" or dtype == "float32":
+        raise UserError("train.attention is flash_attn, which needs a GPU and train.dtype=bfloat16: take auto.")
+    if find_spec("flash_attn") is None:
+        raise UserError(
+            "train.attention is flash_attn, but the package flash-attn is not installed: install it with pip install "
+            "flash-attn --no-build-isolation, or take train.attention=auto, which is torch's own flash kernel."
+        )
+
+
+def apply_liger(model: PreTrainedModel) -> None:
+    """Bind the forwards of a model's layers to Liger's kernels. Its `model_type` must be in `COVERED`."""
+    config = model.config.get_text_config()
+    activation = getattr(config, "hidden_act", None) or getattr(config, "hidden_activation", None)
+    gated = {"silu": _swiglu, "swish": _swiglu, "gelu_pytorch_tanh": _geglu}.get(str(activation))
+    for module in model.modules():
+        name = type(module).__name__
+        if name.endswith("RMSNorm"):
+            _bind(module, _gemma_norm if name.startswith("Gemma") else _norm)
+        elif name.endswith("MLP") and gated is not None:
+            _bind(module, gated)
+        elif name.endswith("Attention"):
+            _bind(module, _with_fused_rotary(type(module).forward))
+
+
+def _bind(module: nn.Module, forward: Any) -> None:
+    module.forward = MethodType(forward, module)
+
+
+def _norm(self: Any, hidden: Tensor) -> Tensor:
+    """As in Llama: the root mean square is taken in float32, and the weight multiplies in the type of the input."""
+    from liger_kernel.ops import LigerRMSNormFunction
+
+    out: Tensor = LigerRMSNormFunction.apply(hidden, self.weight, self.variance_epsilon, 0.0, "llama", False)
+    return out
+
+
+def _gemma_norm(self: Any, hidden: Tensor) -> Tensor:
+    """Wholly in float32, with the weight's distance from 1 as parameter.
+
+    Not in place: the gradient of a norm after a sublayer is the residual stream's as well.
+    """
+    from liger_kernel.ops import LigerRMSNormFunction
+
+    out: Tensor = LigerRMSNormFunction.apply(hidden, self.weight, self.eps, 1.0, "gemma", False)
+    return out
+
+
+def _swiglu(self: Any, hidden: Tensor) -> Tensor:
+    from liger_kernel.ops import LigerSiLUMulFunction
+
+    out: Tensor = self.down_proj(LigerSiLUMulFunction.apply(self.gate_proj(hidden), self.up_proj(hidden)))
+    return out
+
+
+def _geglu(self: Any, hidden: Tensor) -> Tensor:
+    """With the approximation of GELU by tanh."""
+    from liger_kernel.ops import LigerGELUMulFunction
+
+    out: Tensor = self.down_proj(LigerGELUMulFunction.apply(self.gate_proj(hidden), self.up_proj(hidden)))
+    return out
+
+
+def _rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries (1, H, T, D) and keys (1, K, T, D) turned by the angles of their positions, (1, T, D), in place."""
+    from liger_kernel.ops import LigerRopeFunction
+
+    turned: tuple[Tensor, Tensor] = LigerRopeFunction.apply(q, k, cos, sin)
+    return turned
+
+
+def _with_fused_rotary(forward: Any) -> FunctionType:
+    """transformers' own forward of an attention layer, for which `apply_rotary_pos_emb` means the kernel."""
+    name = "apply_rotary_pos_emb"
+    assert isinstance(forward, FunctionType) and name in forward.__code__.co_names, forward
+    known = {**forward.__globals__, name: _rotary}
+    return FunctionType(forward.__code__, known, forward.__name__, forward.__defaults__, forward.__closure__)

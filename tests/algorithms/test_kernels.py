@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from azr.algorithms import kernels
+from azr.algorithms.architectures import CHECKED
+from azr.algorithms.attention import FLASH, choose_attention
+from azr.algorithms.kernels import COVERED, apply_liger, choose_kernels
+from azr.errors import UserError
+from tests.tiny_models import FAMILIES
+
+INSTALLED = "installed"
+
+
+def packages(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
+    monkeypatch.setattr(kernels, "find_spec", lambda name: INSTALLED if installed else None)
+
+
+def test_liger_is_taken_where_it_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    packages(monkeypatch, installed=True)
+    assert choose_kernels("auto", "cuda", "qwen2")[0] == choose_kernels("liger", "cuda", "qwen2")[0] == "liger"
+    assert choose_kernels("auto", "cpu", "qwen2") == ("plain", "they need a GPU")
+    assert choose_kernels("auto", "cuda", "gpt2")[0] == choose_kernels("plain", "cuda", "qwen2")[0] == "plain"
+    packages(monkeypatch, installed=False)
+    assert choose_kernels("auto", "cuda", "qwen2") == ("plain", "the package liger-kernel is not installed")
+
+
+@pytest.mark.parametrize(
+    ("device", "family", "installed", "sentence"),
+    [
+        ("cpu", "qwen2", True, "they need a GPU: take train.kernels=auto"),
+        ("cuda", "qwen2", False, "liger-kernel is not installed: install it with pip install liger-kernel"),
+        ("cuda", "gpt2", True, "they do not cover 'gpt2' models"),
+    ],
+)
+def test_liger_that_cannot_be_had_is_refused(
+    device: str, family: str, installed: bool, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages(monkeypatch, installed)
+    with pytest.raises(UserError, match=sentence):
+        choose_kernels("liger", device, family)
+
+
+def test_flash_attn_is_taken_where_it_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    packages(monkeypatch, installed=True)
+    assert choose_attention("cuda", torch.bfloat16, "flash_attn") == FLASH
+    with pytest.raises(UserError, match="needs a GPU and"):
+        choose_attention("cpu", torch.bfloat16, "flash_attn")
+    packages(monkeypatch, installed=False)
+    with pytest.raises(UserError, match="flash-attn is not installed"):
+        choose_attention("cuda", torch.bfloat16, "flash_attn")
+
+
+def test_every_architecture_that_is_covered_was_checked() -> None:
+    assert set(CHECKED) >= COVERED
+
+
+@pytest.mark.parametrize("family", sorted(COVERED))
+def test_all_norms_activations_and_rotary_positions_are_bound_and_nothing_else(family: str) -> None:
+    config_class, fields = FAMILIES[family]
+    config = config_class(**{"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64, **fields})
+    model = AutoModelForCausalLM.from_config(config)
+    names = list(model.state_dict())
+    other = AutoModelForCausalLM.from_config(config)
+    apply_liger(model)
+    assert list(model.state_dict()) == names
+    bound = {type(module).__name__ for module in model.modules() if "forward" in vars(module)}
+    assert {name.removeprefix("Gemma3") if family == "gemma3_text" else name for name in bound} == {
+        f"{'' if family == 'gemma3_text' else family.capitalize()}{part}" for part in ("RMSNorm", "MLP", "Attention")
+    }
+    assert not any("forward" in vars(module) for module in other.modules()), "transformers itself stays as it is"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    not (find_spec("triton") and find_spec("liger_kernel")) or torch.cuda.is_available(),
+    reason="needs triton and liger-kernel, which come with a CUDA torch and the GPU lock, and no GPU",
+)
+def test_the_kernels_agree_with_the_plain_path_in_the_interpreter() -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-m", "benchmarks.kernels"], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
