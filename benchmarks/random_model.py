@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,9 +24,15 @@ TINY = ModelShape(
 SIZES = {size: KNOWN[f"Qwen/Qwen2.5-{size}"] for size in ("0.5B", "1.5B", "3B", "7B")} | {"tiny": TINY}
 
 
-def make(size: str, folder: Path) -> Path:
-    """Writes model and tokenizer into a new folder, in bfloat16, and returns it; on a GPU where there is one."""
-    shape, old = SIZES[size], json.loads((TOKENIZER / "config.json").read_text())
+def make(size: str, folder: Path, layers: int | None = None) -> Path:
+    """Writes model and tokenizer into a new folder, in bfloat16, and returns it; on a GPU where there is one.
+
+    `layers`: another number of them than the size has.
+    """
+    shape, old = (
+        replace(SIZES[size], layers=layers or SIZES[size].layers),
+        json.loads((TOKENIZER / "config.json").read_text()),
+    )
     shutil.copytree(TOKENIZER, folder, ignore=shutil.ignore_patterns("*.safetensors", "README.md", "__pycache__"))
     _fill_vocabulary(folder / "tokenizer.json", shape.vocabulary)
     config = Qwen2Config(
