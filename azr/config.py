@@ -181,6 +181,9 @@ class RolloutConfig:
     """Sequences decoded at once per engine."""
     gpu_memory_utilization: Annotated[float, Meta(gt=0, lt=1)] = 0.4
     """Share of a GPU's memory the engine may take."""
+    engine_options: tuple[str, ...] = ()
+    """vLLM's own engine arguments, each as `name:value`, such as `max_num_batched_tokens:16384`, `kv_cache_dtype:fp8`
+    or `enforce_eager:true`; not those that a knob or the run decides."""
 
 
 @dataclass(frozen=True, kw_only=True)

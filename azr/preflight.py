@@ -15,6 +15,7 @@ from azr.errors import UserError, nearest
 from azr.evaluation.suite import read_suite
 from azr.plan.inputs import Assumptions, ClusterSpec
 from azr.plan.planner import plan_run
+from azr.rollout.engine_options import engine_options
 from azr.runs.run_dir import check_free
 from azr.selfplay.rewards.registry import check_names
 from azr.selfplay.seeds import read_seeds
@@ -36,6 +37,7 @@ def check(config: Config) -> None:
     _check_kinds(config)
     _check_prompts(config)
     _check_reward(config)
+    engine_options(config.rollout.engine_options)
     _check_batch(config)
     _check_composites(config)
     _check_executor(config)

@@ -35,8 +35,8 @@ class Bundle:
     """In the placement group."""
     node: str
     """Ray's id of its node."""
-    gpu: int | None
-    """The GPU's number on its node."""
+    gpu: str | None
+    """What its node calls the GPU: a number, or an identifier such as ``GPU-5a6f…`` where the node was told those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class Placement:
         """Keyword arguments of `.options(...)` for an actor that lives in the given bundle."""
         return _options(self.group, bundle.index, bundle.gpu is not None)
 
-    async def gpus(self, bundles: Sequence[Bundle]) -> tuple[int, ...]:
-        """Numbers of several bundles' GPUs as they are now, for Ray moves bundles whose node has died.
+    async def gpus(self, bundles: Sequence[Bundle]) -> tuple[str, ...]:
+        """Several bundles' GPUs as they are now, as their node calls them, for Ray moves bundles whose node has died.
 
         None for a single bundle, whose GPU Ray gives its actor, and on `cpu`. Raises RuntimeError when the bundles are
         no longer on one node.
@@ -130,18 +130,23 @@ async def _bundles(group: PlacementGroup, count: int, device: Device) -> list[Bu
     locations = await _locations(group, range(count), with_gpu=device == "cuda")
     bundles = [Bundle(index, node, gpu) for index, (node, gpu) in enumerate(locations)]
     home = ray.get_runtime_context().get_node_id()
-    return sorted(bundles, key=lambda bundle: (bundle.node != home, bundle.node, bundle.gpu or 0, bundle.index))
+    return sorted(bundles, key=lambda bundle: (bundle.node != home, bundle.node, _number(bundle.gpu), bundle.index))
 
 
-async def _locations(group: PlacementGroup, indices: Iterable[int], with_gpu: bool) -> list[tuple[str, int | None]]:
+def _number(gpu: str | None) -> tuple[int, str]:
+    """Sorts numbers by size, and identifiers, which are of one length, by text."""
+    return len(gpu or ""), gpu or ""
+
+
+async def _locations(group: PlacementGroup, indices: Iterable[int], with_gpu: bool) -> list[tuple[str, str | None]]:
     """Node and GPU of each bundle."""
     return await asyncio.gather(*(_locate.options(**_options(group, index, with_gpu)).remote() for index in indices))
 
 
 @ray.remote(max_retries=3)
-def _locate() -> tuple[str, int | None]:
+def _locate() -> tuple[str, str | None]:
     gpus = ray.get_gpu_ids()
-    return ray.get_runtime_context().get_node_id(), int(gpus[0]) if gpus else None
+    return ray.get_runtime_context().get_node_id(), str(gpus[0]) if gpus else None
 
 
 def assign_engines(bundles: Sequence[Bundle], engines: int, width: int) -> tuple[tuple[Bundle, ...], ...]:

@@ -44,11 +44,12 @@ class RolloutEngine:
         seed: int = 1,
         deterministic: bool = False,
         max_model_len: int | None = None,
-        gpus: Sequence[int] = (),
+        gpus: Sequence[str] = (),
     ) -> None:
         """`model_path`: Hugging Face folder or hub name.
 
-        `gpus`: numbers of the GPUs of this node to use, when they are more than the one that Ray gave this actor.
+        `gpus`: the GPUs of this node to use, as CUDA_VISIBLE_DEVICES names them, when they are more than the one that
+        Ray gave this actor.
         `deterministic`: one prompt at a time, so that its samples depend on nothing but weights and seed.
         `max_model_len`: most tokens of a prompt and its response together; the sum of both limits in `rollout` when
         not given.
@@ -93,7 +94,7 @@ class RolloutEngine:
         """Load the model and start the engine's processes. Takes tens of seconds."""
         assert self._engine is None, "the engine was already started"
         if len(self._gpus) > 1:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, self._gpus))
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus)
         self._engine, self._on_gpu = await start_vllm(
             self._model_path,
             self._rollout,

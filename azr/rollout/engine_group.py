@@ -38,8 +38,8 @@ class EnginePlacement:
 
     options: Mapping[str, object] = field(default_factory=dict)
     """Ray options of its actor."""
-    find_gpus: Callable[[], Awaitable[tuple[int, ...]]] | None = None
-    """Numbers of its GPUs on its node when it starts; None when what Ray gives its actor is all it has."""
+    find_gpus: Callable[[], Awaitable[tuple[str, ...]]] | None = None
+    """Its GPUs, as its node calls them, when it starts; None when what Ray gives its actor is all it has."""
 
 
 def engine_seed(seed: int, index: int, from_step: int, replaced: int) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from azr.config import RolloutConfig
 from azr.hardware import KERNEL_CACHES
 from azr.records import Completion, FinishReason, Stops
+from azr.rollout.engine_options import TAKEN, engine_options
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -36,21 +37,26 @@ async def start_vllm(
     from vllm.v1.engine.async_llm import AsyncLLM
 
     on_gpu = not current_platform.is_cpu()
-    engine_args = AsyncEngineArgs(
-        model=model_path,
-        dtype=dtype,
-        seed=seed,
-        max_model_len=max_model_len,
-        max_num_seqs=rollout.max_concurrent,
-        tensor_parallel_size=rollout.tensor_parallel,
-        enable_prefix_caching=True,
+    ours = {
+        "model": model_path,
+        "dtype": dtype,
+        "seed": seed,
+        "max_model_len": max_model_len,
+        "max_num_seqs": rollout.max_concurrent,
+        "tensor_parallel_size": rollout.tensor_parallel,
+        # Inside an actor of a placement group vLLM would take Ray's workers, and ask Ray for whole GPUs.
+        "distributed_executor_backend": "uni" if rollout.tensor_parallel == 1 else "mp",
+        "enable_prefix_caching": True,
         # Logprobs of the distribution that is sampled from: after the temperature.
-        logprobs_mode="processed_logprobs",
-        disable_log_stats=True,
-        use_tqdm_on_load=False,
+        "logprobs_mode": "processed_logprobs",
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
         **_weight_transfer_args(),
-        **(_gpu_args(rollout, deterministic) if on_gpu else _cpu_args(rollout, max_model_len)),
-    )
+        **(_gpu_args(rollout, dtype, deterministic) if on_gpu else {}),
+    }
+    assert ours.keys() <= TAKEN, "a user's options must not replace these"
+    chosen = {} if on_gpu else _cpu_choices(max_model_len)
+    engine_args = AsyncEngineArgs(**ours, **(chosen | engine_options(rollout.engine_options)))
     engine = AsyncLLM.from_engine_args(engine_args)
     await engine.update_weight_version("0")
     return engine, on_gpu
@@ -65,7 +71,8 @@ def _set_environment(model_path: str) -> None:
     os.environ["OMP_WAIT_POLICY"] = "passive"
     os.environ["OMP_NUM_THREADS"] = str(CPU_THREADS)
     os.environ.update(KERNEL_CACHES)
-    # Without this vLLM refuses to run the model inside the core process, see `_cpu_args`.
+    # Without this vLLM's CPU platform would put the model into a worker process, and the core process, which waits for
+    # it, would poll and burn a core. On a GPU it changes nothing: AsyncLLM has a core process in any case.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if Path(model_path).is_dir():
         os.environ["HF_HUB_OFFLINE"] = "1"
@@ -78,17 +85,25 @@ def _weight_transfer_args() -> dict[str, Any]:
     return {"weight_transfer_config": {"backend": SHARED_MEMORY}, "worker_extension_cls": extension}
 
 
-def _gpu_args(rollout: RolloutConfig, deterministic: bool) -> dict[str, Any]:
+def _gpu_args(rollout: RolloutConfig, dtype: str, deterministic: bool) -> dict[str, Any]:
     return {
         "gpu_memory_utilization": rollout.gpu_memory_utilization,
         "enable_sleep_mode": True,
         # Scheduling ahead of results would let their timing decide which samples are computed together.
         "async_scheduling": False if deterministic else None,
+        "hf_overrides": head_overrides(dtype),
     }
 
 
-def _cpu_args(rollout: RolloutConfig, max_model_len: int) -> dict[str, Any]:
-    """Choices measured with a 14M model on two shared cores; see docs/log.md."""
+def head_overrides(dtype: str) -> dict[str, str]:
+    """Logits in float32, as trainers compute them: rounded to bfloat16 they would miss the trainer's by more than all
+    that comes before them. On a GPU the head's weights stay as they are and its product is kept in float32.
+    """
+    return {"head_dtype": "float32"} if dtype == "bfloat16" else {}
+
+
+def _cpu_choices(max_model_len: int) -> dict[str, Any]:
+    """Measured with a 14M model on two shared cores, see docs/log.md; `rollout.engine_options` may say otherwise."""
     return {
         "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES,
         # Prefixes are shared in whole blocks; vLLM's 128 tokens on a CPU are longer than many prompts.
@@ -96,8 +111,6 @@ def _cpu_args(rollout: RolloutConfig, max_model_len: int) -> dict[str, Any]:
         # Compiling gains 3 % of speed, costs a minute at the start, and its graphs keep the weights they were traced
         # with.
         "enforce_eager": True,
-        # One process instead of two: a core process that waits for a worker process polls and burns a core.
-        "distributed_executor_backend": "uni" if rollout.tensor_parallel == 1 else "mp",
         # A seeded request whose prompt is prefilled in parts crashes vLLM's CPU sampler.
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": max(8192, max_model_len),

@@ -54,7 +54,7 @@ async def test_engines_apart_from_trainers_have_bundles_of_their_own(ray_cluster
 
 def test_an_engine_gets_gpus_of_one_node() -> None:
     def bundles(*nodes: str) -> list[Bundle]:
-        return [Bundle(index, node, index) for index, node in enumerate(nodes)]
+        return [Bundle(index, node, str(index)) for index, node in enumerate(nodes)]
 
     def indices(engines: tuple[tuple[Bundle, ...], ...]) -> list[list[int]]:
         return [[bundle.index for bundle in bundles] for bundles in engines]

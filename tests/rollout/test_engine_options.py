@@ -1,0 +1,50 @@
+"""`rollout.engine_options` against the argument names of the installed vLLM."""
+
+from __future__ import annotations
+
+import pytest
+from vllm import AsyncEngineArgs, EngineArgs
+
+from azr.config import Config
+from azr.config_tree import override
+from azr.errors import UserError
+from azr.preflight import check
+from azr.rollout.engine_options import TAKEN, argument_names, engine_options
+
+
+def test_names_read_from_the_source_are_those_of_vllm() -> None:
+    names = set(EngineArgs.__dataclass_fields__)
+    assert argument_names() == names
+    assert set(AsyncEngineArgs.__dataclass_fields__) >= TAKEN
+
+
+def test_values_are_read_as_in_a_config() -> None:
+    entries = (
+        "max-num-batched-tokens:16384",
+        "kv_cache_dtype: fp8",
+        "enforce_eager:true",
+        "compilation_config:{mode: 0}",
+    )
+    assert engine_options(entries) == {
+        "max_num_batched_tokens": 16384,
+        "kv_cache_dtype": "fp8",
+        "enforce_eager": True,
+        "compilation_config": {"mode": 0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("entries", "sentence"),
+    [
+        (["max_num_batched_token:1"], "no such engine argument; did you mean 'max_num_batched_tokens'"),
+        (["gpu_memory_utilization:0.9"], "the knob rollout.gpu_memory_utilization decides: set that"),
+        (["worker_cls:mine"], "which a run sets itself: leave it out"),
+        (["block_size:16", "block_size:32"], "names 'block_size' twice"),
+        (["block_size"], "it must be a name and a value"),
+        (["block_size:["], "whose value is not YAML"),
+    ],
+)
+def test_what_cannot_be_passed_on_is_refused_before_a_start(entries: list[str], sentence: str) -> None:
+    config = override(Config(), {"rollout.engine_options": entries})
+    with pytest.raises(UserError, match=sentence):
+        check(config)
