@@ -9,7 +9,7 @@ from typing import Self
 
 import ray
 
-from azr.cluster.gpu_turns import GpuTurns
+from azr.cluster.gpu_turns import GpuTurns, leave_gpu, take_turns
 from azr.cluster.placement import Placement, place
 from azr.cluster.weight_sync import PushReport, WeightSync
 from azr.concurrency import Phase, task_group
@@ -68,7 +68,10 @@ class ActorSystem:
         async def role(name: str, worker: type[ModelWorker]) -> WorkerGroup:
             options = [placement.options(bundle) for bundle in placement.trainers]
             with phase(f"start {name}"):
-                return await WorkerGroup.start(name, worker, options, config, placement.device)
+                group = await WorkerGroup.start(name, worker, options, config, placement.device)
+                if take_turns(config, placement.device):
+                    await leave_gpu(group, config.timeout.start_s)
+                return group
 
         async with task_group() as starting:
             engines = starting.create_task(_start_engines(config, stops, placement, phase, from_step))
@@ -88,7 +91,14 @@ class ActorSystem:
             policy=policy.result(),
             critic=critic.result() if critic else None,
             reference=reference.result() if reference else None,
-            turns=GpuTurns(engines=engines.result(), weights=weights),
+            turns=GpuTurns(
+                engines=engines.result(),
+                weights=weights,
+                policy=policy.result(),
+                others=[other.result() for other in (critic, reference) if other],
+                take_turns=take_turns(config, placement.device),
+                timeout_s=config.timeout.train_s,
+            ),
         )
 
     async def stop(self) -> None:

@@ -158,6 +158,7 @@ class SelfPlayExperiment:
                 "push_bytes": pushed.nbytes,
                 "push_gb_s": pushed.nbytes / pushed.seconds / 1e9,
             },
+            "memory": self.system.turns.memory,
             "executor": await self.system.executor.stats_delta(),
             "engines": {"restarts": self.system.engines.restarts},
             "buffer": self.buffer.sizes(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Literal
 
 Device = Literal["cpu", "cuda"]
@@ -11,6 +13,18 @@ ComputeType = Literal["bfloat16", "float32"]
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 """On a CPU, oneDNN and torch's layer above it keep a compiled kernel for each shape they have met, 1,024 by default. No
 two batches have the same shapes here, so a process of the 14M model would grow by more than half a gigabyte."""
+
+
+def hpz_partition_size(nodes: Sequence[object]) -> int:
+    """Over how many ranks a node partitions a copy of the weights that it keeps while it computes (ZeRO++'s hpZ).
+
+    Gathering for the backward pass then stays on the node. `nodes`: that of each rank, by rank. 1, and so no copy, on a
+    single node, where nodes have one rank each, and where they have not equally many side by side. Else every rank
+    holds its share of the copy during an update, in the compute type: parameters divided by this number.
+    """
+    runs = [len(list(ranks)) for _, ranks in groupby(nodes)]
+    is_even = len(runs) == len(set(nodes)) and len(set(runs)) == 1
+    return runs[0] if is_even and len(runs) > 1 else 1
 
 
 def compute_type(wanted: Literal["auto", "bfloat16", "float32"], device: Device) -> ComputeType:

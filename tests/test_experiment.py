@@ -74,7 +74,11 @@ def play(config: Config, engines: Engines, saved: list[int], raise_if_diverged: 
                 evaluation=SimpleNamespace(should_run=lambda *at: False),
                 buffer=TaskBuffer(config.selfplay.kinds),
                 system=SimpleNamespace(
-                    engines=engines, executor=executor, trainers_turn=trainers_turn, engines_turn=engines_turn
+                    engines=engines,
+                    executor=executor,
+                    trainers_turn=trainers_turn,
+                    engines_turn=engines_turn,
+                    turns=SimpleNamespace(memory={}),
                 ),
                 learner=SimpleNamespace(learn=learn, raise_if_diverged=raise_if_diverged),
                 logger=logger,

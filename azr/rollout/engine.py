@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import ray
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 NO_STOPS = Stops()
+MemoryPart = Literal["weights", "kv_cache"]
+"""What of a GPU's memory an engine gives away in sleep, by vLLM's names."""
 
 
 class RolloutEngine:
@@ -73,7 +75,7 @@ class RolloutEngine:
         """`generate` calls in flight."""
         self._weight_version = 0
         self._changed = asyncio.Condition()
-        self._asleep = False
+        self._asleep: frozenset[MemoryPart] = frozenset()
         self._updating: int | None = None
         self._workers_updating = False
         self._unusable: str | None = None
@@ -176,7 +178,7 @@ class RolloutEngine:
         """
         if version <= self._weight_version:
             raise ValueError(f"weight version {version} is not newer than {self._weight_version}")
-        if self._asleep:
+        if "weights" in self._asleep:
             raise RuntimeError("a sleeping engine cannot take weights: call wake() first")
         async with self._changed:
             self._updating = version
@@ -248,19 +250,21 @@ class RolloutEngine:
         is not scarce.
         """
         async with self._changed:
-            self._asleep = True
+            self._asleep = frozenset(get_args(MemoryPart))
             await self._drain()
         if self._on_gpu:
             await self._llm.sleep(level=2)
             self._unusable = "the weights were dropped in sleep: send them again"
 
     @raise_if_dead
-    async def wake(self) -> None:
-        """End `sleep`."""
+    async def wake(self, part: MemoryPart) -> None:
+        """Take back the memory of one part; the engine takes weights once it has theirs, and serves once it has all."""
+        if part not in self._asleep:
+            return
         if self._on_gpu:
-            await self._llm.wake_up()
+            await self._llm.wake_up(tags=[part])
         async with self._changed:
-            self._asleep = False
+            self._asleep -= {part}
             self._changed.notify_all()
 
     @raise_if_dead

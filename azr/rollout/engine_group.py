@@ -21,7 +21,7 @@ from azr.cluster.weight_sync import WeightSync
 from azr.concurrency import task_group
 from azr.config import Config
 from azr.records import Completion, Stops
-from azr.rollout.engine import RolloutEngine
+from azr.rollout.engine import MemoryPart, RolloutEngine
 
 MAX_ATTEMPTS = 3
 """Times that one request is tried: it may lose two engines."""
@@ -201,12 +201,10 @@ class EngineGroup:
             await self.weights.resync(slot)
 
     async def sleep(self) -> None:
-        """Finish what is being generated and, on a GPU, leave the memory to the trainers, who change the policy now.
+        """Finish what is being generated and, on a GPU, leave the memory to the trainers.
 
         An engine that dies over it is replaced by `wake`.
         """
-        if self.weights is not None:
-            self.weights.policy_moves()
         async with task_group() as sleeping:
             for slot in self.slots:
                 sleeping.create_task(self._sleep(slot))
@@ -220,17 +218,17 @@ class EngineGroup:
                 slot.lost_asleep = error
                 ray.kill(error.actor)
 
-    async def wake(self) -> None:
-        """End `sleep`; a GPU engine then needs its weights pushed."""
+    async def wake(self, part: MemoryPart) -> None:
+        """End `sleep`, first for "weights", which a GPU engine is then to be sent, and then for "kv_cache"."""
         async with task_group() as waking:
             for slot in self.slots:
-                waking.create_task(self._wake(slot))
+                waking.create_task(self._wake(slot, part))
 
-    async def _wake(self, slot: EngineSlot) -> None:
+    async def _wake(self, slot: EngineSlot, part: MemoryPart) -> None:
         try:
             if slot.lost_asleep is not None:
                 raise slot.lost_asleep
-            await slot.call("wake", timeout_s=self._config.timeout.start_s, to="wake")
+            await slot.call("wake", part, timeout_s=self._config.timeout.start_s, to="wake")
         except ActorLost as error:
             await slot.restart(error)
 

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import ray
 import torch
@@ -21,13 +22,24 @@ from azr.algorithms.losses import Sums, add_sums
 from azr.algorithms.packing import PackedBatch, to_device
 from azr.config import Config
 from azr.errors import UserError
-from azr.hardware import Device
+from azr.hardware import Device, hpz_partition_size
 from azr.hashed_files import HashedFile
+from azr.train.offload import GpuMemory, OffloadedTensors, trim
 from azr.train.state import load_state, save_state
 from azr.train.train_batch import MiniBatch, PerToken, RankBatch
-from azr.train.zero3 import backward, load_partitioned, make_engine, step
+from azr.train.zero3 import (
+    backward,
+    engine_config,
+    engine_tensors,
+    load_partitioned,
+    make_engine,
+    parameter_parts,
+    step,
+)
 
+P = ParamSpec("P")
 T = TypeVar("T")
+W = TypeVar("W", bound="ModelWorker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +69,26 @@ LossFn = Callable[[PackedBatch, dict[str, Tensor], float], tuple[Tensor, Sums]]
 """From a micro-batch, its per-token arrays (R) by name and the normalizer to the scalar loss and its sums."""
 
 
+def parameters_on_device(method: Callable[Concatenate[W, P], T]) -> Callable[Concatenate[W, P], T]:
+    """Makes a worker's method bring the parameters back for its time when they are away.
+
+    So are they when the policy is sent to an engine that died while it played and was replaced.
+    """
+
+    @wraps(method)
+    def bringing(worker: W, *args: P.args, **kwargs: P.kwargs) -> T:
+        returning = [part for part in parameter_parts(worker.engine) if worker._away.is_away(part)]
+        worker._away.reload(returning)
+        try:
+            return method(worker, *args, **kwargs)
+        finally:
+            if returning:
+                worker._away.offload(returning)
+                trim(worker.device)
+
+    return bringing
+
+
 class ModelWorker:
     """Base of policy, critic and reference. The ranks of one model form a torch.distributed world of their own.
 
@@ -65,6 +97,11 @@ class ModelWorker:
     """
 
     engine: Any
+    control: dist.ProcessGroup
+    """All ranks, for what is on the host: NCCL would spin a kernel on a GPU where an engine decodes meanwhile."""
+    hpz: int
+    """See `azr.hardware.hpz_partition_size`."""
+    _away: OffloadedTensors
 
     def __init__(self, model_role: str, rank: int, world_size: int, device: Device, config: Config) -> None:
         self.model_role, self.rank, self.world_size, self.config = model_role, rank, world_size, config
@@ -74,9 +111,6 @@ class ModelWorker:
         self._store: dist.TCPStore | None = None
         self._skipped_in_a_row = 0
         self._computes_with = ""
-        # Models of a colocated run take turns, so each may use all cores of its node; its peer ranks may be there.
-        cores = len(os.sched_getaffinity(0)) // world_size
-        torch.set_num_threads(max(1, cores))
 
     def create_store(self) -> Address:
         """Open the store at a port that the system picks while binding it, so no other process can take it."""
@@ -97,14 +131,23 @@ class ModelWorker:
         if self._store is None:
             timeout = timedelta(seconds=self.config.timeout.start_s)
             self._store = dist.TCPStore(address.host, address.port, is_master=False, timeout=timeout)
+        limit = timedelta(seconds=self.config.timeout.train_s)
         dist.init_process_group(
             "nccl" if self.device.type == "cuda" else "gloo",
             store=self._store,
             rank=self.rank,
             world_size=self.world_size,
-            timeout=timedelta(seconds=self.config.timeout.train_s),
+            timeout=limit,
             device_id=self.device if self.device.type == "cuda" else None,
         )
+        self.control = dist.new_group(backend="gloo", timeout=limit)
+        nodes: list[str] = [""] * self.world_size
+        here = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+        dist.all_gather_object(nodes, here, group=self.control)
+        self.hpz = hpz_partition_size(nodes)
+        # Models of a colocated run take turns, so each may use all cores of its node but for its peer ranks there.
+        cores = len(os.sched_getaffinity(0)) // nodes.count(nodes[self.rank])
+        torch.set_num_threads(max(1, cores))
 
     def build(self) -> None:
         """Load the model and make its engine, `self.engine`."""
@@ -117,6 +160,23 @@ class ModelWorker:
         """Kernels and attention of the model's layers, and why these; for people."""
         return self._computes_with
 
+    def offload(self, parameters: bool) -> GpuMemory | None:
+        """Leaves the device but for the `parameters`, unless those go as well; what was gathered of them is released.
+
+        Scoring, updates, `send_weights` and `load_checkpoint` need `reload` before; checkpoints are saved from the
+        host. May be called again for what stayed. Returns what the GPU holds now, None on a CPU.
+        """
+        tensors = engine_tensors(self.engine)
+        kept = [*tensors.state, *(tensors.parameters if parameters else ())]
+        self._away.offload(kept, drop=tensors.scratch)
+        return trim(self.device)
+
+    def reload(self) -> GpuMemory | None:
+        """Undoes `offload`, bit for bit. Returns what the GPU held before, None on a CPU."""
+        before = trim(self.device)
+        self._away.reload()
+        return before
+
     def save_checkpoint(self, folder: str) -> HashedFile:
         """Writes the whole training state below `folder`, which must exist; other models may share it. Collective.
 
@@ -125,7 +185,10 @@ class ModelWorker:
         one could not write, such as to a full disk; the model stays usable, and what was written is of no use.
         """
         place = Path(folder, self.model_role)
-        return self._write_together(lambda: save_state(self.engine, place, self.rank, self.world_size), folder)
+        return self._write_together(lambda: self._save_state(place), folder)
+
+    def _save_state(self, place: Path) -> HashedFile:
+        return save_state(self.engine, place, self.rank, self.world_size, self._away.on_host)
 
     def _write_together(self, write: Callable[[], T], folder: str) -> T:
         """What `write` returns; OSError on all ranks when it raised that on one. Collective."""
@@ -135,7 +198,7 @@ class ModelWorker:
         except OSError as error:
             failure = f"{self.model_role} rank {self.rank} cannot write its checkpoint to {folder}: {error}"
         failures: list[str | None] = [None] * self.world_size
-        dist.all_gather_object(failures, failure)
+        dist.all_gather_object(failures, failure, group=self.control)
         for text in failures:
             if text is not None:
                 raise OSError(text)
@@ -151,6 +214,7 @@ class ModelWorker:
     def _make_engine(self, load: Callable[..., nn.Module], path: str, lr: float | None) -> Any:
         """Engine around `load(path, dtype=..., attention=..., kernels=...)`; without an optimizer when `lr` is None."""
         train = self.config.train
+        zero3 = engine_config(train, self.device, self.hpz)
         attention = choose_attention(self.device, self.dtype, train.attention)
         torch.manual_seed(self.config.run.seed)  # for what the folder does not hold, such as a new critic's head
         try:
@@ -158,13 +222,14 @@ class ModelWorker:
             kernels, why = choose_kernels(train.kernels, self.device.type, family)
             self._computes_with = f"{kernels} kernels ({why}), attention {attention}"
             options = {"dtype": self.dtype, "attention": attention, "kernels": kernels}
-            model = load_partitioned(lambda: load(path, **options), train, self.device)
+            model = load_partitioned(lambda: load(path, **options), zero3)
         except OSError as error:
             raise UserError(
                 f"cannot load the {self.model_role} model from {path!r}: give a folder with a Hugging Face model or "
                 f"the name of one on the hub ({str(error).splitlines()[0]})"
             ) from error
-        return make_engine(model, train, self.device, lr)
+        self._away = OffloadedTensors(self.device)
+        return make_engine(model, train, zero3, lr)
 
     def _score(self, batch: RankBatch, forward: Callable[[PackedBatch], Tensor]) -> Tensor:
         """What `forward` makes of each micro-batch, without gradients, as one CPU tensor (R_k). Collective."""

@@ -22,10 +22,10 @@ from azr.cluster.weight_buckets import SharedMemoryBucketWriter
 from azr.cluster.weight_sync import Receiver, WeightUpdate, send_buckets
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.hashed_files import HashedFile, hash_file
-from azr.train.model_worker import ModelWorker, StepReport
+from azr.train.model_worker import ModelWorker, StepReport, parameters_on_device
 from azr.train.shards import TensorSpec, write_model
 from azr.train.train_batch import PerToken, RankBatch
-from azr.train.zero3 import drain, iter_full_params, whole_shape
+from azr.train.zero3 import drain, gather_on_host, iter_full_params, whole_shape
 
 
 class PolicyScorer(ModelWorker):
@@ -87,6 +87,7 @@ class PolicyWorker(PolicyScorer):
         steps = self._take_steps(batch, per_token, loss_fn)
         return PolicyUpdate(steps, torch.cat(before).cpu())
 
+    @parameters_on_device
     def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> WeightUpdate | None:
         """Send the current weights to engines that are ready for them, see `azr.cluster.weight_sync`. Collective.
 
@@ -109,7 +110,7 @@ class PolicyWorker(PolicyScorer):
         """
         # By name, which is safetensors' own order.
         named = sorted(self.engine.module.named_weights(tied=False), key=lambda pair: pair[0])
-        weights = iter_full_params(named, WEIGHT_BUCKET_BYTES, self.dtype)
+        weights = gather_on_host(named, WEIGHT_BUCKET_BYTES, self.dtype, self._away.on_host, self.control)
 
         def write() -> list[HashedFile]:
             try:

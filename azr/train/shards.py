@@ -63,7 +63,8 @@ def write_safetensors(
         yield len(text).to_bytes(8, "little") + text
         for spec, tensor in zip(specs, tensors, strict=True):
             assert (tensor.dtype, tensor.shape) == (spec.dtype, spec.shape), f"{spec}: {tensor.dtype} {tensor.shape}"
-            yield tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data
+            # A copy, for torch never again resizes the memory of a tensor that NumPy has seen.
+            yield tensor.detach().to("cpu", copy=True).reshape(-1).view(torch.uint8).numpy().data
 
     return write_hashed(path, chunks())
 

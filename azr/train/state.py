@@ -11,7 +11,7 @@ them: step counters, the learning rate's schedule, and the states of all random 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from azr.hashed_files import HashedFile
 from azr.train.shards import ShardReader, write_shard
+from azr.train.zero3 import forget_node_copies
 
 MASTER = "master"
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -46,14 +47,20 @@ class _Part:
         return flat.narrow(0, self.offset, self.numel)
 
 
-def save_state(engine: Any, folder: Path, rank: int, ranks: int) -> HashedFile:
-    """Writes this rank's part; it is on disk on return. No rank waits for another. Raises OSError."""
+def save_state(
+    engine: Any, folder: Path, rank: int, ranks: int, on_host: Callable[[Tensor], Tensor] = lambda tensor: tensor
+) -> HashedFile:
+    """Writes this rank's part; it is on disk on return. No rank waits for another. Raises OSError.
+
+    `on_host`: where the values of a tensor are whose memory was offloaded.
+    """
     adam = engine.optimizer.optimizer.state
     pieces, steps = [], []
     for flat, parts in _groups(engine, rank):
         # Adam makes its state in its first step.
         tensors = {MASTER: flat} | {key: adam[flat][key] for key in MOMENTS if flat in adam}
-        pieces += [(f"{key}/{part.name}", part.of(tensor)) for key, tensor in tensors.items() for part in parts]
+        values = {key: on_host(tensor) for key, tensor in tensors.items()}
+        pieces += [(f"{key}/{part.name}", part.of(value)) for key, value in values.items() for part in parts]
         steps.append(float(adam[flat]["step"]) if flat in adam else 0.0)
     assert len(set(steps)) == 1, f"one number of steps for all parameters, not {steps}"
     meta = {
@@ -88,6 +95,7 @@ def load_state(engine: Any, folder: Path, rank: int) -> None:
                 for part in parts:
                     reader.read(f"{key}/{part.name}", part.start, part.of(tensor))
             engine.optimizer.fp16_partitioned_groups_flat[group].copy_(flat)
+    forget_node_copies(engine)
     for name, value in meta["counters"].items():
         setattr(engine, name, value)
     _set_schedule(engine, meta["schedule"])

@@ -8,6 +8,7 @@ number that is the same on all ranks, so gradients must be added over ranks, whi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from types import ModuleType
@@ -22,19 +23,22 @@ from azr.config import REDUCE_BUCKET, TrainConfig
 ADAM_BETA1 = 0.9
 
 
-def load_partitioned(load: Callable[[], nn.Module], train: TrainConfig, device: torch.device) -> nn.Module:
-    """Run `load`, which makes a Hugging Face model; each parameter is partitioned as soon as it exists."""
+def load_partitioned(load: Callable[[], nn.Module], config: dict[str, Any]) -> nn.Module:
+    """Run `load`, which makes a Hugging Face model; each parameter is partitioned as soon as it exists.
+
+    `config`: from `engine_config`.
+    """
     from transformers.integrations import HfDeepSpeedConfig
 
     _import_deepspeed()
-    zero = HfDeepSpeedConfig(engine_config(train, device))  # transformers looks for an instance while it loads
+    zero = HfDeepSpeedConfig(config)  # transformers looks for an instance while it loads
     model = load()
     del zero
     return model
 
 
-def engine_config(train: TrainConfig, device: torch.device) -> dict[str, Any]:
-    """The DeepSpeed configuration of policy, critic and reference."""
+def engine_config(train: TrainConfig, device: torch.device, hpz: int = 1) -> dict[str, Any]:
+    """The DeepSpeed configuration of policy, critic and reference; `hpz` from `azr.hardware.hpz_partition_size`."""
     zero: dict[str, Any] = {
         "stage": 3,
         # Nothing is exempt from partitioning, however small.
@@ -44,6 +48,7 @@ def engine_config(train: TrainConfig, device: torch.device) -> dict[str, Any]:
         "overlap_comm": device.type == "cuda",
         # A lone rank has nobody to share with: its gradients need not be laid out by rank in a second buffer.
         "reduce_scatter": train.data_parallel > 1,
+        "zero_hpz_partition_size": hpz,
     }
     if train.offload_optimizer and device.type == "cuda":
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
@@ -61,11 +66,11 @@ def engine_config(train: TrainConfig, device: torch.device) -> dict[str, Any]:
     }
 
 
-def make_engine(model: nn.Module, train: TrainConfig, device: torch.device, lr: float | None) -> Any:
+def make_engine(model: nn.Module, train: TrainConfig, config: dict[str, Any], lr: float | None) -> Any:
     """The model's DeepSpeed engine: with AdamW and the schedule of `lr_lambda`, or for inference when `lr` is None."""
     deepspeed = _import_deepspeed()
     if lr is None:
-        return deepspeed.initialize(model=model, config=engine_config(train, device))[0]
+        return deepspeed.initialize(model=model, config=config)[0]
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=lr,
@@ -77,7 +82,7 @@ def make_engine(model: nn.Module, train: TrainConfig, device: torch.device, lr: 
         model=model,
         optimizer=optimizer,
         lr_scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, partial(lr_lambda, train=train)),
-        config=engine_config(train, device),
+        config=config,
     )[0]
 
 
@@ -117,6 +122,48 @@ def step(engine: Any, *, sound: bool) -> bool:
     return bool(engine.skipped_steps == skipped)
 
 
+@dataclass(frozen=True, slots=True)
+class EngineTensors:
+    """What an engine holds on its device between two calls. Tensors may share memory; small ones are left out."""
+
+    parameters: list[torch.Tensor]
+    """This rank's parts, in the compute type."""
+    state: list[torch.Tensor]
+    """Master weights and the optimizer's state; none of a model that is not trained."""
+    scratch: list[torch.Tensor]
+    """Gradients and the buffer in which they are reduced: of no use after a step, but zero where nothing is written."""
+
+
+def engine_tensors(engine: Any) -> EngineTensors:
+    """Releases what was gathered of the parameters, and lists what is left."""
+    _import_deepspeed()
+    from deepspeed.runtime.zero.parameter_offload import DeepSpeedZeRoOffload
+
+    optimizer = engine.optimizer
+    optimizer.empty_partition_cache()
+    forget_node_copies(engine)
+    parameters = parameter_parts(engine)
+    if isinstance(optimizer, DeepSpeedZeRoOffload):  # what DeepSpeed gives a model without an optimizer
+        return EngineTensors(parameters, [], [])
+    masters = optimizer.fp32_partitioned_groups_flat
+    moments = [value for state in optimizer.optimizer.state.values() for value in state.values() if value.dim()]
+    shared = {parameter.untyped_storage() for parameter in parameters}  # in float32 the weights are the master weights
+    state = [tensor for tensor in (*masters, *moments) if tensor.untyped_storage() not in shared]
+    buckets = [bucket.buffer for bucket in optimizer.ipg_buckets.values() if bucket.buffer is not None]
+    return EngineTensors(parameters, state, [optimizer.grad_partitions_flat_buffer, *buckets])
+
+
+def parameter_parts(engine: Any) -> list[torch.Tensor]:
+    """This rank's parts of the parameters."""
+    return [_part(parameter) for parameter in engine.module.parameters()]
+
+
+def forget_node_copies(engine: Any) -> None:
+    """The copies of the weights that each node keeps for itself are made again when they are needed."""
+    for parameter in engine.module.parameters():
+        parameter.ds_secondary_tensor = None
+
+
 def iter_full_params(
     named: Sequence[tuple[str, nn.Parameter]], bucket_bytes: int, dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.Tensor]]:
@@ -130,6 +177,42 @@ def iter_full_params(
         with deepspeed.zero.GatheredParameters(list(dict.fromkeys(parameter for _, parameter in bucket))):
             for name, parameter in bucket:
                 yield name, parameter.detach().to(dtype)
+
+
+def gather_on_host(
+    named: Sequence[tuple[str, nn.Parameter]],
+    bucket_bytes: int,
+    dtype: torch.dtype,
+    on_host: Callable[[torch.Tensor], torch.Tensor],
+    group: dist.ProcessGroup | None,
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """As `iter_full_params`, but through host memory only, on rank 0 only, and of each parameter a tensor of its own.
+
+    `on_host`: this rank's part of a parameter; `group`: all ranks, with a backend for CPU tensors. The other ranks get
+    nothing, and must consume the iterator as well.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for bucket in _buckets(named, bucket_bytes):
+        unique = list(dict.fromkeys(parameter for _, parameter in bucket))
+        part = torch.cat([on_host(_part(parameter)).cpu().view(torch.uint8) for parameter in unique])
+        parts = [torch.empty_like(part) for _ in range(ranks)] if rank == 0 else None
+        dist.gather(part, parts, dst=0, group=group)
+        if parts is None:
+            continue
+        sizes = [_part(parameter).nbytes for parameter in unique]
+        pieces = zip(*(each.split(sizes) for each in parts), strict=True)
+        whole = {
+            parameter: torch.cat(piece).view(parameter.dtype)[: prod(shape)].view(shape).to(dtype)
+            for parameter, piece in zip(unique, pieces, strict=True)
+            for shape in [whole_shape(parameter)]
+        }
+        for name, parameter in bucket:
+            yield name, whole[parameter]
+
+
+def _part(parameter: Any) -> torch.Tensor:
+    part: torch.Tensor = parameter.ds_tensor
+    return part
 
 
 def drain(weights: Iterator[tuple[str, torch.Tensor]]) -> None:

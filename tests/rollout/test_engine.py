@@ -189,7 +189,10 @@ async def test_a_sleeping_engine_answers_after_it_woke(served: Served):
     answer = asyncio.ensure_future(served.engine.generate.remote(PROMPT, n=1, max_tokens=1, temperature=1.0))
     done, _ = await asyncio.wait([answer], timeout=0.5)
     assert not done
-    await served.engine.wake.remote()
+    await served.engine.wake.remote("weights")
+    done, _ = await asyncio.wait([answer], timeout=0.5)
+    assert not done, "it has no KV cache yet"
+    await served.engine.wake.remote("kv_cache")
     assert len(await answer) == 1
 
 

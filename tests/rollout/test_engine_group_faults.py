@@ -9,7 +9,8 @@ import random
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,8 +21,9 @@ import torch
 from ray.actor import ActorHandle
 
 from azr.cluster import supervisor
+from azr.cluster.gpu_turns import GpuTurns, take_turns
 from azr.cluster.weight_sync import PushReport, WeightSync
-from azr.config import Config, ModelConfig, RolloutConfig, TrainConfig
+from azr.config import ClusterConfig, Config, ModelConfig, RolloutConfig, TrainConfig
 from azr.records import Completion, Stops
 from azr.rollout import engine_group
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
@@ -126,6 +128,8 @@ def deaths(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_an_actor_killed_during_generation(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:
     await parts.learn()
     await parts.push()
+    # As while engines play on GPUs that they share; the new engine is sent the weights all the same.
+    await parts.policy.call("offload", True, timeout_s=CONFIG.timeout.train_s)
     first, second = parts.engines.actors
     dead = await processes(first)
     requests = parts.ask(40)
@@ -137,6 +141,27 @@ async def test_an_actor_killed_during_generation(parts: Parts, caplog: pytest.Lo
     assert await gone(*dead.values())
     (said,) = deaths(caplog)
     assert said.startswith("rollout engine 0 died when it was to generate") and "\n" not in said
+    await parts.policy.call("reload", timeout_s=CONFIG.timeout.train_s)
+    await parts.check()
+
+
+async def test_engines_apart_play_through_the_trainers_turn(parts: Parts) -> None:
+    config = replace(CONFIG, cluster=ClusterConfig(colocate=False))
+    turns = GpuTurns(
+        engines=parts.engines,
+        weights=parts.weights,
+        policy=parts.policy,
+        others=(),
+        take_turns=take_turns(config, "cpu"),
+        timeout_s=config.timeout.train_s,
+    )
+    early = parts.ask(8)
+    await turns.trainers_turn(lambda name: nullcontext())
+    await answered([*early, *parts.ask(2)], parts.version)
+    await parts.learn()
+    parts.version += 1
+    pushed = await turns.engines_turn(parts.version, lambda name: nullcontext())
+    assert pushed.version == parts.version
     await parts.check()
 
 
@@ -167,10 +192,12 @@ async def test_an_actor_killed_in_sleep_and_a_core_during_the_push(
     before = parts.engines.restarts
     sleeper, pushed = [await processes(actor) for actor in parts.engines.actors]
     sleeper["actor"].send_signal(signal.SIGKILL)
+    assert parts.engines.weights is not None
+    parts.engines.weights.policy_moves()
     await parts.engines.sleep()
     assert parts.engines.restarts == before
     began = time.monotonic()
-    await parts.engines.wake()
+    await parts.engines.wake("weights")
     print(f"\nawake {time.monotonic() - began:.1f} s after wake() found an engine dead")
     assert parts.engines.restarts == before + 1
     # It has not got the others' weights, and serves no older ones.
@@ -188,6 +215,7 @@ async def test_an_actor_killed_in_sleep_and_a_core_during_the_push(
     killing = asyncio.create_task(kill_the_core_that_is_updating())
     report = await parts.push()
     await killing
+    await parts.engines.wake("kv_cache")
     print(f"pushed {time.monotonic() - began:.1f} s after a push began that a core did not survive")
     assert report.version == parts.version
     assert parts.engines.restarts == before + 2

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import signal
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -22,11 +24,13 @@ from azr.hashed_files import hash_file
 from azr.records import Completion, FinishReason
 from azr.train.critic import CriticWorker
 from azr.train.learner import update_critic, update_policy
+from azr.train.model_worker import ModelWorker
 from azr.train.policy import PolicyWorker
 from azr.train.shards import ShardReader, shard_path
 from azr.train.worker_group import RankDied, WorkerGroup
-from tests.train.conftest import LR, STEP_S, StartGroup, make_config, one_step, process_ids
+from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, one_step, process_ids
 
+KINDS = (Tensor, torch.nn.Parameter)
 TOKENS = 24
 """Of each sample. A micro-batch holds just one, so that they are the same ones on one rank and on two."""
 
@@ -121,6 +125,44 @@ def whole(folder: Path) -> dict[str, Tensor]:
         for name, tensor in tensors.items():
             reader.read(name, 0, tensor)
     return tensors
+
+
+@pytest.mark.parametrize("role", ["policy", "critic"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+async def test_leaves_the_device_is_saved_from_the_host_and_comes_back(
+    role: str, dtype: str, pairs: Pairs, tmp_path: Path
+) -> None:
+    for run in await pairs(role, dtype):
+        ranks, call = run.group.size, partial(run.group.call, timeout_s=STEP_S)
+        await run.update(1)
+        here = await run.save(tmp_path / f"here_{ranks}")
+        before = max(await on_ranks(run.group, resident))
+        expected = await run.update(2)
+        later = await run.save(tmp_path / f"later_{ranks}")
+
+        await run.load(here)
+        await call("offload", False)
+        if role == "policy":
+            assert max(await on_ranks(run.group, resident)) < before / 2, "at least the weights are left"
+            await call("save_hf", str(tmp_path / f"hf_{ranks}"))
+        await call("offload", True)
+        assert run.files(await run.save(tmp_path / f"away_{ranks}")) == run.files(here)
+        if role == "policy":  # whose processes are new
+            assert max(await on_ranks(run.group, resident)) < before / 100, "nothing is left that counts"
+            await call("save_hf", str(tmp_path / f"hf_away_{ranks}"))
+            saved = [tmp_path / f"{name}_{ranks}" / "model.safetensors" for name in ("hf", "hf_away")]
+            assert saved[0].read_bytes() == saved[1].read_bytes()
+        await call("reload")
+        assert await run.update(2) == expected
+        assert run.files(await run.save(tmp_path / f"again_{ranks}")) == run.files(later)
+
+
+def resident(worker: ModelWorker) -> int:
+    """Bytes under all tensors of the process but the copies on the host. Engines before this one may count as well."""
+    gc.collect()
+    copies = {id(tensor.untyped_storage()) for tensor in worker._away.host_memory()}
+    storages = {id(each.untyped_storage()): each.untyped_storage() for each in gc.get_objects() if type(each) in KINDS}
+    return sum(storage.nbytes() for place, storage in storages.items() if place not in copies)
 
 
 @pytest.mark.parametrize("role", ["policy", "critic"])

@@ -18,7 +18,7 @@ from azr.config import GAE, AlgorithmConfig
 from azr.errors import RunEnded
 from azr.records import Completion, Role, Trajectory
 from azr.runs.metrics import check_finite
-from azr.train import zero3
+from azr.train import model_worker
 from azr.train.critic import CriticWorker
 from azr.train.learner import MAX_SKIPPED_STEPS, Learner, update_policy
 from azr.train.model_worker import LossFn, StepReport
@@ -35,7 +35,7 @@ class Worker(PolicyWorker):
     offloads = False
 
     def build(self) -> None:
-        config_of = zero3.engine_config
+        config_of = model_worker.engine_config
 
         def engine_config(*args: Any) -> dict[str, Any]:
             config = config_of(*args)
@@ -43,11 +43,11 @@ class Worker(PolicyWorker):
                 config["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
             return config
 
-        zero3.engine_config = engine_config
+        model_worker.engine_config = engine_config
         try:
             super().build()
         finally:
-            zero3.engine_config = config_of
+            model_worker.engine_config = config_of
 
     def _take_step(self, mini: Any, columns: Any, loss_fn: LossFn) -> StepReport:
         def with_more(micro: PackedBatch, arrays: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
