@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -62,9 +63,10 @@ async def test_updates_are_the_same_bit_for_bit(
     assert found[:2] == expected[:2]
     assert torch.equal(found[2], expected[2])
     await score(copied, "logprobs", one_step(completions, copied, config), STEP_S)
-    assert all(await on_ranks(copied, has_copy))
-    assert not any(await on_ranks(plain, has_copy))
+    for group, share in ((copied, 1.0), (plain, 0.0)):
+        assert await on_ranks(group, share_with_copy) == [share] * ranks
 
 
-def has_copy(worker: PolicyWorker) -> bool:
-    return all(parameter.ds_secondary_tensor is not None for parameter in worker.engine.module.parameters())
+def share_with_copy(worker: PolicyWorker) -> float:
+    worker.engine.optimizer.empty_partition_cache()  # what was gathered of so small a model stays, and then needs none
+    return fmean(parameter.ds_secondary_tensor is not None for parameter in worker.engine.module.parameters())
