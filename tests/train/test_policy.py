@@ -21,7 +21,7 @@ from azr.train import policy
 from azr.train.learner import score, update_policy
 from azr.train.policy import PolicyWorker, ReferenceWorker
 from azr.train.worker_group import WorkerGroup
-from azr.train.zero3 import ADAM_BETA1
+from azr.train.zero3 import ADAM_BETA1, parameter_parts
 from tests.cluster.receiving_engine import start_receiver
 from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, one_step, with_micro_batches
 
@@ -249,6 +249,15 @@ async def test_reference_scores_as_the_policy_it_starts_from(
     with torch.no_grad():
         logprobs, _ = plain_scores(plain, completions, config.rollout.temperature)
     torch.testing.assert_close(scores, logprobs, atol=1e-5, rtol=1e-5)
+    await reference.call("offload", True, timeout_s=STEP_S)
+    assert await on_ranks(reference, parameter_bytes) == [0, 0]
+    await reference.call("reload", timeout_s=STEP_S)
+    again = await score(reference, "logprobs", one_step(completions, reference, config), STEP_S)
+    assert torch.equal(again, scores)
+
+
+def parameter_bytes(worker: ReferenceWorker) -> int:
+    return sum(part.untyped_storage().nbytes() for part in parameter_parts(worker.engine))
 
 
 async def test_bfloat16_keeps_optimizer_state_in_float32(

@@ -124,6 +124,8 @@ async def test_a_step_that_is_not_finite_leaves_every_bit_where_it_is_and_the_ne
         assert "loss" not in told and "grad_norm" not in told
         check_finite(1, told)
         assert equal(before, await on_ranks(group, held)), bad
+    await group.call("offload", True, timeout_s=STEP_S)
+    await group.call("reload", timeout_s=STEP_S)
     after_bad = await update()
     assert after_bad["skipped_in_a_row"] == 0 and not equal(before, await on_ranks(group, held))
     assert all(tensor.isfinite().all() for rank in await on_ranks(group, held) for tensor in rank)
@@ -131,7 +133,7 @@ async def test_a_step_that_is_not_finite_leaves_every_bit_where_it_is_and_the_ne
     hurt = await on_ranks(group, held)
     await group.call("build", timeout_s=STEP_S)
     assert [await update(), await update()][1] == after_bad
-    assert equal(hurt, await on_ranks(group, held)), "as if the bad steps had never been"
+    assert equal(hurt, await on_ranks(group, held)), "as if the bad steps, and the time elsewhere, had never been"
 
 
 def answers(completions: list[Completion], reward: float) -> list[Trajectory]:
