@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
-from azr.records import MAX_INPUTS
+from azr.execution import MAX_INPUTS
 
 LOGPROB_CHUNK = 2048
 """Tokens whose logits are in a trainer's memory at once."""

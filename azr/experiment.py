@@ -145,7 +145,7 @@ class SelfPlayExperiment:
         await self.logger.log_rollouts(step, played.trajectories, self.codec.decode)
         self.alarm.observe(f"step {step}", played.forms, self.logger.run.rollouts(step))
         timing = self.logger.step_timing()
-        trained = sum(len(t.completion.prompt_ids) + len(t.completion.response_ids) for t in played.trajectories)
+        trained = sum(t.completion.num_tokens for t in played.trajectories)
         tokens = dict.fromkeys(timing.seconds.keys() & LEARNING_PHASES, trained) | played.sampled_tokens
         parts: dict[str, Mapping[str, float | None]] = {
             "seconds": timing.seconds

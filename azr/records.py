@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-MAX_INPUTS = 128
-"""Most inputs of one ``ExecutionRequest``."""
+import numpy as np
+import numpy.typing as npt
 
 
 class Role(StrEnum):
@@ -17,74 +17,6 @@ class Role(StrEnum):
 
     PROPOSER = "proposer"
     SOLVER = "solver"
-
-
-class CallStatus(StrEnum):
-    """How one call ``f(*args)`` inside the executor ended. The set is closed."""
-
-    OK = "ok"
-    RAISED = "raised"
-    TIMEOUT = "timeout"
-    MEMORY = "memory"
-    OUTPUT_TOO_LARGE = "output_too_large"
-    REJECTED = "rejected"
-    CRASHED = "crashed"
-    LOST = "lost"
-    """The executor itself failed, twice. Says nothing about the program and never earns a reward."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionRequest:
-    """One program and the argument lists it is called with."""
-
-    program: str
-    """Python source that defines ``f``."""
-    inputs: tuple[str, ...]
-    """Argument texts such as ``"1, 'a'"``; each is parsed as plain data before anything runs."""
-    repeats: int = 1
-    """Runs in separate interpreters with different hash seeds; 2 or more checks determinism, with twice as many for
-    programs whose result may depend on hashes or addresses, and admits nothing that takes over half of the limit."""
-    static_check: bool = True
-    """Refuse programs that name banned modules or escape routes, before running them."""
-    admitted: bool = False
-    """The program is a task's that was admitted: a call that times out is run once more, alone in its sandbox."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallResult:
-    """Outcome of one call."""
-
-    status: CallStatus
-    value: str | None = None
-    """Canonical text of the returned plain data; present exactly when status is ``ok``."""
-    error: str | None = None
-    """Exception class name when ``raised``; otherwise one sentence on what was exceeded or refused."""
-    wall_s: float = 0.0
-    """By the zygote's clock; of the first call in a process, reading the program included."""
-    cpu_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionResult:
-    """Outcome of one request: one ``CallResult`` per input, in order."""
-
-    outputs: tuple[CallResult, ...]
-    deterministic: bool | None = None
-    """Whether all repeats agreed on every call; None when that was not established, because a single run was
-    requested, or because a call neither returned plain data nor raised (then nothing is repeated)."""
-    static_check: tuple[str, ...] = ()
-    """Why the static check refused the program (``line 3: imports random``); empty when it passed."""
-    cached: bool = False
-
-    @property
-    def ok(self) -> bool:
-        """All calls returned plain data, and no repeat disagreed."""
-        return self.deterministic is not False and all(o.status is CallStatus.OK for o in self.outputs)
-
-    @property
-    def lost(self) -> bool:
-        """The executor, not the program, is to blame for a missing outcome."""
-        return any(o.status is CallStatus.LOST for o in self.outputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,18 +58,52 @@ class Stops:
     """End tokens; the one that was sampled is the response's last."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
-    """One sampled response, exactly as the engine produced it: tokens in, tokens out."""
+    """One sampled response, exactly as the engine produced it: tokens in, tokens out.
+
+    R response tokens. What is given for the arrays is converted, and cannot be written to any more.
+    """
 
     prompt_ids: tuple[int, ...]
-    response_ids: tuple[int, ...]
-    """Includes what ended it when ``finish_reason`` is ``stop``: an end token, or the end of a stop string."""
-    logprobs: tuple[float, ...]
-    """Log-probabilities of the rollout at the sampling temperature, natural log, one per response token."""
+    response_ids: npt.NDArray[np.int32]
+    """(R). Includes what ended it when ``finish_reason`` is ``stop``: an end token, or the end of a stop string."""
+    logprobs: npt.NDArray[np.float32]
+    """(R). Log-probabilities of the rollout at the sampling temperature, natural log."""
     finish_reason: FinishReason
-    weight_version: int
-    """Version of the policy weights the engine held while sampling."""
+    weight_versions: npt.NDArray[np.int32]
+    """(R). Version of the policy weights that the engine held while it sampled each token; never falls."""
+
+    def __post_init__(self) -> None:
+        count = len(self.response_ids)
+        for name, dtype in (("response_ids", np.int32), ("logprobs", np.float32), ("weight_versions", np.int32)):
+            # A single number stands for all tokens.
+            array = np.broadcast_to(np.asarray(getattr(self, name), dtype), (count,))
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Completion)
+            and self.prompt_ids == other.prompt_ids
+            and self.finish_reason == other.finish_reason
+            and np.array_equal(self.response_ids, other.response_ids)
+            and np.array_equal(self.logprobs, other.logprobs)
+            and np.array_equal(self.weight_versions, other.weight_versions)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.prompt_ids, self.response_ids.tobytes()))
+
+    @property
+    def num_tokens(self) -> int:
+        """Of prompt and response together."""
+        return len(self.prompt_ids) + len(self.response_ids)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Prompt and response together."""
+        return (*self.prompt_ids, *self.response_ids.tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

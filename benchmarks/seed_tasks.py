@@ -18,8 +18,9 @@ from pathlib import Path
 
 from azr import values
 from azr.config import ExecutorConfig
+from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
-from azr.records import CallStatus, ExecutionRequest, ExecutionResult, Task
+from azr.records import Task
 from azr.selfplay.authors_seeds import read_authors_seeds
 from azr.selfplay.roles import proposal_limits
 from azr.selfplay.seeds import seed_limits

@@ -41,9 +41,9 @@ def groups(count: int, samples: int) -> list[Completion]:
             Completion(
                 prompt_ids=prompt,
                 response_ids=answer,
-                logprobs=(0.0,) * len(answer),
+                logprobs=0.0,
                 finish_reason=FinishReason.STOP,
-                weight_version=0,
+                weight_versions=0,
             )
         ] * samples
     return completions

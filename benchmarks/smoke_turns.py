@@ -120,7 +120,7 @@ async def learn(
     learner = Learner(config, system.policy, system.critic, system.reference, clock.phase)
     learned = await learner.learn(trajectories, seed=1)
     seconds = clock.step_timing().seconds["train policy"]
-    tokens = sum(len(t.completion.prompt_ids) + len(t.completion.response_ids) for t in trajectories)
+    tokens = sum(t.completion.num_tokens for t in trajectories)
     results["update tokens/s"] = tokens / seconds
     results |= {f"mismatch {name}": learned["policy"][f"mismatch_{name}"] for name in ("mean", "p99")}
 

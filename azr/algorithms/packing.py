@@ -68,18 +68,18 @@ def pack(completions: Sequence[Completion]) -> PackedBatch:
             token_ids += c.prompt_ids
             position_ids += range(len(c.prompt_ids))
         prompt, response = prompts[c.prompt_ids], range(len(token_ids), len(token_ids) + len(c.response_ids))
-        token_ids += c.response_ids
+        token_ids += c.response_ids.tolist()
         position_ids += range(len(c.prompt_ids), len(c.prompt_ids) + len(c.response_ids))
         unshared_index += [*prompt, *response]
         logit_pos += [prompt[-1], *response][: len(response)]
-    lengths = [len(c.prompt_ids) + len(c.response_ids) for c in completions]
+    lengths = [c.num_tokens for c in completions]
     return PackedBatch(
         token_ids_T=torch.tensor(token_ids or [0]),
         position_ids_T=torch.tensor(position_ids or [0]),
         unshared_index_E=torch.tensor(unshared_index or [0]),
         cu_seqlens=torch.tensor(list(accumulate(lengths or [1], initial=0)), dtype=torch.int32),
         logit_pos_R=torch.tensor(logit_pos, dtype=torch.int64),
-        target_R=torch.tensor([t for c in completions for t in c.response_ids], dtype=torch.int64),
+        target_R=torch.tensor([t for c in completions for t in c.response_ids.tolist()], dtype=torch.int64),
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from azr.errors import nearest
-from azr.records import MAX_INPUTS, CallStatus, ExecutionRequest, ExecutionResult
+from azr.execution import MAX_INPUTS, CallStatus, ExecutionRequest, ExecutionResult
 
 MAX_LINE_BYTES = 2**22
 """Longest line kept; it holds the longest request a pool accepts, escapes included."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -176,16 +177,17 @@ def _prompts(path: str, tokens: int) -> list[list[int]]:
 def _fixed(prompts: Sequence[Sequence[int]]) -> list[Completion]:
     """Two responses to the long prompt and one to the short one, made of tokens of the long prompt."""
     pieces = [(0, 1), (0, 2), (1, 3)]
-    return [
-        Completion(
-            prompt_ids=tuple(prompts[which]),
-            response_ids=tuple(prompts[0][step::step][:RESPONSE_TOKENS]),
-            logprobs=(),
-            finish_reason=FinishReason.LENGTH,
-            weight_version=0,
-        )
-        for which, step in pieces
-    ]
+    return [_unsampled(prompts[which], prompts[0][step::step][:RESPONSE_TOKENS]) for which, step in pieces]
+
+
+def _unsampled(prompt: Sequence[int], response: Sequence[int]) -> Completion:
+    return Completion(
+        prompt_ids=tuple(prompt),
+        response_ids=np.array(response, np.int32),
+        logprobs=np.zeros(len(response), np.float32),
+        finish_reason=FinishReason.LENGTH,
+        weight_versions=np.zeros(len(response), np.int32),
+    )
 
 
 @contextmanager
@@ -206,7 +208,7 @@ def _eager_logprobs(eager: PreTrainedModel, device: Device, completions: Sequenc
     pieces = []
     with _visiting(eager, device):
         for c in completions:
-            ids = torch.tensor([c.prompt_ids + c.response_ids], device=device)
+            ids = torch.tensor([c.token_ids], device=device)
             logits = eager(ids, use_cache=False).logits[0, len(c.prompt_ids) - 1 : -1].float()
             response = ids[0, len(c.prompt_ids) :, None]
             pieces.append(logits.log_softmax(-1).gather(1, response).squeeze(1).cpu())
@@ -237,7 +239,7 @@ async def _row(
         )
     )
     sampled = [completion for answer in answers for completion in answer]
-    vllm_R = torch.tensor([logprob for completion in sampled for logprob in completion.logprobs])
+    vllm_R = torch.from_numpy(np.concatenate([completion.logprobs for completion in sampled]))
     # In one order, so that vLLM's part comes first in both.
     eager_R = _eager_logprobs(eager, device, [*sampled, *fixed])
     trainer_R = _trainer_logprobs(policy, device, [*sampled, *fixed])

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from azr.records import CallResult, CallStatus
+from azr.execution import CallResult, CallStatus
 
 _RECORD_BYTES = 500
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from azr.config import ExecutorConfig
 from azr.errors import UserError
+from azr.execution import MAX_INPUTS, CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor import protocol
 from azr.executor.backends import select_backend
 from azr.executor.backends.sandbox import Launcher, LaunchError
 from azr.executor.cache import CallCache, CallKey, CodeCache, Outcome
 from azr.executor.runs import Runs
 from azr.executor.scheduler import Scheduler
-from azr.records import MAX_INPUTS, CallResult, CallStatus, ExecutionRequest, ExecutionResult
 
 _REQUEST_WALLS = 8
 _CACHE_BYTES = 64 * 2**20

@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass
 from types import CodeType
 
 from azr import values
+from azr.execution import CallResult, CallStatus
 from azr.executor.suspicion import STATE
-from azr.records import CallResult, CallStatus
 
 MAX_PROGRAM_BYTES = 2**14
 """Longest program that is run, UTF-8."""

@@ -10,8 +10,8 @@ from ray.actor import ActorHandle
 
 from azr.cluster.supervisor import ActorLost, SupervisedActor
 from azr.config import ExecutorConfig
+from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import ExecutorStats, SandboxPool
-from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 
 MAX_ATTEMPTS = 3
 """Times that one request is tried: it may lose two pools."""

@@ -13,12 +13,12 @@ from dataclasses import replace
 from zlib import crc32
 
 from azr import values
+from azr.execution import CallResult, CallStatus, ExecutionRequest
 from azr.executor import protocol
 from azr.executor.cache import REPEATABLE, CodeCache, LoadedProgram, Outcome
 from azr.executor.protocol import Kind, Limits, Part
 from azr.executor.scheduler import Job, Scheduler
 from azr.executor.suspicion import ORDER, STATE, has_sets
-from azr.records import CallResult, CallStatus, ExecutionRequest
 
 _LOST = CallResult(status=CallStatus.LOST, error="the executor lost its sandbox twice while running this")
 _SLOW = "it took more than half of the time limit, so it might not end within it another time"

@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+import numpy as np
+
 from azr.config import RolloutConfig
 from azr.hardware import KERNEL_CACHES
 from azr.records import Completion, FinishReason, Stops
@@ -162,11 +164,11 @@ async def sample(
     return [
         Completion(
             prompt_ids=tuple(prompt_ids),
-            response_ids=tuple(sampled.token_ids),
+            response_ids=np.array(sampled.token_ids, np.int32),
             # An engine that is ahead of its detokenizer has sampled more than what ends at a stop string.
-            logprobs=tuple(sampled.logprobs.logprobs[: len(sampled.token_ids)]),
+            logprobs=np.array(sampled.logprobs.logprobs[: len(sampled.token_ids)], np.float32),
             finish_reason=FinishReason(sampled.finish_reason),
-            weight_version=weight_version,
+            weight_versions=np.full(len(sampled.token_ids), weight_version, np.int32),
         )
         for sampled in output.outputs
     ]

@@ -61,7 +61,7 @@ def trajectory_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
         if penalties := [t.reward_parts[OVERLONG] for t in played if OVERLONG in t.reward_parts]:
             metrics[f"{player}/{OVERLONG}"] = _mean(penalties)
     if trajectories:
-        metrics["weight_version"] = max(trajectory.completion.weight_version for trajectory in trajectories)
+        metrics["weight_version"] = max(int(t.completion.weight_versions[-1]) for t in trajectories)
     return metrics
 
 

@@ -30,7 +30,7 @@ class FormCount:
             sampled=len(completions),
             malformed=len(bad),
             cut_off=sum(cut_off),
-            example=bad[0].response_ids if bad else None,
+            example=tuple(bad[0].response_ids.tolist()) if bad else None,
         )
 
     def __add__(self, other: FormCount) -> FormCount:

@@ -18,7 +18,8 @@ def stable_seed(*names: object) -> int:
 def sort_trajectories(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     """Sorted by what they are, which decides how they are packed and in which order gradients are added."""
     return sorted(
-        trajectories, key=lambda t: (t.kind, t.role, t.group, t.completion.response_ids, t.completion.logprobs)
+        trajectories,
+        key=lambda t: (t.kind, t.role, t.group, t.completion.response_ids.tolist(), t.completion.logprobs.tolist()),
     )
 
 

@@ -74,7 +74,7 @@ class PromptCodec:
         """Sections a response states; None when it was cut off or does not have the asked form."""
         if completion.finish_reason is not FinishReason.STOP:
             return None
-        ids = completion.response_ids
+        ids = completion.response_ids.tolist()
         return self._format.parse(self.decode(ids[:-1] if ids[-1] in self.stops.token_ids else ids))
 
     def has_control_tokens(self, task: Task) -> bool:

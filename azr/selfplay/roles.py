@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from azr.config import Config
+from azr.execution import ExecutionRequest, ExecutionResult
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
-from azr.records import Completion, ExecutionRequest, ExecutionResult, Task
+from azr.records import Completion, Task
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run, Verdict
 from azr.tasks.composites import GivenFunctions, compose

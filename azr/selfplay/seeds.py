@@ -21,7 +21,8 @@ import msgspec
 from azr import values
 from azr.concurrency import gather
 from azr.errors import UserError, nearest
-from azr.records import MAX_INPUTS, CallStatus, ExecutionRequest, ExecutionResult, Task
+from azr.execution import MAX_INPUTS, CallStatus, ExecutionRequest, ExecutionResult
+from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run
 from azr.tasks.registry import KINDS

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from azr.records import CallStatus, ExecutionRequest, Task
+from azr.execution import CallStatus, ExecutionRequest
+from azr.records import Task
 from azr.tasks.base import (
     RejectReason,
     Run,

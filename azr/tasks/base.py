@@ -9,7 +9,8 @@ from enum import StrEnum
 from typing import ClassVar
 
 from azr import values
-from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult, Task
+from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.records import Task
 from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request, read_input
 from azr.tasks.normalize import fingerprint, parse_program
 from azr.tasks.prompts import Example, Instructions, Label, PromptFacts, Section

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from azr.records import CallResult, CallStatus, Task
+from azr.execution import CallResult, CallStatus
+from azr.records import Task
 from azr.tasks.base import IDENTITY, IDENTITY_INPUT, Run, SingleCallKind, Verdict, propose_program, section_texts
 from azr.tasks.prompts import Example, Instructions, PromptFacts, Section
 

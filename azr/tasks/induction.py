@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from azr import values
-from azr.records import ExecutionRequest, Task
+from azr.execution import ExecutionRequest
+from azr.records import Task
 from azr.tasks.base import (
     IDENTITY,
     Proposal,

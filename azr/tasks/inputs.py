@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from azr import values
-from azr.records import ExecutionRequest, ExecutionResult
+from azr.execution import ExecutionRequest, ExecutionResult
 from azr.tasks.normalize import ENTRY, parse, parse_program
 
 MAX_EXPRESSION_CHARS = 2**13

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,7 +73,8 @@ class Learner:
         algorithm, timeout_s = self._config.algorithm, self._config.timeout.train_s
         mini_batches = self._mini_batches(trajectories, algorithm.policy_mini_batches, seed)
         batch = critic_batch = self._pack(trajectories, mini_batches)
-        per_token = {"rollout_logprobs": torch.tensor([x for t in trajectories for x in t.completion.logprobs])}
+        rollout_R = np.concatenate([t.completion.logprobs for t in trajectories])
+        per_token = {"rollout_logprobs": torch.from_numpy(rollout_R)}
         values_R = None
         if self._critic is not None:
             if algorithm.critic_mini_batches != algorithm.policy_mini_batches:

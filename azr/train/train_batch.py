@@ -76,7 +76,7 @@ class TrainBatch:
             rank_refs=tuple(ray.put(tuple(rank)) for rank in packed),
             token_index=tuple(_ranges(starts[rank], lengths[rank]) for rank in order),
             micro_batches=len(everything) / (ranks * len(mini_batches)),
-            packing=sum(len(completions[i].prompt_ids) + len(completions[i].response_ids) for i in members) / computed,
+            packing=sum(completions[i].num_tokens for i in members) / computed,
         )
 
     def for_ranks(self, per_token: PerToken) -> list[tuple[ray.ObjectRef, dict[str, Tensor]]]:

@@ -48,7 +48,7 @@ def test_a_packed_stream_equals_transformers_one_sample_at_a_time(sliding_window
     packed.hf.load_state_dict(plain.state_dict())
     expected = []
     for c in samples:
-        ids = torch.tensor([c.prompt_ids + c.response_ids])
+        ids = torch.tensor([c.token_ids])
         logprobs = plain(ids).logits[0].log_softmax(-1)
         expected.append(logprobs[len(c.prompt_ids) - 1 : -1].gather(1, ids[0, len(c.prompt_ids) :, None]).squeeze(1))
     order = [3, 0, 6, 2, 5, 1, 4]

@@ -19,7 +19,7 @@ from .tiny import completions, score, tiny_critic, tiny_policy
 COUNT = 13
 CONFIG = AlgorithmConfig(estimator=GAE(), clip_low=0.1, clip_high=0.15, kl_coef=0.1, entropy_coef=0.01)
 SAMPLES = completions(COUNT, seed=3)
-LENGTHS = [len(c.prompt_ids) + len(c.response_ids) for c in SAMPLES]
+LENGTHS = [c.num_tokens for c in SAMPLES]
 TOKENS = sum(len(c.response_ids) for c in SAMPLES)
 Result = tuple[torch.Tensor, torch.Tensor, Sums]
 

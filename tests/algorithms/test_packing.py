@@ -25,7 +25,7 @@ def completion(prompt: tuple[int, ...], response: tuple[int, ...]) -> Completion
         response_ids=response,
         logprobs=tuple(-float(t) for t in response),
         finish_reason=FinishReason.STOP,
-        weight_version=0,
+        weight_versions=0,
     )
 
 

@@ -74,7 +74,7 @@ def completions(count: int, seed: int = 0) -> list[Completion]:
                 response_ids=tuple(rng.randrange(VOCAB) for _ in range(response)),
                 logprobs=tuple(-4.0 + rng.uniform(-0.5, 0.5) for _ in range(response)),
                 finish_reason=FinishReason.STOP,
-                weight_version=0,
+                weight_versions=0,
             )
         )
     return samples

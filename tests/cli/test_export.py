@@ -327,7 +327,7 @@ async def trained(ray_cluster: None, tiny_model_path: Path) -> AsyncIterator[Wor
             response_ids=some,
             logprobs=(-5.0,) * 20,
             finish_reason=FinishReason.STOP,
-            weight_version=0,
+            weight_versions=0,
         )
         for some in ids
     ]
@@ -374,6 +374,6 @@ async def test_trainer_transformers_and_vllm_agree(trained: WorkerGroup, tmp_pat
 
 @torch.no_grad()
 def response_logprobs(model: torch.nn.Module, sample: Completion, temperature: float) -> torch.Tensor:
-    ids = torch.tensor([sample.prompt_ids + sample.response_ids])
+    ids = torch.tensor([sample.token_ids])
     scores = (model(ids).logits[0, len(sample.prompt_ids) - 1 : -1] / temperature).log_softmax(-1)
     return scores.gather(1, torch.tensor(sample.response_ids)[:, None])[:, 0]

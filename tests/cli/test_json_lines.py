@@ -9,7 +9,7 @@ import pytest
 
 from azr.cli import json_lines
 from azr.cli.json_lines import LineError
-from azr.records import MAX_INPUTS, CallResult, CallStatus, ExecutionResult
+from azr.execution import MAX_INPUTS, CallResult, CallStatus, ExecutionResult
 
 GOOD = {"id": 1, "program": "def f(x): return x", "inputs": ["1", "'a'"]}
 

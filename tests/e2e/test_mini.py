@@ -118,7 +118,7 @@ def test_rollouts_hold_what_was_trained_on(run, metrics):
         rows = rollouts(run, step["step"])
         assert len(rows) == step["batch/trajectories"]
         assert {row["role"] for row in rows} == {"proposer", "solver"}
-        assert all(row["weight_version"] == step["step"] - 1 for row in rows)
+        assert all([version for version, _ in row["weight_versions"]] == [step["step"] - 1] for row in rows)
         assert all(math.isclose(sum(row["reward_parts"].values()), row["reward"]) for row in rows)
         assert {row["reward"] for row in rows if row["role"] == "solver"} <= {1.0, -0.5, -1.0}
 

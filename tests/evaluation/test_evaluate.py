@@ -52,8 +52,8 @@ class Model:
 
 def completion(prompt_ids: list[int], text: str) -> Completion:
     ids = tuple(CODEC.encode(text))
-    return Completion(prompt_ids=tuple(prompt_ids), response_ids=ids, logprobs=(0.0,) * len(ids),
-                      finish_reason=FinishReason.STOP, weight_version=0)  # fmt: skip
+    return Completion(prompt_ids=tuple(prompt_ids), response_ids=ids, logprobs=0.0,
+                      finish_reason=FinishReason.STOP, weight_versions=0)  # fmt: skip
 
 
 RIGHT = {

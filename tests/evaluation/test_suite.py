@@ -11,7 +11,8 @@ import pytest
 
 from azr.errors import UserError
 from azr.evaluation.suite import BenchmarkTask, program_fingerprint, read_suite, write_suite
-from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult, Task
+from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.records import Task
 from azr.tasks.base import Verdict
 from azr.tasks.normalize import fingerprint, normalize
 from azr.tasks.prompts import CompactFormat

@@ -13,11 +13,11 @@ import pytest
 import pytest_asyncio
 
 from azr.config import ExecutorConfig
+from azr.execution import CallResult, ExecutionRequest, ExecutionResult
 from azr.executor import backends
 from azr.executor.backends.process import ProcessSandbox
 from azr.executor.backends.sandbox import Sandbox
 from azr.executor.pool import SandboxPool
-from azr.records import CallResult, ExecutionRequest, ExecutionResult
 
 # Only calls that are meant to run out of time get little of it, so that a busy machine changes no verdict.
 CONFIG = ExecutorConfig(workers=3, wall_s=30.0, memory_mb=128)

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
+from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor import protocol
 from azr.executor.pool import SandboxPool
-from azr.records import CallStatus, ExecutionRequest, ExecutionResult, Task
+from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from azr import values
+from azr.execution import CallStatus, ExecutionRequest
 from azr.executor.pool import SandboxPool
-from azr.records import CallStatus, ExecutionRequest
 from tests.executor.conftest import CONFIG, call
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -226,7 +226,7 @@ sys.path.insert(0, sys.argv[1])
 from azr.config import ExecutorConfig
 from azr.executor import backends
 from azr.executor.pool import SandboxPool
-from azr.records import ExecutionRequest
+from azr.execution import ExecutionRequest
 async def main():
     request = ExecutionRequest(program="def f(x): return x * 2", inputs=("'a'",))
     try:

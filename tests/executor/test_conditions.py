@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from azr import values
+from azr.execution import CallStatus, ExecutionRequest
 from azr.executor import protocol
 from azr.executor.pool import SandboxPool
-from azr.records import CallStatus, ExecutionRequest
 from tests.executor.conftest import CONFIG, call, descendants, zygotes
 from tests.executor.hostile.learning import MEMORY
 

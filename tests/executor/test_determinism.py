@@ -8,9 +8,9 @@ import math
 
 import pytest
 
+from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor import protocol
 from azr.executor.pool import SandboxPool
-from azr.records import CallStatus, ExecutionRequest, ExecutionResult
 from tests.executor.conftest import execute_many
 from tests.executor.hostile.attack import ROUTES
 

@@ -18,11 +18,11 @@ import docker
 import pytest
 
 from azr.config import ExecutorConfig
+from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor import scheduler
 from azr.executor.backends import docker as docker_backend
 from azr.executor.backends import docker_image
 from azr.executor.pool import SandboxPool
-from azr.records import CallStatus, ExecutionRequest, ExecutionResult
 from tests.executor.conftest import execute_many, require, sandboxes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

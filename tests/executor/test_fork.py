@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from azr.execution import ExecutionRequest
 from azr.executor.pool import SandboxPool
-from azr.records import ExecutionRequest
 from tests.executor.conftest import CONFIG, call, require, zygotes
 from tests.executor.hostile.attack import ROUTES
 

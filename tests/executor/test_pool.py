@@ -15,10 +15,10 @@ import pytest
 from azr import values
 from azr.config import ExecutorConfig, SelfPlayConfig
 from azr.errors import UserError
+from azr.execution import MAX_INPUTS, CallStatus, ExecutionRequest
 from azr.executor import protocol, scheduler
 from azr.executor.pool import SandboxPool
 from azr.executor.protocol import Kind, Limits, Part
-from azr.records import MAX_INPUTS, CallStatus, ExecutionRequest
 from tests.executor.conftest import alive, call, descendants, execute_many, sandboxes, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

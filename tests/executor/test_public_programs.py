@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from azr import values
+from azr.execution import CallResult, CallStatus, ExecutionRequest
 from azr.executor.pool import SandboxPool
-from azr.records import CallResult, CallStatus, ExecutionRequest, Task
+from azr.records import Task
 from azr.tasks.base import RejectReason, program_rules
 from azr.tasks.normalize import parse_program
 from azr.tasks.prompts import PromptFacts

@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 
 from azr.config import ExecutorConfig
+from azr.execution import CallStatus, ExecutionRequest
 from azr.executor.remote import ExecutorPool, RemoteExecutor
-from azr.records import CallStatus, ExecutionRequest
 from tests.executor.conftest import alive, sandboxes
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

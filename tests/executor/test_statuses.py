@@ -9,9 +9,9 @@ import pytest
 
 from azr import values
 from azr.config import ExecutorConfig
+from azr.execution import CallStatus, ExecutionRequest
 from azr.executor.pool import SandboxPool
 from azr.executor.protocol import MAX_PROGRAM_BYTES
-from azr.records import CallStatus, ExecutionRequest
 from tests.executor.conftest import CONFIG, call, descendants, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from azr.execution import CallStatus, ExecutionRequest
 from azr.executor.suspicion import Suspicion, has_sets, suspicion
-from azr.records import CallStatus, ExecutionRequest
 from tests.executor.conftest import execute_many
 from tests.executor.public_data import file, mbpp_program, rows
 

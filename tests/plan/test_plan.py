@@ -128,8 +128,8 @@ def test_activations_of_the_mini_are_what_autograd_keeps():
         return tensor
 
     ids = tuple(torch.randint(5, 600, (tokens,)).tolist())
-    batch = pack([Completion(prompt_ids=ids[:1], response_ids=ids[1:], logprobs=(0.0,) * (tokens - 1),
-                             finish_reason=FinishReason.LENGTH, weight_version=0)])  # fmt: skip
+    batch = pack([Completion(prompt_ids=ids[:1], response_ids=ids[1:], logprobs=0.0,
+                             finish_reason=FinishReason.LENGTH, weight_versions=0)])  # fmt: skip
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         network(batch, 1.0)
     role = ModelRole(name="policy", shape=shape, parameters=shape.parameters, trains=True, has_head=True)

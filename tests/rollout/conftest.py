@@ -53,7 +53,7 @@ class Served:
     @torch.no_grad()
     def logprob_error(self, completion: Completion, temperature: float) -> float:
         """Mean absolute difference between the engine's logprobs and the model's, in float32."""
-        ids = torch.tensor([completion.prompt_ids + completion.response_ids])
+        ids = torch.tensor([completion.token_ids])
         logits = self.model(ids).logits[0, len(completion.prompt_ids) - 1 : -1] / temperature
         response = torch.tensor(completion.response_ids)
         expected = logits.log_softmax(-1).gather(1, response[:, None])[:, 0]

@@ -63,7 +63,7 @@ async def ask(engine: Any, prompts: list[dict[str, Any]], wait_s: float) -> list
 async def test_order_and_timing_of_requests_change_no_bit(engine: Any) -> None:
     prompts = requests()
     first = [await engine.generate.remote(**request) for request in prompts]
-    assert len({c.response_ids for answer in first for c in answer}) > len(prompts)
+    assert len({tuple(c.response_ids) for answer in first for c in answer}) > len(prompts)
     for wait_s in (0.0, 0.5):
         assert await ask(engine, prompts, wait_s) == first
 

@@ -22,11 +22,11 @@ async def test_logprobs_are_those_of_the_sampled_tokens_at_the_temperature(serve
     for temperature in (1.0, 0.7):
         completions = await served.engine.generate.remote(PROMPT, n=4, max_tokens=24, temperature=temperature, seed=1)
         assert len(completions) == 4
-        assert len({c.response_ids for c in completions}) == 4
+        assert len({tuple(c.response_ids) for c in completions}) == 4
         for completion in completions:
             assert completion.prompt_ids == tuple(PROMPT)
             assert len(completion.logprobs) == len(completion.response_ids) <= 24
-            assert completion.weight_version == served.version
+            assert set(completion.weight_versions) == {served.version}
             assert served.logprob_error(completion, temperature) < 1e-4
 
 
@@ -47,7 +47,7 @@ async def test_a_stopped_response_ends_with_an_end_token_or_a_stop_string(served
     for completion in completions:
         stopped = completion.finish_reason is FinishReason.STOP
         assert stopped == (completion.response_ids[-1] in ENDS)
-        assert not ENDS & set(completion.response_ids[:-1])
+        assert not ENDS & set(completion.response_ids[:-1].tolist())
         assert stopped or len(completion.response_ids) == 200
         assert len(completion.logprobs) == len(completion.response_ids)
         assert served.logprob_error(completion, 1.0) < 1e-4
@@ -55,8 +55,9 @@ async def test_a_stopped_response_ends_with_an_end_token_or_a_stop_string(served
 
 
 async def test_a_seed_repeats_and_greedy_has_one_answer(served: Served):
-    async def sample(n: int, **arguments) -> list[tuple[int, ...]]:
-        return [c.response_ids for c in await served.engine.generate.remote(PROMPT, n=n, max_tokens=8, **arguments)]
+    async def sample(n: int, **arguments) -> list[list[int]]:
+        answers = await served.engine.generate.remote(PROMPT, n=n, max_tokens=8, **arguments)
+        return [c.response_ids.tolist() for c in answers]
 
     assert await sample(2, temperature=1.0, seed=5) == await sample(2, temperature=1.0, seed=5)
     assert await sample(2, temperature=1.0, seed=5) != await sample(2, temperature=1.0, seed=6)
@@ -78,7 +79,7 @@ async def test_new_weights_are_served_and_acknowledged(served: Served):
     assert update.version == served.version == await served.engine.ping.remote()
     assert update.nbytes == sum(p.nbytes for p in served.model.parameters())
     (completion,) = await served.engine.generate.remote(PROMPT, n=1, max_tokens=24, temperature=1.0)
-    assert completion.weight_version == served.version
+    assert set(completion.weight_versions) == {served.version}
     # The same prompt as before: a prefix cache that outlived the update would show here.
     assert served.logprob_error(completion, 1.0) < 1e-4
 
@@ -171,14 +172,14 @@ async def test_generation_during_an_update_never_mixes_versions(served: Served):
     begun = served.engine.begin_update.remote(before + 1)
     late = [served.engine.generate.remote(PROMPT, n=2, max_tokens=16, temperature=1.0) for _ in range(4)]
     await begun
-    old = [c for answer in await asyncio.gather(*early) for c in answer if c.weight_version == before]
+    old = [c for answer in await asyncio.gather(*early) for c in answer if set(c.weight_versions) == {before}]
     assert old and all(served.logprob_error(c, 1.0) < 1e-4 for c in old)
     for bucket in served.writer.pack(before + 1, weights.items()):
         await served.engine.load_bucket.remote(bucket)
     await served.engine.finish_update.remote(before + 1, bucket.digest)
     served.model.load_state_dict(weights, strict=False)
     served.version += 1
-    new = [c for answer in await asyncio.gather(*late) for c in answer if c.weight_version == served.version]
+    new = [c for answer in await asyncio.gather(*late) for c in answer if set(c.weight_versions) == {served.version}]
     assert new and all(served.logprob_error(c, 1.0) < 1e-4 for c in new)
 
 

@@ -25,7 +25,7 @@ def trajectory(role: Role, kind: str = "deduction", *, reward: float = 1.0, **ch
         response_ids=tuple(range(length)),
         logprobs=(-0.5,) * length,
         finish_reason=FinishReason(str(change.get("finish", "stop"))),
-        weight_version=int(str(change.get("version", 4))),
+        weight_versions=int(str(change.get("version", 4))),
     )
     accuracy = change.get("accuracy")
     return Trajectory(

@@ -113,7 +113,7 @@ async def test_rollouts_are_decoded_and_written_off_the_event_loop(tmp_path: Pat
         "reward_parts": {"right": 1.0},
         "accuracy": 1.0,
         "finish_reason": "stop",
-        "weight_version": 4,
+        "weight_versions": [[4, 2]],
     }
     assert proposer["accuracy"] is None and proposer["role"] == "proposer"
 

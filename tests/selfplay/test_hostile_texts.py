@@ -9,7 +9,8 @@ import time
 import pytest
 
 from azr.config import Config, IntrinsicRewardConfig
-from azr.records import CallResult, CallStatus, Completion, ExecutionRequest, ExecutionResult, FinishReason, Task
+from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.records import Completion, FinishReason, Task
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.rewards import pay
 from azr.selfplay.rewards.pay import intrinsic_bonuses
@@ -77,7 +78,9 @@ def random_text(rng: random.Random) -> str:
 
 def completion(text: str) -> Completion:
     ids = tuple(CODEC.encode(text))
-    return Completion(prompt_ids=(1,), response_ids=ids, logprobs=(), finish_reason=FinishReason.STOP, weight_version=0)
+    return Completion(
+        prompt_ids=(1,), response_ids=ids, logprobs=0.0, finish_reason=FinishReason.STOP, weight_versions=0
+    )
 
 
 def kind_seeds() -> list[Task]:

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from azr.config import Config, IntrinsicRewardConfig, RewardConfig, RunConfig
-from azr.records import CallResult, CallStatus, Completion, ExecutionRequest, ExecutionResult, Role
+from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.records import Completion, Role
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.ordering import OrderedGate, sort_trajectories, stable_seed
 from azr.selfplay.play import SelfPlayStep, StepResult

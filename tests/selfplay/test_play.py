@@ -9,8 +9,9 @@ import pytest
 import pytest_asyncio
 
 from azr.config import CompositesConfig, Config, ExecutorConfig, RolloutConfig, SelfPlayConfig
+from azr.execution import CallResult, CallStatus, ExecutionResult
 from azr.executor.pool import SandboxPool
-from azr.records import CallResult, CallStatus, Completion, ExecutionResult, FinishReason, Role
+from azr.records import Completion, FinishReason, Role
 from azr.runs.metrics import step_metrics
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.play import SelfPlayStep, StepResult
@@ -64,8 +65,8 @@ def completion(prompt_ids: list[int], text: str) -> Completion:
     ids = CODEC.encode(text)
     reason = FinishReason.STOP if text.endswith("<|end|>") else FinishReason.LENGTH
     return Completion(
-        prompt_ids=tuple(prompt_ids), response_ids=tuple(ids), logprobs=(0.0,) * len(ids), finish_reason=reason,
-        weight_version=0,
+        prompt_ids=tuple(prompt_ids), response_ids=tuple(ids), logprobs=0.0, finish_reason=reason,
+        weight_versions=0,
     )  # fmt: skip
 
 

@@ -51,9 +51,7 @@ def load(folder: Path, config: Config | None = None, **values) -> PromptCodec:
 
 def completion(codec: PromptCodec, text: str, reason: FinishReason = FinishReason.STOP) -> Completion:
     ids = tuple(codec.encode(text))
-    return Completion(
-        prompt_ids=(1,), response_ids=ids, logprobs=(0.0,) * len(ids), finish_reason=reason, weight_version=0
-    )
+    return Completion(prompt_ids=(1,), response_ids=ids, logprobs=0.0, finish_reason=reason, weight_versions=0)
 
 
 def prompts(codec: PromptCodec) -> dict[str, list[int]]:

@@ -16,8 +16,9 @@ import pytest
 import pytest_asyncio
 
 from azr.config import ExecutorConfig
+from azr.execution import ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
-from azr.records import ExecutionRequest, ExecutionResult, Task
+from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
 from azr.tasks.prompts import ChatFormat, Section
 from azr.tasks.registry import KINDS

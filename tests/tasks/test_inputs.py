@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from azr import values
 from azr.config import ExecutorConfig
+from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
-from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult, Task
+from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict, evaluate_inputs
 from azr.tasks.inputs import Computed, evaluation_request, read_input
 from azr.tasks.prompts import Section

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult, Task
+from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
 from azr.tasks.prompts import ChatFormat, CompactFormat, Section
 from azr.tasks.registry import KINDS

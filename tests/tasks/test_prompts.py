@@ -4,8 +4,9 @@ from dataclasses import replace
 import pytest
 
 from azr.config import ExecutorConfig
+from azr.execution import ExecutionRequest
 from azr.executor.pool import SandboxPool
-from azr.records import ExecutionRequest, Task
+from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, TaskKind, Verdict
 from azr.tasks.prompts import ChatFormat, CompactFormat, PromptFacts, Section
 from azr.tasks.registry import KINDS

@@ -79,7 +79,7 @@ def completions() -> list[Completion]:
             response_ids=tuple(dice.randrange(256) for _ in range(response)),
             logprobs=tuple(-5 * dice.random() for _ in range(response)),
             finish_reason=FinishReason.STOP,
-            weight_version=0,
+            weight_versions=0,
         )
         for prompt, response in lengths
     ]

@@ -44,7 +44,7 @@ def samples() -> list[Completion]:
             response_ids=tuple(dice.randrange(256) for _ in range(TOKENS // 2)),
             logprobs=tuple(-5 * dice.random() for _ in range(TOKENS // 2)),
             finish_reason=FinishReason.STOP,
-            weight_version=0,
+            weight_versions=0,
         )
         for _ in range(6)
     ]

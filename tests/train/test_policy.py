@@ -82,7 +82,7 @@ def plain_scores(model: PreTrainedModel, completions: list[Completion], temperat
     """Logprobs and entropies of all response tokens, one unpadded forward per sample."""
     logprobs, entropies = [], []
     for c in completions:
-        logits = model(torch.tensor([c.prompt_ids + c.response_ids])).logits[0, len(c.prompt_ids) - 1 : -1]
+        logits = model(torch.tensor([c.token_ids])).logits[0, len(c.prompt_ids) - 1 : -1]
         logp = torch.log_softmax(logits / temperature, dim=-1)
         logprobs.append(logp[range(len(c.response_ids)), list(c.response_ids)])
         entropies.append(-(logp.exp() * logp).sum(-1))
@@ -170,7 +170,7 @@ async def test_dummy_batches_change_nothing(
     groups: dict[int, WorkerGroup], completions: list[Completion], columns: dict[str, Tensor], config: Config
 ) -> None:
     """Three samples that each fill a micro-batch, on two ranks: one of the four micro-batches holds none."""
-    lengths = [len(c.prompt_ids) + len(c.response_ids) for c in completions]
+    lengths = [c.num_tokens for c in completions]
     longest = sorted(range(len(lengths)), key=lengths.__getitem__)[-3:]
     chosen = [completions[i] for i in longest]
     responses = [len(c.response_ids) for c in completions]
@@ -181,7 +181,7 @@ async def test_dummy_batches_change_nothing(
     torch.testing.assert_close(scores[0], scores[1], atol=1e-4, rtol=0)
     one, two = [await update_policy(groups[ranks], batch, picked, STEP_S) for ranks, batch in batches.items()]
     assert two.pop("micro_batches") == 2 and one.pop("micro_batches") == 3
-    real = sum(map(len, (c.prompt_ids + c.response_ids for c in chosen)))
+    real = sum(map(len, (c.token_ids for c in chosen)))
     assert one.pop("packing") == 1 and two.pop("packing") == pytest.approx(real / (real + 1))
     assert two == pytest.approx(one, rel=1e-3)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from textwrap import dedent
 from typing import Any
 
-from azr.records import CallStatus
+from azr.execution import CallStatus
 
 DENIED = "PermissionError OSError FileNotFoundError ModuleNotFoundError"
 """How a refused system call or a missing module shows in Python."""

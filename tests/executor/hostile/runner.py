@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from azr import values
 from azr.config import ExecutorConfig
+from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
-from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from tests.executor.hostile.attack import Attack
 from tests.executor.hostile.heir import HEIR, NEIGHBOUR
 from tests.executor.hostile.world import World

@@ -5,7 +5,8 @@ from itertools import islice
 
 import torch
 
-from azr.records import CallResult, CallStatus, ExecutionRequest, ExecutionResult, Task
+from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, Verdict
 from azr.tasks.error import NO_ERROR
 from azr.tasks.prompts import CompactFormat
