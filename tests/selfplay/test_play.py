@@ -146,7 +146,7 @@ async def test_a_program_of_the_benchmark_is_counted_but_neither_stored_nor_esti
     result, buffer = await play(config, script, buffer=buffer)
     assert result.proposal_stats["deduction"].rejected == {RejectReason.IN_BENCHMARK: 1}
     assert [task.program for task in buffer.tasks("deduction")] == ["def f(a):\n    return a + 2"]
-    texts = [CODEC.decode(t.completion.prompt_ids + t.completion.response_ids) for t in result.trajectories]
+    texts = [CODEC.decode(t.completion.token_ids) for t in result.trajectories]
     assert len(texts) == 5 and not any("a + 1" in text for text in texts)
 
 
