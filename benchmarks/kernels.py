@@ -127,7 +127,7 @@ def _completion(prompt: tuple[int, ...], length: int) -> Completion:
         response_ids=tuple((7 * i + length) % 64 for i in range(length)),
         logprobs=(-1.0,) * length,
         finish_reason=FinishReason.STOP,
-        weight_version=0,
+        weight_versions=0,
     )
 
 

@@ -189,7 +189,7 @@ def _micro_batch(options: argparse.Namespace, seed: int) -> PackedBatch:
                 response_ids=tuple(dice.randrange(vocabulary) for _ in range(response)),
                 logprobs=(-12.0,) * response,
                 finish_reason=FinishReason.STOP,
-                weight_version=0,
+                weight_versions=0,
             )
         )
 

@@ -191,7 +191,7 @@ async def test_closing_finishes_what_runs_and_leaves_no_process():
 async def test_sandboxes_end_when_the_process_of_the_pool_is_killed():
     program = (
         "import asyncio\nfrom azr.config import ExecutorConfig\nfrom azr.executor.pool import SandboxPool\n"
-        "from azr.records import ExecutionRequest\n"
+        "from azr.execution import ExecutionRequest\n"
         "async def main():\n"
         "    pool = SandboxPool(ExecutorConfig(workers=2, wall_s=60.0))\n"
         "    await pool.start()\n    print(1, flush=True)\n"
