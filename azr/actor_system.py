@@ -9,7 +9,7 @@ from typing import Self
 
 import ray
 
-from azr.cluster.gpu_turns import GpuTurns, leave_gpu, take_turns
+from azr.cluster.gpu_turns import GpuTurns, take_turns
 from azr.cluster.placement import Placement, place
 from azr.cluster.weight_sync import PushReport, WeightSync
 from azr.concurrency import Phase, task_group
@@ -65,13 +65,12 @@ class ActorSystem:
     async def _start_actors(
         cls, config: Config, stops: Stops, placement: Placement, phase: Phase, from_step: int
     ) -> Self:
+        shared = take_turns(config, placement.device)
+
         async def role(name: str, worker: type[ModelWorker]) -> WorkerGroup:
             options = [placement.options(bundle) for bundle in placement.trainers]
             with phase(f"start {name}"):
-                group = await WorkerGroup.start(name, worker, options, config, placement.device)
-                if take_turns(config, placement.device):
-                    await leave_gpu(group, config.timeout.start_s)
-                return group
+                return await WorkerGroup.start(name, worker, options, config, placement.device, shared)
 
         async with task_group() as starting:
             engines = starting.create_task(_start_engines(config, stops, placement, phase, from_step))
@@ -96,7 +95,7 @@ class ActorSystem:
                 weights=weights,
                 policy=policy.result(),
                 others=[other.result() for other in (critic, reference) if other],
-                take_turns=take_turns(config, placement.device),
+                take_turns=shared,
                 timeout_s=config.timeout.train_s,
             ),
         )

@@ -15,6 +15,11 @@ KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY":
 two batches have the same shapes here, so a process of the 14M model would grow by more than half a gigabyte."""
 
 
+TRAINER_MEMORY = {"PYTORCH_ALLOC_CONF": "expandable_segments:True,pinned_max_round_threshold_mb:64"}
+"""On a GPU: micro-batches of many shapes leave no holes behind, and page-locked memory for a trainer's state is not
+rounded up to a power of two. Memory that another process is to map must not come from torch's allocator then."""
+
+
 def hpz_partition_size(nodes: Sequence[object]) -> int:
     """Over how many ranks a node partitions a copy of the weights that it keeps while it computes (ZeRO++'s hpZ).
 

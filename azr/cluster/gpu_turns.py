@@ -1,4 +1,7 @@
-"""Who has the GPUs: trainers while they learn, engines while they play, and what is handed over in between."""
+"""Who has the GPUs: trainers while they learn, engines while they play, and what is handed over in between.
+
+All of it is strictly one after the other: vLLM fails when the memory that its sleep has freed is taken at once.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,14 @@ def take_turns(config: Config, device: Device) -> bool:
     return device == "cuda" and config.cluster.colocate
 
 
+async def return_to_gpu(role: Role, phase: Phase, timeout_s: float, *, training: bool = True) -> None:
+    """What the model needs to train, or only its weights, comes back from the host unless it is there."""
+    with phase("reload"):
+        await role.call("reload", training, timeout_s=timeout_s, to="return to the GPU")
+
+
 async def leave_gpu(role: Role, timeout_s: float) -> list[Any]:
-    """The model goes to the host, all of it, until the trainers' next turn. Returns each rank's `GpuMemory`."""
+    """The model goes to the host, all of it, until its next work. Returns each rank's `GpuMemory`."""
     return await role.call("offload", True, timeout_s=timeout_s, to="leave the GPU")
 
 
@@ -56,18 +65,20 @@ class GpuTurns:
     """Of the fullest GPU at the last turns, in GB: what is in use when nobody has its turn, and what trainers keep."""
 
     async def trainers_turn(self, phase: Phase) -> None:
-        """Engines finish what they are at and leave the GPUs to the trainers, who may change the policy from now on."""
+        """Engines finish what they are at and leave the GPUs to the trainers, who may change the policy from now on.
+
+        The models of trainers take turns as well: the learner brings each back for its work. A policy that has no
+        others beside it returns at once.
+        """
         self.weights.policy_moves()
         if not self.take_turns:
             return
-        # One after the other: vLLM fails when the memory that its sleep has freed is taken in the same moment.
         with phase("sleep"):
             await self.engines.sleep()
-        with phase("reload"):
-            before = await self.policy.call("reload", timeout_s=self.timeout_s, to="return to the GPU")
-            for role in self.others:
-                await role.call("reload", timeout_s=self.timeout_s, to="return to the GPU")
-        self.memory["all_asleep_gb"] = max(report.used for report in before) / 1e9
+        held = await self.policy.call("gpu_memory", timeout_s=self.timeout_s, to="look at its GPU")
+        self.memory["all_asleep_gb"] = max(report.used for report in held) / 1e9
+        if not self.others:
+            await return_to_gpu(self.policy, phase, self.timeout_s)
 
     async def engines_turn(self, version: int, phase: Phase) -> PushReport:
         """Trainers leave the GPUs to the engines, which sample with the policy as it is now.

@@ -6,7 +6,8 @@ Legend: R response tokens of all trajectories of a step, in their order.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from contextlib import asynccontextmanager
 from statistics import fmean
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from azr.algorithms.advantages import AdvantageInputs, constant_weights, estimate_advantages, loss_weights, weighting_of
 from azr.algorithms.losses import Sums, add_sums, mismatch_metrics, policy_metrics, value_metrics
 from azr.algorithms.packing import split_mini_batches
+from azr.cluster.gpu_turns import leave_gpu, return_to_gpu
 from azr.concurrency import Phase
 from azr.config import Config
 from azr.errors import RunEnded
@@ -81,13 +83,13 @@ class Learner:
                 # Optimizer steps on other mini-batches than the policy's: the critic needs a packing of its own.
                 parts = self._mini_batches(trajectories, algorithm.critic_mini_batches, seed)
                 critic_batch = self._pack(trajectories, parts)
-            with self._phase("critic values"):
+            async with self._work(self._critic, "critic values"):
                 values_R = await score(self._critic, "values", critic_batch, timeout_s)
         if self._reference is not None:
-            with self._phase("reference logprobs"):
+            async with self._work(self._reference, "reference logprobs"):
                 per_token["reference_logprobs"] = await score(self._reference, "logprobs", batch, timeout_s)
         if algorithm.policy_mini_batches > 1:  # a single step starts from the policy that sampled
-            with self._phase("policy logprobs"):
+            async with self._work(self._policy, "policy logprobs"):
                 per_token["old_logprobs"] = await score(self._policy, "logprobs", batch, timeout_s)
 
         inputs = self._advantage_inputs(trajectories, values_R, seed)
@@ -96,10 +98,10 @@ class Learner:
 
         metrics: dict[str, dict[str, float]] = {}
         if self._critic is not None and values_R is not None:
-            with self._phase("train critic"):
+            async with self._work(self._critic, "train critic", training=True):
                 columns = {"old_values": values_R, "returns": estimate.returns_R}
                 metrics["critic"] = await update_critic(self._critic, critic_batch, columns, timeout_s)
-        with self._phase("train policy"):
+        async with self._work(self._policy, "train policy", training=True):
             kept: Sequence[Sequence[int]] = mini_batches
             if algorithm.drop_zero_advantage:
                 advantages = estimate.advantages_R.split(list(inputs.response_lengths))
@@ -110,6 +112,22 @@ class Learner:
             metrics["policy"] = await update_policy(self._policy, batch, per_token, timeout_s)
         self._skipped = {model: values["skipped_in_a_row"] for model, values in metrics.items()}
         return metrics
+
+    @asynccontextmanager
+    async def _work(self, group: WorkerGroup, phase: str, training: bool = False) -> AsyncIterator[None]:
+        """A phase in which this model works. Where it visits the GPU, none of its others is there then.
+
+        The policy stays after its training, for its weights are pushed next.
+        """
+        timeout_s = self._config.timeout.train_s
+        if group.visits_gpu:
+            await return_to_gpu(group, self._phase, timeout_s, training=training)
+        with self._phase(phase):
+            yield
+        is_alone = self._critic is None and self._reference is None
+        if group.visits_gpu and not is_alone and not (group is self._policy and training):
+            with self._phase("offload"):
+                await leave_gpu(group, timeout_s)
 
     def raise_if_diverged(self) -> None:
         """Raises RunEnded after `MAX_SKIPPED_STEPS` optimizer steps of one model in a row that had to be skipped."""

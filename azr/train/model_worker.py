@@ -163,19 +163,21 @@ class ModelWorker:
     def offload(self, parameters: bool) -> GpuMemory | None:
         """Leaves the device but for the `parameters`, unless those go as well; what was gathered of them is released.
 
-        Scoring, updates, `send_weights` and `load_checkpoint` need `reload` before; checkpoints are saved from the
-        host. May be called again for what stayed. Returns what the GPU holds now, None on a CPU.
+        Scoring and updates need `reload` before; checkpoints are saved from the host. May be called again for what
+        stayed. Returns what the GPU holds now, None on a CPU.
         """
         tensors = engine_tensors(self.engine)
         kept = [*tensors.state, *(tensors.parameters if parameters else ())]
         self._away.offload(kept, drop=tensors.scratch)
         return trim(self.device)
 
-    def reload(self) -> GpuMemory | None:
-        """Undoes `offload`, bit for bit. Returns what the GPU held before, None on a CPU."""
-        before = trim(self.device)
-        self._away.reload()
-        return before
+    def reload(self, training: bool = True) -> None:
+        """Undoes `offload`, bit for bit; without `training` for the parameters only, which is enough to score."""
+        self._away.reload(None if training else parameter_parts(self.engine))
+
+    def gpu_memory(self) -> GpuMemory | None:
+        """What this rank's GPU holds now; None on a CPU."""
+        return trim(self.device)
 
     def save_checkpoint(self, folder: str) -> HashedFile:
         """Writes the whole training state below `folder`, which must exist; other models may share it. Collective.
@@ -209,6 +211,7 @@ class ModelWorker:
 
         Raises UserError, with the model as it was, when a file is missing, damaged or of another model.
         """
+        self.reload()
         load_state(self.engine, Path(folder, self.model_role), self.rank)
 
     def _make_engine(self, load: Callable[..., nn.Module], path: str, lr: float | None) -> Any:

@@ -14,9 +14,10 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError
 
+from azr.cluster.gpu_turns import leave_gpu
 from azr.cluster.supervisor import SENTENCES, kill_and_wait, unwrap_ray_error
 from azr.config import Config
-from azr.hardware import KERNEL_CACHES, Device
+from azr.hardware import KERNEL_CACHES, TRAINER_MEMORY, Device
 from azr.train.model_worker import ModelWorker
 
 ACTOR_DEATH_GRACE_S = 10.0
@@ -37,6 +38,8 @@ class WorkerGroup:
 
     model_role: str
     actors: tuple[ActorHandle, ...]
+    visits_gpu: bool = False
+    """Engines and other models share its GPUs: it is there only while it works, see `ModelWorker.offload`."""
 
     @classmethod
     async def start(
@@ -46,25 +49,31 @@ class WorkerGroup:
         options: Sequence[Mapping[str, object]],
         config: Config,
         device: Device,
+        visits_gpu: bool = False,
     ) -> Self:
         """Start one actor per element of `options` (its Ray options) and build the model in them.
+
+        With `visits_gpu` it has left the GPU on return.
 
         Raises TimeoutError when that takes longer than `timeout.start_s`, UserError for a user's mistake such as a
         wrong model path. Nothing is left running after an error.
         """
         remote = ray.remote(worker)
         # DeepSpeed picks its device and its build mode when it is imported, so the process must be born with them.
-        env = {"env_vars": {"DS_ACCELERATOR": device, "DS_BUILD_OPS": "0", **KERNEL_CACHES}}
+        memory = TRAINER_MEMORY if device == "cuda" else {}
+        env = {"env_vars": {"DS_ACCELERATOR": device, "DS_BUILD_OPS": "0", **KERNEL_CACHES, **memory}}
         actors = [
             remote.options(**share, runtime_env=env).remote(model_role, rank, len(options), device, config)
             for rank, share in enumerate(options)
         ]
-        group = cls(model_role, tuple(actors))
+        group = cls(model_role, tuple(actors), visits_gpu)
         limit = config.timeout.start_s
         try:
             (address,) = await group._wait({0: actors[0].create_store.remote()}, limit, "start")
             await group.call("init_process_group", address, timeout_s=limit, to="find each other")
             await group.call("build", timeout_s=limit, to="initialise")
+            if visits_gpu:
+                await leave_gpu(group, limit)
         except BaseException:
             await group.shutdown()
             raise

@@ -43,8 +43,8 @@ class Recorded:
         self.note(f"push {version}")
         return REPORT
 
-    def turns(self, *, shared: bool) -> GpuTurns:
-        others = [RecordedRole(self, "critic"), RecordedRole(self, "reference")]
+    def turns(self, *, shared: bool, alone: bool = False) -> GpuTurns:
+        others = [] if alone else [RecordedRole(self, "critic"), RecordedRole(self, "reference")]
         policy: Any = RecordedRole(self, "policy")
         parts: Any = self
         return GpuTurns(engines=parts, weights=parts, policy=policy, others=others, take_turns=shared, timeout_s=1.0)
@@ -67,9 +67,7 @@ async def test_memory_is_free_before_the_other_side_takes_it() -> None:
     assert recorded.calls == [
         ": policy moves",
         "sleep: engines sleep",
-        "reload: policy reload",
-        "reload: critic reload",
-        "reload: reference reload",
+        ": policy gpu_memory",
     ]
     recorded.calls.clear()
     assert await turns.engines_turn(3, recorded.phase) == REPORT
@@ -83,6 +81,12 @@ async def test_memory_is_free_before_the_other_side_takes_it() -> None:
         "wake: engines wake kv_cache",
     ]
     assert turns.memory == {"all_asleep_gb": 30, "trainers_allocated_gb": 3, "trainers_reserved_gb": 9}
+
+
+async def test_a_policy_without_others_returns_at_once() -> None:
+    recorded = Recorded()
+    await recorded.turns(shared=True, alone=True).trainers_turn(recorded.phase)
+    assert recorded.calls[1:] == ["sleep: engines sleep", ": policy gpu_memory", "reload: policy reload True"]
 
 
 async def test_with_gpus_of_their_own_engines_play_on_and_nothing_moves() -> None:

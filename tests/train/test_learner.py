@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from azr.cluster.gpu_turns import leave_gpu
 from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config, DrGRPO
 from azr.errors import UserError
 from azr.records import Completion, FinishReason, Role, Trajectory
@@ -19,7 +20,8 @@ from azr.train.learner import Learner, drop_zero_advantage, shuffle_rewards
 from azr.train.model_worker import ModelWorker
 from azr.train.policy import PolicyWorker, ReferenceWorker
 from azr.train.worker_group import WorkerGroup
-from tests.train.conftest import StartGroup, make_config, on_ranks
+from azr.train.zero3 import parameter_parts
+from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks
 
 PAPER = AlgorithmConfig(estimator=TRRPP())
 PPO = AlgorithmConfig(
@@ -87,6 +89,32 @@ async def test_ppo_with_critic_reference_and_several_mini_batches(ppo: Models, t
     assert learned["policy"]["mismatch_mean"] > 0 and learned["policy"]["entropy"] > 0
     steps = [(await on_ranks(group, lambda worker: worker.engine.global_steps))[0] for group in groups[:2]]
     assert steps == [2, 3]
+
+
+async def test_models_that_visit_the_gpu_one_after_the_other_learn_the_same(
+    ppo: Models, trajectories: list[Trajectory], tmp_path: Path
+) -> None:
+    config, groups = ppo
+    learned = []
+    for name, visiting in (("staying", False), ("visiting", True)):
+        seen: Counter[str] = Counter()
+        await asyncio.gather(*(group.call("build", timeout_s=STEP_S) for group in groups))
+        models = [replace(group, visits_gpu=visiting) for group in groups]
+        if visiting:
+            await asyncio.gather(*(leave_gpu(model, STEP_S) for model in models))
+        metrics = await Learner(config, *models, phases(seen)).learn(trajectories, seed=1)
+        assert (seen["reload"], seen["offload"]) == ((5, 4) if visiting else (0, 0))
+        away = [(await on_ranks(model, is_away))[0] for model in models]
+        assert away == ([False, True, True] if visiting else [False] * 3), "the policy's weights are pushed next"
+        (tmp_path / name).mkdir()
+        files = [await model.call("save_checkpoint", str(tmp_path / name), timeout_s=STEP_S) for model in models[:2]]
+        learned.append((metrics, [file.digest for written in files for file in written]))
+        await asyncio.gather(*(model.call("reload", timeout_s=STEP_S) for model in models))
+    assert learned[0] == learned[1]
+
+
+def is_away(worker: ModelWorker) -> bool:
+    return all(worker._away.is_away(part) for part in parameter_parts(worker.engine))
 
 
 async def test_the_papers_algorithm_needs_the_policy_alone(paper: Models, trajectories: list[Trajectory]) -> None:
