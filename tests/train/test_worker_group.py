@@ -9,11 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from azr.train.model_worker import ModelWorker
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import RankDied, WorkerGroup
-from tests.train.conftest import make_config, process_ids
+from tests.train.conftest import make_config, on_ranks, process_ids
 
 
 class IdleWorker(ModelWorker):
@@ -51,6 +52,7 @@ async def start(path: Path) -> WorkerGroup:
 async def test_a_group_from_start_to_end(ray_cluster: None, tmp_path: Path) -> None:
     group = await start(tmp_path)
     pids = await process_ids(group)
+    assert await on_ranks(group, lambda worker: torch.get_num_threads()) == [len(os.sched_getaffinity(0)) // 2 or 1] * 2
     assert await group.scatter("sleep_on_rank_one", [(0,), (0.1,)], timeout_s=60) == [0, 1]
 
     with pytest.raises(TimeoutError, match=r"the driver waited 0.5 s for policy ranks \[1\] to nap"):
