@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from azr.algorithms.architectures import check_architecture
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.config import TEMPLATES, Config
+from azr.doctor.gpus import Gpus
 from azr.errors import UserError, nearest
 from azr.evaluation.suite import read_suite
-from azr.plan.inputs import Assumptions, ClusterSpec
-from azr.plan.planner import plan_run
+from azr.plan import fit
+from azr.plan.inputs import ClusterSpec
 from azr.rollout.engine_options import engine_options
 from azr.runs.run_dir import check_free
 from azr.selfplay.rewards.registry import check_names
@@ -74,20 +75,17 @@ def check_model_and_files(config: Config, *, seeds: bool = True, fetch: bool = T
     return []
 
 
-def check_fit(config: Config) -> None:
-    """Raises UserError when the run does not fit on 80 GB GPUs, as many as it asks for; says nothing of CPUs."""
+def check_fit(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
+    """As `azr.plan.fit.check`, for the largest of the `gpus` of this machine; says nothing of runs on a CPU.
+
+    Without GPUs here, or for a cluster, whose GPUs are not known before it is joined, nothing is said either, but with
+    `suppose`: then the run is compared with 80 GB GPUs.
+    """
     if config.train.device == "cpu":
-        return
-    nodes = ClusterSpec.with_gpus(config.num_gpus)
-    try:
-        plan, _ = plan_run(config, nodes, Assumptions())
-    except UserError:
-        return  # Its shape is not known, and without that there is no verdict.
-    if plan.problems:
-        raise UserError(
-            f"The run does not fit on {nodes.nodes} node(s) of {nodes.gpus} GPU(s) with {nodes.gpu_memory_gib:g} "
-            f"GiB ({'; '.join(plan.problems)}): set the knobs that the plan names, or look at other GPUs with azr plan."
-        )
+        return []
+    if gpus.all and config.cluster.address is None:
+        return fit.check(config, max(gpu.total_mib for gpu in gpus.all) / 1024)
+    return fit.check(config, ClusterSpec.with_gpus(config.num_gpus).gpu_memory_gib) if suppose else []
 
 
 def _check_kinds(config: Config) -> None:

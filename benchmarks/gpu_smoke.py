@@ -120,8 +120,8 @@ def cases(sizes: Sizes, out: Path) -> list[Case]:
         listed.append(models("small model", sizes.small, small))
     of_small = "small model" if small != large else "large model"
     listed += [
-        steps("gae", small, 2, "--checkpoint.every=1", limit_s=200, after=of_small),
-        steps("gae resumed", small, 3, "--resume", limit_s=150, after="gae"),
+        steps("gae", small, 2, "--train.offload-optimizer", "--checkpoint.every=1", limit_s=200, after=of_small),
+        steps("gae resumed", small, 3, "--train.offload-optimizer", "--resume", limit_s=150, after="gae"),
         Case(name="export", command=export, limit_s=sizes.limits * 60, after="gae"),
         Case(
             name="turns",

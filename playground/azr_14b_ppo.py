@@ -9,8 +9,8 @@ config = replace(
     base,
     run=replace(base.run, name="azr_14b_ppo"),
     model=replace(base.model, path="Qwen/Qwen2.5-14B"),
-    rollout=replace(base.rollout, engines=2, tensor_parallel=4, gpu_memory_utilization=0.25),
-    train=replace(base.train, data_parallel=8, tokens_per_micro_batch=14336),
+    rollout=replace(base.rollout, engines=2, tensor_parallel=4),
+    train=replace(base.train, data_parallel=8),
 )
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Absolute Zero self-play with Qwen2.5-7B on eight 80 GB GPUs: ``python -m playground.azr_7b_ppo``.
 
-On four: ``--train.data-parallel 4 --rollout.engines 4 --train.tokens-per-micro-batch 14336``.
+On four: ``--train.data-parallel 4 --rollout.engines 4``.
 """
 
 from dataclasses import replace

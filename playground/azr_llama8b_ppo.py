@@ -1,6 +1,6 @@
 """Absolute Zero self-play with Llama-3.1-8B on eight 80 GB GPUs: ``python -m playground.azr_llama8b_ppo``.
 
-On four: ``--train.data-parallel 4 --rollout.engines 4 --train.tokens-per-micro-batch 14336``.
+On four: ``--train.data-parallel 4 --rollout.engines 4``.
 """
 
 from dataclasses import replace

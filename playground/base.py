@@ -22,10 +22,12 @@ from azr.config import (
 full = Config(
     run=RunConfig(steps=500),
     selfplay=SelfPlayConfig(proposer_prompts=64, solver_prompts=64, references=6, group_size=8),
-    rollout=RolloutConfig(temperature=1.0, max_prompt_tokens=6144, max_response_tokens=8096),
+    rollout=RolloutConfig(
+        temperature=1.0, max_prompt_tokens=6144, max_response_tokens=8096, gpu_memory_utilization=0.85
+    ),
     executor=ExecutorConfig(workers=16),
     algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.001, entropy_coef=0.001),
-    train=TrainConfig(policy_lr=1e-6, critic_lr=5e-6, weight_decay=0.01, offload_optimizer=True),
+    train=TrainConfig(policy_lr=1e-6, critic_lr=5e-6, weight_decay=0.01),
 )
 
 

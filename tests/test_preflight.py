@@ -8,6 +8,7 @@ import pytest
 from azr import preflight
 from azr.config import Config
 from azr.config_tree import override
+from azr.doctor.gpus import Gpu, Gpus
 from azr.errors import UserError
 from azr.selfplay.prompt_codec import PromptCodec
 from playground.azr_14m_mini import config as mini
@@ -159,13 +160,37 @@ def test_a_broken_tokenizer_is_refused(sound, tmp_path):
     assert "\n" not in str(raised.value)
 
 
-def test_what_does_not_fit_is_refused_on_gpus_and_not_judged_on_a_cpu(sound):
+def cards(gib: float, count: int = 1) -> Gpus:
+    gpu = Gpu(index=0, name="card", total_mib=int(gib * 1024), used_mib=0, driver="580")
+    return Gpus(all=(gpu,) * count)
+
+
+def test_a_gpu_that_is_certainly_too_small_is_refused_and_one_that_may_be_is_warned_of(sound):
+    large = override(sound, {"model.path": "Qwen/Qwen2.5-1.5B", "algorithm.estimator": "trrpp", "algorithm.kl_coef": 0})
+    # Parameters, float32 gradients, master copy and moments: 18 bytes for each of 1.54 billion parameters.
+    with pytest.raises(UserError, match=r"take 25\.9 of a GPU's 24\.0 GiB .* Set .*--train\.offload"):
+        preflight.check_fit(large, cards(24))
+    (said,) = preflight.check_fit(large, cards(32))
+    assert "by the plan's estimate the run does not fit on 1 node(s) of 1 GPU(s) with 32 GiB" in said
+    assert preflight.check_fit(large, cards(80)) == []
+    with pytest.raises(UserError, match=r"take 3\.0 GiB of the 2\.4 .* Set --rollout.gpu-memory-utilization 0.85"):
+        preflight.check_fit(override(large, {"rollout.gpu_memory_utilization": 0.03}), cards(80))
+    offloaded = override(large, {"train.offload_optimizer": True})
+    assert len(preflight.check_fit(offloaded, cards(24))) == 1, "no certain part is too large, but the estimate is"
+    assert preflight.check_fit(offloaded, cards(80)) == []
+
+
+def test_where_no_gpu_is_known_only_a_supposed_one_is_judged(sound):
     large = override(sound, {"model.path": "Qwen/Qwen2.5-14B"})
-    preflight.check_fit(sound)
-    with pytest.raises(UserError, match=r"does not fit on 1 node\(s\) of 1 GPU\(s\) with 80 GiB \(.* takes .* GiB of"):
-        preflight.check_fit(large)
-    preflight.check_fit(override(large, {"train.device": "cpu"}))
-    preflight.check_fit(override(large, {"model.path": "nobody/knows"}))
+    none, other = Gpus(has_smi=False), override(large, {"cluster.address": "auto"})
+    assert preflight.check_fit(large, none) == preflight.check_fit(other, cards(8)) == []
+    assert preflight.check_fit(sound, none, suppose=True) == []
+    with pytest.raises(
+        UserError, match=r"does not fit on 1 node\(s\) of 1 GPU\(s\) with 80 GiB: .* of a GPU's 80\.0 GiB"
+    ):
+        preflight.check_fit(large, none, suppose=True)
+    assert preflight.check_fit(override(large, {"train.device": "cpu"}), cards(8), suppose=True) == []
+    assert preflight.check_fit(override(large, {"model.path": "nobody/knows"}), cards(8)) == []
 
 
 def test_seeds_of_other_kinds_than_are_played_are_named_and_a_resumed_run_needs_no_file(sound, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
 from typing import Any, NoReturn, get_origin
 
 from azr.config_tree import Knob, knobs
@@ -108,6 +109,19 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         if not text.isascii() or not text.isdigit() or len(text) > len(str(most)) or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, not {text!r}")
         return int(text)
+
+    return read
+
+
+def wholes(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
+    """Reads rising whole numbers within bounds, with commas between them."""
+    one = whole(least, most)
+
+    def read(text: str) -> tuple[int, ...]:
+        numbers = tuple(one(word) for word in text.split(","))
+        if any(number >= after for number, after in pairwise(numbers)):
+            raise argparse.ArgumentTypeError(f"must be numbers that rise, not {text!r}")
+        return numbers
 
     return read
 

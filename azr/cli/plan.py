@@ -8,19 +8,23 @@ import pkgutil
 from collections.abc import Sequence
 
 from azr import preflight
-from azr.cli.options import Parser, above, whole
+from azr.cli.options import Parser, above, whole, wholes
 from azr.cli.run import read_config
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError, nearest
-from azr.plan import planner
 from azr.plan.inputs import Assumptions, ClusterSpec
+from azr.plan.nodes import nodes_text, over_nodes
+from azr.plan.shapes import shape_of
+from azr.plan.suggestions import plan_run
+from azr.plan.text import text
 
 USAGE = "usage: azr plan RECIPE [--gpus N] [--gpu-memory GIB] [--section.key value ...]"
 _ABOUT = (
     "Say what a recipe takes of each GPU and how long a step lasts, before anything is started. After RECIPE, the name "
-    "of a file in playground/ or a config.yaml, come these options and any --section.key of the config. The exit code "
-    "is 0 when the run fits and 1 when it does not."
+    "of a file in playground/ or a config.yaml, come these options and any --section.key of the config. With several "
+    "counts of nodes it says as well how a step grows with them. The exit code is 0 when the run fits and 1 when it "
+    "does not."
 )
 
 
@@ -37,12 +41,16 @@ def main(argv: Sequence[str]) -> int:
     nodes = ClusterSpec(
         gpus=options.gpus,
         gpu_memory_gib=options.gpu_memory,
-        nodes=options.nodes,
+        nodes=options.nodes[0],
         host_memory_gib=options.host_memory,
     )
     assumed = Assumptions(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Assumptions)})
-    plan, suggestions = planner.plan_run(config, nodes, assumed, options.model_config)
-    print(planner.text(plan, suggestions))
+    plan, suggestions = plan_run(config, nodes, assumed, options.model_config)
+    print(text(plan, suggestions))
+    if len(options.nodes) > 1:
+        shape = shape_of(config.model.path, options.model_config)
+        for goals in (False, True):
+            print("\n" + nodes_text(over_nodes(config, shape, nodes, options.nodes, assumed, goals=goals), goals=goals))
     return 1 if plan.problems else 0
 
 
@@ -68,7 +76,10 @@ def _parser() -> Parser:
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
     parser.add_argument("--gpus", type=whole(1, 10_000), default=8, help="GPUs per node")
     parser.add_argument("--gpu-memory", type=above(1), default=80.0, metavar="GIB", help="memory of one GPU")
-    parser.add_argument("--nodes", type=whole(1, 1_000), default=1, help="nodes, all alike")
+    parser.add_argument(
+        "--nodes", type=wholes(1, 1_000), default=(1,), metavar="N[,N...]",
+        help="nodes, all alike; with several counts, such as 1,2,8,64, also a step on each at the same work per GPU",
+    )  # fmt: skip
     parser.add_argument("--host-memory", type=above(1), metavar="GIB", help="memory per node; unchecked if not given")
     parser.add_argument("--model-config", metavar="FILE", help="config.json of a model that is neither local nor known")
     rates = parser.add_argument_group("assumptions", "defaults are one H100 SXM's; measure yours and say so")

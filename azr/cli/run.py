@@ -20,9 +20,11 @@ from azr.cli.main import exit_code
 from azr.cli.options import Parser
 from azr.config import ESTIMATOR_TYPES, Config
 from azr.config_tree import Knob, from_yaml, knobs, leaves, override, to_tree
+from azr.doctor import gpus
 from azr.errors import UserError
-from azr.plan import planner
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
+from azr.plan.suggestions import plan_run
+from azr.plan.text import step_lines, text
 from azr.runs.checkpoint_store import Verify
 from azr.runs.resume import LATEST, ResumeState, config_changes, find_checkpoint, resolve_run
 from azr.runs.run_dir import run_path
@@ -74,6 +76,8 @@ def _start(default: Config, argv: Sequence[str]) -> int:
     if command.dry_run:
         return _dry_run(command)
     config, resumption = resumed(command.config, command.resume, command.verify)
+    for note in preflight.check_fit(config, gpus.query()):
+        print(f"warning: {note}", file=sys.stderr)
     preflight.check_surroundings(config, resumed=resumption is not None)
     from azr.runtime import Driver
 
@@ -101,7 +105,8 @@ def _dry_run(command: CommandLine) -> int:
         print(f"# {note}")
     for note in preflight.check_surroundings(config, resumed=resumption is not None, fetch=False):
         print(f"# {note}")
-    preflight.check_fit(config)
+    for note in preflight.check_fit(config, gpus.query(), suppose=True):
+        print(f"# {note}")
     return 0
 
 
@@ -183,8 +188,8 @@ def _plan(config: Config) -> str:
     """Tables for nodes of up to eight 80 GB GPUs, as many as the config asks for; `azr plan` makes them for others."""
     assumed = Assumptions()
     try:
-        return planner.text(*planner.plan_run(config, ClusterSpec.with_gpus(config.num_gpus), assumed))
+        return text(*plan_run(config, ClusterSpec.with_gpus(config.num_gpus), assumed))
     except UserError as error:
         # A dry run is about the config; that the model's shape is not known here is no mistake in it.
-        step = planner.step_lines(config, Workload.of(config, assumed))
+        step = step_lines(config, Workload.of(config, assumed))
         return "\n".join([*step, f"no tables of bytes and seconds: {error}"])

@@ -31,6 +31,14 @@ class ClusterSpec:
     def total_gpus(self) -> int:
         return self.gpus * self.nodes
 
+    def ranks_per_node(self, ranks: int) -> int:
+        """Of one role; nodes are filled one after the other."""
+        return min(ranks, self.gpus)
+
+    def nodes_of(self, ranks: int) -> int:
+        """Nodes that the ranks of one role are on."""
+        return -(-ranks // self.gpus)
+
 
 def _assume(default: float, meaning: str) -> Any:
     return field(default=default, metadata={"meaning": meaning})
@@ -38,21 +46,41 @@ def _assume(default: float, meaning: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """Rates as of one H100 SXM and its node; allowances as an order of magnitude, to be measured on yours."""
+    """Rates and allowances of one H100 SXM and its node: some were measured, others are data sheets or guesses.
+
+    Measured, in November 2026 with a random model of 1.5B on one H100 80GB (docs/log.md): what says so. Bandwidths are
+    about half of what the makers state for an 8-GPU H100 node: NVLink 450 GB/s each way, eight adapters of 400 Gbit/s,
+    PCIe 5 x16 64 GB/s. `azr.plan.goals` holds what is aimed at instead of what was measured.
+    """
 
     peak_tflops: float = _assume(989, "Dense bf16 TFLOP/s of one GPU")
     train_mfu: float = _assume(
-        0.35, "Share of the peak that an optimizer step reaches; work that checkpointing repeats counts as work"
+        0.154,
+        "Share of the peak that an update reaches, counted as 6 operations per parameter and token with full gradient "
+        "checkpointing; measured with train.kernels plain. Scoring is as busy",
     )
-    score_mfu: float = _assume(0.45, "Share of the peak in passes without gradients")
     memory_gb_s: float = _assume(3350, "GB/s of one GPU's memory, which bounds decoding")
     decode_efficiency: float = _assume(0.6, "Share of the memory's speed that decoding reaches")
-    decode_overhead_ms: float = _assume(3, "Fixed milliseconds per decoded token: scheduling, sampling, kernel starts")
-    link_gb_s: float = _assume(200, "GB/s of collectives between the GPUs of a node, per GPU")
-    network_gb_s: float = _assume(25, "GB/s of collectives between nodes, per GPU")
+    decode_overhead_ms: float = _assume(
+        3, "Fixed milliseconds per decoded token; with the share above it gives the 29,000 tokens/s that were measured"
+    )
+    prefill_mfu: float = _assume(0.45, "Share of the peak at which engines read prompts")
+    push_gb_s: float = _assume(0.75, "GB/s of a push inside a node; measured with cluster.push host")
+    turns_s: float = _assume(
+        6.6, "Seconds a step spends in no phase: sleep, wake, records; measured when trainers stayed on the GPU"
+    )
+    driver_ms: float = _assume(
+        2.5, "Milliseconds of the one driver per trajectory, in turn; measured with the 14M model"
+    )
+    executor_runs_s: float = _assume(
+        430, "Programs that one worker of the executor runs a second; measured on two CPU cores (docs/executor.md)"
+    )
+    link_gb_s: float = _assume(225, "GB/s of collectives between the GPUs of a node, per GPU")
+    network_gb_s: float = _assume(200, "GB/s into, and out of, a node, all of its adapters together")
+    object_store_gb_s: float = _assume(3, "GB/s that Ray's object store sends out of a node, in a push through hosts")
     pcie_gb_s: float = _assume(25, "GB/s between a GPU and its host")
     host_gb_s: float = _assume(100, "GB/s of a node's memory, which bounds an offloaded optimizer")
-    digest_gb_s: float = _assume(4, "GB/s of the weights' digest on one core")
+    disk_gb_s: float = _assume(2, "GB/s into the folder of runs, all nodes together")
     prompt_fill: float = _assume(
         0.25,
         "Mean prompt, as a share of rollout.max_prompt_tokens. Only seconds depend on it; bytes are for full length",
@@ -60,13 +88,22 @@ class Assumptions:
     response_fill: float = _assume(
         0.1, "Mean response, as a share of rollout.max_response_tokens. Only seconds depend on it"
     )
+    valid_share: float = _assume(1, "Share of the proposals that are tasks, whose solve rate is estimated")
     context_gib: float = _assume(0.6, "GiB of a trainer process's CUDA context, libraries included")
     nccl_gib: float = _assume(0.6, "GiB of NCCL buffers of one process that talks to others")
+    fragmentation: float = _assume(
+        0.06,
+        "What torch's allocator takes on top of a trainer's arrays; with it the plan gives the 37 GB that were "
+        "measured after an update",
+    )
+    pinned_rounding: float = _assume(
+        1.44, "Bytes of host memory per byte offloaded: torch rounds page-locked blocks up to powers of two"
+    )
     engine_work_gib: float = _assume(
         4, "GiB of an engine's budget that are neither weights nor KV cache: context, largest batch, CUDA graphs"
     )
     engine_asleep_gib: float = _assume(2, "GiB that a sleeping engine keeps: context, graphs, workspaces")
-    reserved_gib: float = _assume(1.5, "GiB per GPU left free: the driver's own share, fragmentation")
+    reserved_gib: float = _assume(1.5, "GiB per GPU left free: the driver's own share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +147,7 @@ class Workload:
         play = config.selfplay
         tasks = len(play.kinds) * play.proposer_prompts
         groups = tasks * (1 + play.derived_tasks * len(play.kinds))
+        groups = int(groups * assumed.valid_share)
         trained = config.min_trajectories + groups * play.group_size * play.train_on_estimates
         return cls(
             proposals=tasks * config.ablation.new_tasks,

@@ -2,15 +2,21 @@
 
 Legend of one-letter names: T tokens of a micro-batch, H hidden size, V vocabulary, b bytes of the compute type.
 
-What happens, and where: trainers keep parameters, gradients and (unless offloaded) optimiser state on the GPU in every
-phase, rollout included. A GPU engine frees weights and KV cache while trainers work, and has all of them again before
-weights are pushed. torch's allocator returns nothing to the GPU, so each trainer process keeps the most it ever used.
+What happens, and where, when engines share the trainers' GPUs: they take turns (`azr.cluster.gpu_turns`). While engines
+play, parameters, gradients and optimizer state are in host memory, and of each trainer process its CUDA context and its
+NCCL buffers stay. While trainers learn, engines keep their contexts and graphs, and policy, critic and reference visit
+the GPU one after the other: only its parameters to score, all of its state to train. In between, parameters of the
+policy and weights of the engine are both there, and the KV cache is not.
+
+A model that has no others beside it stays for the whole turn, and torch's allocator keeps the most that it used. Where
+engines have GPUs of their own nothing is moved. Fused kernels keep less than is counted here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from azr.config import LOGPROB_CHUNK, REDUCE_BUCKET, WEIGHT_BUCKET_BYTES, Config, TrainConfig
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload
@@ -22,11 +28,15 @@ LOGIT_COPIES = 3
 """float32 arrays (chunk, V) alive at once in the backward of `azr.algorithms.logprobs`."""
 
 ALLOCATOR_CACHE = "kept by allocators"
+NODE_COPIES = "copies in the node"
+"""hpZ: over several nodes, each keeps the parameters once while it computes (`azr.hardware.hpz_partition_size`)."""
 ENGINE_GPU = "engine's GPU"
 """The column of the GPUs that engines have to themselves; it is the same in every phase."""
 
 Bytes = Mapping[str, float]
 """What takes how much."""
+RECOMPUTED: dict[Literal["full", "selective", "none"], float] = {"full": 1.0, "selective": 0.5, "none": 0.0}
+"""Share of the layers whose activations the backward computes again, by `train.gradient_checkpointing`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +61,11 @@ def model_roles(config: Config, shape: ModelShape) -> list[ModelRole]:
     return roles
 
 
+def scorers(config: Config, roles: Sequence[ModelRole]) -> list[ModelRole]:
+    """Those that look at the batch before any is trained: not a policy that takes a single optimizer step."""
+    return [role for role in roles if role.name != "policy" or config.algorithm.policy_mini_batches > 1]
+
+
 def element_bytes(train: TrainConfig) -> int:
     """b: 2 or 4, on a GPU."""
     return 4 if train.dtype == "float32" else 2
@@ -67,9 +82,36 @@ def states(role: ModelRole, train: TrainConfig) -> dict[str, float]:
     return sizes
 
 
-def host_states(role: ModelRole, train: TrainConfig) -> float:
-    """Bytes of one rank in host memory: master copy, two moments, and gradients both as summed and as stepped on."""
+def offloaded_optimizer(role: ModelRole, train: TrainConfig) -> float:
+    """Bytes of one rank on the host for good: master copy, two moments, and gradients as summed and as stepped on."""
     return 20 * role.parameters / train.data_parallel if role.trains and train.offload_optimizer else 0.0
+
+
+def taken_along(role: ModelRole, train: TrainConfig) -> float:
+    """Bytes of one rank that wait in host memory while engines play; gradients are dropped."""
+    sizes = states(role, train)
+    return sizes["parameters"] + sizes["optimiser"]
+
+
+def node_copies(role: ModelRole, train: TrainConfig, nodes: ClusterSpec) -> float:
+    """Bytes of one rank's share of the parameters that a node keeps for itself; none where there is one node."""
+    ranks = nodes.ranks_per_node(train.data_parallel)
+    if train.data_parallel == ranks or ranks == 1 or train.data_parallel % ranks:
+        return 0.0
+    return element_bytes(train) * role.parameters / ranks
+
+
+def host_memory(
+    config: Config, roles: Sequence[ModelRole], nodes: ClusterSpec, assumed: Assumptions
+) -> dict[str, float]:
+    """Bytes per node, by what they hold."""
+    train = config.train
+    ranks = nodes.ranks_per_node(train.data_parallel)
+    away = sum(taken_along(role, train) for role in roles) * config.cluster.colocate
+    return {
+        "optimizers": ranks * sum(offloaded_optimizer(role, train) for role in roles),
+        "trainers while engines play": ranks * away * assumed.pinned_rounding,
+    }
 
 
 def layer_activations(shape: ModelShape, b: int) -> float:
@@ -104,9 +146,9 @@ def training(role: ModelRole, train: TrainConfig, tokens: int) -> Bytes:
     """On top of `states` at the worst moment of an optimizer step with micro-batches of T = `tokens` tokens."""
     b, shape = element_bytes(train), role.shape
     per_layer = layer_activations(shape, b) * tokens
-    again = {"full": 1.0, "selective": 0.5, "none": 0.0}[train.gradient_checkpointing] * shape.layers
-    kept = again * b * shape.hidden * tokens + (shape.layers - again) * per_layer
-    recomputed = per_layer if again else 0.0
+    share = RECOMPUTED[train.gradient_checkpointing]
+    kept = shape.layers * (share * b * shape.hidden * tokens + (1 - share) * per_layer)
+    recomputed = per_layer if share else 0.0
     backward = tokens * (max(3 * b * shape.intermediate, 16 * shape.hidden) + 4 * b * shape.hidden)
     # A matrix as large as the vocabulary exceeds the reduce bucket, so its gradient is converted as a whole.
     embedding = (b + 4 * (b < 4)) * shape.embedding
@@ -158,41 +200,73 @@ class EngineMemory:
 
 
 def phases(
-    config: Config, roles: Sequence[ModelRole], engine: EngineMemory, load: Workload, assumed: Assumptions
+    config: Config,
+    roles: Sequence[ModelRole],
+    engine: EngineMemory,
+    load: Workload,
+    nodes: ClusterSpec,
+    assumed: Assumptions,
 ) -> dict[str, dict[str, float]]:
     """By phase: what takes how many bytes on a GPU that holds a rank of every role and a part of an engine.
 
     Where engines have GPUs of their own, the phases are those of a trainers' GPU, and `ENGINE_GPU` is an engine's.
     """
     train, tokens = config.train, min(config.train.tokens_per_micro_batch, load.max_tokens)
-    resident: dict[str, float] = {}
-    for role in roles:
-        resident |= {f"{role.name} {what}": size for what, size in states(role, train).items() if size}
+    colocate, lost = config.cluster.colocate, 1 + assumed.fragmentation
     nccl = assumed.nccl_gib if train.data_parallel > 1 else 0.0
-    resident["CUDA and NCCL"] = len(roles) * (assumed.context_gib + nccl) * GIB
-    most = {role.name: _most(role, train, tokens) for role in roles}
+    processes = {"CUDA and NCCL": len(roles) * (assumed.context_gib + nccl) * GIB}
     in_engine = {"engine weights": engine.weights, "KV cache": max(0.0, engine.kv), "engine work": engine.work}
-    colocate = config.cluster.colocate
-    awake, asleep = (in_engine, {"engine asleep": assumed.engine_asleep_gib * GIB}) if colocate else ({}, {})
+    asleep = {"engine asleep": assumed.engine_asleep_gib * GIB} if colocate else {}
     # A bucket holds at least one parameter, and none is larger than the embedding.
-    bucket = max(WEIGHT_BUCKET_BYTES, element_bytes(train) * roles[0].shape.embedding)
+    bucket = {"weight bucket": max(WEIGHT_BUCKET_BYTES, element_bytes(train) * roles[0].shape.embedding)}
+    most = {role.name: lost * _most(role, train, tokens) for role in roles}
 
-    def phase(engine_part: Bytes, at_work: Bytes, worker: str | None) -> dict[str, float]:
-        others = sum(most.values()) - (most[worker] if worker else 0.0)
-        unused = max(0.0, most[worker] - sum(at_work.values())) if worker else 0.0
-        return {**resident, **engine_part, **at_work, ALLOCATOR_CACHE: others + unused}
+    def resident(role: ModelRole, *, whole: bool) -> dict[str, float]:
+        sizes = states(role, train) | {NODE_COPIES: node_copies(role, train, nodes)}
+        kept = sizes if whole else {what: sizes[what] for what in ("parameters", NODE_COPIES)}
+        return {f"{role.name} {what}": lost * size for what, size in kept.items() if size}
 
-    scorers = {role.name: scoring(role, train, tokens) for role in roles}
-    scorer = max(scorers, key=lambda name: sum(scorers[name].values()))
-    by_phase = {"rollout": phase(awake, {}, None), "score": phase(asleep, scorers[scorer], scorer)}
+    def learning(worker: ModelRole, at_work: Bytes, *, trains: bool) -> dict[str, float]:
+        busy = {what: lost * size for what, size in at_work.items()}
+        visits = colocate and len(roles) > 1
+        there = resident(worker, whole=trains) if visits else _merged([resident(role, whole=True) for role in roles])
+        cached = 0.0 if visits else sum(most.values()) - sum(busy.values())
+        return {**processes, **there, **asleep, **busy, ALLOCATOR_CACHE: max(0.0, cached)}
+
+    by_phase = {
+        f"score {role.name}": learning(role, scoring(role, train, tokens), trains=False)
+        for role in scorers(config, roles)
+    }
     for role in roles:
         if role.trains:
-            by_phase[f"train {role.name}"] = phase(asleep, training(role, train, tokens), role.name)
-    by_phase["push"] = phase(awake, {"weight bucket": bucket}, "policy")
-    return by_phase if colocate else by_phase | {ENGINE_GPU: in_engine | {"weight bucket": bucket}}
+            by_phase[f"train {role.name}"] = learning(role, training(role, train, tokens), trains=True)
+    if not colocate:
+        there = _merged([resident(role, whole=True) for role in roles])
+        idle = {**processes, **there, ALLOCATOR_CACHE: sum(most.values())}
+        return {"play": idle, **by_phase, "push": idle | bucket, ENGINE_GPU: in_engine | bucket}
+    parameters = {"policy parameters": lost * states(roles[0], train)["parameters"]}
+    push = {**processes, **parameters, "engine weights": engine.weights, **asleep, **bucket}
+    return {"play": processes | in_engine, **by_phase, "push": push}
+
+
+def _merged(parts: Sequence[Bytes]) -> dict[str, float]:
+    return {what: size for each in parts for what, size in each.items()}
 
 
 def _most(role: ModelRole, train: TrainConfig, tokens: int) -> float:
     """The most a role's process takes on top of its states."""
     passes = [scoring(role, train, tokens)] + ([training(role, train, tokens)] if role.trains else [])
     return max(sum(bytes_of.values()) for bytes_of in passes)
+
+
+def least(config: Config, roles: Sequence[ModelRole], nodes: ClusterSpec) -> dict[str, float]:
+    """By turn: bytes without which no run of this config can do, on a GPU that has a rank of every role.
+
+    States of the largest role, or of all where they do not take turns; an engine's weights with the KV cache of one
+    sequence. No activations, buffers or contexts: what exceeds a GPU here cannot fit on it, whatever else is assumed.
+    """
+    engine = EngineMemory.of(config, roles[0].shape, nodes, Assumptions())
+    sizes = [states(role, config.train) for role in roles]
+    each = [size["parameters"] + size["gradients"] + size["optimiser"] for size in sizes]
+    learning = max(each) if config.cluster.colocate else sum(each)
+    return {"learning": learning, "playing": engine.weights + config.max_trajectory_tokens * engine.kv_token}

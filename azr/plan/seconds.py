@@ -1,18 +1,38 @@
-"""Expected seconds of a step, phase by phase: what must be computed or moved, over the assumed rates."""
+"""Expected seconds of a step, phase by phase: what must be computed or moved, over the assumed rates.
+
+A phase waits for several things at once, and lasts as long as the slowest of them: its bound.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from azr.config import Config
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
-from azr.plan.memory import EngineMemory, ModelRole, element_bytes
+from azr.plan.memory import (
+    RECOMPUTED,
+    EngineMemory,
+    ModelRole,
+    element_bytes,
+    node_copies,
+    scorers,
+    states,
+    taken_along,
+)
 
 GIGA, TERA = 1e9, 1e12
 STEP_TRAFFIC = 28
 """Bytes per parameter that Adam moves: reads master copy, two moments and gradient, writes all but the last."""
+VALIDATION_RUNS = 4
+"""Runs of a proposed program; see docs/executor.md."""
+CHECKPOINTED = 12
+"""Bytes per trained parameter in a checkpoint, beside the policy's weights."""
+
+Seconds = Mapping[str, float]
+"""What a phase waits for, and how long that takes by itself."""
 
 
 def forward_flops(role: ModelRole, load: Workload) -> float:
@@ -32,6 +52,19 @@ def token_seconds(engine: EngineMemory, cached_tokens: float, assumed: Assumptio
     return read / (assumed.memory_gb_s * GIGA * assumed.decode_efficiency) + assumed.decode_overhead_ms / 1e3
 
 
+@cache
+def expected_longest(count: int, mean: float, most: float) -> float:
+    """Tokens of the longest of `count` responses whose lengths are exponential with this mean and are cut at `most`.
+
+    The integral of 1 - F(x)^n up to the cut, which is mean · Σ F(most)^k / k for k from 1 to n: it grows with the
+    logarithm of n until the cut. Lengths that are all `most` stay so.
+    """
+    if mean >= most or not count:
+        return most if count else 0.0
+    below = 1 - math.exp(-most / mean)
+    return mean * math.fsum(below**k / k for k in range(1, count + 1))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
     """What the phases of a step take, seconds each."""
@@ -40,62 +73,105 @@ class StepTimes:
     load: Workload
     nodes: ClusterSpec
     assumed: Assumptions
+    direct_push: bool = False
+    """Weights go from GPU to GPU, not through host memory."""
 
-    def by_phase(self, roles: Sequence[ModelRole], engine: EngineMemory) -> dict[str, float]:
+    def by_phase(self, roles: Sequence[ModelRole], engine: EngineMemory) -> dict[str, Seconds]:
         """In the order of a step; `roles` has the policy first."""
         algorithm = self.config.algorithm
-        times = {"rollout": self.rollout(roles[0], engine), "score": self.score(roles)}
+        times = {"play": self.play(roles[0], engine), "score": self.score(roles)}
         for role in roles:
             if role.trains:
                 updates = algorithm.policy_mini_batches if role.name == "policy" else algorithm.critic_mini_batches
                 times[f"train {role.name}"] = self.train(role, updates)
-        return times | {"push": self.push(roles[0])}
+        times["push"] = self.push(roles[0])
+        return times | ({"turns": self.turns(roles)} if self.config.cluster.colocate else {})
 
-    def rollout(self, policy: ModelRole, engine: EngineMemory) -> float:
-        """Prompts are computed, then responses decoded at the speed of memory.
+    def play(self, policy: ModelRole, engine: EngineMemory) -> Seconds:
+        """Prompts are read, responses decoded at the speed of memory, programs run, and all of it is led by one driver.
 
-        At least the time of two responses of full length, one after the other: a proposal's estimate waits for it.
+        The longest proposal is followed by the longest estimate, each alone on its engine by then: an upper bound.
         """
         rollout, load, assumed = self.config.rollout, self.load, self.assumed
+        cached = load.mean_prompt + load.mean_response / 2
         room = engine.kv_tokens / load.mean_length
         at_once = max(1.0, min(rollout.max_concurrent, load.trajectories / rollout.engines, room))
-        rate = at_once / token_seconds(engine, at_once * load.mean_length, assumed)
+        rate = at_once / token_seconds(engine, at_once * cached, assumed)
         decoding = load.trajectories * load.mean_response / rollout.engines / rate
         gpus = rollout.engines * rollout.tensor_parallel
         prefill = 2 * policy.shape.parameters * load.prompts * load.mean_prompt
-        full = token_seconds(engine, self.config.max_trajectory_tokens, assumed)
-        longest = 2 * rollout.max_response_tokens * full
-        return max(decoding + prefill / (gpus * assumed.peak_tflops * TERA * assumed.score_mfu), longest)
+        reading = prefill / (gpus * assumed.peak_tflops * TERA * assumed.prefill_mfu)
+        alone = token_seconds(engine, load.mean_prompt + rollout.max_response_tokens, assumed)
+        runs = VALIDATION_RUNS * load.proposals + load.estimates + load.solves
+        return {
+            "decoding": decoding + reading,
+            "longest response": sum(map(self._tail, (load.proposals or load.solves, load.estimates))) * alone,
+            "executor": runs / (self.config.executor.workers * assumed.executor_runs_s),
+            "driver": load.trajectories * assumed.driver_ms / 1e3,
+        }
 
-    def score(self, roles: Sequence[ModelRole]) -> float:
+    def _tail(self, count: int) -> float:
+        return expected_longest(count, self.load.mean_response, self.config.rollout.max_response_tokens)
+
+    def score(self, roles: Sequence[ModelRole]) -> Seconds:
         """Critic values, reference logprobs and, where there are several mini-batches, the policy's own; in turn."""
-        own = self.config.algorithm.policy_mini_batches > 1
-        moved = element_bytes(self.config.train)
-        scorers = [role for role in roles if own or role.name != "policy"]
-        return sum(self._passing(role, 1, self.assumed.score_mfu, moved) for role in scorers)
+        return _in_turn([self._passing(role, 1, gathers=1) for role in scorers(self.config, roles)])
 
-    def train(self, role: ModelRole, updates: int) -> float:
+    def train(self, role: ModelRole, updates: int) -> Seconds:
         """Forward, backward (twice a forward), what checkpointing computes again; then `updates` optimizer steps."""
-        train = self.config.train
-        # Parameters are gathered for the forward and again for the backward; float32 gradients are reduced.
-        moved = 2 * element_bytes(train) + 4
-        passes = {"full": 4.0, "selective": 3.5, "none": 3.0}[train.gradient_checkpointing]
-        return self._passing(role, passes, self.assumed.train_mfu, moved) + self._optimizer(role, updates)
+        passes = 3 + RECOMPUTED[self.config.train.gradient_checkpointing]
+        stepping = self._optimizer(role, updates)
+        return {what: at + stepping for what, at in self._passing(role, passes, 2, updates, reduces=True).items()}
 
-    def push(self, policy: ModelRole) -> float:
-        """All weights to host memory, digested, read by all engines at once, digested again."""
-        parameters = policy.parameters + policy.shape.embedding * policy.shape.tied
-        nbytes = element_bytes(self.config.train) * parameters
-        return nbytes * 2 * (1 / self.assumed.pcie_gb_s + 1 / self.assumed.digest_gb_s) / GIGA
+    def push(self, policy: ModelRole) -> Seconds:
+        """All weights once into each node, while inside each they go on to its engines.
 
-    def _passing(self, role: ModelRole, passes: float, mfu: float, moved: int) -> float:
-        """The slower of arithmetic and of `moved` bytes per parameter and micro-batch through one rank's links."""
-        ranks, assumed = self.config.train.data_parallel, self.assumed
-        computing = passes * forward_flops(role, self.load) / (ranks * assumed.peak_tflops * TERA * mfu)
-        if ranks == 1:
-            return computing
-        rate = assumed.link_gb_s if ranks <= self.nodes.gpus else assumed.network_gb_s
-        return max(computing, self._micro_batches * moved * role.parameters / (rate * GIGA))
+        Through host memory one node sends to all others; collectives pass them on from node to node.
+        """
+        assumed, nodes = self.assumed, self.nodes.nodes_of(self.config.num_gpus)
+        nbytes = element_bytes(self.config.train) * (policy.parameters + policy.shape.embedding * policy.shape.tied)
+        inside = nbytes / (assumed.push_gb_s * GIGA)
+        if nodes == 1:
+            return {"push inside a node": inside}
+        if self.direct_push:
+            return {"push inside a node": inside, "network": nbytes / (assumed.network_gb_s * GIGA)}
+        return {"object store": inside + (nodes - 1) * nbytes / (assumed.object_store_gb_s * GIGA)}
+
+    def turns(self, roles: Sequence[ModelRole]) -> Seconds:
+        """Engines sleep and wake; each model comes from the host and goes back there, to score and again to train."""
+        train, visitors = self.config.train, scorers(self.config, roles) if len(roles) > 1 else []
+        moved = 2 * sum(states(role, train)["parameters"] for role in visitors)
+        moved += 2 * sum(taken_along(role, train) for role in roles if role.trains)
+        return {"sleep, wake, offload": self.assumed.turns_s + moved / (self.assumed.pcie_gb_s * GIGA)}
+
+    def checkpoint(self, roles: Sequence[ModelRole]) -> float:
+        """Seconds of writing one, by all ranks into one folder."""
+        nbytes = sum(CHECKPOINTED * role.parameters for role in roles if role.trains)
+        nbytes += element_bytes(self.config.train) * roles[0].parameters
+        return nbytes / (self.assumed.disk_gb_s * GIGA)
+
+    def _passing(
+        self, role: ModelRole, passes: float, gathers: int, updates: int = 1, *, reduces: bool = False
+    ) -> Seconds:
+        """Arithmetic, and for each micro-batch ZeRO-3's `gathers` of the parameters and a reduction of the gradients.
+
+        With hpZ, parameters cross between nodes once an update, and are gathered from the node's copy from then on.
+        """
+        train, assumed = self.config.train, self.assumed
+        ranks = train.data_parallel
+        # The share counts what full checkpointing computes again as no work, and four passes as three.
+        busy = assumed.train_mfu * 4 / 3
+        times = {"arithmetic": passes * forward_flops(role, self.load) / (ranks * assumed.peak_tflops * TERA * busy)}
+        inside, nodes = self.nodes.ranks_per_node(ranks), self.nodes.nodes_of(ranks)
+        gathered, reduced = element_bytes(train) * role.parameters, 4.0 * role.parameters * reduces
+        if inside > 1:
+            moved = self._micro_batches * (gathers * gathered + reduced) * (inside - 1) / inside
+            times["links in a node"] = moved / (assumed.link_gb_s * GIGA)
+        if nodes > 1:
+            fetched = updates if node_copies(role, train, self.nodes) else self._micro_batches * gathers
+            moved = (fetched * gathered + self._micro_batches * reduced) * (nodes - 1) / nodes
+            times["network"] = moved / (assumed.network_gb_s * GIGA)
+        return times
 
     def _optimizer(self, role: ModelRole, updates: int) -> float:
         train, assumed = self.config.train, self.assumed
@@ -104,12 +180,22 @@ class StepTimes:
             return updates * STEP_TRAFFIC * share / (assumed.memory_gb_s * GIGA)
         # Each micro-batch's gradients go to the host, where they are kept, and back and forth to be added up.
         traffic = 3 * 4 * self._micro_batches + updates * (4 + element_bytes(train))
-        ranks_per_node = min(train.data_parallel, self.nodes.gpus)
-        stepping = updates * STEP_TRAFFIC * share * ranks_per_node / (assumed.host_gb_s * GIGA)
-        return traffic * share / (assumed.pcie_gb_s * GIGA) + stepping
+        stepping = updates * STEP_TRAFFIC * share * self.nodes.ranks_per_node(train.data_parallel)
+        return traffic * share / (assumed.pcie_gb_s * GIGA) + stepping / (assumed.host_gb_s * GIGA)
 
     @property
     def _micro_batches(self) -> int:
         """Of one rank, at expected lengths."""
         train = self.config.train
         return max(1, math.ceil(self.load.trained_tokens / train.data_parallel / train.tokens_per_micro_batch))
+
+
+def seconds_of(phase: Seconds) -> float:
+    """Of the slowest of what the phase waits for."""
+    return max(phase.values(), default=0.0)
+
+
+def _in_turn(phases: Sequence[Seconds]) -> Seconds:
+    """As one phase: each waits for the one before."""
+    bound = max(phases, key=seconds_of, default={})
+    return {max(bound, key=lambda what: bound[what]): sum(map(seconds_of, phases))} if bound else {}

@@ -1,6 +1,8 @@
 """``azr plan`` as a user meets it."""
 
+import importlib
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from playground.azr_14m_mini import config as mini
 from tests.recipes import recipes
 
 FLAGSHIP = ["plan", "azr_coder7b_ppo", "--gpus", "8", "--gpu-memory", "80"]
+RATES = ("at measured rates", "at the goals, not measured")
 SHIPPED = {
     "azr_coder3b_ppo": 2, "azr_qwen3_4b_ppo": 2, "azr_7b_ppo": 8, "azr_coder7b_ppo": 8, "azr_llama8b_ppo": 8,
     "azr_14b_ppo": 8, "azr_coder14b_ppo": 8, "azr_coder7b_rloo": 8,
@@ -27,10 +30,16 @@ def test_the_table_of_the_flagship(capsys):
     assert dispatch(FLAGSHIP) == 0
     text = capsys.readouterr().out
     header = next(line for line in text.splitlines() if line.startswith("GiB"))
-    assert header.split("GPU(s)")[1].split() == ["rollout", "score", "train", "policy", "train", "critic", "push"]
+    assert header.split("GPU(s)")[1].split() == [
+        *("play", "score", "critic", "score", "reference", "train", "policy", "train", "critic", "push")
+    ]
     rows = ("policy parameters", "critic parameters", "engine weights", "KV cache", "logits", "weight bucket", "total")
     assert all(f"\n{row} " in text for row in rows)
     assert "384 trajectories of up to 14,240 tokens trained on" in text
+    assert "in turns: 71.6 GiB while playing, 3.6 of them the trainers' processes; 38.3 while learning" in text
+    assert "host memory, page-locked: 296 GiB per node (trainers while engines play 296)" in text
+    measured, goal = (next(line for line in text.splitlines() if line.startswith(row)) for row in RATES)
+    assert float(goal.split()[-1]) < float(measured.split()[-1])
     assert "fits on 1 node(s) of 8 GPU(s) with 80 GiB" in text
 
 
@@ -47,8 +56,21 @@ def test_overrides_of_the_config_and_of_the_assumptions(capsys):
     assert "does not fit" in capsys.readouterr().out
 
 
+def test_several_counts_of_nodes_add_a_table_at_measured_rates_and_one_of_goals(capsys):
+    assert dispatch([*FLAGSHIP, "--nodes", "1,2,8,64"]) == 0
+    plan, measured, goals = capsys.readouterr().out.rsplit("\na step over nodes, ", 2)
+    assert plan.rstrip().endswith("GiB of a GPU are taken")
+    assert measured.startswith("at measured rates")
+    assert goals.startswith("at the rates aimed at, which nothing has shown")
+    for table in (measured, goals):
+        assert re.search(r"^  GPUs +8 +16 +64 +512$", table, re.MULTILINE)
+        assert re.search(r"^ +times that of 1 node\(s\) +1\.00 ", table, re.MULTILINE)
+        assert table.rstrip().splitlines()[-1].startswith("on 64 nodes a step takes ")
+
+
 def test_small_gpus_do_not_fit_and_a_knob_is_named(capsys):
-    assert dispatch([*FLAGSHIP, "--train.no-offload-optimizer", "--train.no-gradient-checkpointing"]) == 1
+    small = ["plan", "azr_coder7b_ppo", "--gpus", "8", "--gpu-memory", "36"]
+    assert dispatch(small) == 1
     text = capsys.readouterr().out
     assert "what to change, in this order:\n  --train.offload-optimizer" in text
 
@@ -73,6 +95,9 @@ def test_a_saved_config_and_a_model_of_unknown_shape(tmp_path, capsys):
         (["nowhere.yaml"], "nowhere.yaml is no config of a run"),
         (["azr_7b_ppo", "--gpu", "8"], "There is no option --gpu; did you mean --gpus?"),
         (["azr_7b_ppo", "--gpus", "none"], "argument --gpus: must be a whole number"),
+        (["azr_7b_ppo", "--nodes", "2,1"], "argument --nodes: must be numbers that rise, not '2,1'"),
+        (["azr_7b_ppo", "--nodes", "1,x"], "argument --nodes: must be a whole number from 1 to 1000, not 'x'"),
+        (["azr_7b_ppo", "--gpus", "5", "--nodes", "8,9"], "9 node(s) of 5 GPU(s) are no multiple of the 8 GPU(s)"),
         (["azr_7b_ppo", "--gpu-memory", "-1"], "argument --gpu-memory: must be a number above 1"),
         (["azr_7b_ppo", "--train.rank", "8"], "There is no option --train.rank"),
         (["azr_7b_ppo", "--train.data-parallel", "5"], "A step has 384 trajectories, which train.data_parallel=5"),
@@ -138,6 +163,15 @@ def test_debug_shrinks_the_batch_and_keeps_the_rest():
     preflight.check(config)
     assert config.min_trajectories == 48
     assert config.train == recipes()["azr_coder14b_ppo"].train
+
+
+@pytest.mark.parametrize("name", [name for name, gpus in SHIPPED.items() if gpus == 8])
+def test_the_docstrings_four_gpus_are_enough(name, capsys):
+    module = importlib.import_module(f"playground.{name}")
+    for options in re.findall(r"On four: ``(.*)``", module.__doc__):
+        assert dispatch(["plan", name, "--gpus", "4", *options.split()]) == 0
+    capsys.readouterr()
+    assert module.config.rollout.gpu_memory_utilization == 0.85
 
 
 def test_a_dry_run_ends_with_the_plan(capsys):

@@ -1,0 +1,156 @@
+"""A step on 1, 2, 8, 64 nodes at the same work per GPU: what bounds it, in closed form from the plan's rates.
+
+The batch grows with the nodes: N times the GPUs play N times the prompts and train on N times the trajectories. Then
+arithmetic stays as it is, and these grow:
+
+* the longest of N times as many responses, with the logarithm of their number (`seconds.expected_longest`);
+* the one driver and the one executor, with N;
+* what ZeRO-3 moves between nodes, with (N - 1) / N, while an optimizer's share shrinks;
+* a push, which goes once into each node: with N where one node sends to all, not at all where they pass it on.
+
+A step is play, score, train, push and turns one after the other. With `rollout.staleness` of at least 1 the driver
+works beside all of it, and engines that have GPUs of their own play the next step while trainers learn from this one.
+With `rollout.partial` nobody waits for the last responses of a round. Checkpoints are written beside the next play.
+
+Not in here: nodes that are slower than others or fail, collectives that slow down as they grow, networks that others
+use too, prompts that fit badly into micro-batches, and shared file systems that slow down under many writers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from azr.config import Config
+from azr.errors import UserError
+from azr.plan.inputs import Assumptions, ClusterSpec
+from azr.plan.planner import Plan, make_plan
+from azr.plan.seconds import Seconds, StepTimes, seconds_of
+from azr.plan.shapes import ModelShape
+
+STALENESS = 0
+"""Steps that play is ahead of learning."""
+ALLOWED = 1.15
+"""Times as long as on one node that a step may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStep:
+    """A step on so many nodes."""
+
+    nodes: int
+    plan: Plan
+    phases: dict[str, Seconds]
+    """What each phase waits for; the last is `checkpoint`, what is left of one beside the next play, shared out over
+    the steps."""
+    beside: dict[str, float]
+    """Seconds of what goes on beside the step, or instead of a phase of it: see `step`."""
+
+    @property
+    def bound(self) -> str:
+        """What the step waits for: the phases one after the other, or what goes on beside them."""
+        return max(self._candidates, key=lambda what: self._candidates[what])
+
+    @property
+    def seconds(self) -> float:
+        """Of the step."""
+        return max(self._candidates.values())
+
+    @property
+    def _candidates(self) -> dict[str, float]:
+        return {"its phases in turn": sum(map(seconds_of, self.phases.values())), **self.beside}
+
+
+def over_nodes(
+    config: Config, shape: ModelShape, node: ClusterSpec, counts: Sequence[int], assumed: Assumptions, *, goals: bool
+) -> list[NodeStep]:
+    """A step on each of the counts of nodes such as `node`, at the rates that were measured or, with `goals`, aimed at.
+
+    Raises UserError where the GPUs of so many nodes are no multiple of those that the config asks for.
+    """
+    return [_step(grown(config, node, count), shape, node, count, assumed, goals) for count in counts]
+
+
+def grown(config: Config, node: ClusterSpec, count: int) -> Config:
+    """The config on all GPUs of so many nodes, with as much work for each GPU."""
+    factor, left = divmod(count * node.gpus, config.num_gpus)
+    if left or not factor:
+        raise UserError(
+            f"{count} node(s) of {node.gpus} GPU(s) are no multiple of the {config.num_gpus} GPU(s) that the config "
+            "asks for: change --nodes, --gpus, train.data_parallel or rollout.engines."
+        )
+    play, rollout, train = config.selfplay, config.rollout, config.train
+    return replace(
+        config,
+        selfplay=replace(
+            play, proposer_prompts=factor * play.proposer_prompts, solver_prompts=factor * play.solver_prompts
+        ),
+        rollout=replace(rollout, engines=factor * rollout.engines),
+        train=replace(train, data_parallel=factor * train.data_parallel),
+    )
+
+
+def _step(
+    config: Config, shape: ModelShape, node: ClusterSpec, count: int, assumed: Assumptions, goals: bool
+) -> NodeStep:
+    plan = make_plan(config, shape, replace(node, nodes=count), assumed)
+    phases = dict(plan.goal_bounds if goals else plan.bounds)
+    ahead, every = STALENESS > 0, config.checkpoint.every
+    beside: dict[str, float] = {}
+    if ahead:
+        phases["play"] = {what: seconds for what, seconds in phases["play"].items() if what != "driver"}
+        beside["driver"] = (plan.goal_bounds if goals else plan.bounds)["play"]["driver"]
+    learning = {phase: bound for phase, bound in phases.items() if phase not in ("play", "push", "turns")}
+    parallel = ahead and not config.cluster.colocate
+    writing = StepTimes(config=config, load=plan.load, nodes=plan.nodes, assumed=assumed).checkpoint(plan.roles)
+    # Where trainers learn all the time, they wait for it.
+    left = writing if parallel else max(0.0, writing - seconds_of(phases["play"]))
+    phases["checkpoint"] = {"disk": left / every if every else 0.0}
+    if parallel:
+        beside["play, with the push"] = seconds_of(phases["play"]) + seconds_of(phases["push"])
+        phases = learning | {"push": phases["push"], "checkpoint": phases["checkpoint"]}
+    return NodeStep(nodes=count, plan=plan, phases=phases, beside=beside)
+
+
+def nodes_text(steps: Sequence[NodeStep], *, goals: bool) -> str:
+    """A table with a column per count of nodes: seconds of each phase and what it waits for; then the verdict."""
+    config = steps[0].plan.config
+    rates = "at the rates aimed at, which nothing has shown yet" if goals else "at measured rates"
+    per_gpu = f"{steps[0].plan.load.trained / config.num_gpus:g} trained trajectories per GPU"
+    rows = [
+        ("nodes", [f"{step.nodes}" for step in steps]),
+        ("GPUs", [f"{step.plan.config.num_gpus:,}" for step in steps]),
+        ("responses", [f"{step.plan.load.trajectories:,}" for step in steps]),
+    ]
+    for phase in steps[0].phases:
+        cells = [f"{seconds_of(step.phases[phase]):.3g} {_slowest(step.phases[phase])}" for step in steps]
+        rows.append((f"{phase}, s", cells))
+    rows += [(f"beside: {what}, s", [f"{step.beside[what]:.3g}" for step in steps]) for what in steps[0].beside]
+    rows += [
+        ("a step, s", [f"{step.seconds:.3g}" for step in steps]),
+        ("  it waits for", [step.bound for step in steps]),
+        (f"  times that of {steps[0].nodes} node(s)", [f"{step.seconds / steps[0].seconds:.2f}" for step in steps]),
+        ("fits", ["no" if step.plan.problems else "yes" for step in steps]),
+    ]
+    head = f"a step over nodes, {rates}; rollout.staleness {STALENESS}, {per_gpu}:"
+    lines = (f"  {label:<24}" + "".join(f"{cell:>26}" for cell in cells) for label, cells in rows)
+    return "\n".join([head, *lines, verdict(steps)])
+
+
+def verdict(steps: Sequence[NodeStep]) -> str:
+    """Whether the step on the most nodes is near that on the fewest, or the reason why not, in one sentence."""
+    first, last = steps[0], steps[-1]
+    ratio = last.seconds / first.seconds
+    said = f"on {last.nodes} nodes a step takes {ratio:.2f} times as long as on {first.nodes}"
+    if ratio <= ALLOWED:
+        return f"{said}: within {ALLOWED}"
+    if last.bound in last.beside:
+        return f"{said}, above {ALLOWED}: it waits for {last.bound}, {last.beside[last.bound]:.3g} s"
+    growth = {phase: seconds_of(last.phases[phase]) - seconds_of(first.phases[phase]) for phase in last.phases}
+    worst = max(growth, key=lambda phase: growth[phase])
+    why = f"{worst} grows by {growth[worst]:.3g} s, and waits for {_slowest(last.phases[worst])}"
+    return f"{said}, above {ALLOWED}: {why}"
+
+
+def _slowest(phase: Seconds) -> str:
+    return max(phase, key=lambda what: phase[what], default="")

@@ -1,0 +1,134 @@
+"""Seconds against hand calculations, limits, and the row that was measured on an H100."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from azr.config import GAE, AlgorithmConfig, Config, RolloutConfig, SelfPlayConfig, TrainConfig
+from azr.plan.goals import PUSH_GB_S, update_share, with_goals
+from azr.plan.inputs import Assumptions, ClusterSpec, Workload
+from azr.plan.memory import EngineMemory, model_roles
+from azr.plan.planner import make_plan, predicted
+from azr.plan.seconds import StepTimes, expected_longest, forward_flops, seconds_of, token_seconds
+from azr.plan.shapes import KNOWN
+
+ASSUMED = Assumptions()
+NODE = ClusterSpec(gpus=8, gpu_memory_gib=80)
+SEVEN, SMALL = KNOWN["Qwen/Qwen2.5-7B"], KNOWN["Qwen/Qwen2.5-1.5B"]
+
+
+def seven(**train) -> Config:
+    return Config(
+        algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.001),
+        rollout=RolloutConfig(engines=8),
+        train=TrainConfig(**{"data_parallel": 8} | train),
+    )
+
+
+def times(config: Config, nodes: ClusterSpec = NODE, assumed: Assumptions = ASSUMED, **more) -> StepTimes:
+    return StepTimes(config=config, load=Workload.of(config, assumed), nodes=nodes, assumed=assumed, **more)
+
+
+def test_seconds_by_hand():
+    policy, *_ = model_roles(seven(), SEVEN)
+    length = 0.25 * 6144 + 0.1 * 8096
+    layers = 28 * SEVEN.layer
+    flops = 384 * (length * (2 * layers + 2 * 28 * 3584 * length) + 0.1 * 8096 * 2 * 152064 * 3584)
+    assert forward_flops(policy, Workload.of(seven(), ASSUMED)) == pytest.approx(flops)
+    engine = EngineMemory.of(seven(), SEVEN, NODE, ASSUMED)
+    assert token_seconds(engine, 0, ASSUMED) == pytest.approx(15_231_233_024 / (3350e9 * 0.6) + 0.003)
+    step = times(seven()).train(policy, 1)
+    stepping = 28 * 7_615_616_512 / 8 / 3350e9
+    # Four passes, counted as three operations per parameter and token.
+    assert step["arithmetic"] == pytest.approx(4 * flops / (8 * 989e12 * 0.154 * 4 / 3) + stepping)
+    # Seven micro-batches gather 2 bytes twice and reduce 4, seven eighths of them from others.
+    assert step["links in a node"] == pytest.approx(7 * 8 * 7_615_616_512 * 7 / 8 / 225e9 + stepping)
+    assert "network" not in step
+    assert seconds_of(times(seven(offload_optimizer=True)).train(policy, 1)) > step["arithmetic"]
+    assert seconds_of(times(seven()).train(policy, 2)) > step["arithmetic"]
+    none = times(seven(gradient_checkpointing="none")).train(policy, 1)
+    assert none["arithmetic"] - stepping == pytest.approx(0.75 * (step["arithmetic"] - stepping))
+    assert times(seven()).push(policy) == {"push inside a node": pytest.approx(15.231233024 / 0.75)}
+    # Critic and reference come and go to score, 2 bytes; policy and critic to train, 14.
+    moved = 2 * (2 * 7.0706 + 2 * 7.6156 + 14 * 7.6156 + 14 * 7.0706) / 8
+    turns = times(seven()).turns(model_roles(seven(), SEVEN))["sleep, wake, offload"]
+    assert turns == pytest.approx(6.6 + moved / 25, rel=0.001)
+
+
+def test_between_nodes():
+    config, two = seven(data_parallel=16), replace(NODE, nodes=2)
+    config = replace(config, rollout=replace(config.rollout, engines=16))
+    policy, *_ = model_roles(config, SEVEN)
+    step = times(config, two).train(policy, 1)
+    stepping = 28 * 7_615_616_512 / 16 / 3350e9
+    # Four micro-batches reduce 4 bytes each; parameters cross once, and are gathered from the node's copy after that.
+    assert step["network"] == pytest.approx((4 * 4 + 2) * 7_615_616_512 / 2 / 200e9 + stepping)
+    uneven = seven(data_parallel=12)
+    assert times(uneven, two).train(policy, 1)["network"] > step["network"], "no copies, so all gathers cross"
+    through_host, direct = times(config, two).push(policy), times(config, two, direct_push=True).push(policy)
+    assert through_host == {"object store": pytest.approx(15.231233024 * (1 / 0.75 + 1 / 3))}
+    assert direct["network"] == pytest.approx(15.231233024 / 200)
+
+
+def test_the_longest_response():
+    assert expected_longest(1, 100, 1e6) == pytest.approx(100)
+    assert expected_longest(3, 100, 1e6) == pytest.approx(100 * (1 + 1 / 2 + 1 / 3))
+    assert expected_longest(100_000, 100, 500) == pytest.approx(500, rel=0.01), "the limit bounds it"
+    assert expected_longest(1, 100, 200) == pytest.approx(100 * (1 - math.exp(-2)))
+    assert expected_longest(7, 500, 500) == 500 and expected_longest(0, 100, 500) == 0
+    grows = [expected_longest(n, 800, 8096) for n in (100, 1000, 10_000)]
+    assert grows == sorted(grows) and grows[2] < 2 * grows[0] and grows[2] < 8096
+
+
+MEASURED = Assumptions(prompt_fill=0.01, response_fill=1.0, valid_share=0)
+"""Random weights: every response has full length, and no proposal is a task."""
+
+
+def first_h100(**train) -> Config:
+    """The run of the table in docs/log.md: 192 responses of 1,024 tokens, trrpp, one GPU."""
+    return Config(
+        selfplay=SelfPlayConfig(proposer_prompts=32, solver_prompts=32),
+        rollout=RolloutConfig(max_prompt_tokens=3072, max_response_tokens=1024, gpu_memory_utilization=0.45),
+        train=TrainConfig(tokens_per_micro_batch=16384, **train),
+    )
+
+
+def test_the_measured_row_of_the_first_h100():
+    load = Workload.of(first_h100(), MEASURED)
+    assert (load.trajectories, load.trained, load.estimates) == (192, 192, 0)
+    seconds = predicted(first_h100(), SMALL, ClusterSpec.with_gpus(1), MEASURED).seconds
+    assert seconds["play"] == pytest.approx(6.6, rel=0.1)
+    assert 192 * 1024 / seconds["play"] == pytest.approx(29_000, rel=0.1)
+    assert seconds["train policy"] == pytest.approx(12.2, rel=0.05)
+    assert load.trained_tokens / seconds["train policy"] == pytest.approx(16_500, rel=0.05)
+    assert seconds["push"] == pytest.approx(4.9, rel=0.05)
+    offloading = 2 * 14 * 1.5437 / 25  # which was not done then
+    assert seconds["turns"] - offloading == pytest.approx(6.6, rel=0.01)
+    assert seconds["step"] - offloading == pytest.approx(30.3, rel=0.05)
+
+
+def test_goals_are_kept_apart_and_reached_where_they_are_stated():
+    assert update_share(SMALL) == pytest.approx(0.35, abs=0.001)
+    assert update_share(SEVEN) == pytest.approx(0.45, abs=0.001)
+    assert 0.35 < update_share(KNOWN["Qwen/Qwen2.5-3B"]) < 0.45 == update_share(KNOWN["Qwen/Qwen2.5-14B"])
+    said = predicted(first_h100(), SMALL, ClusterSpec.with_gpus(1), MEASURED)
+    measured, goal = said.seconds, said.goal_seconds
+    assert goal["play"] == measured["play"]
+    assert goal["train policy"] == pytest.approx(measured["train policy"] * 0.154 / 0.35, rel=0.01)
+    assert goal["push"] == pytest.approx(3.5544 / PUSH_GB_S, rel=0.01)
+    assert goal["push"] + goal["turns"] == pytest.approx(3.03, rel=0.02), "a tenth of the table's step"
+    plain = predicted(first_h100(kernels="plain"), SMALL, ClusterSpec.with_gpus(1), MEASURED)
+    assert plain.goal_seconds["train policy"] == plain.seconds["train policy"], "plain kernels have no goal"
+    fast = replace(ASSUMED, train_mfu=0.6, push_gb_s=50, turns_s=0.5, driver_ms=0.1)
+    assert with_goals(fast, first_h100(), SMALL) == fast, "what is measured to be better than a goal stays"
+
+
+def test_slower_parts_make_slower_phases_and_the_slowest_bounds():
+    slow = replace(ASSUMED, peak_tflops=100, memory_gb_s=1000)
+    slower, now = (make_plan(seven(), SEVEN, NODE, rates) for rates in (slow, ASSUMED))
+    assert all(slower.seconds[phase] > now.seconds[phase] for phase in ("play", "score", "train policy"))
+    busy = make_plan(seven(), SEVEN, NODE, replace(ASSUMED, driver_ms=1000))
+    assert busy.seconds["play"] == pytest.approx(1920) == busy.bounds["play"]["driver"]
+    few = make_plan(seven(), SEVEN, NODE, replace(ASSUMED, executor_runs_s=1)).bounds["play"]
+    assert few["executor"] == pytest.approx((4 * 192 + 192 * 8 + 192) / 4) == max(few.values())
