@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
@@ -72,14 +73,20 @@ class ActorSystem:
             with phase(f"start {name}"):
                 return await WorkerGroup.start(name, worker, options, config, placement.device, shared)
 
+        async def engines_after(roles: Iterable[asyncio.Task[WorkerGroup]]) -> EngineGroup:
+            # vLLM measures how much of a GPU is free, and fails when that changes meanwhile.
+            await asyncio.gather(*roles)
+            return await _start_engines(config, stops, placement, phase, from_step)
+
         async with task_group() as starting:
-            engines = starting.create_task(_start_engines(config, stops, placement, phase, from_step))
             executor = starting.create_task(_start_executor(config, phase))
             policy = starting.create_task(role("policy", PolicyWorker))
             critic = starting.create_task(role("critic", CriticWorker)) if config.algorithm.needs_critic else None
             reference = None
             if config.algorithm.needs_reference:
                 reference = starting.create_task(role("reference", ReferenceWorker))
+            first = [task for task in (policy, critic, reference) if task is not None] if shared else []
+            engines = starting.create_task(engines_after(first))
         weights = WeightSync(policy.result(), engines.result().slots, config.timeout.train_s)
         engines.result().weights = weights
         return cls(

@@ -160,7 +160,7 @@ class SelfPlayExperiment:
             },
             "memory": self.system.turns.memory,
             "executor": await self.system.executor.stats_delta(),
-            "engines": {"restarts": self.system.engines.restarts},
+            "engines": await self.system.engines.stats(),
             "buffer": self.buffer.sizes(),
             "batch": {"ungraded": played.ungraded, "trajectories": len(played.trajectories), "tokens": trained},
             **{str(role): {"malformed": form.share} for role, form in played.forms.items()},

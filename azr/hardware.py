@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import MutableMapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Literal
 
 Device = Literal["cpu", "cuda"]
@@ -13,6 +15,36 @@ ComputeType = Literal["bfloat16", "float32"]
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 """On a CPU, oneDNN and torch's layer above it keep a compiled kernel for each shape they have met, 1,024 by default. No
 two batches have the same shapes here, so a process of the 14M model would grow by more than half a gigabyte."""
+
+CACHE_FOLDER = "AZR_CACHE"
+"""Environment variable that names the folder of compiled kernels; without it that is ``azr`` in the user's cache."""
+_KERNEL_FOLDERS = {
+    "VLLM_CACHE_ROOT": "vllm",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCH_EXTENSIONS_DIR": "torch_extensions",
+    "CUDA_CACHE_PATH": "cuda",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+}
+"""By the variable through which vLLM, torch.compile, Triton, C++ extensions, the driver and FlashInfer are told where
+to keep what they compile. Left alone, some of it goes to /tmp, and Triton's goes to one folder where vLLM compiles a
+model and to another where it finds the model compiled: the second start would compile kernels anew."""
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept on this machine, so that a second start finds them."""
+    if named := os.environ.get(CACHE_FOLDER):
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "azr"
+
+
+def keep_kernels(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Tell everything that compiles in this process and its children to do so below `cache_folder`.
+
+    What the user has set stays. To be called before CUDA is initialised.
+    """
+    for variable, folder in _KERNEL_FOLDERS.items():
+        environment.setdefault(variable, str(cache_folder() / folder))
 
 
 TRAINER_MEMORY = {"PYTORCH_ALLOC_CONF": "expandable_segments:True,pinned_max_round_threshold_mb:64"}

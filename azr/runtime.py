@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 from ray.exceptions import RayTaskError
@@ -21,6 +21,7 @@ from azr.experiment import SelfPlayExperiment
 from azr.runs.checkpoint_store import CheckpointStore, Staging
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
+from azr.runs.metrics import start_metrics
 from azr.runs.progress import Progress, open_progress
 from azr.runs.prompt_form import PromptForm
 from azr.runs.resume import ResumeState, find_checkpoint
@@ -29,6 +30,7 @@ from azr.runs.run_logger import RunLogger
 from azr.runs.run_state import INITIAL, RunState
 from azr.runs.sinks import read_tasks
 from azr.runs.stop_signal import StopRequested, StopSignal
+from azr.runs.timing import PhaseClock
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.train.learner import Learner
@@ -98,13 +100,21 @@ class Driver:
         state = resume.state if resume else INITIAL
         started = time.monotonic() - state.elapsed_s
         progress.start(self._config.run.steps, state.step + 1, self._config.run.max_minutes, state.elapsed_s)
-        with progress.busy("start Ray"):
+        clock = PhaseClock()
+
+        @contextmanager
+        def phase(name: str) -> Iterator[None]:
+            with progress.busy(name), clock.phase(name):
+                yield
+
+        with phase("start Ray"):
             start_ray(self._config.cluster, self._config.num_gpus)
         # Ray's own handler of SIGTERM, which it has just installed, would abort the process.
         self._stop_signal.install_handlers()
         system = await self._stop_signal.cancel_on_stop(
-            ActorSystem.start(self._config, self._codec.stops, progress.busy, state.step)
+            ActorSystem.start(self._config, self._codec.stops, phase, state.step)
         )
+        started_in = start_metrics(clock.step_timing(), system.engines.start_seconds)
         try:
             if state.step:
                 await system.trainers_turn(progress.busy)
@@ -113,6 +123,8 @@ class Driver:
                 limit = self._config.timeout.start_s
                 how = await system.policy.call("computes_with", timeout_s=limit, to="say how it computes")
                 progress.log(f"networks compute in {system.placement.dtype}; the policy with {how[0]}")
+                progress.log(f"an engine's KV cache holds {system.engines.kv_cache_tokens:,} tokens")
+                logger.log_start(started_in)
                 progress.log(f"model-written code runs behind {system.executor.isolation}")
                 await self._play(self._experiment(system, logger, state.step, lambda: time.monotonic() - started))
         finally:

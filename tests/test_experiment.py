@@ -36,7 +36,8 @@ def small(root: Path, *, stop: bool = True) -> Config:
 
 
 class Engines(Script):
-    restarts = 0
+    async def stats(self) -> dict[str, float]:
+        return {"restarts": 0}
 
 
 async def learn(trajectories: list, seed: int) -> dict[str, dict[str, float]]:

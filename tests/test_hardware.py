@@ -1,9 +1,10 @@
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
-from azr.hardware import compute_type
+from azr.hardware import cache_folder, compute_type, keep_kernels
 
 
 @pytest.mark.parametrize("asked", ["bfloat16", "float32"])
@@ -47,3 +48,15 @@ def seconds(dtype: torch.dtype) -> float:
             a @ b
         took.append(time.process_time() - began)
     return min(took[1:])
+
+
+def test_kernels_are_kept_in_one_folder_unless_the_user_says_otherwise(monkeypatch, tmp_path):
+    monkeypatch.setenv("AZR_CACHE", str(tmp_path))
+    environment = {"TRITON_CACHE_DIR": "/elsewhere"}
+    keep_kernels(environment)
+    assert environment.pop("TRITON_CACHE_DIR") == "/elsewhere"
+    assert len(environment) == 5
+    assert {Path(folder).parent for folder in environment.values()} == {tmp_path}
+    monkeypatch.delenv("AZR_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert cache_folder() == Path("/cache/azr")

@@ -82,7 +82,7 @@ def test_the_compose_file_builds_this_image_and_mounts_what_runs_need():
         assert (COMPOSE.parent / service["build"] / "Dockerfile").resolve() == ROOT / "Dockerfile"
         assert service["ipc"] == service["network_mode"] == "host"
         targets = [volume.rsplit(":", 1)[1] for volume in service["volumes"]]
-        assert targets == ["/azr/orz_ckpt", "/root/.cache/huggingface", "/var/run/docker.sock"]
+        assert targets == ["/azr/orz_ckpt", "/root/.cache/huggingface", "/root/.cache/azr", "/var/run/docker.sock"]
         [device] = service["deploy"]["resources"]["reservations"]["devices"]
         assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
 

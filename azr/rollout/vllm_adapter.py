@@ -6,15 +6,18 @@ import asyncio
 import functools
 import os
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from azr.config import RolloutConfig
-from azr.hardware import KERNEL_CACHES
+from azr.errors import UserError
+from azr.hardware import KERNEL_CACHES, keep_kernels
 from azr.records import Completion, FinishReason, Stops
 from azr.rollout.engine_options import TAKEN, engine_options
+from azr.rollout.gpu_memory import check_free
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -39,6 +42,8 @@ async def start_vllm(
     from vllm.v1.engine.async_llm import AsyncLLM
 
     on_gpu = not current_platform.is_cpu()
+    if on_gpu:
+        check_free(rollout.gpu_memory_utilization, rollout.tensor_parallel)
     ours = {
         "model": model_path,
         "dtype": dtype,
@@ -53,15 +58,39 @@ async def start_vllm(
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
+        "worker_cls": "azr.rollout.measured_worker.MeasuredWorker",
         **_weight_transfer_args(),
         **(_gpu_args(rollout, dtype, deterministic) if on_gpu else {}),
     }
     assert ours.keys() <= TAKEN, "a user's options must not replace these"
     chosen = {} if on_gpu else _cpu_choices(max_model_len)
     engine_args = AsyncEngineArgs(**ours, **(chosen | engine_options(rollout.engine_options)))
-    engine = AsyncLLM.from_engine_args(engine_args)
+    try:
+        engine = AsyncLLM.from_engine_args(engine_args)
+    except ValueError as error:
+        if not rollout.engine_options:
+            raise
+        why = " ".join(str(error).split())
+        raise UserError(f"vLLM does not start with rollout.engine_options={rollout.engine_options}: {why}") from error
     await engine.update_weight_version("0")
     return engine, on_gpu
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStart:
+    """What an engine has to say of its start."""
+
+    kv_cache_tokens: int
+    """Tokens of prompts and responses that its KV cache holds at once."""
+    seconds: dict[str, float]
+    """By phase of its slowest worker, see `azr.rollout.measured_worker`."""
+
+
+async def describe_start(engine: AsyncLLM) -> EngineStart:
+    reports: list[dict[str, float]] = await engine.collective_rpc("start_seconds")
+    tokens = engine.vllm_config.cache_config.kv_cache_size_tokens
+    assert tokens is not None, "vLLM's core process says it once it has its KV cache"
+    return EngineStart(tokens, {phase: max(report[phase] for report in reports) for phase in reports[0]})
 
 
 def _set_environment(model_path: str) -> None:
@@ -73,6 +102,7 @@ def _set_environment(model_path: str) -> None:
     os.environ["OMP_WAIT_POLICY"] = "passive"
     os.environ["OMP_NUM_THREADS"] = str(CPU_THREADS)
     os.environ.update(KERNEL_CACHES)
+    keep_kernels()
     # Without this vLLM's CPU platform would put the model into a worker process, and the core process, which waits for
     # it, would poll and burn a core. On a GPU it changes nothing: AsyncLLM has a core process in any case.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"

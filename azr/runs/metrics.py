@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from azr.records import FinishReason, Trajectory
+from azr.runs.timing import StepTiming
 from azr.selfplay.play import ProposalStats
 from azr.selfplay.rewards.pay import OVERLONG
 from azr.tasks.base import RejectReason
@@ -37,6 +38,12 @@ def step_metrics(
     for part, values in parts.items():
         metrics |= {f"{part}/{name}": value for name, value in values.items() if value is not None}
     return metrics
+
+
+def start_metrics(timing: StepTiming, engine_seconds: Mapping[str, float]) -> dict[str, float]:
+    """Seconds until a run could play: of all, of each phase, and of the phases of an engine's start by its name."""
+    phases = {name.removeprefix("start "): seconds for name, seconds in timing.seconds.items()}
+    return {"all": timing.wall_s} | phases | {f"engines/{name}": seconds for name, seconds in engine_seconds.items()}
 
 
 def trajectory_metrics(trajectories: Sequence[Trajectory]) -> Metrics:

@@ -46,6 +46,7 @@ class RunLogger:
         self._logging.enter_context(logging_to(self.run.log))
         self._steps: list[Metrics] = []
         self._evals: list[Metrics] = []
+        self._start_seconds: dict[str, float] = {}
 
     @classmethod
     def create(cls, config: Config, progress: Progress) -> Self:
@@ -87,6 +88,13 @@ class RunLogger:
         if results:
             self._write(0, {f"{EVAL}{name}": value for name, value in results.items()})
 
+    def log_start(self, seconds: dict[str, float]) -> None:
+        """What the start took: a line now, and metrics of the next step."""
+        self._start_seconds = seconds
+        longest = sorted(((took, name) for name, took in seconds.items() if name != "all"), reverse=True)[:4]
+        parts = ", ".join(f"{name} {took:.0f} s" for took, name in longest)
+        self.progress.log(f"started in {seconds['all']:.0f} s, some of it side by side: {parts}")
+
     def begin_step(self) -> None:
         """Times from before, such as start-up and seeding, are no part of the step."""
         self._clock.step_timing()
@@ -116,7 +124,8 @@ class RunLogger:
         Raises:
             RuntimeError: a metric is NaN or infinite; nothing is written.
         """
-        metrics = step_metrics(trajectories, funnels, self._config.selfplay.group_size, parts)
+        started, self._start_seconds = self._start_seconds, {}
+        metrics = step_metrics(trajectories, funnels, self._config.selfplay.group_size, {"start": started, **parts})
         self._write(step, metrics)
         self.progress.step_done(step, metrics)
         return metrics

@@ -22,7 +22,7 @@ from azr.algorithms.losses import Sums, add_sums
 from azr.algorithms.packing import PackedBatch, to_device
 from azr.config import Config
 from azr.errors import UserError
-from azr.hardware import Device, hpz_partition_size
+from azr.hardware import Device, hpz_partition_size, keep_kernels
 from azr.hashed_files import HashedFile
 from azr.train.offload import GpuMemory, OffloadedTensors, trim
 from azr.train.state import load_state, save_state
@@ -105,6 +105,7 @@ class ModelWorker:
 
     def __init__(self, model_role: str, rank: int, world_size: int, device: Device, config: Config) -> None:
         self.model_role, self.rank, self.world_size, self.config = model_role, rank, world_size, config
+        keep_kernels()
         # Ray shows a process only the GPU it was given, so that is always the first.
         self.device = torch.device("cuda", 0) if device == "cuda" else torch.device("cpu")
         self.dtype: torch.dtype = getattr(torch, config.train.dtype)

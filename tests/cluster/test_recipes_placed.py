@@ -31,7 +31,7 @@ ray.init(address=cluster.address, log_to_driver=False)
 @ray.remote
 class Resident:
     def where(self):
-        return ray.get_runtime_context().get_node_id(), [int(gpu) for gpu in ray.get_gpu_ids()]
+        return ray.get_runtime_context().get_node_id(), [str(gpu) for gpu in ray.get_gpu_ids()]
 
 
 async def lives(placement, bundle, count):

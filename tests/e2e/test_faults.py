@@ -25,7 +25,16 @@ OPTIONS = [
     *("--selfplay.proposer-prompts", "3", "--selfplay.solver-prompts", "1", "--selfplay.group-size", "3"),
     *("--selfplay.seed-tasks", "3", "--rollout.max-response-tokens", "64"),
 ]
-MEASURED = ("seconds/", "tokens_per_s/", "driver/", "executor/", "engines/", "weights/push_s", "weights/push_gb_s")
+MEASURED = (
+    "start/",
+    "seconds/",
+    "tokens_per_s/",
+    "driver/",
+    "executor/",
+    "engines/",
+    "weights/push_s",
+    "weights/push_gb_s",
+)
 """What a metrics line says about time and about processes, not about what was played and learned."""
 DEADLINE_S = 500
 

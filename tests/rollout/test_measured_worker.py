@@ -1,0 +1,62 @@
+"""Counts of what a scheduler gave to its workers, from vLLM's own records, in the form of either model runner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+
+from azr.rollout.measured_worker import SchedulingCounts
+
+
+def new(name: str, tokens: int, computed: int, all_tokens: int | None = None) -> NewRequestData:
+    return NewRequestData(
+        req_id=name,
+        prompt_token_ids=[1] * tokens,
+        mm_features=[],
+        sampling_params=None,
+        pooling_params=None,
+        block_ids=([],),
+        num_computed_tokens=computed,
+        lora_request=None,
+        prefill_token_ids=None if all_tokens is None else [1] * all_tokens,
+    )
+
+
+def output(requests: list[NewRequestData], cached: CachedRequestData | None = None, **more: Any) -> SchedulerOutput:
+    made = SchedulerOutput.make_empty()
+    made.scheduled_new_reqs = requests
+    made.scheduled_cached_reqs = cached or CachedRequestData.make_empty()
+    for name, value in more.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_preempted_requests_that_come_back_cost_what_is_computed_again() -> None:
+    first = output([new("a", 100, 64), new("b", 50, 0)], total_num_scheduled_tokens=86)
+    preemption = output([], total_num_scheduled_tokens=1, preempted_req_ids={"b"})
+    as_new = output([new("b", 50, 32, all_tokens=58)], total_num_scheduled_tokens=27)
+    resumed = CachedRequestData.make_empty()
+    resumed.req_ids, resumed.num_computed_tokens = ["a", "b"], [120, 32]
+    resumed.resumed_req_ids, resumed.all_token_ids = {"b"}, {"b": [1] * 58}
+    expected = {
+        "tokens": 114,
+        "prompt_tokens": 150,
+        "cached_prompt_tokens": 64,
+        "preemptions": 1,
+        "recomputed_tokens": 26,
+    }
+    for back in (as_new, output([], resumed, total_num_scheduled_tokens=27)):
+        counts = SchedulingCounts()
+        for each in (first, preemption, back):
+            counts.add(each)
+        assert counts.take() == expected
+        assert counts.take() == {}
+
+
+def test_a_request_that_ends_while_it_waits_is_forgotten() -> None:
+    counts = SchedulingCounts()
+    counts.add(output([new("a", 10, 0)], total_num_scheduled_tokens=10))
+    counts.add(output([], preempted_req_ids={"a"}, finished_req_ids={"a"}))
+    counts.add(output([new("a", 10, 8)], total_num_scheduled_tokens=2))
+    assert counts.take() == {"tokens": 12, "prompt_tokens": 20, "cached_prompt_tokens": 8, "preemptions": 1}

@@ -1,0 +1,64 @@
+"""An engine of two worker processes inside an actor of a placement group, with options of the user's own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from transformers import AutoModelForCausalLM
+
+from azr.config import RolloutConfig
+from azr.rollout.engine import RolloutEngine
+from tests.rollout.conftest import Served
+
+PROMPT = list(range(40, 140))
+
+
+@pytest.mark.long
+async def test_two_workers_serve_take_weights_and_count_what_they_do(ray_cluster: None, tiny_model_path: Path) -> None:
+    group = placement_group([{"CPU": 1.0}])
+    await group.ready()
+    config = RolloutConfig(
+        tensor_parallel=2,
+        max_prompt_tokens=128,
+        max_response_tokens=128,
+        max_concurrent=16,
+        # 10 blocks of 32 tokens: room for few of the sequences below, which then take turns.
+        engine_options=("num_gpu_blocks_override:10",),
+    )
+    strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=0)
+    engine = (
+        ray.remote(RolloutEngine)
+        .options(num_cpus=0.2, scheduling_strategy=strategy)
+        .remote(str(tiny_model_path), config, generate_timeout_s=300.0, dtype="float32")
+    )
+    model = AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32).eval()
+    served = Served(engine, model)
+    try:
+        start = await asyncio.wait_for(engine.start.remote(), 300)
+        assert 0 < start.kv_cache_tokens <= 10 * 32
+        assert {"device", "load", "profile", "warm up", "compile"} == start.seconds.keys()
+        await served.push(served.perturbed(1))
+        completions = await engine.generate.remote(PROMPT, n=6, max_tokens=60, temperature=1.0)
+        assert len(completions) == 6
+        assert all(served.logprob_error(completion, 1.0) < 1e-4 for completion in completions)
+        counts = await engine.take_counts.remote()
+        assert counts["prompt_tokens"] == 6 * len(PROMPT)
+        # All but the first sample find the prompt's three full blocks of 32 in the cache, unless it had to go.
+        assert 0 < counts["cached_prompt_tokens"] <= 5 * 96
+        assert counts["preemptions"] > 0
+        assert 0 < counts["recomputed_tokens"] < counts["tokens"]
+        # The last token of a sample is never computed; one that was on its way at a preemption is computed twice.
+        sampled = sum(len(completion.response_ids) - 1 for completion in completions)
+        computed = counts["prompt_tokens"] - counts["cached_prompt_tokens"] + counts["recomputed_tokens"] + sampled
+        assert abs(computed - counts["tokens"]) <= 2 * counts["preemptions"]
+    finally:
+        served.writer.close()
+        await engine.shutdown.remote()
+        ray.kill(engine)
+        remove_placement_group(group)
