@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from dataclasses import dataclass
 
 from azr.errors import UserError
@@ -10,6 +12,8 @@ from azr.errors import UserError
 GIB = 2**30
 CONTEXT_BYTES = GIB // 2
 """About what the CUDA context of the engine's own process takes before vLLM looks at what is free."""
+
+PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,25 +28,35 @@ class GpuUse:
     """Bytes by process id, of those that can be seen from here; None where the driver does not say."""
 
 
-def check_free(share: float, gpus: int) -> None:
-    """Raises UserError when `share` of one of this process's first `gpus` GPUs is not free.
+async def wait_until_free(share: float, gpus: int) -> None:
+    """Returns once `share` of each of this process's first `gpus` GPUs is free.
 
-    vLLM would end with a traceback in a process of its own. NVML is asked, because CUDA would make a context here.
+    What an engine that died held comes back a little later. Raises UserError when it is not free after `PATIENCE_S`;
+    vLLM would end with a traceback in a process of its own.
     """
+    until = time.monotonic() + PATIENCE_S
+    while complaints := [text for name in _names(gpus) if (text := shortage(_use(name), share)) is not None]:
+        if time.monotonic() > until:
+            raise UserError(complaints[0])
+        await asyncio.sleep(1.0)
+
+
+def _names(gpus: int) -> list[str]:
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return (visible or [str(index) for index in range(gpus)])[:gpus]
+
+
+def _use(name: str) -> GpuUse:
+    """As NVML tells it, for CUDA would make a context in this process to answer."""
     from vllm.third_party import pynvml
 
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = [name for name in visible.split(",") if name] or [str(index) for index in range(gpus)]
     pynvml.nvmlInit()
     try:
-        for name in names[:gpus]:
-            find = pynvml.nvmlDeviceGetHandleByIndex if name.isdigit() else pynvml.nvmlDeviceGetHandleByUUID
-            device = find(int(name) if name.isdigit() else name)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(device)
-            holders = {each.pid: each.usedGpuMemory for each in pynvml.nvmlDeviceGetComputeRunningProcesses(device)}
-            use = GpuUse(name=name, total=int(memory.total), free=int(memory.free), holders=holders)
-            if complaint := shortage(use, share):
-                raise UserError(complaint)
+        number = name.isdigit()
+        device = pynvml.nvmlDeviceGetHandleByIndex(int(name)) if number else pynvml.nvmlDeviceGetHandleByUUID(name)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(device)
+        holders = {each.pid: each.usedGpuMemory for each in pynvml.nvmlDeviceGetComputeRunningProcesses(device)}
+        return GpuUse(name=name, total=int(memory.total), free=int(memory.free), holders=holders)
     finally:
         pynvml.nvmlShutdown()
 

@@ -17,7 +17,7 @@ from azr.errors import UserError
 from azr.hardware import KERNEL_CACHES, keep_kernels
 from azr.records import Completion, FinishReason, Stops
 from azr.rollout.engine_options import TAKEN, engine_options
-from azr.rollout.gpu_memory import check_free
+from azr.rollout.gpu_memory import wait_until_free
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -43,7 +43,7 @@ async def start_vllm(
 
     on_gpu = not current_platform.is_cpu()
     if on_gpu:
-        check_free(rollout.gpu_memory_utilization, rollout.tensor_parallel)
+        await wait_until_free(rollout.gpu_memory_utilization, rollout.tensor_parallel)
     ours = {
         "model": model_path,
         "dtype": dtype,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from azr.rollout.gpu_memory import GIB, GpuUse, shortage
+import pytest
+
+from azr.errors import UserError
+from azr.rollout import gpu_memory
+from azr.rollout.gpu_memory import GIB, GpuUse, shortage, wait_until_free
 
 
 def gpu(free_gib: float, holders: dict[int, int | None] | None = None) -> GpuUse:
@@ -23,3 +27,20 @@ def test_who_has_the_memory_is_named_the_largest_first() -> None:
 
 def test_where_processes_cannot_be_seen_it_says_where_to_look() -> None:
     assert "(nvidia-smi says who has the rest)" in str(shortage(gpu(68.4), 0.85))
+
+
+async def test_memory_that_is_still_coming_back_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5a6f,7")
+    asked: list[str] = []
+
+    def use(name: str) -> GpuUse:
+        asked.append(name)
+        return gpu(10 if len(asked) < 3 else 80)
+
+    monkeypatch.setattr(gpu_memory, "_use", use)
+    await wait_until_free(0.85, 2)
+    assert asked == ["3", "GPU-5a6f"] * 2
+    monkeypatch.setattr(gpu_memory, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(gpu_memory, "_use", lambda name: gpu(10))
+    with pytest.raises(UserError, match=r"only 10\.0 are"):
+        await wait_until_free(0.85, 2)

@@ -1,0 +1,58 @@
+"""The order in which a run's actors start, with stand-ins for the actors: on GPUs that engines and trainers share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from azr import actor_system
+from azr.actor_system import ActorSystem
+from azr.config import GAE, AlgorithmConfig, ClusterConfig, Config
+from azr.records import Stops
+
+CONFIG = Config(algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.1))
+ROLES = {"start policy", "start critic", "start reference"}
+
+
+async def order(monkeypatch: pytest.MonkeyPatch, config: Config, device: str) -> list[str]:
+    """Names of phases as they begin, and ``-name`` as they end."""
+    events: list[str] = []
+
+    @contextmanager
+    def phase(name: str) -> Iterator[None]:
+        events.append(name)
+        yield
+        events.append(f"-{name}")
+
+    async def start(*args: object, **kwargs: object) -> Any:
+        await asyncio.sleep(0.02)
+        return SimpleNamespace(slots=[], weights=None)
+
+    monkeypatch.setattr(actor_system.WorkerGroup, "start", start)
+    monkeypatch.setattr(actor_system.EngineGroup, "start", start)
+    monkeypatch.setattr(actor_system.RemoteExecutor, "start", start)
+    placement: Any = SimpleNamespace(device=device, trainers=[], engines=[])
+    await ActorSystem._start_actors(config, Stops(), placement, phase, 0)
+    return events
+
+
+async def test_engines_wait_for_the_roles_whose_gpus_they_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = await order(monkeypatch, CONFIG, "cuda")
+    begun = events.index("start engines")
+    assert {event for event in events[:begun] if event.startswith("-")} >= {f"-{role}" for role in ROLES}
+    assert events.index("start executor") < events.index("-start policy"), "the executor waits for nobody"
+
+
+@pytest.mark.parametrize("device, colocate", [("cpu", True), ("cuda", False)])
+async def test_elsewhere_everything_starts_at_once(
+    monkeypatch: pytest.MonkeyPatch, device: str, colocate: bool
+) -> None:
+    events = await order(monkeypatch, replace(CONFIG, cluster=ClusterConfig(colocate=colocate)), device)
+    first_end = min(index for index, event in enumerate(events) if event.startswith("-"))
+    assert {*events[:first_end]} == {*ROLES, "start engines", "start executor"}
