@@ -179,6 +179,13 @@ class RolloutConfig:
     """One temperature for proposing, estimating and solving; the losses use the same."""
     max_concurrent: Count = 256
     """Sequences decoded at once per engine."""
+    staleness: CountOrZero = 0
+    """Updates of the policy by which a sampled token may be older than the policy that is trained on it. Above 0, and
+    with engines of their own (`cluster.colocate` off), the next steps are played while one is learned; responses that
+    are in flight when the weights change are interrupted and go on. Not with `run.deterministic`."""
+    partial: bool = False
+    """A step ends when nine in ten of its rollouts are in; the others go on and belong to the next step, with the
+    tokens they have. Needs `staleness`."""
     gpu_memory_utilization: Annotated[float, Meta(gt=0, lt=1)] = 0.4
     """Share of a GPU's memory the engine may take."""
     engine_options: tuple[str, ...] = ()
@@ -388,6 +395,11 @@ class Config:
     def max_trajectory_tokens(self) -> int:
         """Tokens of the longest prompt and response together."""
         return self.rollout.max_prompt_tokens + self.rollout.max_response_tokens
+
+    @property
+    def steps_ahead(self) -> int:
+        """Steps that may be played beside the one that is learned: none where engines and trainers take turns."""
+        return 0 if self.cluster.colocate else self.rollout.staleness
 
     @property
     def num_gpus(self) -> int:

@@ -30,8 +30,8 @@ coroutine, so engines and executor are busy with every phase at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from azr.actor_system import ActorSystem
 from azr.cluster.weight_sync import PushReport
@@ -42,11 +42,13 @@ from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.metrics import throughput
 from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import StopSignal
+from azr.selfplay.ahead import PlayAhead
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.play import SelfPlayStep, StepResult
+from azr.selfplay.play import Carried, SelfPlayStep, StepResult
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Proposer, Solver
 from azr.selfplay.seeding import Seeding
+from azr.selfplay.staleness import select_fresh
 from azr.train.learner import Learner
 
 LEARNING_PHASES = {"critic values", "reference logprobs", "policy logprobs", "train critic", "train policy"}
@@ -73,6 +75,8 @@ class SelfPlayExperiment:
     async def run(self) -> None:
         """Plays and learns for the configured steps, after the last one that was done.
 
+        With ``rollout.staleness`` the next steps are played while one is learned.
+
         Raises StopRequested after a signal: between two steps, or at once during a step's play, which is then given up.
         Raises RunEnded, between two steps, when going on is of no use.
         """
@@ -80,21 +84,27 @@ class SelfPlayExperiment:
         if self.checkpointer.done == 0:
             await stop.cancel_on_stop(self.seed())
             self.logger.log_baseline(await stop.cancel_on_stop(self.evaluate(0)))
-        for step in range(self.checkpointer.done + 1, self.config.run.steps + 1):
-            played = await stop.cancel_on_stop(self.play(step))
-            await self.finish_checkpoint()
-            await system.trainers_turn(phase)
-            learned = await self.learner.learn(played.trajectories, seed=self.config.run.seed + step)
-            pushed = await system.engines_turn(step, phase)
-            is_last = self._is_last(step)
-            evaluated = await self.evaluate(step, is_last)
-            await self.record(step, played, learned | {"eval": evaluated}, pushed)
-            self.checkpointer.step_done(step)
-            self.alarm.raise_if_over()
-            self.learner.raise_if_diverged()
-            if is_last:
-                break
-            stop.raise_if_requested()
+        first, last = self.checkpointer.done + 1, self.config.run.steps
+        async with PlayAhead(self.play, first, last, self.config.steps_ahead) as ahead:
+            for step in range(first, last + 1):
+                self.logger.begin_step()
+                played = await stop.cancel_on_stop(ahead.next())
+                batch = select_fresh(played.trajectories, step - 1, self.config.rollout.staleness)
+                await self.finish_checkpoint()
+                await system.trainers_turn(phase)
+                learned = await self.learner.learn(batch.trajectories, seed=self.config.run.seed + step)
+                pushed = await system.engines_turn(step, phase)
+                await ahead.learned(step)
+                is_last = self._is_last(step)
+                evaluated = await self.evaluate(step, is_last)
+                learned |= {"eval": evaluated, "staleness": batch.metrics}
+                await self.record(step, replace(played, trajectories=batch.trajectories), learned, pushed)
+                self.checkpointer.step_done(step)
+                self.alarm.raise_if_over()
+                self.learner.raise_if_diverged()
+                if is_last:
+                    break
+                stop.raise_if_requested()
 
     async def seed(self) -> None:
         """Fills the buffer before the first step."""
@@ -113,13 +123,12 @@ class SelfPlayExperiment:
         ).run()
         await system.executor.stats_delta()
 
-    async def play(self, step: int) -> StepResult:
-        """One step of self-play with the current policy."""
-        self.logger.begin_step()
+    async def play(self, step: int, carried: Sequence[Carried]) -> StepResult:
+        """One step of self-play with the current policy, and with what the step before has left over."""
         selfplay, first = self.config.selfplay, "propose" if self.config.ablation.new_tasks else "estimate"
         self.logger.progress.phase(first, len(selfplay.kinds) * selfplay.proposer_prompts)
         self.logger.progress.phase("solve", len(selfplay.kinds) * selfplay.solver_prompts)
-        return await self._step(step, f"{step:06d}").play()
+        return await self._step(step, f"{step:06d}").play(carried, is_last=step == self.config.run.steps)
 
     def _step(self, step: int, name: str) -> SelfPlayStep:
         parts = (self.config, self.codec, self.system.engines, self.system.executor)

@@ -42,6 +42,7 @@ def check(config: Config) -> None:
     _check_batch(config)
     _check_composites(config)
     _check_executor(config)
+    _check_staleness(config)
     _check_kernels(config)
 
 
@@ -117,6 +118,26 @@ def _check_reward(config: Config) -> None:
         raise UserError(
             f"reward.overlong_buffer={reward.overlong_buffer} would make every response of up to "
             f"rollout.max_response_tokens={longest} tokens too long: lower it."
+        )
+
+
+def _check_staleness(config: Config) -> None:
+    rollout = config.rollout
+    if rollout.partial and not rollout.staleness:
+        raise UserError(
+            "rollout.partial carries responses over to the next step, where they are older than the policy: set "
+            "rollout.staleness to 1 or more, or leave partial out."
+        )
+    if rollout.staleness and config.run.deterministic:
+        raise UserError(
+            f"rollout.staleness={rollout.staleness} lets time decide which weights sample a token, so the run cannot "
+            "be deterministic: leave one of them out."
+        )
+    if rollout.staleness and config.cluster.colocate and not rollout.partial:
+        raise UserError(
+            f"rollout.staleness={rollout.staleness} plays one step while another is learned, but engines and trainers "
+            "share their GPUs and take turns: give engines their own with --cluster.no-colocate, or set "
+            "rollout.partial."
         )
 
 

@@ -7,8 +7,10 @@ sleeps, new calls wait; a completion is always sampled from one version of the w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict
@@ -22,14 +24,41 @@ from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig
 from azr.hardware import ComputeType
 from azr.records import Completion, Stops
+from azr.rollout.segments import PartialResponse
 from azr.rollout.vllm_adapter import EngineStart, describe_start, raise_if_dead, sample, start_vllm
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 NO_STOPS = Stops()
+SILENCE_S = 30.0
+"""An engine that takes longer to say its weight version answers nothing at all."""
+INTERRUPT_S = 0.05
+"""Between two attempts to interrupt what is sampled."""
 MemoryPart = Literal["weights", "kv_cache"]
 """What of a GPU's memory an engine gives away in sleep, by vLLM's names."""
+
+
+class Places:
+    """A number of places, taken several at a time by whoever came first."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._free = count, asyncio.Semaphore(count)
+        self._first = asyncio.Lock()
+
+    @asynccontextmanager
+    async def take(self, count: int) -> AsyncIterator[None]:
+        """Waits for as many places; whoever wants more than there are waits for all of them."""
+        wanted, taken = min(count, self._count), 0
+        try:
+            async with self._first:
+                while taken < wanted:
+                    await self._free.acquire()
+                    taken += 1
+            yield
+        finally:
+            for _ in range(taken):
+                self._free.release()
 
 
 class RolloutEngine:
@@ -72,7 +101,11 @@ class RolloutEngine:
         self._on_gpu = False
         self._request_ids = itertools.count(1)
         self._num_running = 0
-        """`generate` calls in flight."""
+        """`generate` calls that sample."""
+        self._in_flight: set[str] = set()
+        """Ids of vLLM's requests."""
+        # A few more than are decoded at once, so that none is missed while the next ones come.
+        self._places = Places(rollout.max_concurrent + max(8, rollout.max_concurrent // 8))
         self._weight_version = 0
         self._changed = asyncio.Condition()
         self._asleep: frozenset[MemoryPart] = frozenset()
@@ -126,8 +159,13 @@ class RolloutEngine:
         The same seed gives the same samples: in a deterministic engine to the last bit, in others as long as rounding
         does not differ between batches. Temperature 0 is greedy, with `n` = 1; its logprobs are those at temperature 1.
 
-        Raises ValueError for a prompt that leaves no room for a response, TimeoutError after ``generate_timeout_s``,
-        and RuntimeError when an update of the weights failed.
+        Returns fewer than `n` when the engine worked on some for longer than ``generate_timeout_s``: these are given
+        up. Waiting for a place in the batch, for weights and for the end of a sleep does not count. With
+        ``rollout.staleness``, weights do not wait for responses: a response is interrupted, and goes on under the new
+        weights with the tokens that it has.
+
+        Raises ValueError for a prompt that leaves no room for a response, TimeoutError when the engine answers nothing
+        at all, and RuntimeError when an update of the weights failed.
         """
         if not 0 < len(prompt_ids) < self._max_model_len:
             raise ValueError(
@@ -135,23 +173,73 @@ class RolloutEngine:
                 "shorten it or raise max_prompt_tokens"
             )
         assert seed is not None or not self._deterministic, "a deterministic engine needs to be told which samples"
-        limit = self._generate_timeout_s
-        try:
-            async with asyncio.timeout(limit), self._inference_permit(), self._exclusive_lock:
-                return await sample(
+        responses, left_s = [PartialResponse() for _ in range(n)], self._generate_timeout_s
+        while left_s > 0 and (unfinished := [each for each in responses if not each.finished]):
+            async with self._inference_permit(), self._exclusive_lock, self._places.take(len(unfinished)):
+                started = time.monotonic()
+                await self._sample_on(prompt_ids, unfinished, max_tokens, temperature, seed, left_s)
+                left_s -= time.monotonic() - started
+        finished = [each.completion(prompt_ids) for each in responses if each.finished]
+        if len(finished) < n:
+            await self._raise_if_silent()
+        return finished
+
+    async def _sample_on(
+        self,
+        prompt_ids: Sequence[int],
+        responses: Sequence[PartialResponse],
+        max_tokens: int,
+        temperature: float,
+        seed: int | None,
+        limit_s: float,
+    ) -> None:
+        """Goes on with responses to one prompt until they are finished or interrupted, `limit_s` at most."""
+        fresh = not any(each.segments for each in responses)
+        # Those that nothing was sampled of are one request; others have become prompts of their own.
+        groups = [list(responses)] if fresh else [[each] for each in responses]
+        requests = {str(next(self._request_ids)): group for group in groups}
+        self._in_flight |= requests.keys()
+        work = [
+            asyncio.ensure_future(
+                sample(
                     self._llm,
-                    str(next(self._request_ids)),
-                    prompt_ids,
+                    request_id,
+                    [*prompt_ids, *group[0].token_ids],
                     self._stops,
-                    n=n,
-                    max_tokens=max_tokens,
+                    n=len(group),
+                    max_tokens=max_tokens - len(group[0].token_ids),
                     temperature=temperature,
                     seed=seed,
                     weight_version=self._weight_version,
                     exclusive=self._deterministic,
                 )
+            )
+            for request_id, group in requests.items()
+        ]
+        try:
+            _, late = await asyncio.wait(work, timeout=limit_s)
+            if late:
+                await self._llm.abort(list(requests))
+            for group, segments in zip(groups, await asyncio.gather(*work), strict=True):
+                for response, segment in zip(group, segments, strict=True):
+                    response.add(segment, self._stops.strings, self._decode)
+        finally:
+            self._in_flight -= requests.keys()
+            for each in work:
+                each.cancel()
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._llm.get_tokenizer().decode(token_ids, skip_special_tokens=False)
+
+    async def _raise_if_silent(self) -> None:
+        """A response that takes too long is one matter, an engine that answers nothing any more another."""
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                await self._llm.get_weight_version()
         except TimeoutError as error:
-            raise TimeoutError(f"a prompt got no response within {limit:.0f} s: {self._state()}") from error
+            raise TimeoutError(
+                f"a prompt got no response within {self._generate_timeout_s:.0f} s: {self._state()}"
+            ) from error
 
     @asynccontextmanager
     async def _inference_permit(self) -> AsyncIterator[None]:
@@ -168,9 +256,18 @@ class RolloutEngine:
                 self._num_running -= 1
                 self._changed.notify_all()
 
-    async def _drain(self) -> None:
-        """Wait for the calls in flight. Each has its deadline, so this has one."""
-        await self._changed.wait_for(lambda: self._num_running == 0)
+    async def _hold(self) -> None:
+        """Nothing is sampled any more when this returns, and nothing will be while the caller holds back new prompts.
+
+        Responses in flight are waited for, or with ``rollout.staleness`` interrupted.
+        """
+        while self._num_running:
+            if self._rollout.staleness:
+                await self._llm.abort(list(self._in_flight))
+            # A prompt may have its permit and be on its way to the engine.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(INTERRUPT_S if self._rollout.staleness else None):
+                    await self._changed.wait_for(lambda: self._num_running == 0)
 
     def _state(self) -> str:
         if self._asleep:
@@ -193,7 +290,7 @@ class RolloutEngine:
             raise RuntimeError("a sleeping engine cannot take weights: call wake() first")
         async with self._changed:
             self._updating = version
-            await self._drain()
+            await self._hold()
         self._unusable = f"the update to weight version {version} failed: send all weights again"
         if self._workers_updating:
             await self._llm.finish_weight_update()
@@ -262,7 +359,7 @@ class RolloutEngine:
         """
         async with self._changed:
             self._asleep = frozenset(get_args(MemoryPart))
-            await self._drain()
+            await self._hold()
         if self._on_gpu:
             await self._llm.sleep(level=2)
             self._unusable = "the weights were dropped in sleep: send them again"

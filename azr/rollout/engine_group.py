@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
+import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -32,6 +34,7 @@ MAX_CONCURRENCY = 10_000
 """Calls a Ray actor may have in flight; the engine queues them itself."""
 SHUTDOWN_S = 30.0
 COUNTS_S = 120.0
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,8 @@ class EngineGroup:
         ]
         self.weights: WeightSync | None = None
         """Sends the policy's weights to engines that were replaced; none before there is a policy."""
+        self.given_up = 0
+        """Responses so far that took longer than `timeout.generate_s`."""
         self._request_ids = itertools.count(1)
 
     @classmethod
@@ -158,6 +163,7 @@ class EngineGroup:
             counts.update(taken)
         return {
             "restarts": self.restarts,
+            "given_up": self.given_up,
             "kv_cache_tokens": self.kv_cache_tokens,
             # Requests that had to leave the KV cache to others, and the share of all computing that repeating them was.
             "preemptions": counts["preemptions"],
@@ -185,7 +191,8 @@ class EngineGroup:
 
         Only evaluation, whose answers are never trained on, gives one; 0 is greedy. `seed` decides which samples in a
         deterministic run, whichever engine draws them, and is left out in others: it would cost time without making
-        them repeatable. Raises RuntimeError when engines died over this request again and again, or one engine over
+        them repeatable. Responses that took longer than `timeout.generate_s` are missing, and counted in `given_up`.
+        Raises RuntimeError when engines died over this request again and again, or one engine over
         everything.
         """
         request_id = next(self._request_ids)
@@ -200,8 +207,8 @@ class EngineGroup:
                     max_tokens=max_tokens,
                     temperature=self._config.rollout.temperature if temperature is None else temperature,
                     seed=seed if self._config.run.deterministic else None,
-                    # The engine's own deadline comes first; this one is for an engine that does not answer at all.
-                    timeout_s=self._config.timeout.generate_s + 10,
+                    # The engine has deadlines of its own, and is looked after meanwhile; waiting in it has none.
+                    timeout_s=math.inf,
                     to="generate",
                 )
             except ActorLost as error:
@@ -213,6 +220,7 @@ class EngineGroup:
                 lost = error
             else:
                 slot.succeeded()
+                self._count_given_up(n - len(completions), slot)
                 return completions
             finally:
                 slot.num_inflight -= n
@@ -220,6 +228,16 @@ class EngineGroup:
             if not slot.restarting.locked():
                 await slot.restart(lost)
         raise AssertionError("unreachable")
+
+    def _count_given_up(self, count: int, slot: EngineSlot) -> None:
+        if count and not self.given_up:
+            limit = self._config.timeout.generate_s
+            log.warning(
+                "%s sampled a response for more than %g s (timeout.generate_s); it is given up and not graded, and so "
+                "is every other such response from now on without a line here",
+                slot.name, limit,
+            )  # fmt: skip
+        self.given_up += count
 
     async def _free_slot(self) -> EngineSlot:
         while True:

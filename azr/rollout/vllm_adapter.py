@@ -15,14 +15,15 @@ import numpy as np
 from azr.config import RolloutConfig
 from azr.errors import UserError
 from azr.hardware import KERNEL_CACHES, keep_kernels
-from azr.records import Completion, FinishReason, Stops
+from azr.records import FinishReason, Stops
 from azr.rollout.engine_options import TAKEN, engine_options
 from azr.rollout.gpu_memory import wait_until_free
+from azr.rollout.segments import Segment
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
     from vllm.inputs import TokensInput
-    from vllm.outputs import RequestOutput
+    from vllm.outputs import CompletionOutput, RequestOutput
     from vllm.v1.engine.async_llm import AsyncLLM
 
 CPU_KV_CACHE_BYTES = 1 << 30
@@ -161,10 +162,12 @@ async def sample(
     seed: int | None,
     weight_version: int,
     exclusive: bool,
-) -> list[Completion]:
-    """`n` completions sampled from softmax(logits / temperature), without any truncation of the distribution.
+) -> list[Segment]:
+    """`n` responses sampled from softmax(logits / temperature), without any truncation of the distribution.
 
-    `exclusive`: nothing else is in the engine, nor is asked of it meanwhile; with a seed the completions then depend
+    After `llm.abort(request_id)`, those that are not finished have the tokens that they had then.
+
+    `exclusive`: nothing else is in the engine, nor is asked of it meanwhile; with a seed the responses then depend
     on the arguments and the weights only, to the last bit.
     """
     from vllm import SamplingParams
@@ -191,17 +194,19 @@ async def sample(
     )
     generate = _generate_exclusive if exclusive else _generate_batched
     output = await generate(llm, request_id, tokens_input(list(prompt_ids)), params)
-    return [
-        Completion(
-            prompt_ids=tuple(prompt_ids),
-            response_ids=np.array(sampled.token_ids, np.int32),
-            # An engine that is ahead of its detokenizer has sampled more than what ends at a stop string.
-            logprobs=np.array(sampled.logprobs.logprobs[: len(sampled.token_ids)], np.float32),
-            finish_reason=FinishReason(sampled.finish_reason),
-            weight_versions=np.full(len(sampled.token_ids), weight_version, np.int32),
-        )
-        for sampled in output.outputs
-    ]
+    return [_segment(sampled, weight_version) for sampled in output.outputs]
+
+
+def _segment(sampled: CompletionOutput, weight_version: int) -> Segment:
+    ids, logprobs = sampled.token_ids, sampled.logprobs
+    return Segment(
+        token_ids=np.array(ids, np.int32),
+        # An engine that is ahead of its detokenizer has sampled more than what ends at a stop string. One that was
+        # interrupted before the first token has none.
+        logprobs=np.array(logprobs.logprobs[: len(ids)] if logprobs is not None else (), np.float32),
+        finish_reason=None if sampled.finish_reason == "abort" else FinishReason(sampled.finish_reason),
+        weight_version=weight_version,
+    )
 
 
 async def _generate_batched(

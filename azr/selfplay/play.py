@@ -8,12 +8,15 @@ duplicate, and in a deterministic run not even that: fingerprints are then reser
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from azr.concurrency import Phase, gather, task_group
+from azr.concurrency import Phase, gather
 from azr.config import Config
 from azr.records import Completion, Role, Task, Trajectory
 from azr.selfplay.buffer import TaskBuffer
@@ -25,6 +28,9 @@ from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.composites import GivenFunctions, give_functions, schedule
 from azr.tasks.registry import KINDS, derived_tasks
 
+PARTIAL_SHARE = 0.9
+"""Of a step's rollouts, what it waits for with ``rollout.partial``."""
+R = TypeVar("R")
 _NOT_TRAINED_ON = (RejectReason.LOST, RejectReason.IN_BENCHMARK)
 
 
@@ -41,7 +47,7 @@ class Answers:
     num_tokens: int
     """Of all responses."""
     num_ungraded: int
-    """Answers that the executor lost."""
+    """Answers that the executor lost, or that took the engine too long."""
     form: FormCount
     """Of all answers, those that are not trained on included."""
 
@@ -62,6 +68,10 @@ class Proposed:
     """Of the one response."""
 
 
+LOST_PROPOSAL = Proposed(outcome=RejectReason.LOST, num_tokens=0, trajectory=None, estimate=None, form=FormCount())
+"""One whose response took too long."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalStats:
     """How far the proposals of one kind got in one step."""
@@ -70,6 +80,17 @@ class ProposalStats:
     rejected: Counter[RejectReason]
     solve_rates: list[float]
     """One per proposal that became a task, ascending."""
+
+
+Work = asyncio.Task[Proposed] | asyncio.Task[list[Answers]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carried:
+    """Work of one kind that a step has begun and not waited for."""
+
+    kind: str
+    work: Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +105,86 @@ class StepResult:
     sampled_tokens: Counter[str]
     """Response tokens by phase."""
     ungraded: int
-    """Proposals and solutions that the executor lost; they are not trained on."""
+    """Proposals and solutions that the executor lost, or that took an engine too long; they are not trained on."""
     forms: dict[Role, FormCount]
     """Of everything that was sampled."""
+    carried: Sequence[Carried] = ()
+    """What goes on in the next step, with ``rollout.partial``."""
+
+
+class Begun:
+    """Work of one kind that is under way: proposals, and answers by the list. It may outlive the step it began in."""
+
+    def __init__(self, carried: Sequence[Work] = ()) -> None:
+        self._work = list(carried)
+        self.seen: set[str] = set()
+        """Ids of the tasks that were accepted."""
+        self.stored: list[Task] = []
+        """Those that entered the buffer in this step."""
+
+    def start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        task = asyncio.create_task(work)
+        self._work.append(task)  # type: ignore[arg-type]
+        return task
+
+    async def until(self, share: float, among: Sequence[asyncio.Task[Proposed]] | None = None) -> None:
+        """Waits for this share of `among`, of all where nothing is given. Raises the first failure of any."""
+        awaited = set(self._work if among is None else among)
+        missing = math.ceil(share * len(awaited)) - sum(task.done() for task in awaited)
+        enough = asyncio.Event()
+
+        def count(task: Work) -> None:
+            nonlocal missing
+            missing -= task in awaited
+            if missing <= 0 or task.cancelled() or task.exception() is not None:
+                enough.set()
+
+        pending = self.unfinished
+        for task in pending:
+            task.add_done_callback(count)
+        try:
+            if missing > 0 and not self._failed():
+                await enough.wait()
+        finally:
+            for task in pending:
+                task.remove_done_callback(count)
+        for task in self._failed():
+            task.result()
+
+    def _failed(self) -> list[Work]:
+        return [task for task in self._work if task.done() and (task.cancelled() or task.exception() is not None)]
+
+    @property
+    def unfinished(self) -> list[Work]:
+        return [task for task in self._work if not task.done()]
+
+    @property
+    def proposed(self) -> list[Proposed]:
+        """In the order in which they began."""
+        results = [task.result() for task in self._work if task.done()]
+        return [result for result in results if isinstance(result, Proposed)]
+
+    @property
+    def answers(self) -> list[Answers]:
+        results = [task.result() for task in self._work if task.done()]
+        return [answers for result in results if isinstance(result, list) for answers in result]
+
+    def cancel(self) -> list[Work]:
+        """Gives up what is under way, and returns it."""
+        for task in self.unfinished:
+            task.cancel()
+        return self.unfinished
+
+
+@asynccontextmanager
+async def ended_with_errors(begun: Collection[Begun]) -> AsyncIterator[None]:
+    """An error leaves nothing under way."""
+    try:
+        yield
+    except BaseException:
+        given_up = [task for of_kind in begun for task in of_kind.cancel()]
+        await asyncio.gather(*given_up, return_exceptions=True)
+        raise
 
 
 @dataclass(slots=True)
@@ -109,37 +207,49 @@ class SelfPlayStep:
         self._gates = {kind: OrderedGate(self.config.run.deterministic) for kind in self.config.selfplay.kinds}
         self._reserved = {kind: set() for kind in self.config.selfplay.kinds}
 
-    async def play(self) -> StepResult:
-        """Proposals and solutions of every kind, graded. Solvers get this step's tasks first."""
-        if self.config.ablation.new_tasks:
-            drawn = self._draw_shown(self.config.selfplay.kinds)
-            playing = {kind: self._play_kind(kind, shown) for kind, shown in drawn.items()}
-        else:
-            playing = {kind: self._play_stored(kind) for kind in self.config.selfplay.kinds}
-        played = dict(zip(playing, await gather(*playing.values()), strict=True))
-        proposed = {kind: of_kind for kind, (of_kind, _) in played.items()}
-        return _step_result(proposed, [each for _, answers in played.values() for each in answers])
+    async def play(self, carried: Sequence[Carried] = (), *, is_last: bool = True) -> StepResult:
+        """Proposals and solutions of every kind, graded. Solvers get this step's tasks first.
 
-    async def _play_kind(self, kind: str, drawn: Sequence[Shown]) -> tuple[list[Proposed], list[Answers]]:
+        ``carried``: what the step before left over; it belongs to this one. With ``rollout.partial``, a step that is
+        not the last leaves over in its turn what takes longest.
+        """
+        kinds = self.config.selfplay.kinds
+        begun = {kind: Begun([each.work for each in carried if each.kind == kind]) for kind in kinds}
+        share = PARTIAL_SHARE if self.config.rollout.partial and not is_last else 1.0
+        async with ended_with_errors(begun.values()):
+            if self.config.ablation.new_tasks:
+                drawn = self._draw_shown(kinds)
+                await gather(*(self._play_kind(kind, shown, begun[kind], share) for kind, shown in drawn.items()))
+            else:
+                await gather(*(self._play_stored(kind, begun[kind], share) for kind in kinds))
+        return _step_result(begun)
+
+    async def _play_kind(self, kind: str, drawn: Sequence[Shown], begun: Begun, share: float) -> None:
         num_solved = self.config.selfplay.solver_prompts
-        async with task_group() as group:
-            proposals = [group.create_task(self.propose_one(kind, i, shown)) for i, shown in enumerate(drawn)]
-            following = [group.create_task(self._follow(proposal, i)) for i, proposal in enumerate(proposals)]
-            proposed = [await proposal for proposal in proposals]
-            accepted = self._store(proposed)
-            num_followed = sum(isinstance(each.outcome, Task) for each in proposed[:num_solved])
-            late = [self.solve_one(task, "new") for task in accepted[num_followed:num_solved]]
-            num_stored, new_ids = max(0, num_solved - len(accepted)), {task.id for task in accepted}
-            stored = self.buffer.sample_tasks(kind, num_stored, new_ids, self._rng(kind))
-            late += [self.solve_one(task, i) for i, task in enumerate(stored)]
-            solving = [group.create_task(work) for work in late]
-        return proposed, [each for done in following for each in done.result()] + [done.result() for done in solving]
+        proposals = [begun.start(self.propose_one(kind, i, shown)) for i, shown in enumerate(drawn)]
+        for i, proposal in enumerate(proposals):
+            begun.start(self._follow(proposal, i))
+        await begun.until(share, proposals)
+        accepted = self._store(begun)
+        num_followed = sum(proposal.done() and isinstance(proposal.result().outcome, Task)
+                           for proposal in proposals[:num_solved])  # fmt: skip
+        late = [self.solve_one(task, "new") for task in accepted[num_followed:num_solved]]
+        num_stored, new_ids = max(0, num_solved - len(accepted)), {task.id for task in accepted}
+        stored = self.buffer.sample_tasks(kind, num_stored, new_ids, self._rng(kind))
+        late += [self.solve_one(task, i) for i, task in enumerate(stored)]
+        for work in late:
+            begun.start(_listed(work))
+        await begun.until(share)
+        self._store(begun)  # those of the step before that came last
 
     async def propose_one(self, kind: str, index: int, wanted: Shown, *, estimate: bool = True) -> Proposed:
         """Sample, validate, reserve, estimate, reward."""
         id = f"{self.name}-{kind}-{index:04d}"
         with self.phase("propose"):
             completion, shown = await self.proposer.propose(kind, wanted, self._seed("propose", kind, index))
+        if completion is None:
+            async with self._gates[kind].turn(index):
+                return LOST_PROPOSAL
         with self.phase("validate"):
             validated = await self.proposer.validate(kind, completion, shown, id=id, step=self.step)
         async with self._gates[kind].turn(index):
@@ -184,7 +294,7 @@ class SelfPlayStep:
             solve_rate=right / len(graded) if graded else None,
             trajectories=[self._paid(solver_trajectory(task, group, *pair, self.config.reward)) for pair in graded],
             num_tokens=sum(len(completion.response_ids) for completion in completions),
-            num_ungraded=len(completions) - len(graded),
+            num_ungraded=count - len(graded),
             form=FormCount.of(completions, [verdict is Verdict.MALFORMED for verdict in verdicts]),
         )
 
@@ -224,32 +334,40 @@ class SelfPlayStep:
 
     async def seed(self, kinds: Sequence[str]) -> StepResult:
         """Proposals of these kinds only, and none is estimated: how the buffer first fills."""
-        proposing = {
-            kind: gather(*(self.propose_one(kind, i, shown, estimate=False) for i, shown in enumerate(drawn)))
-            for kind, drawn in self._draw_shown(kinds).items()
-        }
-        proposed = dict(zip(proposing, await gather(*proposing.values()), strict=True))
-        for of_kind in proposed.values():
+        drawn, begun = self._draw_shown(kinds), {kind: Begun() for kind in kinds}
+        for kind, shown in drawn.items():
+            for i, each in enumerate(shown):
+                begun[kind].start(self.propose_one(kind, i, each, estimate=False))
+        async with ended_with_errors(begun.values()):
+            await gather(*(of_kind.until(1.0) for of_kind in begun.values()))
+        for of_kind in begun.values():
             self._store(of_kind)
-        return _step_result(proposed, [])
+        return _step_result(begun)
 
-    async def _play_stored(self, kind: str) -> tuple[list[Proposed], list[Answers]]:
+    async def _play_stored(self, kind: str, begun: Begun, share: float) -> None:
         """The ablation without new tasks: samples as many stored tasks as would be proposed, as if for an estimate."""
         rng, selfplay = self._rng(kind), self.config.selfplay
         sampled = self.buffer.sample_tasks(kind, selfplay.proposer_prompts, (), rng)
         solved = self.buffer.sample_tasks(kind, selfplay.solver_prompts, (), rng)
-        return [], await gather(
-            *(self.estimate(task, i) for i, task in enumerate(sampled)),
-            *(self.estimate(derived, i) for i, task in enumerate(sampled) for derived in self._derive(task, i)),
-            *(self.solve_one(task, i) for i, task in enumerate(solved)),
-        )
+        for i, task in enumerate(sampled):
+            begun.start(_listed(self.estimate(task, i)))
+        for i, task in enumerate(sampled):
+            for derived in self._derive(task, i):
+                begun.start(_listed(self.estimate(derived, i)))
+        for i, task in enumerate(solved):
+            begun.start(_listed(self.solve_one(task, i)))
+        await begun.until(share)
 
-    def _store(self, proposed: Sequence[Proposed]) -> list[Task]:
-        """Puts the accepted tasks of a kind into the buffer, in the order of the proposals, and returns them."""
-        accepted = _accepted(proposed)
-        for task in accepted:
+    def _store(self, begun: Begun) -> list[Task]:
+        """Puts the newly accepted tasks of a kind into the buffer, in the order of the proposals, and returns them."""
+        accepted = [task for task in _accepted(begun.proposed) if task.id not in begun.seen]
+        begun.seen.update(task.id for task in accepted)
+        # What the step before has left over may have been proposed again meanwhile.
+        stored = [task for task in accepted if self.buffer.reject_reason(task) is None]
+        for task in stored:
             self.buffer.add(task)
-        return accepted
+        begun.stored += stored
+        return stored
 
     def _draw_shown(self, kinds: Sequence[str]) -> dict[str, list[Shown]]:
         """What every proposal's prompt shows, drawn before any of them can change the buffer."""
@@ -292,10 +410,15 @@ def _with_solve_rate(outcome: Task | RejectReason, estimate: Answers | None) -> 
     return RejectReason.LOST if estimate.solve_rate is None else replace(outcome, solve_rate=estimate.solve_rate)
 
 
-def _step_result(proposed: dict[str, list[Proposed]], answers: Sequence[Answers]) -> StepResult:
+async def _listed(answers: Coroutine[Any, Any, Answers]) -> list[Answers]:
+    return [await answers]
+
+
+def _step_result(begun: Mapping[str, Begun]) -> StepResult:
     """Everything together, sorted where the order in which things finished would show."""
-    proposals = [each for kind in sorted(proposed) for each in proposed[kind]]
-    all_answers = [*answers, *(each.estimate for each in proposals if each.estimate is not None)]
+    proposals = [each for kind in sorted(begun) for each in begun[kind].proposed]
+    all_answers = [each for of_kind in begun.values() for each in of_kind.answers]
+    all_answers += [each.estimate for each in proposals if each.estimate is not None]
     trajectories = [each.trajectory for each in proposals if each.trajectory is not None]
     trajectories += [trajectory for each in all_answers for trajectory in each.trajectories]
     tokens = Counter(propose=sum(each.num_tokens for each in proposals))
@@ -304,14 +427,15 @@ def _step_result(proposed: dict[str, list[Proposed]], answers: Sequence[Answers]
     num_lost = sum(each.outcome is RejectReason.LOST for each in proposals)
     return StepResult(
         trajectories=sort_trajectories(trajectories),
-        proposal_stats={kind: _proposal_stats(of_kind) for kind, of_kind in proposed.items()},
-        stored=_accepted(proposals),
+        proposal_stats={kind: _proposal_stats(of_kind.proposed) for kind, of_kind in begun.items()},
+        stored=[task for kind in sorted(begun) for task in begun[kind].stored],
         sampled_tokens=tokens,
         ungraded=num_lost + sum(each.num_ungraded for each in all_answers),
         forms={
             Role.PROPOSER: sum((each.form for each in proposals), FormCount()),
             Role.SOLVER: sum((each.form for each in all_answers), FormCount()),
         },
+        carried=[Carried(kind, work) for kind, of_kind in begun.items() for work in of_kind.unfinished],
     )
 
 

@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class Sampler(Protocol):
-    """Where responses come from. In a deterministic run, equal arguments and weights give equal responses."""
+    """Where responses come from, without those that take too long.
+
+    In a deterministic run, equal arguments and weights give equal responses.
+    """
 
     async def generate(
         self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
@@ -58,13 +61,13 @@ class Proposer:
         self._max_response = config.rollout.max_response_tokens
         self.limits = proposal_limits(config.selfplay.induction_inputs)
 
-    async def propose(self, kind: str, wanted: Shown, seed: int) -> tuple[Completion, Shown]:
-        """One proposal, and what of the wanted its prompt had room for."""
+    async def propose(self, kind: str, wanted: Shown, seed: int) -> tuple[Completion | None, Shown]:
+        """One proposal, unless it takes too long, and what of the wanted its prompt had room for."""
         prompt, references, functions = self._codec.proposer_prompt(
             KINDS[kind], list(wanted.references), self._max_prompt, wanted.functions
         )
-        (completion,) = await self._sampler.generate(prompt, n=1, max_tokens=self._max_response, seed=seed)
-        return completion, Shown(tuple(references), functions)
+        completions = await self._sampler.generate(prompt, n=1, max_tokens=self._max_response, seed=seed)
+        return completions[0] if completions else None, Shown(tuple(references), functions)
 
     async def validate(
         self, kind: str, completion: Completion, shown: Shown, *, id: str, step: int
@@ -121,7 +124,7 @@ class Solver:
         return len(self._codec.solver_prompt(KINDS[task.kind], task)) <= self._max_prompt
 
     async def solve(self, task: Task, count: int, seed: int) -> list[Completion]:
-        """Responses of the current policy to one task."""
+        """Responses of the current policy to one task, without those that take too long."""
         prompt = self._codec.solver_prompt(KINDS[task.kind], task)
         return await self._sampler.generate(prompt, n=count, max_tokens=self._max_response, seed=seed)
 
