@@ -50,19 +50,24 @@ class Served:
         self.version = version
         return update
 
-    @torch.no_grad()
     def logprob_error(self, completion: Completion, temperature: float) -> float:
         """Mean absolute difference between the engine's logprobs and the model's, in float32."""
+        return float(self.logprob_errors(completion, temperature).mean())
+
+    @torch.no_grad()
+    def logprob_errors(self, completion: Completion, temperature: float) -> torch.Tensor:
+        """As `logprob_error`, of each response token."""
         ids = torch.tensor([completion.token_ids])
         logits = self.model(ids).logits[0, len(completion.prompt_ids) - 1 : -1] / temperature
-        response = torch.tensor(completion.response_ids)
+        response = torch.tensor(completion.response_ids, dtype=torch.int64)
         expected = logits.log_softmax(-1).gather(1, response[:, None])[:, 0]
-        return float((expected - torch.tensor(completion.logprobs)).abs().mean())
+        return (expected - torch.tensor(completion.logprobs)).abs()
 
 
 @pytest.fixture(scope="session")
 def served(ray_cluster: None, tiny_model_path: Path) -> Iterator[Served]:
-    config = RolloutConfig(max_prompt_tokens=256, max_response_tokens=256, max_concurrent=64)
+    # What is in flight when weights change is interrupted; other tests' engines wait for it.
+    config = RolloutConfig(max_prompt_tokens=256, max_response_tokens=256, max_concurrent=64, staleness=1)
     engine = ray.remote(RolloutEngine).remote(
         str(tiny_model_path), config, stops=STOPS, generate_timeout_s=1800.0, dtype="float32", seed=0
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from ray.exceptions import RayTaskError
@@ -165,22 +167,34 @@ async def test_an_update_that_broke_off_can_be_started_again(served: Served):
     assert served.logprob_error(completion, 1.0) < 1e-4
 
 
-async def test_generation_during_an_update_never_mixes_versions(served: Served):
+async def test_responses_go_on_under_new_weights_with_the_tokens_they_have(served: Served):
+    """Each token's log-probability is that of the weights that its version names, given all tokens before it."""
+    prompt = PROMPT[:50]
     before, weights = served.version, served.perturbed(11)
-    early = [served.engine.generate.remote(PROMPT, n=2, max_tokens=40, temperature=1.0) for _ in range(4)]
-    await asyncio.sleep(0.2)
-    begun = served.engine.begin_update.remote(before + 1)
-    late = [served.engine.generate.remote(PROMPT, n=2, max_tokens=16, temperature=1.0) for _ in range(4)]
-    await begun
-    old = [c for answer in await asyncio.gather(*early) for c in answer if set(c.weight_versions) == {before}]
-    assert old and all(served.logprob_error(c, 1.0) < 1e-4 for c in old)
+    flying = [served.engine.generate.remote(prompt, n=8, max_tokens=200, temperature=1.0) for _ in range(4)]
+    await asyncio.sleep(0.5)
+    began = time.monotonic()
+    await served.engine.begin_update.remote(before + 1)
+    assert time.monotonic() - began < 5, "weights do not wait for responses"
+    late = [served.engine.generate.remote(prompt, n=2, max_tokens=16, temperature=1.0) for _ in range(2)]
     for bucket in served.writer.pack(before + 1, weights.items()):
         await served.engine.load_bucket.remote(bucket)
     await served.engine.finish_update.remote(before + 1, bucket.digest)
+    responses = [c for answer in await asyncio.gather(*flying) for c in answer]
+    assert len(responses) == 32, "nothing is lost"
+    old_errors = [served.logprob_errors(c, 1.0)[c.weight_versions == before] for c in responses]
     served.model.load_state_dict(weights, strict=False)
     served.version += 1
-    new = [c for answer in await asyncio.gather(*late) for c in answer if set(c.weight_versions) == {served.version}]
-    assert new and all(served.logprob_error(c, 1.0) < 1e-4 for c in new)
+    new_errors = [served.logprob_errors(c, 1.0)[c.weight_versions == before + 1] for c in responses]
+    assert sum(len(old) > 0 and len(new) > 0 for old, new in zip(old_errors, new_errors, strict=True)) > 4
+    assert float(torch.cat(old_errors).mean()) < 1e-4 and float(torch.cat(new_errors).mean()) < 1e-4
+    for c in responses:
+        assert (np.diff(c.weight_versions) >= 0).all() and set(c.weight_versions.tolist()) <= {before, before + 1}
+        stopped = c.finish_reason is FinishReason.STOP
+        assert stopped == (c.response_ids[-1] in ENDS) and not ENDS & set(c.response_ids[:-1].tolist())
+        assert stopped or len(c.response_ids) == 200
+    after = [c for answer in await asyncio.gather(*late) for c in answer]
+    assert all(set(c.weight_versions) == {served.version} and served.logprob_error(c, 1.0) < 1e-4 for c in after)
 
 
 async def test_a_sleeping_engine_answers_after_it_woke(served: Served):
