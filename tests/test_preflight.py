@@ -57,6 +57,12 @@ def test_a_sound_config_passes(sound):
         ),
         ({"algorithm.drop_zero_advantage": True, "algorithm.entropy_coef": 0.1}, "drop_zero_advantage would take"),
         ({"algorithm.drop_zero_advantage": True, "algorithm.kl_coef": 0.1}, "drop_zero_advantage would take"),
+        ({"rollout.partial": True}, "set rollout.staleness to 1 or more, or leave partial out"),
+        ({"rollout.staleness": 1}, "give engines their own with --cluster.no-colocate, or set rollout.partial"),
+        (
+            {"rollout.staleness": 1, "rollout.partial": True, "run.deterministic": True},
+            "cannot be deterministic: leave one of them out",
+        ),
         ({"train.tokens_per_micro_batch": 100}, "cannot hold one trajectory"),
         ({"reward.proposer": "learnibility"}, "There is no reward 'learnibility'; did you mean 'learnability'?"),
         ({"reward.intrinsic.bonuses": ("haltsead:1",)}, "There is no bonus 'haltsead'; did you mean 'halstead'?"),
