@@ -1,0 +1,52 @@
+"""The forced lengths of `benchmarks.staleness`, and that what a response says before its end token is what counts."""
+
+from __future__ import annotations
+
+import asyncio
+from statistics import median
+
+import numpy as np
+
+from azr.records import Completion, FinishReason
+from azr.tasks.prompts import CompactFormat
+from benchmarks.staleness import CutCodec, draw_lengths, forced_lengths
+from tests.conftest import byte_tokenizer
+
+CODEC = CutCodec(byte_tokenizer(), CompactFormat())
+
+
+def completion(text: str, reason: FinishReason = FinishReason.STOP) -> Completion:
+    ids = np.array(CODEC.encode(text), np.int32)
+    return Completion(
+        prompt_ids=(1,),
+        response_ids=ids,
+        logprobs=np.zeros(len(ids), np.float32),
+        finish_reason=reason,
+        weight_versions=np.zeros(len(ids), np.int32),
+    )
+
+
+def test_lengths_have_the_stated_median_and_a_long_tail() -> None:
+    lengths = draw_lengths("1", 2000, 64, 1.0, 640)
+    assert lengths == draw_lengths("1", 2000, 64, 1.0, 640)
+    assert abs(median(lengths) - 64) < 5 and min(lengths) == 16 and max(lengths) == 640
+    assert sum(length > 128 for length in lengths) / len(lengths) > 0.2
+
+
+def test_every_sample_is_asked_for_its_own_length() -> None:
+    asked: list[int] = []
+
+    async def generate(engines: object, prompt_ids: list[int], **options: int) -> list[Completion]:
+        asked.append(options["max_tokens"])
+        return [completion("<|output|>3", FinishReason.LENGTH)] * options["n"]
+
+    forced = forced_lengths(generate, 64, 1.0)
+    answers = asyncio.run(forced(None, [1], n=5, max_tokens=100, seed=7))
+    assert asked == draw_lengths("7", 5, 64, 1.0, 100)
+    assert [each.finish_reason for each in answers] == [FinishReason.STOP] * 5
+
+
+def test_a_response_counts_up_to_its_first_end_token() -> None:
+    section = CODEC.parse_response(completion("<|output|>3<|end|>4<|end|>5"))
+    assert section is not None and section == CODEC.parse_response(completion("<|output|>3<|end|>"))
+    assert CODEC.parse_response(completion("<|output|>3")) is None
