@@ -30,6 +30,7 @@ coroutine, so engines and executor are busy with every phase at the same time.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,6 +45,7 @@ from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import StopSignal
 from azr.selfplay.ahead import PlayAhead
 from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.in_flight import InFlight, Journal, Leftover
 from azr.selfplay.play import Carried, SelfPlayStep, StepResult
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Proposer, Solver
@@ -67,6 +69,8 @@ class SelfPlayExperiment:
     learner: Learner
     logger: RunLogger
     checkpointer: AsyncCheckpointer
+    in_flight: InFlight
+    """Of the last step that was done; the checkpointer saves it."""
     stop_signal: StopSignal
     alarm: MalformedAlarm
     elapsed_s: Callable[[], float]
@@ -85,7 +89,7 @@ class SelfPlayExperiment:
             await stop.cancel_on_stop(self.seed())
             self.logger.log_baseline(await stop.cancel_on_stop(self.evaluate(0)))
         first, last = self.checkpointer.done + 1, self.config.run.steps
-        async with PlayAhead(self.play, first, last, self.config.steps_ahead) as ahead:
+        async with PlayAhead(self.play, first, last, self.config.steps_ahead, self.begin_again()) as ahead:
             for step in range(first, last + 1):
                 self.logger.begin_step()
                 played = await stop.cancel_on_stop(ahead.next())
@@ -99,6 +103,7 @@ class SelfPlayExperiment:
                 evaluated = await self.evaluate(step, is_last)
                 learned |= {"eval": evaluated, "staleness": batch.metrics}
                 await self.record(step, replace(played, trajectories=batch.trajectories), learned, pushed)
+                self.in_flight.leftovers = [piece.leftover for piece in played.carried]
                 self.checkpointer.step_done(step)
                 self.alarm.raise_if_over()
                 self.learner.raise_if_diverged()
@@ -130,8 +135,15 @@ class SelfPlayExperiment:
         self.logger.progress.phase("solve", len(selfplay.kinds) * selfplay.solver_prompts)
         return await self._step(step, f"{step:06d}").play(carried, is_last=step == self.config.run.steps)
 
+    def begin_again(self) -> list[Carried]:
+        """What the step that a resumed run goes on from has left over."""
+        of_step: defaultdict[tuple[int, str], list[Leftover]] = defaultdict(list)
+        for each in self.in_flight.leftovers:
+            of_step[each.origin.step, each.origin.name].append(each)
+        return [piece for names, some in of_step.items() for piece in self._step(*names).begin_again(some)]
+
     def _step(self, step: int, name: str) -> SelfPlayStep:
-        parts = (self.config, self.codec, self.system.engines, self.system.executor)
+        parts = (self.config, self.codec, Journal(self.system.engines), self.system.executor)
         return SelfPlayStep(self.config, step, name, self.buffer, Proposer(*parts), Solver(*parts), self.logger.phase)
 
     async def finish_checkpoint(self) -> None:

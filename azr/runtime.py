@@ -32,6 +32,7 @@ from azr.runs.sinks import read_tasks
 from azr.runs.stop_signal import StopRequested, StopSignal
 from azr.runs.timing import PhaseClock
 from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.in_flight import InFlight
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.train.learner import Learner
 from azr.train.worker_group import RankDied, WorkerGroup
@@ -162,7 +163,8 @@ class Driver:
         config, play = self._config, self._config.selfplay
         buffer = TaskBuffer(play.kinds, benchmark=self._evaluation.programs)
         buffer.refill(read_tasks(self._run.tasks))
-        write = partial(self._save_checkpoint, system, logger, elapsed_s)
+        in_flight = InFlight.read(self._store.path(done)) if done else InFlight()
+        write = partial(self._save_checkpoint, system, logger, in_flight, elapsed_s)
         return SelfPlayExperiment(
             config=config,
             codec=self._codec,
@@ -172,6 +174,7 @@ class Driver:
             learner=Learner(config, system.policy, system.critic, system.reference, logger.phase),
             logger=logger,
             checkpointer=AsyncCheckpointer(self._store, config.checkpoint.every, write, logger.progress.log, done),
+            in_flight=in_flight,
             stop_signal=self._stop_signal,
             alarm=MalformedAlarm(self._codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
             elapsed_s=elapsed_s,
@@ -197,12 +200,19 @@ class Driver:
             await group.call("load_checkpoint", folder, timeout_s=self._config.timeout.train_s, to="load their state")
 
     async def _save_checkpoint(
-        self, system: ActorSystem, logger: RunLogger, elapsed_s: Callable[[], float], step: int, staging: Staging
+        self,
+        system: ActorSystem,
+        logger: RunLogger,
+        in_flight: InFlight,
+        elapsed_s: Callable[[], float],
+        step: int,
+        staging: Staging,
     ) -> None:
         """Writes a checkpoint. Logs and weights stay as they are meanwhile."""
         folder, deadline_s = staging.folder, self._config.timeout.train_s
         RunState(step=step, elapsed_s=elapsed_s(), offsets=logger.offsets()).write(folder)
         write_config(self._config, folder / self._run.config.name)
+        await asyncio.to_thread(in_flight.copy().write, folder)
         await asyncio.to_thread(logger.sync)
         trainers, policy = folder / TRAINERS, folder / POLICY
         trainers.mkdir()

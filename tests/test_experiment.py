@@ -26,6 +26,7 @@ from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import StopSignal
 from azr.runtime import Driver
 from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.in_flight import InFlight
 from tests.selfplay.test_play import CODEC, CONFIG, Script, half_right, proposal
 
 
@@ -84,6 +85,7 @@ def play(config: Config, engines: Engines, saved: list[int], raise_if_diverged: 
                 learner=SimpleNamespace(learn=learn, raise_if_diverged=raise_if_diverged),
                 logger=logger,
                 checkpointer=checkpointer,
+                in_flight=InFlight(),
                 stop_signal=StopSignal(),
                 alarm=MalformedAlarm(CODEC.decode, logger.progress.log, stop=config.run.stop_when_malformed),
                 elapsed_s=lambda: 0.0,

@@ -16,15 +16,15 @@ PlayFn = Callable[[int, Sequence[Carried]], Coroutine[Any, Any, StepResult]]
 class PlayAhead:
     """A context manager; what is under way ends with it."""
 
-    def __init__(self, play: PlayFn, first: int, last: int, ahead: int) -> None:
+    def __init__(self, play: PlayFn, first: int, last: int, ahead: int, carried: Sequence[Carried] = ()) -> None:
         """For the steps `first` to `last`; of those that are not learned yet, `ahead` may be played beside one that is.
 
-        With 0, a step is played when it is asked for.
+        With 0, a step is played when it is asked for. `carried`: what the step before the first has left over.
         """
         self._play, self._next, self._last, self._ahead = play, first, last, ahead
         self._learned = first - 1
         self._moved = asyncio.Condition()
-        self._carried: Sequence[Carried] = ()
+        self._carried = carried
         self._played: asyncio.Queue[StepResult] = asyncio.Queue()
         self._playing: asyncio.Task[None] | None = None
 

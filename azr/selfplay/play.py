@@ -13,6 +13,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from azr.config import Config
 from azr.records import Completion, Role, Task, Trajectory
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.form import FormCount
+from azr.selfplay.in_flight import ANSWERED, Answered, Begins, Leftover, Origin
 from azr.selfplay.ordering import OrderedGate, sort_trajectories, stable_seed
 from azr.selfplay.rewards.pay import intrinsic_bonuses, proposer_trajectory, solver_trajectory, with_length_penalty
 from azr.selfplay.roles import Proposer, Shown, Solver
@@ -87,10 +89,23 @@ Work = asyncio.Task[Proposed] | asyncio.Task[list[Answers]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Carried:
-    """Work of one kind that a step has begun and not waited for."""
+    """A piece of a step's work, which may outlive it."""
 
-    kind: str
     work: Work
+    origin: Origin
+    answered: Answered = field(default_factory=dict)
+    """What it was answered so far."""
+    after: asyncio.Task[Proposed] | None = None
+    """The proposal that it follows."""
+
+    def left_over(self) -> Carried:
+        """As it is when its step ends: the proposal that it follows may have ended in that step."""
+        outcome = self.after.result().outcome if self.after is not None and self.after.done() else None
+        return replace(self, origin=replace(self.origin, task=outcome)) if isinstance(outcome, Task) else self
+
+    @property
+    def leftover(self) -> Leftover:
+        return Leftover(origin=self.origin, answered=self.answered)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,17 +130,31 @@ class StepResult:
 class Begun:
     """Work of one kind that is under way: proposals, and answers by the list. It may outlive the step it began in."""
 
-    def __init__(self, carried: Sequence[Work] = ()) -> None:
-        self._work = list(carried)
+    def __init__(self, carried: Sequence[Carried] = ()) -> None:
+        self._pieces = list(carried)
         self.seen: set[str] = set()
         """Ids of the tasks that were accepted."""
         self.stored: list[Task] = []
         """Those that entered the buffer in this step."""
 
-    def start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
-        task = asyncio.create_task(work)
-        self._work.append(task)  # type: ignore[arg-type]
+    def start(
+        self,
+        work: Coroutine[Any, Any, R],
+        origin: Origin,
+        *,
+        answered: Answered | None = None,
+        after: asyncio.Task[Proposed] | None = None,
+    ) -> asyncio.Task[R]:
+        """Begins a piece of work, with what it was answered before where it had begun once already."""
+        answered, context = {} if answered is None else answered, copy_context()
+        context.run(ANSWERED.set, answered)
+        task = asyncio.create_task(work, context=context)
+        self._pieces.append(Carried(task, origin, answered, after))  # type: ignore[arg-type]
         return task
+
+    @property
+    def _work(self) -> list[Work]:
+        return [piece.work for piece in self._pieces]
 
     async def until(self, share: float, among: Sequence[asyncio.Task[Proposed]] | None = None) -> None:
         """Waits for this share of `among`, of all where nothing is given. Raises the first failure of any."""
@@ -157,6 +186,11 @@ class Begun:
     @property
     def unfinished(self) -> list[Work]:
         return [task for task in self._work if not task.done()]
+
+    @property
+    def left_over(self) -> list[Carried]:
+        """What is unfinished."""
+        return [piece.left_over() for piece in self._pieces if not piece.work.done()]
 
     @property
     def proposed(self) -> list[Proposed]:
@@ -214,7 +248,7 @@ class SelfPlayStep:
         not the last leaves over in its turn what takes longest.
         """
         kinds = self.config.selfplay.kinds
-        begun = {kind: Begun([each.work for each in carried if each.kind == kind]) for kind in kinds}
+        begun = {kind: Begun([each for each in carried if each.origin.kind == kind]) for kind in kinds}
         share = PARTIAL_SHARE if self.config.rollout.partial and not is_last else 1.0
         async with ended_with_errors(begun.values()):
             if self.config.ablation.new_tasks:
@@ -222,25 +256,30 @@ class SelfPlayStep:
                 await gather(*(self._play_kind(kind, shown, begun[kind], share) for kind, shown in drawn.items()))
             else:
                 await gather(*(self._play_stored(kind, begun[kind], share) for kind in kinds))
+        for of_kind in begun.values():
+            self._store(of_kind)  # those that came while other kinds were played
         return _step_result(begun)
 
     async def _play_kind(self, kind: str, drawn: Sequence[Shown], begun: Begun, share: float) -> None:
         num_solved = self.config.selfplay.solver_prompts
-        proposals = [begun.start(self.propose_one(kind, i, shown)) for i, shown in enumerate(drawn)]
+        proposals = [
+            begun.start(self.propose_one(kind, i, shown), self._origin(kind, "propose", index=i, shown=shown))
+            for i, shown in enumerate(drawn)
+        ]
         for i, proposal in enumerate(proposals):
-            begun.start(self._follow(proposal, i))
+            begun.start(self._follow(proposal, i), self._origin(kind, "follow", index=i), after=proposal)
+        stored = StoredSolves(self, kind, begun)
+        if not self.config.run.deterministic:
+            stored.begin_with_refusals(proposals)
         await begun.until(share, proposals)
-        accepted = self._store(begun)
-        num_followed = sum(proposal.done() and isinstance(proposal.result().outcome, Task)
-                           for proposal in proposals[:num_solved])  # fmt: skip
-        late = [self.solve_one(task, "new") for task in accepted[num_followed:num_solved]]
-        num_stored, new_ids = max(0, num_solved - len(accepted)), {task.id for task in accepted}
-        stored = self.buffer.sample_tasks(kind, num_stored, new_ids, self._rng(kind))
-        late += [self.solve_one(task, i) for i, task in enumerate(stored)]
-        for work in late:
-            begun.start(_listed(work))
+        self._store(begun)
+        outcomes = [proposal.result().outcome if proposal.done() else None for proposal in proposals]
+        accepted = [task for task in outcomes if isinstance(task, Task)]
+        num_followed = sum(isinstance(outcome, Task) for outcome in outcomes[:num_solved])
+        for task in accepted[num_followed:num_solved]:
+            self._start_solve(begun, task, "new")
+        stored.start(max(0, num_solved - len(accepted)), {task.id for task in begun.stored})
         await begun.until(share)
-        self._store(begun)  # those of the step before that came last
 
     async def propose_one(self, kind: str, index: int, wanted: Shown, *, estimate: bool = True) -> Proposed:
         """Sample, validate, reserve, estimate, reward."""
@@ -267,11 +306,46 @@ class SelfPlayStep:
     async def _follow(self, proposal: asyncio.Task[Proposed], index: int) -> list[Answers]:
         """What waits for one proposal only: its derived tasks, and a solver where its index is among the first."""
         task = (await proposal).outcome
-        if isinstance(task, RejectReason):
-            return []
+        return await self._follow_task(task, index) if isinstance(task, Task) else []
+
+    async def _follow_task(self, task: Task, index: int) -> list[Answers]:
         # Among the first to be solved, whatever becomes of the other proposals.
         solving = [self.solve_one(task, "new")] if index < self.config.selfplay.solver_prompts else []
         return await gather(*solving, *(self.estimate(derived, index) for derived in self._derive(task, index)))
+
+    def begin_again(self, leftovers: Sequence[Leftover]) -> list[Carried]:
+        """What another process has left over of this step, with the answers that it had."""
+        # It began in no order that could be kept.
+        self._gates = {kind: OrderedGate(False) for kind in self._gates}
+        begun, proposals = Begun(), dict[tuple[str, int], asyncio.Task[Proposed]]()
+        for each in leftovers:
+            origin, answered = each.origin, each.answered
+            of_proposal = (origin.kind, origin.index)
+            match origin:
+                case Origin(begins="propose", shown=Shown() as shown):
+                    work = self.propose_one(*of_proposal, shown)
+                    proposals[of_proposal] = begun.start(work, origin, answered=answered)
+                case Origin(begins="follow", task=None):
+                    proposal = proposals[of_proposal]
+                    begun.start(self._follow(proposal, origin.index), origin, answered=answered, after=proposal)
+                case Origin(begins="follow", task=Task() as task):
+                    begun.start(self._follow_task(task, origin.index), origin, answered=answered)
+                case Origin(begins="estimate", task=Task() as task):
+                    begun.start(_listed(self.estimate(task, origin.index)), origin, answered=answered)
+                case Origin(begins="solve", task=Task() as task):
+                    begun.start(_listed(self.solve_one(task, origin.salt)), origin, answered=answered)
+                case _:
+                    raise AssertionError(f"no piece of work begins like {origin}")
+        return begun.left_over
+
+    def _start_solve(self, begun: Begun, task: Task, salt: int | str) -> None:
+        begun.start(_listed(self.solve_one(task, salt)), self._origin(task.kind, "solve", task=task, salt=salt))
+
+    def _start_estimate(self, begun: Begun, task: Task, index: int, kind: str) -> None:
+        begun.start(_listed(self.estimate(task, index)), self._origin(kind, "estimate", task=task, index=index))
+
+    def _origin(self, kind: str, begins: Begins, **how: Any) -> Origin:
+        return Origin(step=self.step, name=self.name, kind=kind, begins=begins, **how)
 
     async def estimate(self, task: Task, index: int) -> Answers:
         """A group of answers of the current policy at the rollout temperature, for its share of right ones."""
@@ -337,7 +411,8 @@ class SelfPlayStep:
         drawn, begun = self._draw_shown(kinds), {kind: Begun() for kind in kinds}
         for kind, shown in drawn.items():
             for i, each in enumerate(shown):
-                begun[kind].start(self.propose_one(kind, i, each, estimate=False))
+                work = self.propose_one(kind, i, each, estimate=False)
+                begun[kind].start(work, self._origin(kind, "propose", index=i, shown=each))
         async with ended_with_errors(begun.values()):
             await gather(*(of_kind.until(1.0) for of_kind in begun.values()))
         for of_kind in begun.values():
@@ -350,12 +425,12 @@ class SelfPlayStep:
         sampled = self.buffer.sample_tasks(kind, selfplay.proposer_prompts, (), rng)
         solved = self.buffer.sample_tasks(kind, selfplay.solver_prompts, (), rng)
         for i, task in enumerate(sampled):
-            begun.start(_listed(self.estimate(task, i)))
+            self._start_estimate(begun, task, i, kind)
         for i, task in enumerate(sampled):
             for derived in self._derive(task, i):
-                begun.start(_listed(self.estimate(derived, i)))
+                self._start_estimate(begun, derived, i, kind)
         for i, task in enumerate(solved):
-            begun.start(_listed(self.solve_one(task, i)))
+            self._start_solve(begun, task, i)
         await begun.until(share)
 
     def _store(self, begun: Begun) -> list[Task]:
@@ -399,6 +474,55 @@ class SelfPlayStep:
         return stable_seed(self.config.run.seed, self.name, *names)
 
 
+class StoredSolves:
+    """Answers to stored tasks, which solvers get where a step's proposals became too few tasks."""
+
+    def __init__(self, step: SelfPlayStep, kind: str, begun: Begun) -> None:
+        self._step, self._kind, self._begun = step, kind, begun
+        self._rng, self._wanted = step._rng(kind), step.config.selfplay.solver_prompts
+        self._drawn: list[Task] = []
+        """Tasks in the order in which they are taken; none when they are drawn at the end."""
+        self._num_refused = self._num_started = 0
+        self._all_in = False
+
+    def begin_with_refusals(self, proposals: Sequence[asyncio.Task[Proposed]]) -> None:
+        """Begins with an answer as soon as it is sure to be needed: every refused proposal is one task fewer.
+
+        As many are begun in the end as without it. Which tasks they are does not depend on who is refused when.
+        """
+        stored = self._step.buffer.sizes()[self._kind]
+        self._drawn = self._step.buffer.sample_tasks(self._kind, min(self._wanted, stored), (), self._rng)
+        self._num_refused = -len(proposals)
+        for proposal in proposals:
+            proposal.add_done_callback(self._begin_one)
+        self._begin_sure()
+
+    def _begin_one(self, proposal: asyncio.Task[Proposed]) -> None:
+        failed = proposal.cancelled() or proposal.exception() is not None
+        if not failed and isinstance(proposal.result().outcome, RejectReason):
+            self._num_refused += 1
+            self._begin_sure()
+
+    def _begin_sure(self) -> None:
+        if self._drawn and not self._all_in:
+            self._start_drawn(self._wanted + self._num_refused)
+
+    def start(self, count: int, new_ids: Collection[str]) -> None:
+        """Begins with the rest of `count` answers, now that all proposals are in; new tasks are no stored ones."""
+        self._all_in = True
+        if self._drawn:
+            self._start_drawn(count)
+            return
+        for i, task in enumerate(self._step.buffer.sample_tasks(self._kind, count, new_ids, self._rng)):
+            self._step._start_solve(self._begun, task, i)
+
+    def _start_drawn(self, count: int) -> None:
+        for i in range(self._num_started, count):
+            task = self._drawn[i] if i < len(self._drawn) else self._rng.choice(self._drawn)
+            self._step._start_solve(self._begun, task, i)
+            self._num_started += 1
+
+
 def _accepted(proposed: Sequence[Proposed]) -> list[Task]:
     return [each.outcome for each in proposed if isinstance(each.outcome, Task)]
 
@@ -435,7 +559,7 @@ def _step_result(begun: Mapping[str, Begun]) -> StepResult:
             Role.PROPOSER: sum((each.form for each in proposals), FormCount()),
             Role.SOLVER: sum((each.form for each in all_answers), FormCount()),
         },
-        carried=[Carried(kind, work) for kind, of_kind in begun.items() for work in of_kind.unfinished],
+        carried=[piece for of_kind in begun.values() for piece in of_kind.left_over],
     )
 
 
