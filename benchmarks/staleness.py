@@ -148,8 +148,8 @@ def play(root: Path, mode: str, steps: int, median: float, sigma: float) -> None
     """One run in this process."""
     config = workload(root, mode, steps)
     check(config)
-    actor_system.PolicyWorker = OneThreadPolicy  # type: ignore[misc]
-    engine_group.RolloutEngine = ForcedEngine  # type: ignore[misc]
+    actor_system.PolicyWorker = OneThreadPolicy
+    engine_group.RolloutEngine = ForcedEngine
     group: Any = engine_group.EngineGroup
     group.generate = forced_lengths(group.generate, median, sigma)
     driver = Driver(config)

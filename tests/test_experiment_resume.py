@@ -1,0 +1,166 @@
+"""Runs that are killed with rollouts in flight and go on: every proposal of every step is there exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import itertools
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from azr.cluster.weight_sync import PushReport
+from azr.concurrency import Phase
+from azr.config import Config
+from azr.experiment import SelfPlayExperiment
+from azr.records import Completion, Trajectory
+from azr.runs.checkpoint_store import CheckpointStore, Staging
+from azr.runs.checkpointer import AsyncCheckpointer
+from azr.runs.malformed_alarm import MalformedAlarm
+from azr.runs.progress import open_progress
+from azr.runs.resume import find_checkpoint
+from azr.runs.run_dir import RunDirectory, run_path
+from azr.runs.run_logger import RunLogger
+from azr.runs.run_state import RunState
+from azr.runs.sinks import read_tasks
+from azr.runs.stop_signal import StopSignal
+from azr.runtime import Driver
+from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.in_flight import InFlight
+from tests.selfplay.test_in_flight import Executor
+from tests.selfplay.test_play import CODEC, CONFIG, completion, proposal
+
+STEPS, PROPOSALS = 5, 10
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Engine:
+    """Every seventh request is a straggler; the request of a given number kills the process."""
+
+    restarts = given_up = 0
+
+    def __init__(self, config: Config, first_body: int, kill_at: int | None) -> None:
+        self._bodies, self._numbers, self._kill_at = itertools.count(first_body), itertools.count(), kill_at
+        self._config, self.version, self.kill = config, 0, lambda: None
+
+    async def generate(
+        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+    ) -> list[Completion]:
+        number = next(self._numbers)
+        if number == self._kill_at:
+            self.kill()
+        proposes = CODEC.decode(prompt_ids).startswith("<|propose|>")
+        text = proposal(f"a + {next(self._bodies)}") if proposes else "<|output|>3<|end|>"
+        await asyncio.sleep(0.15 if number % 7 == 0 else 0.002)
+        answers = [completion(prompt_ids, text) for _ in range(n)]
+        return [replace(each, weight_versions=np.int32(self.version)) for each in answers]
+
+
+def play(config: Config, engine: Engine) -> None:
+    """The rest of a run, in a process of its own as far as memory goes; a checkpoint after every step."""
+    folder = run_path(config.run)
+    resume = find_checkpoint(config, None) if folder.exists() else None
+    done = resume.state.step if resume else 0
+    engine.version = done
+
+    async def learn(trajectories: list[Trajectory], seed: int) -> dict[str, dict[str, float]]:
+        await asyncio.sleep(0.05)
+        return {}
+
+    async def trainers_turn(phase: Phase) -> None: ...
+
+    async def engines_turn(version: int, phase: Phase) -> PushReport:
+        engine.version = version
+        return PushReport(version=version, seconds=1.0, nbytes=1)
+
+    async def stats_delta() -> dict[str, float]:
+        return {}
+
+    async def run() -> None:
+        main = asyncio.current_task()
+        assert main is not None
+        engine.kill = main.cancel
+        if resume is None:
+            logger = RunLogger.create(config, open_progress())
+        else:
+            logger = RunLogger.reopen(config, open_progress(), done, resume.state.offsets)
+        store = CheckpointStore(RunDirectory(folder).checkpoints, 2)
+        in_flight = InFlight.read(store.path(done)) if done else InFlight()
+        buffer = TaskBuffer(config.selfplay.kinds)
+        buffer.refill(read_tasks(logger.run.tasks))
+
+        async def write(step: int, staging: Staging) -> None:
+            RunState(step=step, elapsed_s=0.0, offsets=logger.offsets()).write(staging.folder)
+            await asyncio.to_thread(in_flight.copy().write, staging.folder)
+
+        executor = SimpleNamespace(execute=Executor().execute, stats_delta=stats_delta)
+        experiment = SelfPlayExperiment(
+            config=config,
+            codec=CODEC,
+            evaluation=SimpleNamespace(should_run=lambda *at: False),
+            buffer=buffer,
+            system=SimpleNamespace(
+                engines=engine,
+                executor=executor,
+                trainers_turn=trainers_turn,
+                engines_turn=engines_turn,
+                turns=SimpleNamespace(memory={}),
+            ),
+            learner=SimpleNamespace(learn=learn, raise_if_diverged=lambda: None),
+            logger=logger,
+            checkpointer=AsyncCheckpointer(store, 1, write, print, done),
+            in_flight=in_flight,
+            stop_signal=StopSignal(),
+            alarm=MalformedAlarm(CODEC.decode, print, stop=False),
+            elapsed_s=lambda: 0.0,
+        )
+        try:
+            await Driver._play(SimpleNamespace(), experiment)
+        finally:
+            logger.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("colocate", [True, False])
+def test_a_run_that_is_killed_again_and_again_has_every_proposal_once(colocate: bool, tmp_path: Path) -> None:
+    config = replace(
+        CONFIG,
+        run=replace(CONFIG.run, root=str(tmp_path), name="run", steps=STEPS),
+        selfplay=replace(CONFIG.selfplay, proposer_prompts=PROPOSALS, solver_prompts=4, group_size=2, seed_tasks=3),
+        rollout=replace(CONFIG.rollout, staleness=3, partial=True),
+        cluster=replace(CONFIG.cluster, colocate=colocate),
+    )
+    kills = 0
+    for attempt in itertools.count():
+        engine = Engine(config, 1000 * attempt, kill_at=23 + 10 * attempt if attempt < 6 else None)
+        try:
+            play(config, engine)
+            break
+        except asyncio.CancelledError:
+            kills += 1
+    assert kills >= 3
+    run = RunDirectory(run_path(config.run))
+    metrics = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    assert [step["step"] for step in metrics] == list(range(1, STEPS + 1))
+    proposed = [step["deduction/proposer/funnel/proposed"] for step in metrics]
+    assert sum(proposed) == STEPS * PROPOSALS and proposed != [PROPOSALS] * STEPS
+    ids = Counter[str]()
+    for step in range(1, STEPS + 1):
+        with gzip.open(run.rollouts(step), "rt") as file:
+            rows = [json.loads(line) for line in file]
+        ids.update(row["task_id"] for row in rows if row["role"] == "proposer")
+    dropped = sum(step["staleness/dropped"] for step in metrics)
+    assert set(ids.values()) == {1} and STEPS * PROPOSALS - len(ids) <= dropped
+    if colocate:
+        assert sorted(ids) == [f"{s:06d}-deduction-{i:04d}" for s in range(1, STEPS + 1) for i in range(PROPOSALS)]
+    stored = Counter(task.id for task in read_tasks(run.tasks))
+    assert set(stored.values()) == {1}
