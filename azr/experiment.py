@@ -23,9 +23,22 @@ coroutine, so engines and executor are busy with every phase at the same time.
       solve_one, when i is among           stores the accepted tasks ──► buffer
       the first solver_prompts             solve_one up to solver_prompts: the other
       estimate its derived tasks           tasks of this step, then stored ones
+      when it is refused, solve_one
+      of a stored task, as far as
+      solvers will need one (in a
+      deterministic run at the end)
                 └──────────────────┬───────────────┘
                                    ▼
     play waits for all kinds ──► sorted trajectories ──► learn, which also waits for the last checkpoint
+
+With ``rollout.staleness`` 1 and engines of their own, the next step is played while one is learned. A push interrupts
+what is in flight, which goes on under the new weights; what has become too old is not trained on.
+
+    engines     play 1 ──► play 2 ──────────► play 3 ──────────► …
+                     └─────► learn 1 ─ push 1 ─► learn 2 ─ push 2 ─► …     trainers
+
+With ``rollout.partial`` a step is played when nine in ten of its rollouts are in; the others belong to the next one. A
+checkpoint holds what recreates them (`azr.selfplay.in_flight`), and a step that was played ahead is played again.
 """
 
 from __future__ import annotations
