@@ -185,7 +185,7 @@ class RolloutConfig:
     are in flight when the weights change are interrupted and go on. Not with `run.deterministic`."""
     partial: bool = False
     """A step ends when nine in ten of its rollouts are in; the others go on and belong to the next step, with the
-    tokens they have. Needs `staleness`."""
+    tokens they have. That takes one of `staleness`: with 1 nothing else is played ahead, with 2 one step is."""
     gpu_memory_utilization: Annotated[float, Meta(gt=0, lt=1)] = 0.4
     """Share of a GPU's memory the engine may take."""
     engine_options: tuple[str, ...] = ()
@@ -398,8 +398,11 @@ class Config:
 
     @property
     def steps_ahead(self) -> int:
-        """Steps that may be played beside the one that is learned: none where engines and trainers take turns."""
-        return 0 if self.cluster.colocate else self.rollout.staleness
+        """Steps that may be played beside the one that is learned: none where engines and trainers take turns.
+
+        What a step leaves over grows older by one update.
+        """
+        return 0 if self.cluster.colocate else max(0, self.rollout.staleness - self.rollout.partial)
 
     @property
     def num_gpus(self) -> int:

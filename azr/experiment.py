@@ -37,7 +37,7 @@ what is in flight, which goes on under the new weights; what has become too old 
     engines     play 1 ──► play 2 ──────────► play 3 ──────────► …
                      └─────► learn 1 ─ push 1 ─► learn 2 ─ push 2 ─► …     trainers
 
-With ``rollout.partial`` a step is played when nine in ten of its rollouts are in; the others belong to the next one. A
+With ``rollout.partial`` a step is played when nine in ten of its rollouts are in; the next one waits for the others. A
 checkpoint holds what recreates them (`azr.selfplay.in_flight`), and a step that was played ahead is played again.
 """
 

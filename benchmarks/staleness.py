@@ -59,7 +59,7 @@ from playground.azr_14m_mini import config as MINI
 MODES: dict[str, dict[str, Any]] = {
     "sync": {},
     "ahead": {"staleness": 1},
-    "partial": {"staleness": 1, "partial": True},
+    "partial": {"staleness": 2, "partial": True},
 }
 """Knobs of `rollout` that differ."""
 SHORTEST, LONGEST = 16, 640

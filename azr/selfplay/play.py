@@ -131,7 +131,7 @@ class Begun:
     """Work of one kind that is under way: proposals, and answers by the list. It may outlive the step it began in."""
 
     def __init__(self, carried: Sequence[Carried] = ()) -> None:
-        self._pieces = list(carried)
+        self._pieces, self._carried = list(carried), [piece.work for piece in carried]
         self.seen: set[str] = set()
         """Ids of the tasks that were accepted."""
         self.stored: list[Task] = []
@@ -156,7 +156,15 @@ class Begun:
     def _work(self) -> list[Work]:
         return [piece.work for piece in self._pieces]
 
-    async def until(self, share: float, among: Sequence[asyncio.Task[Proposed]] | None = None) -> None:
+    async def enough(self, share: float) -> None:
+        """Waits for this share, and for all that was carried into the step.
+
+        So nothing is carried twice, and nothing grows too old to be trained on because it takes long.
+        """
+        await self.until(share)
+        await self.until(1.0, self._carried)
+
+    async def until(self, share: float, among: Sequence[Work] | None = None) -> None:
         """Waits for this share of `among`, of all where nothing is given. Raises the first failure of any."""
         awaited = set(self._work if among is None else among)
         missing = math.ceil(share * len(awaited)) - sum(task.done() for task in awaited)
@@ -279,7 +287,7 @@ class SelfPlayStep:
         for task in accepted[num_followed:num_solved]:
             self._start_solve(begun, task, "new")
         stored.start(max(0, num_solved - len(accepted)), {task.id for task in begun.stored})
-        await begun.until(share)
+        await begun.enough(share)
 
     async def propose_one(self, kind: str, index: int, wanted: Shown, *, estimate: bool = True) -> Proposed:
         """Sample, validate, reserve, estimate, reward."""
@@ -431,7 +439,7 @@ class SelfPlayStep:
                 self._start_estimate(begun, derived, i, kind)
         for i, task in enumerate(solved):
             self._start_solve(begun, task, i)
-        await begun.until(share)
+        await begun.enough(share)
 
     def _store(self, begun: Begun) -> list[Task]:
         """Puts the newly accepted tasks of a kind into the buffer, in the order of the proposals, and returns them."""
