@@ -56,6 +56,7 @@ from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.metrics import throughput
 from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import StopSignal
+from azr.runs.timing import LEARNING_PHASES
 from azr.selfplay.ahead import PlayAhead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.in_flight import InFlight, Journal, Leftover
@@ -65,9 +66,6 @@ from azr.selfplay.roles import Proposer, Solver
 from azr.selfplay.seeding import Seeding
 from azr.selfplay.staleness import select_fresh
 from azr.train.learner import Learner
-
-LEARNING_PHASES = {"critic values", "reference logprobs", "policy logprobs", "train critic", "train policy"}
-"""Phases that go over every token of the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +181,8 @@ class SelfPlayExperiment:
         tokens = dict.fromkeys(timing.seconds.keys() & LEARNING_PHASES, trained) | played.sampled_tokens
         parts: dict[str, Mapping[str, float | None]] = {
             "seconds": timing.seconds
-            | {"step": timing.wall_s, "executor alone": timing.exposed_s, "checkpoint": self.checkpointer.seconds},
+            | {"step": timing.wall_s, "executor alone": timing.exposed_s, "checkpoint": self.checkpointer.seconds}
+            | ({"learned beside play": timing.learned_beside_s} if self.config.rollout.staleness else {}),
             "tokens_per_s": throughput(tokens, timing.seconds),
             "driver": {"cpu_share": timing.cpu_share},
             "weights": {

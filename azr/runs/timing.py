@@ -8,6 +8,11 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+PLAYING_PHASES = frozenset({"propose", "estimate", "solve"})
+"""Phases that wait for responses."""
+LEARNING_PHASES = frozenset({"critic values", "reference logprobs", "policy logprobs", "train critic", "train policy"})
+"""Phases that go over every token of the batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepTiming:
@@ -18,6 +23,8 @@ class StepTiming:
     wall_s: float
     exposed_s: float
     """Wall time in which every open phase was one of those that should cost nothing because they overlap others."""
+    learned_beside_s: float
+    """Wall time in which trainers worked while responses were sampled."""
     cpu_share: float
     """CPU time of this process divided by wall time; 1.0 is one busy core."""
 
@@ -36,7 +43,7 @@ class PhaseClock:
         self._wall, self._cpu = wall, cpu
         self._open: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._exposed_s = 0.0
+        self._exposed_s = self._learned_beside_s = 0.0
         self._start = self._counted_until = wall()
         self._cpu_start = cpu()
 
@@ -56,8 +63,11 @@ class PhaseClock:
         self._count()
         now, cpu = self._counted_until, self._cpu()
         elapsed = max(now - self._start, 1e-9)
-        timing = StepTiming(dict(self._seconds), elapsed, self._exposed_s, (cpu - self._cpu_start) / elapsed)
-        self._seconds, self._exposed_s, self._start, self._cpu_start = defaultdict(float), 0.0, now, cpu
+        timing = StepTiming(
+            dict(self._seconds), elapsed, self._exposed_s, self._learned_beside_s, (cpu - self._cpu_start) / elapsed
+        )
+        self._seconds, self._start, self._cpu_start = defaultdict(float), now, cpu
+        self._exposed_s = self._learned_beside_s = 0.0
         return timing
 
     def _count(self) -> None:
@@ -69,3 +79,5 @@ class PhaseClock:
             self._seconds[name] += passed
         if going_on and going_on <= self._overlapped:
             self._exposed_s += passed
+        if going_on & PLAYING_PHASES and going_on & LEARNING_PHASES:
+            self._learned_beside_s += passed

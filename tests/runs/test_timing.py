@@ -89,3 +89,16 @@ async def test_coroutines_overlap_and_waiting_costs_no_cpu() -> None:
     while time.process_time() < end:
         pass
     assert clock.step_timing().cpu_share > waited.cpu_share
+
+
+def test_learning_beside_play_is_told() -> None:
+    wall = Clock()
+    clock = PhaseClock(wall=wall, cpu=Clock())
+    with clock.phase("train policy"):
+        wall.now = 1.0
+        with clock.phase("verify"):
+            wall.now = 3.0
+        with clock.phase("solve"):
+            wall.now = 7.0
+    assert clock.step_timing().learned_beside_s == 4.0
+    assert clock.step_timing().learned_beside_s == 0.0
