@@ -136,6 +136,7 @@ class Begun:
         """Ids of the tasks that were accepted."""
         self.stored: list[Task] = []
         """Those that entered the buffer in this step."""
+        self.given_up = False
 
     def start(
         self,
@@ -213,6 +214,7 @@ class Begun:
 
     def cancel(self) -> list[Work]:
         """Gives up what is under way, and returns it."""
+        self.given_up = True
         for task in self.unfinished:
             task.cancel()
         return self.unfinished
@@ -512,7 +514,7 @@ class StoredSolves:
             self._begin_sure()
 
     def _begin_sure(self) -> None:
-        if self._drawn and not self._all_in:
+        if self._drawn and not self._all_in and not self._begun.given_up:
             self._start_drawn(self._wanted + self._num_refused)
 
     def start(self, count: int, new_ids: Collection[str]) -> None:
