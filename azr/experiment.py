@@ -60,7 +60,8 @@ from azr.runs.timing import LEARNING_PHASES
 from azr.selfplay.ahead import PlayAhead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.in_flight import InFlight, Journal, Leftover
-from azr.selfplay.play import Carried, SelfPlayStep, StepResult
+from azr.selfplay.pieces import Carried
+from azr.selfplay.play import SelfPlayStep, StepResult
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Proposer, Solver
 from azr.selfplay.seeding import Seeding

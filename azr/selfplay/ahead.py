@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from azr.selfplay.play import Carried, StepResult
+from azr.selfplay.pieces import Carried
+from azr.selfplay.play import StepResult
 
 PlayFn = Callable[[int, Sequence[Carried]], Coroutine[Any, Any, StepResult]]
 """Plays the step of this number, with what the step before has left over."""
