@@ -11,9 +11,12 @@ import pytest
 
 from azr.records import Completion, FinishReason, Role, Trajectory
 from azr.selfplay.ahead import PlayAhead
-from azr.selfplay.play import Begun, Carried, StepResult
+from azr.selfplay.in_flight import Origin
+from azr.selfplay.pieces import Begun, Carried
+from azr.selfplay.play import StepResult
 from azr.selfplay.staleness import select_fresh
 
+ORIGIN = Origin(step=1, name="000001", kind="deduction", begins="propose")
 NOTHING = StepResult(trajectories=[], proposal_stats={}, stored=[], sampled_tokens={}, ungraded=0, forms={})  # type: ignore[arg-type]
 
 
@@ -54,7 +57,7 @@ async def test_a_failure_of_play_is_raised_where_its_step_is_awaited(ahead: int)
 async def test_leaving_ends_what_is_under_way() -> None:
     async def forever(step: int, carried: Sequence[Carried]) -> StepResult:
         if step == 1:
-            return replace(NOTHING, carried=[Carried("deduction", Begun().start(asyncio.sleep(1000)))])
+            return replace(NOTHING, carried=[Carried(Begun().start(asyncio.sleep(1000), ORIGIN), ORIGIN)])
         return await carried[0].work  # type: ignore[return-value]
 
     before = asyncio.all_tasks()
@@ -73,7 +76,7 @@ async def test_a_share_is_waited_for_and_the_rest_goes_on() -> None:
         return []
 
     for index in range(10):
-        begun.start(answers(late=index == 3))
+        begun.start(answers(late=index == 3), ORIGIN)
     await asyncio.wait_for(begun.until(0.9), 1)
     assert len(begun.unfinished) == 1
     gate.set()
@@ -86,8 +89,8 @@ async def test_the_first_failure_ends_the_wait() -> None:
         raise OSError("lost")
 
     begun = Begun()
-    begun.start(asyncio.sleep(1000))
-    begun.start(fail())
+    begun.start(asyncio.sleep(1000), ORIGIN)
+    begun.start(fail(), ORIGIN)
     with pytest.raises(OSError, match="lost"):
         await asyncio.wait_for(begun.until(1.0), 1)
     await asyncio.gather(*begun.cancel(), return_exceptions=True)
