@@ -63,6 +63,9 @@ class Engine:
         answers = [completion(prompt_ids, text) for _ in range(n)]
         return [replace(each, weight_versions=np.int32(self.version)) for each in answers]
 
+    async def stats(self) -> dict[str, float]:
+        return {}
+
 
 def play(config: Config, engine: Engine) -> None:
     """The rest of a run, in a process of its own as far as memory goes; a checkpoint after every step."""
