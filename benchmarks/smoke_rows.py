@@ -47,6 +47,7 @@ ROWS = (
     Row(label="mismatch, mean", key="mismatch mean", first="0.076", goal="0.01", digits=4),
     Row(label="mismatch, p99", key="mismatch p99", first="0.34", digits=4),
     Row(label="driver, CPU ms a trajectory", key="driver ms", first="2.5", goal="0.4", digits=2),
+    Row(label="trainers keep on the GPU while engines play, GB", key="trainers keep GB", first="37"),
     Row(label="GPU memory while playing, first turn, GiB", key="GiB while playing, first"),
     Row(label="  and last", key="GiB while playing, last", goal="the same"),
     Row(label="GPU memory while learning, first turn, GiB", key="GiB while learning, first"),
@@ -59,7 +60,10 @@ def measure(out: Path) -> dict[str, float]:
     measured: dict[str, float] = {}
     steps = _lines(out / "runs" / "trrpp" / "metrics.jsonl")
     if steps:
-        measured |= of_step(steps[-1])
+        measured |= of_step(steps[-1]) | {"first step s": steps[0]["start/all"] + steps[0]["seconds/step"]}
+    for size in ("1.5B", "7B"):
+        if (file := out / f"update_{size}.json").exists():
+            measured[f"update {size}"] = max(result["share_6n"] for result in json.loads(file.read_text()))
     if (out / "turns.json").exists():
         turns = json.loads((out / "turns.json").read_text())
         measured |= {key: value for key, value in turns.items() if key not in measured}
@@ -71,7 +75,8 @@ def of_step(step: Results) -> dict[str, float]:
     seconds = {name.removeprefix("seconds/"): value for name, value in step.items() if name.startswith("seconds/")}
     update = sum(seconds.get(phase, 0.0) for phase in LEARNING)
     handover = sum(seconds.get(phase, 0.0) for phase in HANDOVER)
-    return {
+    kept = {"trainers keep GB": step["memory/trainers_reserved_gb"]} if "memory/trainers_reserved_gb" in step else {}
+    return kept | {
         "step s": seconds["step"],
         "play s": seconds["step"] - update - handover,
         "update s": update,
