@@ -139,6 +139,11 @@ def _check_staleness(config: Config) -> None:
             "share their GPUs and take turns: give engines their own with --cluster.no-colocate, or set "
             "rollout.partial."
         )
+    if rollout.staleness and config.algorithm.importance_cap is None:
+        raise UserError(
+            f"rollout.staleness={rollout.staleness} trains on what older weights sampled, and nothing corrects for it "
+            "while algorithm.importance_cap is switched off: give it a number such as 2."
+        )
 
 
 def _check_executor(config: Config) -> None:

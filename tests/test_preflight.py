@@ -60,6 +60,10 @@ def test_a_sound_config_passes(sound):
         ({"rollout.partial": True}, "set rollout.staleness to 1 or more, or leave partial out"),
         ({"rollout.staleness": 1}, "give engines their own with --cluster.no-colocate, or set rollout.partial"),
         (
+            {"rollout.staleness": 1, "rollout.partial": True, "algorithm.importance_cap": None},
+            "nothing corrects for it while algorithm.importance_cap is switched off",
+        ),
+        (
             {"rollout.staleness": 1, "rollout.partial": True, "run.deterministic": True},
             "cannot be deterministic: leave one of them out",
         ),

@@ -50,7 +50,8 @@ def kl_estimate(logprobs_R: Tensor, reference_R: Tensor) -> Tensor:
 def importance_weights(trainer_R: Tensor, engine_R: Tensor, cap: float | None) -> Tensor:
     """Truncated weights min(exp(logp_trainer - logp_engine), cap), detached; ones when ``cap`` is None.
 
-    Corrects for the engine having sampled from slightly other probabilities than the trainer's (TIS).
+    Corrects for the engine having sampled from other probabilities than the trainer's (TIS): slightly, by another
+    rounding, or from weights that are some updates older.
     """
     if cap is None:
         return torch.ones_like(trainer_R)
@@ -78,9 +79,9 @@ def policy_loss(
     """Σ_t w_t (c_t · PPO_t + kl_coef · KL_t - entropy_coef · H_t) / normalizer.
 
     Returns (scalar loss, sums for ``policy_metrics``). All arrays are (R). c_t is the truncated importance weight of
-    the trainer's logprobs over the engine's ``rollout_logprobs_R``. ``old_logprobs_R`` None: the policy has not moved
-    since the batch was sampled, so the ratio is 1, with the gradient it should have, and no forward had to be spent
-    on it. ``loss_weights_R`` None: every w_t is 1.
+    the trainer's logprobs over the engine's ``rollout_logprobs_R``, which may be those of older weights.
+    ``old_logprobs_R`` None: the policy has not moved since the step began to learn, so the ratio is 1, with the
+    gradient it should have, and no forward had to be spent on it. ``loss_weights_R`` None: every w_t is 1.
     """
     old_R = logprobs_R.detach() if old_logprobs_R is None else old_logprobs_R
     log_ratio_R = log_ratio(logprobs_R, old_R)

@@ -88,7 +88,7 @@ class Learner:
         if self._reference is not None:
             async with self._work(self._reference, "reference logprobs"):
                 per_token["reference_logprobs"] = await score(self._reference, "logprobs", batch, timeout_s)
-        if algorithm.policy_mini_batches > 1:  # a single step starts from the policy that sampled
+        if algorithm.policy_mini_batches > 1:  # a single step starts from the policy as it is
             async with self._work(self._policy, "policy logprobs"):
                 per_token["old_logprobs"] = await score(self._policy, "logprobs", batch, timeout_s)
 
