@@ -8,9 +8,10 @@ arithmetic stays as it is, and these grow:
 * what ZeRO-3 moves between nodes, with (N - 1) / N, while an optimizer's share shrinks;
 * a push, which goes once into each node: with N where one node sends to all, not at all where they pass it on.
 
-A step is play, score, train, push and turns one after the other. With `rollout.staleness` of at least 1 the driver
-works beside all of it, and engines that have GPUs of their own play the next step while trainers learn from this one.
-With `rollout.partial` nobody waits for the last responses of a round. Checkpoints are written beside the next play.
+A step is play, score, train, push and turns one after the other. Where steps are played ahead (`Config.steps_ahead`:
+with `rollout.staleness`, on engines that have GPUs of their own), driver and engines work beside the trainers, and the
+slowest of the three bounds the step. With `rollout.partial` nobody waits for the last tenth of a step's responses.
+Checkpoints are written beside the next play.
 
 Not in here: nodes that are slower than others or fail, collectives that slow down as they grow, networks that others
 use too, prompts that fit badly into micro-batches, and shared file systems that slow down under many writers.
@@ -28,8 +29,8 @@ from azr.plan.planner import Plan, make_plan
 from azr.plan.seconds import Seconds, StepTimes, seconds_of
 from azr.plan.shapes import ModelShape
 
-STALENESS = 0
-"""Steps that play is ahead of learning."""
+PLAYING = "play and push"
+"""Beside the trainers."""
 ALLOWED = 1.15
 """Times as long as on one node that a step may take."""
 
@@ -43,8 +44,10 @@ class NodeStep:
     phases: dict[str, Seconds]
     """What each phase waits for; the last is `checkpoint`, what is left of one beside the next play, shared out over
     the steps."""
+    play: Seconds
+    """What playing waits for, whether it is one of the phases or goes on beside them."""
     beside: dict[str, float]
-    """Seconds of what goes on beside the step, or instead of a phase of it: see `step`."""
+    """Seconds of what goes on beside the phases, where steps are played ahead."""
 
     @property
     def bound(self) -> str:
@@ -95,27 +98,25 @@ def _step(
 ) -> NodeStep:
     plan = make_plan(config, shape, replace(node, nodes=count), assumed)
     phases = dict(plan.goal_bounds if goals else plan.bounds)
-    ahead, every = STALENESS > 0, config.checkpoint.every
-    beside: dict[str, float] = {}
-    if ahead:
-        phases["play"] = {what: seconds for what, seconds in phases["play"].items() if what != "driver"}
-        beside["driver"] = (plan.goal_bounds if goals else plan.bounds)["play"]["driver"]
-    learning = {phase: bound for phase, bound in phases.items() if phase not in ("play", "push", "turns")}
-    parallel = ahead and not config.cluster.colocate
+    play, every = phases["play"], config.checkpoint.every
     writing = StepTimes(config=config, load=plan.load, nodes=plan.nodes, assumed=assumed).checkpoint(plan.roles)
-    # Where trainers learn all the time, they wait for it.
-    left = writing if parallel else max(0.0, writing - seconds_of(phases["play"]))
-    phases["checkpoint"] = {"disk": left / every if every else 0.0}
-    if parallel:
-        beside["play, with the push"] = seconds_of(phases["play"]) + seconds_of(phases["push"])
-        phases = learning | {"push": phases["push"], "checkpoint": phases["checkpoint"]}
-    return NodeStep(nodes=count, plan=plan, phases=phases, beside=beside)
+    beside: dict[str, float] = {}
+    if config.steps_ahead:
+        beside["driver"] = play["driver"]
+        play = {what: seconds for what, seconds in play.items() if what != "driver"}
+        beside[PLAYING] = seconds_of(play) + seconds_of(phases["push"])
+        del phases["play"]
+    else:  # trainers that learn beside the next play have to wait for a checkpoint
+        writing = max(0.0, writing - seconds_of(play))
+    phases["checkpoint"] = {"disk": writing / every if every else 0.0}
+    return NodeStep(nodes=count, plan=plan, phases=phases, play=play, beside=beside)
 
 
 def nodes_text(steps: Sequence[NodeStep], *, goals: bool) -> str:
     """A table with a column per count of nodes: seconds of each phase and what it waits for; then the verdict."""
     config = steps[0].plan.config
     rates = "at the rates aimed at, which nothing has shown yet" if goals else "at measured rates"
+    partial = " and rollout.partial" * config.rollout.partial
     per_gpu = f"{steps[0].plan.load.trained / config.num_gpus:g} trained trajectories per GPU"
     rows = [
         ("nodes", [f"{step.nodes}" for step in steps]),
@@ -132,7 +133,7 @@ def nodes_text(steps: Sequence[NodeStep], *, goals: bool) -> str:
         (f"  times that of {steps[0].nodes} node(s)", [f"{step.seconds / steps[0].seconds:.2f}" for step in steps]),
         ("fits", ["no" if step.plan.problems else "yes" for step in steps]),
     ]
-    head = f"a step over nodes, {rates}; rollout.staleness {STALENESS}, {per_gpu}:"
+    head = f"a step over nodes, {rates}; rollout.staleness {config.rollout.staleness}{partial}, {per_gpu}:"
     lines = (f"  {label:<24}" + "".join(f"{cell:>26}" for cell in cells) for label, cells in rows)
     return "\n".join([head, *lines, verdict(steps)])
 
@@ -145,7 +146,9 @@ def verdict(steps: Sequence[NodeStep]) -> str:
     if ratio <= ALLOWED:
         return f"{said}: within {ALLOWED}"
     if last.bound in last.beside:
-        return f"{said}, above {ALLOWED}: it waits for {last.bound}, {last.beside[last.bound]:.3g} s"
+        longer = max((last.play, last.phases["push"]), key=seconds_of)
+        why = f" ({_slowest(longer)})" if last.bound == PLAYING else ""
+        return f"{said}, above {ALLOWED}: it waits for {last.bound}{why}, {last.beside[last.bound]:.3g} s"
     growth = {phase: seconds_of(last.phases[phase]) - seconds_of(first.phases[phase]) for phase in last.phases}
     worst = max(growth, key=lambda phase: growth[phase])
     why = f"{worst} grows by {growth[worst]:.3g} s, and waits for {_slowest(last.phases[worst])}"

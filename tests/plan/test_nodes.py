@@ -1,5 +1,6 @@
 """A step over nodes: hand-made phases, limits of the bandwidths, and the verdict in a sentence."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from azr.errors import UserError
 from azr.plan.inputs import Assumptions, ClusterSpec
 from azr.plan.nodes import NodeStep, grown, nodes_text, over_nodes, verdict
-from azr.plan.seconds import seconds_of
+from azr.plan.seconds import expected_longest, seconds_of
 from azr.plan.shapes import KNOWN
 from playground.azr_coder3b_ppo import config as small
 from playground.azr_coder7b_ppo import config as recipe
@@ -79,6 +80,39 @@ def test_the_longest_response_is_what_keeps_the_recipe_from_the_goal_at_the_rate
     assert 1.15 < ratio(found) < 1.35
     assert "play grows by" in verdict(found) and "waits for longest response" in verdict(found)
     assert verdict(found[:1]) == "on 1 nodes a step takes 1.00 times as long as on 1: within 1.15"
+
+
+def test_with_partial_rollouts_nobody_waits_for_the_longest_and_the_step_stays_within_the_goal():
+    partial = replace(recipe, rollout=replace(recipe.rollout, staleness=1, partial=True))
+    assert partial.steps_ahead == 0, "engines and trainers take turns"
+    found = steps(Assumptions(), partial)
+    nine_in_ten = 2 * 0.1 * 8096 * math.log(10)
+    full = steps(Assumptions())[0].phases["play"]["longest response"]
+    tokens = expected_longest(192, 809.6, 8096) + expected_longest(1536, 809.6, 8096)
+    assert found[0].phases["play"]["longest response"] == pytest.approx(full * nine_in_ten / tokens)
+    assert ratio(found) <= 1.15 and verdict(found).endswith("within 1.15")
+    assert "rollout.staleness 1 and rollout.partial," in nodes_text(found, goals=True)
+
+
+def test_engines_apart_play_beside_the_trainers_and_the_slowest_bounds_the_step():
+    apart = replace(
+        recipe,
+        rollout=replace(recipe.rollout, engines=4, staleness=1),
+        train=replace(recipe.train, data_parallel=4),
+        cluster=replace(recipe.cluster, colocate=False),
+    )
+    first, *_, last = steps(Assumptions(), apart)
+    in_turn = steps(Assumptions(), replace(apart, rollout=replace(apart.rollout, staleness=0)))[0]
+    playing = seconds_of(first.plan.goal_bounds["play"]) + seconds_of(first.phases["push"])
+    learning = sum(map(seconds_of, first.phases.values()))
+    assert first.seconds == pytest.approx(max(playing, learning))
+    assert first.seconds < in_turn.seconds
+    assert "play" not in first.phases and first.beside.keys() == {"driver", "play and push"}
+    assert last.beside["driver"] == pytest.approx(1920 * 64 * 0.4e-3)
+    busy = steps(Assumptions(driver_ms=5), apart, goals=False)
+    cheap = over_nodes(apart, SEVEN, NODE, COUNTS, Assumptions(driver_ms=5, object_store_gb_s=1e9), goals=False)
+    assert busy[-1].beside["driver"] == cheap[-1].beside["driver"] == cheap[-1].seconds
+    assert verdict(cheap).endswith("it waits for driver, 614 s")
 
 
 def test_it_is_deterministic_and_each_column_says_whether_it_fits():
