@@ -13,6 +13,7 @@ import ray
 from azr.cluster.gpu_turns import GpuTurns, take_turns
 from azr.cluster.placement import Placement, place
 from azr.cluster.weight_sync import PushReport, WeightSync
+from azr.cluster.weight_transfers import decide_push
 from azr.concurrency import Phase, task_group
 from azr.config import Config
 from azr.executor.remote import RemoteExecutor
@@ -57,6 +58,7 @@ class ActorSystem:
             with phase("reserve resources"):
                 placement = await place(config)
             decided = replace(config, train=replace(config.train, dtype=placement.dtype))
+            decided = decide_push(decided, placement.device)
             return await cls._start_actors(decided, stops, placement, phase, from_step)
         except BaseException:
             ray.shutdown()

@@ -328,6 +328,12 @@ class ClusterConfig:
     """Ray cluster to join (`auto` for the one `ray start` made); none starts one on this machine."""
     colocate: bool = True
     """Engines share the GPUs of the trainers, and take turns with them; off, they have GPUs of their own."""
+    push: Literal["auto", "ipc", "nccl", "host"] = "auto"
+    """How new weights get to the engines: `ipc` through the memory of the GPU that both share, `nccl` to other GPUs,
+    `host` through the host's memory, which goes everywhere. `auto` takes the first of these that goes."""
+    push_check_every: CountOrZero = 100
+    """Pushes from one to the next that is compared byte by byte (BLAKE3); all others compare sums of bits. 0 for none,
+    1 for each."""
 
 
 @dataclass(frozen=True, kw_only=True)

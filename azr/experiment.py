@@ -191,6 +191,8 @@ class SelfPlayExperiment:
                 "push_s": pushed.seconds,
                 "push_bytes": pushed.nbytes,
                 "push_gb_s": pushed.nbytes / pushed.seconds / 1e9,
+                f"push_by_{pushed.transfer}": 1,
+                **{f"push_s_{part}": seconds for part, seconds in pushed.parts.items()},
             },
             "memory": self.system.turns.memory,
             "executor": await self.system.executor.stats_delta(),

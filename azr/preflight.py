@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from azr.algorithms.architectures import check_architecture
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
+from azr.cluster.weight_transfers import Site, choose_transfer
 from azr.config import TEMPLATES, Config
 from azr.doctor.gpus import Gpus
 from azr.errors import UserError, nearest
@@ -43,6 +44,7 @@ def check(config: Config) -> None:
     _check_composites(config)
     _check_executor(config)
     _check_staleness(config)
+    choose_transfer(config.cluster.push, Site.before_start(config))
     _check_kernels(config)
 
 

@@ -1,54 +1,57 @@
-"""How weights travel from a trainer to the engines: packed into buckets of shared memory.
+"""How weights travel from a trainer to the engines: packed into buckets, each a part of a block of memory.
 
-The trainer packs named tensors into one block and hands out a `WeightBucket` each time the block is full. The bucket
-is a small plain record: it says where the block is and what lies in it. Engines of the same node map the block, so no
-weight passes through a message queue; to other nodes Ray's object store carries the bytes, once per node, and a
-`RemoteBucketStaging` there puts them into shared memory again. A running digest over names, types, shapes and bytes
-shows that all of it arrived, in order. `azr.cluster.weight_sync` has the whole timeline.
-
-The block is anonymous memory (memfd): the kernel frees it when its writer closes it, exits or is killed, and a
-container's small /dev/shm does not bound it.
+The trainer packs named tensors into a block and hands out a `WeightBucket` each time a part of it is full. The bucket
+is a small plain record: it says where the block is and what lies in it; no weight passes through a message queue. The
+block has two halves, so that one can be filled while the engines load the other. What the block is made of, and how an
+engine reaches it, is the transfer's business (`azr.cluster.weight_transfers`); a running digest shows that all of it
+arrived, in order. `azr.cluster.weight_sync` has the whole timeline.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
 
-import numpy as np
 import torch
 from blake3 import blake3
 
 ALIGNMENT = 64
 """Every tensor starts at a multiple of this many bytes: a cache line, and enough for any element type."""
+CHUNK_WORDS = 8192
+"""8-byte words that `WeightDigest` adds up at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSlot:
-    """Where one tensor lies in a block."""
+    """Where one tensor lies in a bucket."""
 
     name: str
     dtype: str
     """Name of the torch type, e.g. ``bfloat16``."""
     shape: tuple[int, ...]
     offset: int
-    """Bytes from the start of the block."""
+    """Bytes from the start of the bucket."""
     nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class WeightBucket:
-    """One filled block. Its bytes are valid until the writer is asked for the next bucket."""
+    """One filled part of a block. Its bytes are valid until the writer is asked for the bucket after the next."""
 
     version: int
     """Version of the weights that this bucket is a part of."""
-    shm_path: str
-    """Path under which other processes of this node can open the block."""
+    transfer: str
+    """How to reach the block, a name in `azr.cluster.weight_transfers`."""
+    source: dict[str, str]
+    """Where the block is, in the transfer's own terms."""
+    start: int
+    """Bytes from the start of the block."""
     slots: tuple[TensorSlot, ...]
     digest: str
-    """Digest of everything sent for this version up to and including this bucket."""
+    """Of everything sent for this version up to and including this bucket; see `WeightDigest`."""
+    full_check: bool
+    """Whether the digest is one of all bytes."""
     index: int
     """0 for the first bucket of a version."""
     last: bool
@@ -59,131 +62,158 @@ class WeightBucket:
 
     @property
     def padded_nbytes(self) -> int:
-        """Bytes of the block up to the end of the last tensor, gaps included."""
+        """Bytes of the bucket up to the end of the last tensor, gaps included."""
         return max((slot.offset + slot.nbytes for slot in self.slots), default=0)
+
+    def region(self, block: torch.Tensor) -> torch.Tensor:
+        """The bucket's bytes, gaps included, in a block (N) uint8: a view."""
+        return block[self.start : self.start + self.padded_nbytes]
+
+    def tensors(self, region: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+        """Named tensors of the bucket, in the order they were sent: views of its bytes."""
+        return [(slot.name, _view(region, slot)) for slot in self.slots]
 
 
 class WeightDigest:
-    """Running BLAKE3 digest of named tensors; order, names, types, shapes and bytes all matter."""
+    """Running digest of named tensors in order, on whatever device they are: 128 hex digits or so, comparable only
+    with one of the same kind.
 
-    def __init__(self) -> None:
-        self._hash = blake3()
+    Names, types, shapes and order always count in full. Of a tensor's bytes counts, with `full`, a BLAKE3 digest of
+    all of them, which takes them to the host. Otherwise it is the sum modulo 2^64 of each 64 KiB, read as 8-byte words,
+    which the device computes as fast as it reads: that shows every change of bits within one word, any exchange or
+    shift between sums, and other damage but for one case in 2^64. It does not show words that changed places within the
+    same 64 KiB, nor changes made so that a sum stays what it was; a transfer does neither by accident.
+    """
+
+    def __init__(self, *, full: bool = False) -> None:
+        self._hash, self._full = blake3(max_threads=blake3.AUTO), full
+        self._pending: list[tuple[bytes, torch.Tensor]] = []
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Take in one contiguous CPU tensor of any shape and type."""
-        self._hash.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        self._hash.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        """Take in one contiguous tensor of any shape and type that starts at a multiple of 8 bytes."""
+        header = f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode()
+        flat = tensor.reshape(-1).view(torch.uint8)
+        self._pending.append((header, flat if self._full else _sums(flat)))
 
     def hexdigest(self) -> str:
+        """Of all that was added. Bytes of a full digest are read now, at the latest."""
+        if self._pending:
+            headers, values = zip(*self._pending, strict=True)
+            if not self._full:
+                # One copy to the host for all of them.
+                values = torch.cat(values).cpu().split([len(value) for value in values])
+            for header, value in zip(headers, values, strict=True):
+                self._hash.update(header)
+                self._hash.update(value.cpu().view(torch.uint8).numpy().data)
+            self._pending = []
         return self._hash.hexdigest()
 
 
-def read_bucket(bucket: WeightBucket) -> list[tuple[str, torch.Tensor]]:
-    """Named CPU tensors of a bucket, in the order they were sent.
-
-    The tensors are views of the writer's block: clone what must outlive the bucket. Writing to them does not reach
-    the block. Raises ValueError when the block cannot be opened, which is so on another node than the writer's.
-    """
-    try:
-        with open(bucket.shm_path, "rb") as file:
-            block = torch.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8)
-    except OSError as error:
-        raise ValueError(
-            f"cannot open the weight block {bucket.shm_path} ({error.strerror}): "
-            "its writer must be alive, on the same node and owned by the same user"
-        ) from error
-    return [(slot.name, _view(block, slot)) for slot in bucket.slots]
+def _sums(flat: torch.Tensor) -> torch.Tensor:
+    """Int64 sums, modulo 2^64, of the 8-byte words of each chunk of (N) uint8, and of the bytes left over, if any."""
+    words, rest = flat[: len(flat) // 8 * 8].view(torch.int64), flat[len(flat) // 8 * 8 :]
+    whole = len(words) // CHUNK_WORDS * CHUNK_WORDS
+    parts = [words[:whole].view(-1, CHUNK_WORDS), words[whole:].view(1, -1), rest.view(1, -1)]
+    sums = [part.sum(1, dtype=torch.int64) for part in parts if part.numel()]
+    return torch.cat(sums) if sums else words
 
 
-class SharedMemoryBucketWriter:
-    """Packs weights of any number of versions into one reused block of shared memory.
+class Block(Protocol):
+    """Memory that a transfer can hand over."""
 
-    Each bucket is overwritten by the next one: let every engine load it before going on::
+    @property
+    def bytes(self) -> torch.Tensor:
+        """(N) uint8, writable."""
+
+    @property
+    def source(self) -> dict[str, str]:
+        """What a bucket says of where it is."""
+
+    def close(self) -> None:
+        """Free it."""
+
+
+class BucketWriter:
+    """Packs weights of any number of versions into one reused block.
+
+    Each bucket is overwritten by the one after the next: let every engine load it before going on that far::
 
         for bucket in writer.pack(version, named_tensors):
             ...
     """
 
-    def __init__(self, block_nbytes: int) -> None:
-        """`block_nbytes`: size of the block. It grows when a single tensor is larger."""
-        assert block_nbytes > 0, f"a block of {block_nbytes} bytes"
-        self._block = _Block(block_nbytes)
+    def __init__(self, transfer: str, allocate: Callable[[int], Block], bucket_nbytes: int) -> None:
+        """`bucket_nbytes`: size of a half of the block. It grows when a single tensor is larger; whoever lets engines
+        load one half meanwhile has to give the size of the largest tensor at least."""
+        assert bucket_nbytes > 0, f"a bucket of {bucket_nbytes} bytes"
+        self._transfer, self._allocate = transfer, allocate
+        self._make_block(bucket_nbytes)
 
-    def pack(self, version: int, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[WeightBucket]:
+    def _make_block(self, bucket_nbytes: int) -> None:
+        self.bucket_nbytes = _aligned(bucket_nbytes)
+        self.block = self._allocate(2 * self.bucket_nbytes)
+
+    def pack(
+        self,
+        version: int,
+        named_tensors: Iterable[tuple[str, torch.Tensor]],
+        *,
+        full_check: bool = False,
+        with_digest: bool = True,
+    ) -> Iterator[WeightBucket]:
         """Buckets that together hold all tensors, in order; the last one has ``last`` set and the final digest.
 
         `named_tensors` is consumed lazily and each tensor (any device, any strides) is copied before the next is
         asked for, so it may gather sharded parameters one at a time. Names must be unique within a version.
+        `with_digest`: whoever only fills a block that another one speaks of needs none.
         """
-        digest = WeightDigest()
+        digest = WeightDigest(full=full_check)
         slots: list[TensorSlot] = []
         end, index = 0, 0
-        for name, tensor in named_tensors:
-            if slots and end + tensor.nbytes > self._block.size:
-                yield WeightBucket(version, self._block.shm_path, tuple(slots), digest.hexdigest(), index, last=False)
-                slots, end, index = [], 0, index + 1
-            if tensor.nbytes > self._block.size:
-                self._block.close()
-                self._block = _Block(tensor.nbytes)
-            slot = TensorSlot(name, _dtype_name(tensor.dtype), tuple(tensor.shape), end, tensor.nbytes)
-            copy = _view(self._block.bytes, slot).copy_(tensor.detach())
-            digest.add(name, copy)
-            slots.append(slot)
-            end += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
-        yield WeightBucket(version, self._block.shm_path, tuple(slots), digest.hexdigest(), index, last=True)
 
-    def bucket_bytes(self, bucket: WeightBucket) -> np.ndarray:
-        """The bytes of the block that hold this bucket, the latest one: a view, for senders to other nodes."""
-        return self._block.bytes[: bucket.padded_nbytes].numpy()
+        def filled(last: bool) -> WeightBucket:
+            start = index % 2 * self.bucket_nbytes
+            return WeightBucket(
+                version,
+                self._transfer,
+                self.block.source,
+                start,
+                tuple(slots),
+                digest.hexdigest(),
+                full_check,
+                index,
+                last,
+            )
+
+        for name, tensor in named_tensors:
+            if slots and end + tensor.nbytes > self.bucket_nbytes:
+                yield filled(last=False)
+                slots, end, index = [], 0, index + 1
+            if tensor.nbytes > self.bucket_nbytes:
+                self.block.close()
+                self._make_block(tensor.nbytes)
+            slot = TensorSlot(name, _dtype_name(tensor.dtype), tuple(tensor.shape), end, tensor.nbytes)
+            half = self.block.bytes[index % 2 * self.bucket_nbytes :]
+            copy = _view(half, slot).copy_(tensor.detach())
+            if with_digest:
+                digest.add(name, copy)
+            slots.append(slot)
+            end += _aligned(tensor.nbytes)
+        yield filled(last=True)
 
     def close(self) -> None:
         """Free the block. Buckets can no longer be opened; views that readers still hold stay valid."""
-        self._block.close()
+        self.block.close()
 
 
-class RemoteBucketStaging:
-    """Where buckets of another node's writer become readable on this one: in a block of its own, reused by each."""
-
-    def __init__(self) -> None:
-        self._block: _Block | None = None
-
-    def stage(self, bucket: WeightBucket, block: np.ndarray) -> WeightBucket:
-        """The bucket as this node's processes can read it, until the next one comes.
-
-        `block` (N) uint8: what `SharedMemoryBucketWriter.bucket_bytes` gave.
-        """
-        if self._block is None or self._block.size < len(block):
-            self.close()
-            self._block = _Block(max(1, len(block)))
-        self._block.bytes[: len(block)].numpy()[:] = block
-        return replace(bucket, shm_path=self._block.shm_path)
-
-    def close(self) -> None:
-        if self._block is not None:
-            self._block.close()
-            self._block = None
-
-
-class _Block:
-    """Anonymous shared memory that other processes of this node open through this process's descriptor table."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        # A file object, not a bare descriptor: dropping the last reference closes it.
-        self._file = open(os.memfd_create("azr-weights"), "r+b", buffering=0)  # noqa: SIM115
-        self._file.truncate(size)
-        self.bytes = torch.frombuffer(mmap.mmap(self._file.fileno(), size), dtype=torch.uint8)
-        self.shm_path = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
-
-    def close(self) -> None:
-        self._file.close()
-        self.bytes = self.bytes.new_empty(0)
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _view(block: torch.Tensor, slot: TensorSlot) -> torch.Tensor:
+def _view(region: torch.Tensor, slot: TensorSlot) -> torch.Tensor:
     dtype: torch.dtype = getattr(torch, slot.dtype)
-    return block[slot.offset : slot.offset + slot.nbytes].view(dtype).view(slot.shape)
+    return region[slot.offset : slot.offset + slot.nbytes].view(dtype).view(slot.shape)

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import ray
-from ray.actor import ActorHandle
-from ray.exceptions import RayActorError
-
 from azr.cluster.supervisor import ActorLost, SupervisedActor, ping, root_cause
-from azr.cluster.weight_buckets import SharedMemoryBucketWriter, WeightBucket
+from azr.cluster.weight_endpoints import Receiver
 from azr.concurrency import task_group, wait_for_all
 
 MAX_ATTEMPTS = 3
 """Times that one push is tried: it may lose engines twice."""
 GRACE_S = 10.0
 """The sender's deadline for one engine comes this much before the driver's for the sender, which names no engine."""
-
-
-@dataclass(frozen=True, slots=True)
-class WeightUpdate:
-    """One version of the weights as its sender, or an engine that serves it, says it was; the two must be equal."""
-
-    version: int
-    digest: str
-    """Of all names, types, shapes and bytes."""
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +25,15 @@ class PushReport:
     nbytes: int
     """Sent once, however many engines read it."""
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Receiver:
-    """An engine that is ready for buckets."""
-
-    name: str
-    actor: ActorHandle
-    node: str
-    """Ray's id of its node: a sender elsewhere sends the bytes along with each bucket."""
+    """From the first engine that was asked to get ready to the last that serves the weights."""
+    transfer: str = ""
+    """A name in `azr.cluster.weight_transfers`."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that the policy's rank 0 spent on what, see `azr.cluster.weight_sender.SentWeights`."""
 
 
 class Sender(Protocol):
-    """The policy's ranks: rank 0 answers ``send_weights(version, receivers, timeout_s)`` with a `WeightUpdate`."""
+    """The policy's ranks: rank 0 answers ``send_weights(version, receivers, timeout_s)`` with `SentWeights`."""
 
     def call(self, method: str, *args: object, timeout_s: float, to: str) -> Awaitable[list[Any]]: ...
 
@@ -65,15 +46,16 @@ class WeightSync:
         driver                       policy's ranks                        engines
         begin_update(version) ────────────────────────────────────────────► hold new prompts, wait for those in flight
         send_weights ──────────────► all: gather ZeRO-3 parameters,
-                                     a bucket at a time
-                                     rank 0: copy a bucket into shared
-                                     memory, hash it
-                                     load_bucket(bucket) ─────────────────► map it, compare the digest, load
-                                     … until the last bucket
-        WeightUpdate ◄──────────────
+                                     a bucket at a time, and copy it
+                                     where engines reach it
+                                     rank 0: add up its bits
+                                     load_bucket(bucket) ─────────────────► take it, compare the digest, load
+                                     … until the last bucket, the next
+                                     gathered while one is loaded
+        SentWeights ◄───────────────
         finish_update(version, digest) ───────────────────────────────────► repack layers, reset the prefix cache,
                                                                             compare the digest of everything, serve
-        the same WeightUpdate ◄────────────────────────────────────────────
+        its WeightUpdate ◄─────────────────────────────────────────────────
 
     When an engine dies on the way, it is replaced and all of it is repeated for the engines that do not serve this
     version yet, `MAX_ATTEMPTS` times in all. An engine that is replaced later gets the same weights (`resync`), until
@@ -141,14 +123,16 @@ class WeightSync:
         (sent, *_) = await self._policy.call(
             "send_weights", version, receivers, limit, timeout_s=limit + GRACE_S, to="send their weights"
         )
+        digest = sent.update.digest
         received = await wait_for_all(
-            engine.call("finish_update", version, sent.digest, timeout_s=limit, to=f"serve weight version {version}")
+            engine.call("finish_update", version, digest, timeout_s=limit, to=f"serve weight version {version}")
             for engine in engines
         )
         for engine, update in zip(engines, received, strict=True):
-            if update != sent:
-                raise RuntimeError(f"{engine.name} was sent {sent} and has {update}")
-        return PushReport(version, sent.nbytes, time.perf_counter() - started)
+            if update != sent.update:
+                raise RuntimeError(f"{engine.name} was sent {sent.update} and has {update}")
+        parts = {"gather": sent.gather_s, "pack": sent.pack_s, "load": sent.load_s}
+        return PushReport(version, sent.update.nbytes, time.perf_counter() - started, sent.transfer, parts)
 
     async def _restart_lost(self, error: Exception) -> bool:
         """After this error in a push; whether any engine was lost."""
@@ -159,40 +143,3 @@ class WeightSync:
                 cause = f"{engine.name} died over weight version {self._version} ({root_cause(error)})"
                 restarting.create_task(engine.restart(ActorLost(cause, engine.actor)))
         return bool(lost)
-
-
-def send_buckets(
-    buckets: Iterable[WeightBucket], writer: SharedMemoryBucketWriter, receivers: Sequence[Receiver], timeout_s: float
-) -> WeightUpdate:
-    """In the policy's rank 0: have every receiver load every bucket of one version.
-
-    Raises TimeoutError, naming the late ones, when a bucket takes longer than `timeout_s`, RuntimeError, naming the
-    dead one, when an engine dies meanwhile, and whatever an engine raises.
-    """
-    here = ray.get_runtime_context().get_node_id()
-    all_local = all(receiver.node == here for receiver in receivers)
-    nbytes = 0
-    for bucket in buckets:
-        block = None if all_local else ray.put(writer.bucket_bytes(bucket))
-        _load_bucket(bucket, block, receivers, here, timeout_s)
-        nbytes += bucket.nbytes
-    return WeightUpdate(bucket.version, bucket.digest, nbytes)
-
-
-def _load_bucket(
-    bucket: WeightBucket, block: ray.ObjectRef | None, receivers: Sequence[Receiver], here: str, timeout_s: float
-) -> None:
-    refs = [
-        receiver.actor.load_bucket.remote(bucket, *(() if receiver.node == here else (block,)))
-        for receiver in receivers
-    ]
-    _, late = ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
-    if late:
-        names = ", ".join(receiver.name for receiver, ref in zip(receivers, refs, strict=True) if ref in late)
-        raise TimeoutError(f"the policy waited {timeout_s:g} s for {names} to load a weight bucket")
-    for receiver, ref in zip(receivers, refs, strict=True):
-        try:
-            ray.get(ref)
-        except RayActorError as error:
-            # Not as itself: to the driver it would look like the death of this rank.
-            raise RuntimeError(f"{receiver.name} died while the policy waited for it to load weights") from error

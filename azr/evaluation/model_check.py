@@ -21,7 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from azr.algorithms.attention import choose_attention
 from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import pack
-from azr.cluster.weight_buckets import SharedMemoryBucketWriter
+from azr.cluster.push_host import host_writer
+from azr.cluster.weight_buckets import BucketWriter
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES, RolloutConfig
 from azr.errors import UserError
 from azr.hardware import ComputeType, Device
@@ -114,7 +115,7 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
         gpu_memory_utilization=GPU_SHARE,
     )
     engine = RolloutEngine(path, rollout, generate_timeout_s=TIMEOUT_S, dtype=dtype)
-    writer = SharedMemoryBucketWriter(WEIGHT_BUCKET_BYTES)
+    writer = host_writer(WEIGHT_BUCKET_BYTES)
     try:
         await _start(engine)
         rows = [await _row("as loaded", engine, eager, policy, device, prompts, fixed)]
@@ -266,11 +267,11 @@ def _perturb(policy: PolicyModel, eager: PreTrainedModel) -> None:
         its.copy_(parameter)
 
 
-async def _push(engine: RolloutEngine, writer: SharedMemoryBucketWriter, policy: PolicyModel, version: int) -> None:
+async def _push(engine: RolloutEngine, writer: BucketWriter, policy: PolicyModel, version: int) -> None:
     """As the policy's rank 0 and the driver do it in a run. Raises UserError when vLLM does not take a weight."""
     try:
         await engine.begin_update(version)
-        for bucket in writer.pack(version, policy.named_weights()):
+        for bucket in writer.pack(version, policy.named_weights(tied=False)):
             await engine.load_bucket(bucket)
         await engine.finish_update(version, bucket.digest)
     except Exception as error:  # vLLM reports what its worker process raised as a bare Exception

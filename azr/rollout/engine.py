@@ -14,13 +14,14 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import ray
 
-from azr.cluster.weight_buckets import RemoteBucketStaging, WeightBucket
-from azr.cluster.weight_sync import WeightUpdate
+from azr.cluster.push_host import RemoteBucketStaging
+from azr.cluster.weight_buckets import WeightBucket
+from azr.cluster.weight_sender import WeightUpdate
 from azr.config import RolloutConfig
 from azr.hardware import ComputeType
 from azr.records import Completion, Stops
@@ -280,9 +281,8 @@ class RolloutEngine:
     async def begin_update(self, version: int) -> str:
         """Hold back new prompts, wait for those in flight, and make the engine ready for weights.
 
-        Returns Ray's id of the engine's node, or "" without Ray: buckets of a sender elsewhere must come with their
-        bytes. May be called again when an update broke off. Raises ValueError when `version` is not above the current
-        one.
+        Returns Ray's id of the engine's node, or "" without Ray. May be called again when an update broke off. Raises
+        ValueError when `version` is not above the current one.
         """
         if version <= self._weight_version:
             raise ValueError(f"weight version {version} is not newer than {self._weight_version}")
@@ -299,10 +299,22 @@ class RolloutEngine:
         return ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
 
     @raise_if_dead
-    async def load_bucket(self, bucket: WeightBucket, block: np.ndarray | None = None) -> None:
-        """Load one bucket; when this returns, the bucket's block may be overwritten.
+    async def connect(self, transfer: str, info: dict[str, Any]) -> None:
+        """Have the workers meet the sender, where that transfer needs it; they wait for it to come as well."""
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
-        `block`: the bytes of that block, when its writer is on another node.
+        await self._llm.init_weight_transfer_engine(WeightTransferInitRequest({"transfer": transfer, "info": info}))
+
+    async def stage_bucket(self, bucket: WeightBucket, region: np.ndarray) -> WeightBucket:
+        """The bucket of a writer on another node as the engines of this node can load it, until the one after the next.
+
+        `region` (N) uint8: its bytes.
+        """
+        return self._remote_staging.stage(bucket, region)
+
+    @raise_if_dead
+    async def load_bucket(self, bucket: WeightBucket) -> None:
+        """Load one bucket; when this returns, its bytes may be overwritten.
 
         Raises ValueError for a bucket of another version, and RuntimeError when the workers refuse it; the engine
         then serves nothing until a whole update succeeds.
@@ -310,8 +322,6 @@ class RolloutEngine:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         self._check_version(bucket.version)
-        if block is not None:
-            bucket = self._remote_staging.stage(bucket, block)
         try:
             await self._llm.update_weights(WeightTransferUpdateRequest({"bucket": asdict(bucket)}))
         except Exception:

@@ -112,10 +112,10 @@ def _set_environment(model_path: str) -> None:
 
 
 def _weight_transfer_args() -> dict[str, Any]:
-    from azr.rollout.weight_receiver import SHARED_MEMORY, WeightReportExtension
+    from azr.rollout.weight_receiver import BACKEND, WeightReportExtension
 
     extension = f"{WeightReportExtension.__module__}.{WeightReportExtension.__qualname__}"
-    return {"weight_transfer_config": {"backend": SHARED_MEMORY}, "worker_extension_cls": extension}
+    return {"weight_transfer_config": {"backend": BACKEND}, "worker_extension_cls": extension}
 
 
 def _gpu_args(rollout: RolloutConfig, dtype: str, deterministic: bool) -> dict[str, Any]:

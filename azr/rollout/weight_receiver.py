@@ -1,7 +1,8 @@
 """Receives weight buckets inside a vLLM worker, as an engine of vLLM's own weight-transfer interface.
 
 A worker process imports this module because it is named as the worker's extension class; that import registers the
-engine there, so no entry point has to be installed.
+engine there, so no entry point has to be installed. How a bucket's bytes get here is the transfer's business, see
+`azr.cluster.weight_transfers`; loading them is the same for all.
 """
 
 from __future__ import annotations
@@ -21,54 +22,68 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from azr.cluster.weight_buckets import WeightBucket, WeightDigest, read_bucket
+from azr.cluster.weight_buckets import WeightBucket, WeightDigest
+from azr.cluster.weight_endpoints import Inbox
+from azr.cluster.weight_transfers import TRANSFERS
 
-SHARED_MEMORY = "azr_shared_memory"
+BACKEND = "azr"
 """Name of this module's engine in vLLM's registry."""
 
 
 @dataclass
-class SharedMemoryInitInfo(WeightTransferInitInfo):
-    """Nothing to agree on beforehand: every bucket says where its block is."""
+class BucketInitInfo(WeightTransferInitInfo):
+    """For a transfer whose ends have to meet before the first bucket."""
+
+    transfer: str
+    info: dict[str, Any]
+    """What its outbox says to its inboxes."""
 
 
 @dataclass
-class SharedMemoryUpdateInfo(WeightTransferUpdateInfo):
+class BucketUpdateInfo(WeightTransferUpdateInfo):
     bucket: dict[str, Any]
     """A `WeightBucket` as the plain data that vLLM's message queue carries."""
 
 
-class SharedMemoryWeightTransferEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemoryUpdateInfo]):
-    """Loads weights in checkpoint format (Hugging Face names) from shared memory of the same node.
+class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpdateInfo]):
+    """Loads weights in checkpoint format (Hugging Face names).
 
     vLLM repacks linear weights after loading, and the parameters it leaves behind cannot be loaded into. Its layerwise
     reload restores each layer, loads it, and repacks it.
     """
 
-    init_info_cls = SharedMemoryInitInfo
-    update_info_cls = SharedMemoryUpdateInfo
+    init_info_cls = BucketInitInfo
+    update_info_cls = BucketUpdateInfo
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._aliases = tied_names(self.model)
-        self._alias_names = {alias for aliases in self._aliases.values() for alias in aliases}
-        """Names that are loaded along with the first name of the same parameter."""
+        self._names = all_names(self.model)
+        self._inboxes: dict[str, Inbox] = {}
         self._expected = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
         self._open = False
         self._reset()
 
     def _reset(self) -> None:
-        self._digest = WeightDigest()
+        self._digest: WeightDigest | None = None
+        self._hexdigest = ""
         self._loaded: set[str] = set()
+        self._tied_done: set[str] = set()
         self._nbytes = 0
 
-    def init_transfer_engine(self, init_info: SharedMemoryInitInfo) -> None:
-        """No connection to make."""
+    def _inbox(self, transfer: str) -> Inbox:
+        if transfer not in self._inboxes:
+            self._inboxes[transfer] = TRANSFERS[transfer].inbox(self.device)
+        return self._inboxes[transfer]
+
+    def init_transfer_engine(self, init_info: BucketInitInfo) -> None:
+        """Meet the sender."""
+        self._inbox(init_info.transfer).connect(init_info.info, self.parallel_config)
 
     def start_weight_update(self) -> None:
         """Start over, also when the last update broke off half-way."""
         if self._open:
             self.finish_weight_update()
+        self._let_go()
         self._reset()
         initialize_layerwise_reload(self.model)
         self._open = True
@@ -79,57 +94,66 @@ class SharedMemoryWeightTransferEngine(WeightTransferEngine[SharedMemoryInitInfo
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
 
-    def receive_weights(self, update_info: SharedMemoryUpdateInfo) -> None:
+    def receive_weights(self, update_info: BucketUpdateInfo) -> None:
         """Raises ValueError, before anything is loaded, when the bytes are not those that were sent."""
         bucket = msgspec.convert(update_info.bucket, WeightBucket)
-        received = read_bucket(bucket)
+        # The bytes are this process's own: a layer whose parts come in two buckets keeps the first part until then.
+        received = bucket.tensors(self._inbox(bucket.transfer).take(bucket))
+        self._digest = self._digest or WeightDigest(full=bucket.full_check)
         for name, tensor in received:
             self._digest.add(name, tensor)
-        if self._digest.hexdigest() != bucket.digest:
+        self._hexdigest = self._digest.hexdigest()
+        if self._hexdigest != bucket.digest:
             raise ValueError(f"weight bucket {bucket.index} of version {bucket.version} arrived damaged or out of turn")
         self._nbytes += bucket.nbytes
-        self._loaded |= self.model.load_weights(self._with_aliases(received))
+        self._loaded |= self.model.load_weights(self._under_all_names(received))
 
-    def _with_aliases(self, received: list[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Copies, since a layer whose parts come in two buckets keeps the first part while the block is overwritten.
-
-        Tied weights are loaded under each of their names: a tied output head has a packed copy of its own.
-        """
+    def _under_all_names(self, received: list[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """A parameter with several names comes once and is loaded under each: a tied output head may have a packed
+        copy of its own."""
         for name, tensor in received:
-            if name in self._alias_names:
-                continue
-            copy = tensor.clone()
-            for alias in (name, *self._aliases.get(name, ())):
-                yield alias, copy
+            names = self._names.get(name, [name])
+            if names[0] not in self._tied_done:
+                self._tied_done |= {names[0]} if len(names) > 1 else set()
+                yield from ((its, tensor) for its in names)
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
         self._open = False
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for inbox in self._inboxes.values():
+            inbox.close()
+        if self.device.type == "cuda":
+            # What loading took goes back to the GPU, where the KV cache may be waiting for it.
+            torch.cuda.empty_cache()
 
     def report(self) -> dict[str, Any]:
         """What the last update brought: digest, bytes, and parameters of the model that it left out."""
         missing = sorted(self._expected - self._loaded)
-        return {"digest": self._digest.hexdigest(), "nbytes": self._nbytes, "missing": missing}
+        return {"digest": self._hexdigest, "nbytes": self._nbytes, "missing": missing}
 
     def shutdown(self) -> None:
-        """No connection to close."""
+        """Let go of what senders lent."""
+        self._let_go()
 
 
 class WeightReportExtension:
     """Adds one call to vLLM's worker class; vLLM mixes it in by its qualified name."""
 
-    weight_transfer_engine: SharedMemoryWeightTransferEngine
+    weight_transfer_engine: BucketWeightTransferEngine
 
     def report_weight_update(self) -> dict[str, Any]:
         return self.weight_transfer_engine.report()
 
 
-def tied_names(model: nn.Module) -> dict[str, list[str]]:
-    """For each parameter with several names: its first name, and the others."""
+def all_names(model: nn.Module) -> dict[str, list[str]]:
+    """By each name of a parameter that has several: all of them, in the model's order."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    return {first: others for first, *others in names.values() if others}
+    return {name: its for its in names.values() if len(its) > 1 for name in its}
 
 
-WeightTransferEngineFactory.register_engine(SHARED_MEMORY, SharedMemoryWeightTransferEngine)
+WeightTransferEngineFactory.register_engine(BACKEND, BucketWeightTransferEngine)

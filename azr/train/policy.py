@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 
 import torch
@@ -18,9 +19,11 @@ from transformers import AutoTokenizer
 from azr.algorithms.losses import Sums, policy_loss
 from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import PackedBatch
-from azr.cluster.weight_buckets import SharedMemoryBucketWriter
-from azr.cluster.weight_sync import Receiver, WeightUpdate, send_buckets
+from azr.cluster.weight_endpoints import Outbox, Rank, Receiver
+from azr.cluster.weight_sender import SentWeights, send_weights
+from azr.cluster.weight_transfers import TRANSFERS, decide_push
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
+from azr.hardware import Device
 from azr.hashed_files import HashedFile, hash_file
 from azr.train.model_worker import ModelWorker, StepReport, parameters_on_device
 from azr.train.shards import TensorSpec, write_model
@@ -68,7 +71,7 @@ class PolicyWorker(PolicyScorer):
 
     def build(self) -> None:
         self._load(self.config.train.policy_lr)
-        self._writer: SharedMemoryBucketWriter | None = None
+        self._outbox = self._make_outbox()
 
     def update(self, batch: RankBatch, per_token: PerToken) -> PolicyUpdate:
         """One optimizer step per mini-batch. Collective.
@@ -87,21 +90,37 @@ class PolicyWorker(PolicyScorer):
         steps = self._take_steps(batch, per_token, loss_fn)
         return PolicyUpdate(steps, torch.cat(before).cpu())
 
+    def _make_outbox(self) -> Outbox:
+        rank = Rank(
+            index=self.rank,
+            size=self.world_size,
+            device=self.device,
+            control=self.control if self.world_size > 1 else None,
+            engine_gpus=self.config.rollout.tensor_parallel,
+        )
+        device: Device = "cuda" if self.device.type == "cuda" else "cpu"
+        return TRANSFERS[decide_push(self.config, device).cluster.push].outbox(rank)
+
     @parameters_on_device
-    def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> WeightUpdate | None:
+    def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> SentWeights | None:
         """Send the current weights to engines that are ready for them, see `azr.cluster.weight_sync`. Collective.
 
-        Rank 0 returns what it sent. Tensors have Hugging Face names; a tied head is sent as well,
-        because an engine may hold it apart. Raises as `send_buckets`; the policy stays usable then.
+        Rank 0 returns what it sent. Tensors have Hugging Face names; one that has several comes once. Raises as
+        `azr.cluster.weight_sender.send_weights`; the policy stays usable then.
         """
-        weights = iter_full_params(list(self.engine.module.named_weights()), WEIGHT_BUCKET_BYTES, self.dtype)
-        try:
-            if self.rank != 0:
-                return None
-            self._writer = self._writer or SharedMemoryBucketWriter(WEIGHT_BUCKET_BYTES)
-            return send_buckets(self._writer.pack(version, weights), self._writer, receivers, timeout_s)
-        finally:
-            drain(weights)  # every rank gathers everything, also when an engine failed half-way
+        named = list(self.engine.module.named_weights(tied=False))
+        largest = max(prod(whole_shape(parameter)) * self.dtype.itemsize for _, parameter in named)
+        weights = iter_full_params(named, WEIGHT_BUCKET_BYTES, self.dtype)
+        every = self.config.cluster.push_check_every
+        return send_weights(
+            self._outbox,
+            version,
+            weights,
+            max(WEIGHT_BUCKET_BYTES, largest),
+            receivers,
+            timeout_s,
+            full_check=every > 0 and version % every == 0,
+        )
 
     def save_hf(self, folder: str) -> list[HashedFile]:
         """Writes a Hugging Face folder: safetensors in the compute type, config and tokenizer. Collective.

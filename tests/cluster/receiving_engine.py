@@ -5,24 +5,38 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import numpy as np
 import ray
+import torch
 from ray.actor import ActorHandle
 from torch import Tensor
 
+from azr.cluster.push_host import RemoteBucketStaging
+from azr.cluster.push_ipc import IPC, IpcInbox
+from azr.cluster.push_nccl import NCCL, NcclInbox
 from azr.cluster.supervisor import SupervisedActor
-from azr.cluster.weight_buckets import RemoteBucketStaging, WeightBucket, read_bucket
-from azr.cluster.weight_sync import WeightUpdate
+from azr.cluster.weight_buckets import WeightBucket, WeightDigest
+from azr.cluster.weight_endpoints import Inbox
+from azr.cluster.weight_sender import WeightUpdate
+from azr.cluster.weight_transfers import TRANSFERS
+from tests.cluster.cpu_stand_ins import GLOO, on_gpu
 
 
 class ReceivingEngine:
     """Keeps clones of the weights, as an engine would load them."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpu: str) -> None:
+        self.gpu = gpu
         self.mischief: str | None = None
         self.staging = RemoteBucketStaging()
         self.served = 0
+        self.staged = 0
+        """Buckets that came from another node to this engine first."""
+        self.joined = 0
+        """Groups that it joined."""
+        self.inboxes: dict[str, Inbox] = {}
 
     async def start(self) -> None:
         pass
@@ -36,21 +50,48 @@ class ReceivingEngine:
 
     def begin_update(self, version: int) -> str:
         self.version, self.weights = version, {}
+        for inbox in self.inboxes.values():
+            inbox.close()
         self.buckets: list[WeightBucket] = []
         return "elsewhere" if self.mischief == "far" else ray.get_runtime_context().get_node_id()
 
-    def load_bucket(self, bucket: WeightBucket, block: np.ndarray | None = None) -> None:
-        assert (block is not None) == (self.mischief == "far")
-        if block is not None:
-            bucket = self.staging.stage(bucket, block)
+    def stage_bucket(self, bucket: WeightBucket, region: np.ndarray) -> WeightBucket:
+        self.staged += 1
+        return self.staging.stage(bucket, region)
+
+    def connect(self, transfer: str, info: dict[str, Any]) -> None:
+        self.joined += 1
+        self.inbox(transfer).connect(info, None)
+
+    def inbox(self, transfer: str) -> Inbox:
+        if transfer not in self.inboxes:
+            self.inboxes[transfer] = self.make_inbox(transfer)
+        return self.inboxes[transfer]
+
+    def make_inbox(self, transfer: str) -> Inbox:
+        cpu = torch.device("cpu")
+        if transfer == IPC:
+            return IpcInbox(cpu, on_gpu(self.gpu))
+        if transfer == NCCL:
+            return NcclInbox(cpu, GLOO)
+        return TRANSFERS[transfer].inbox(cpu)
+
+    def load_bucket(self, bucket: WeightBucket) -> None:
         if self.mischief == "fail":
             raise ValueError("no room")
         if self.mischief == "die":
             os._exit(1)
         if self.mischief == "hang":
             time.sleep(1.0)
+        if not self.buckets:
+            self.digest = WeightDigest(full=bucket.full_check)
         self.buckets.append(bucket)
-        self.weights |= {name: tensor.clone() for name, tensor in read_bucket(bucket)}
+        received = bucket.tensors(self.inbox(bucket.transfer).take(bucket))
+        for name, tensor in received:
+            self.digest.add(name, tensor)
+        if self.digest.hexdigest() != bucket.digest:
+            raise ValueError("damaged")
+        self.weights |= dict(received)
 
     def finish_update(self, version: int, digest: str) -> WeightUpdate:
         assert self.buckets[-1].last and self.buckets[-1].version == version
@@ -67,18 +108,26 @@ class ReceivingEngine:
     def bucket_count(self) -> int:
         return len(self.buckets)
 
+    def full_checks(self) -> int:
+        """Buckets of the last update whose digest was one of all bytes."""
+        return sum(bucket.full_check for bucket in self.buckets)
 
-async def _create() -> ActorHandle:
-    return ray.remote(ReceivingEngine).options(num_cpus=0.1).remote()
+    def counted(self) -> tuple[int, int]:
+        """Buckets staged, and groups joined."""
+        return self.staged, self.joined
 
 
 async def start_receiver(
-    index: int = 0, resync: Callable[[SupervisedActor], Awaitable[None]] | None = None
+    index: int = 0, resync: Callable[[SupervisedActor], Awaitable[None]] | None = None, gpu: str = "GPU-0"
 ) -> SupervisedActor:
-    """`resync`: brings an engine that replaces this one up to date."""
+    """`resync`: brings an engine that replaces this one up to date. `gpu`: where it is, see `on_gpu`."""
+
+    async def create() -> ActorHandle:
+        return ray.remote(ReceivingEngine).options(num_cpus=0.1).remote(gpu)
+
     engine = SupervisedActor(
         f"rollout engine {index}",
-        _create,
+        create,
         start_timeout_s=60,
         max_restarts=2,
         bring_up_to_date=None if resync is None else lambda: resync(engine),

@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from azr.cluster.weight_buckets import SharedMemoryBucketWriter, WeightBucket, WeightDigest, read_bucket
+from azr.cluster.push_host import host_writer, map_bucket
+from azr.cluster.weight_buckets import BucketWriter, WeightBucket, WeightDigest
 
 MIB_OF_FLOATS = (1 << 20) // 4
 
 
-def open_writer(mib: int = 1) -> closing[SharedMemoryBucketWriter]:
-    return closing(SharedMemoryBucketWriter(mib << 20))
+def open_writer(mib: int = 1) -> closing[BucketWriter]:
+    return closing(host_writer(mib << 20))
+
+
+def read_bucket(bucket: WeightBucket) -> list[tuple[str, torch.Tensor]]:
+    return bucket.tensors(map_bucket(bucket))
 
 
 def odd_tensors() -> list[tuple[str, torch.Tensor]]:
@@ -142,4 +147,44 @@ def test_a_closed_block_is_refused_in_one_sentence():
     with open_writer() as writer:
         (bucket,) = writer.pack(1, [("w", torch.ones(3))])
     with pytest.raises(ValueError, match="same node"):
-        read_bucket(replace(bucket, shm_path=bucket.shm_path + "9999"))
+        read_bucket(replace(bucket, source={"path": bucket.source["path"] + "9999"}))
+
+
+def damaged(tensor: torch.Tensor, byte: int) -> torch.Tensor:
+    copy = tensor.clone()
+    copy.view(torch.uint8)[byte] ^= 1
+    return copy
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("nbytes", [1, 7, 8, 65_535, 65_536, 200_003])
+def test_a_bit_flipped_anywhere_is_seen(full: bool, nbytes: int):
+    def of(tensor: torch.Tensor) -> str:
+        digest = WeightDigest(full=full)
+        digest.add("w", tensor)
+        return digest.hexdigest()
+
+    sound = torch.randint(0, 256, (nbytes,), generator=torch.Generator().manual_seed(nbytes)).to(torch.uint8)
+    assert of(sound) == of(sound.clone())
+    assert of(sound) not in {of(damaged(sound, byte)) for byte in {0, nbytes // 2, nbytes - 1}}
+
+
+def test_sums_see_what_moved_between_them_and_not_within_one():
+    words = torch.arange(2 * 8192)
+    one_of_each = words.clone()
+    one_of_each[[0, 8192]] = words[[8192, 0]]
+    two_of_one = words.clone()
+    two_of_one[[0, 1]] = words[[1, 0]]
+    assert digest_of([("w", one_of_each)]) != digest_of([("w", words)]) == digest_of([("w", two_of_one)])
+
+
+def test_one_half_is_filled_while_the_other_is_read():
+    sent = [(f"w{i}", torch.full((MIB_OF_FLOATS,), float(i))) for i in range(5)]
+    with open_writer() as writer:
+        buckets = writer.pack(1, sent)
+        before = next(buckets)
+        for bucket in buckets:
+            ((_, older),), ((_, newer),) = read_bucket(before), read_bucket(bucket)
+            assert (float(older[0]), float(newer[0])) == (float(bucket.index - 1), float(bucket.index))
+            before = bucket
+    assert bucket.index == 4

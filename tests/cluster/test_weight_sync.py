@@ -11,9 +11,14 @@ import pytest_asyncio
 import ray
 import torch
 
+from azr.cluster.push_host import HOST, HostOutbox
+from azr.cluster.push_ipc import IPC, IpcOutbox
+from azr.cluster.push_nccl import NCCL, NcclOutbox
 from azr.cluster.supervisor import ActorLost, SupervisedActor
-from azr.cluster.weight_buckets import SharedMemoryBucketWriter
-from azr.cluster.weight_sync import Receiver, WeightSync, send_buckets
+from azr.cluster.weight_endpoints import Rank, Receiver
+from azr.cluster.weight_sender import send_weights
+from azr.cluster.weight_sync import WeightSync
+from tests.cluster.cpu_stand_ins import GLOO, on_gpu
 from tests.cluster.receiving_engine import start_receiver
 
 LIMIT_S = 60.0
@@ -22,10 +27,15 @@ LIMIT_S = 60.0
 class Policy:
     """Its weights are constants, three to a bucket of which there are several."""
 
-    def __init__(self) -> None:
+    def __init__(self, transfer: str) -> None:
         self.value = 0.0
         self.error: Exception | None = None
-        self.writer = SharedMemoryBucketWriter(1 << 12)
+        rank = Rank(index=0, size=1, device=torch.device("cpu"), control=None, engine_gpus=1)
+        self.outbox = {
+            IPC: lambda: IpcOutbox(rank, on_gpu("GPU-0")),
+            NCCL: lambda: NcclOutbox(rank, GLOO),
+            HOST: lambda: HostOutbox(rank),
+        }[transfer]()
 
     async def call(self, method: str, *args: Any, timeout_s: float, to: str) -> list[Any]:
         assert method == "send_weights" and timeout_s > LIMIT_S
@@ -34,15 +44,15 @@ class Policy:
         return [await asyncio.to_thread(self._send, *args), None]
 
     def _send(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> object:
-        tensors = [(f"w{index}", torch.full((300,), self.value)) for index in range(9)]
-        return send_buckets(self.writer.pack(version, tensors), self.writer, receivers, timeout_s)
+        tensors = ((f"w{index}", torch.full((300,), self.value)) for index in range(9))
+        return send_weights(self.outbox, version, tensors, 1 << 12, receivers, timeout_s)
 
 
 class Parts:
     """Two engines that serve a policy's weights."""
 
-    def __init__(self) -> None:
-        self.policy = Policy()
+    def __init__(self, transfer: str) -> None:
+        self.policy = Policy(transfer)
         self.engines: list[SupervisedActor] = []
 
     async def start(self) -> None:
@@ -63,15 +73,16 @@ class Parts:
         return await engine.call("ping", timeout_s=LIMIT_S, to="answer"), value
 
 
-@pytest_asyncio.fixture
-async def parts(ray_cluster: None) -> AsyncIterator[Parts]:
-    parts = Parts()
+@pytest_asyncio.fixture(params=[HOST])
+async def parts(request: pytest.FixtureRequest, ray_cluster: None) -> AsyncIterator[Parts]:
+    parts = Parts(request.param)
     await parts.start()
     yield parts
     for engine in parts.engines:
         ray.kill(engine.actor)
 
 
+@pytest.mark.parametrize("parts", [HOST, IPC, NCCL], indirect=True)
 async def test_every_engine_serves_what_was_pushed_and_so_does_one_that_replaces_it(parts: Parts) -> None:
     for version in (1, 2):
         parts.policy.value = float(version)
@@ -94,6 +105,7 @@ async def test_an_engine_replaced_while_the_policy_moves_waits_for_the_next_push
     assert [await parts.served(engine) for engine in parts.engines] == [(6, 6.0)] * 2
 
 
+@pytest.mark.parametrize("parts", [HOST, IPC, NCCL], indirect=True)
 async def test_an_engine_that_dies_over_its_weights_is_replaced_and_sent_them_again(parts: Parts) -> None:
     parts.policy.value = 3.0
     await parts.engines[1].call("misbehave", "die", timeout_s=LIMIT_S, to="misbehave")

@@ -12,8 +12,9 @@ import ray
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from azr.cluster.weight_buckets import SharedMemoryBucketWriter
-from azr.cluster.weight_sync import WeightUpdate
+from azr.cluster.push_host import host_writer
+from azr.cluster.weight_buckets import BucketWriter
+from azr.cluster.weight_sender import WeightUpdate
 from azr.config import RolloutConfig
 from azr.records import Completion, Stops
 from azr.rollout.engine import RolloutEngine
@@ -30,7 +31,7 @@ class Served:
     engine: Any
     model: PreTrainedModel
     version: int = 0
-    writer: SharedMemoryBucketWriter = field(default_factory=lambda: SharedMemoryBucketWriter(block_nbytes=1 << 20))
+    writer: BucketWriter = field(default_factory=lambda: host_writer(1 << 20))
 
     def perturbed(self, seed: int) -> NamedTensors:
         """New values for every parameter, far enough from the old ones to change every logprob."""

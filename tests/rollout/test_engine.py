@@ -11,7 +11,7 @@ import pytest
 import torch
 from ray.exceptions import RayTaskError
 
-from azr.cluster.weight_sync import WeightUpdate
+from azr.cluster.weight_sender import WeightUpdate
 from azr.records import FinishReason
 from tests.conftest import byte_tokenizer
 from tests.rollout.conftest import STOPS, Served
@@ -143,6 +143,24 @@ async def test_a_damaged_bucket_is_refused(served: Served):
     with pytest.raises(RayTaskError, match="damaged"):
         await served.engine.load_bucket.remote(replace(bucket, digest="0" * 64))
     await refuses_to_serve_until_updated(served, 6)
+
+
+@pytest.mark.parametrize("full_check", [False, True])
+async def test_a_flipped_byte_is_seen(served: Served, full_check: bool):
+    version = served.version + 1
+    await served.engine.begin_update.remote(version)
+    (bucket,) = served.writer.pack(version, served.perturbed(12).items(), full_check=full_check)
+    served.writer.block.bytes[bucket.start + bucket.padded_nbytes // 2] ^= 16
+    with pytest.raises(RayTaskError, match="damaged"):
+        await served.engine.load_bucket.remote(bucket)
+    await refuses_to_serve_until_updated(served, 13)
+
+
+async def test_a_connection_is_made_by_the_transfer_that_needs_one(served: Served):
+    with pytest.raises(RayTaskError, match="HostInbox needs no connection"):
+        await served.engine.connect.remote("host", {"address": "here", "timeout_s": 1.0})
+    with pytest.raises(RayTaskError, match="world_size"):
+        await served.engine.connect.remote("nccl", {"address": "here", "port": 1, "timeout_s": 1.0})
 
 
 async def test_an_incomplete_update_is_refused(served: Served):

@@ -13,7 +13,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from azr.algorithms.losses import policy_loss
+from azr.cluster.push_ipc import IpcOutbox
 from azr.cluster.supervisor import SupervisedActor
+from azr.cluster.weight_endpoints import Rank
 from azr.cluster.weight_sync import WeightSync
 from azr.config import Config
 from azr.records import Completion
@@ -22,6 +24,7 @@ from azr.train.learner import score, update_policy
 from azr.train.policy import PolicyWorker, ReferenceWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import ADAM_BETA1, parameter_parts
+from tests.cluster.cpu_stand_ins import on_gpu
 from tests.cluster.receiving_engine import start_receiver
 from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, one_step, with_micro_batches
 
@@ -186,21 +189,71 @@ async def test_dummy_batches_change_nothing(
     assert two == pytest.approx(one, rel=1e-3)
 
 
-async def test_push_reaches_the_engine_in_buckets_with_the_tied_head(two: WorkerGroup, engine: SupervisedActor) -> None:
+async def test_push_reaches_the_engine_in_buckets_each_tensor_once(two: WorkerGroup, engine: SupervisedActor) -> None:
     report = await WeightSync(two, [engine], STEP_S).push(7)
     received = await engine.actor.received.remote()
-    assert report.version == 7
+    assert (report.version, report.transfer) == (7, "host")
     assert report.nbytes == sum(tensor.nbytes for tensor in received.values())
+    assert 0 < sum(report.parts.values()) < report.seconds
     assert await engine.actor.bucket_count.remote() > 1
-    assert torch.equal(received["lm_head.weight"], received["model.embed_tokens.weight"])
+    assert "lm_head.weight" not in received, "the tied head is the embedding"
 
 
-async def test_push_carries_the_bytes_to_engines_of_other_nodes(two: WorkerGroup) -> None:
-    near, far = await start_receiver(0), await start_receiver(1)
-    await far.actor.misbehave.remote("far")
-    await WeightSync(two, [near, far], STEP_S).push(8)
-    one, other = await near.actor.received.remote(), await far.actor.received.remote()
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+async def test_push_carries_the_bytes_once_to_each_other_node(two: WorkerGroup) -> None:
+    engines = [await start_receiver(index) for index in range(3)]
+    for far in engines[1:]:
+        await far.actor.misbehave.remote("far")
+    await WeightSync(two, engines, STEP_S).push(8)
+    near, *others = [await engine.actor.received.remote() for engine in engines]
+    for other in others:
+        assert near.keys() == other.keys() and all(torch.equal(near[name], other[name]) for name in near)
+    buckets = await engines[0].actor.bucket_count.remote()
+    counted = [await engine.actor.counted.remote() for engine in engines]
+    assert [staged for staged, _ in counted] == [0, buckets, 0]
+
+
+class SharingWorker(SmallBucketWorker):
+    """Each rank hands its own copy to the engine on its GPU."""
+
+    def _make_outbox(self) -> IpcOutbox:
+        device, control = torch.device("cpu"), self.control if self.world_size > 1 else None
+        rank = Rank(index=self.rank, size=self.world_size, device=device, control=control, engine_gpus=1)
+        return IpcOutbox(rank, on_gpu(f"GPU-{self.rank}"))
+
+
+async def test_each_rank_hands_its_copy_to_the_engine_on_its_gpu(
+    lend_group: StartGroup, config: Config, two: WorkerGroup, engine: SupervisedActor
+) -> None:
+    group = await lend_group("policy", SharingWorker, config, 2)
+    engines = [await start_receiver(index, gpu=f"GPU-{index}") for index in range(2)]
+    for version in (1, 2):
+        report = await WeightSync(group, engines, STEP_S).push(version)
+        assert report.transfer == "ipc" and await engines[0].actor.bucket_count.remote() > 2
+        received = [await each.actor.received.remote() for each in engines]
+        assert received[0].keys() == received[1].keys()
+        assert all(torch.equal(received[0][name], received[1][name]) for name in received[0])
+    expected = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)
+    assert all(torch.equal(received[0][name], weight) for name, weight in expected.named_parameters())
+    elsewhere = await start_receiver(2, gpu="GPU-2")
+    with pytest.raises(ValueError, match="no rank of the policy is on this engine's GPU GPU-2"):
+        await WeightSync(group, [engines[0], elsewhere], STEP_S).push(3)
+    await engines[1].actor.misbehave.remote("fail")
+    with pytest.raises(ValueError, match="no room"):
+        await WeightSync(group, engines, STEP_S).push(4)
+    await engines[1].actor.misbehave.remote(None)
+    assert (await WeightSync(group, engines, STEP_S).push(5)).nbytes == report.nbytes
+
+
+async def test_every_so_many_pushes_are_compared_byte_by_byte(
+    lend_group: StartGroup, engine: SupervisedActor, config: Config
+) -> None:
+    rare = replace(config, cluster=replace(config.cluster, push_check_every=3))
+    group = await lend_group("policy", PolicyWorker, rare, 1)
+    full = []
+    for version in range(1, 7):
+        await WeightSync(group, [engine], STEP_S).push(version)
+        full.append(await engine.actor.full_checks.remote())
+    assert full == [0, 0, 1, 0, 0, 1]
 
 
 async def test_policy_survives_an_engine_that_fails_or_hangs(

@@ -1,0 +1,123 @@
+"""Weights through the host's memory: for CPUs, and for GPUs that can neither share memory nor talk by NCCL.
+
+The block is anonymous memory (memfd): engines of the same node map it, the kernel frees it when its writer closes it,
+exits or is killed, and a container's small /dev/shm does not bound it. To other nodes Ray's object store carries the
+bytes, once per node, where one engine puts them into such a block again for all that live there.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import ray
+import torch
+from ray import ObjectRef
+
+from azr.cluster.weight_buckets import BucketWriter, WeightBucket
+from azr.cluster.weight_endpoints import Inbox, Outbox, Rank, Receiver
+
+HOST = "host"
+_PATH = "path"
+
+
+class HostBlock:
+    """Anonymous shared memory that other processes of this node open through this process's descriptor table."""
+
+    def __init__(self, size: int) -> None:
+        # A file object, not a bare descriptor: dropping the last reference closes it.
+        self._file = open(os.memfd_create("azr-weights"), "r+b", buffering=0)  # noqa: SIM115
+        self._file.truncate(size)
+        self.bytes = torch.frombuffer(mmap.mmap(self._file.fileno(), size), dtype=torch.uint8)
+        self.source = {_PATH: f"/proc/{os.getpid()}/fd/{self._file.fileno()}"}
+
+    def close(self) -> None:
+        self._file.close()
+        self.bytes = self.bytes.new_empty(0)
+
+
+def host_writer(bucket_nbytes: int) -> BucketWriter:
+    """A writer whose buckets every process of this node can read, see `map_bucket`."""
+    return BucketWriter(HOST, HostBlock, bucket_nbytes)
+
+
+def map_bucket(bucket: WeightBucket) -> torch.Tensor:
+    """The bucket's bytes, (N) uint8, in the writer's block: clone what must outlive the bucket.
+
+    Writing to them does not reach the block. Raises ValueError when the block cannot be opened, which is so on
+    another node than the writer's.
+    """
+    path = bucket.source[_PATH]
+    try:
+        with open(path, "rb") as file:
+            block = torch.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8)
+    except OSError as error:
+        raise ValueError(
+            f"cannot open the weight block {path} ({error.strerror}): "
+            "its writer must be alive, on the same node and owned by the same user"
+        ) from error
+    return bucket.region(block)
+
+
+class RemoteBucketStaging:
+    """Where buckets of another node's writer become readable on this one: in blocks of its own, reused in turn."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, HostBlock] = {}
+
+    def stage(self, bucket: WeightBucket, region: np.ndarray) -> WeightBucket:
+        """The bucket as this node's processes can read it, until the one after the next comes.
+
+        `region` (N) uint8: the bucket's bytes.
+        """
+        half = bucket.index % 2
+        block = self._blocks.get(half)
+        if block is None or len(block.bytes) < len(region):
+            if block is not None:
+                block.close()
+            block = self._blocks[half] = HostBlock(max(1, len(region)))
+        block.bytes[: len(region)].numpy()[:] = region
+        return replace(bucket, source=block.source, start=0)
+
+    def close(self) -> None:
+        for block in self._blocks.values():
+            block.close()
+        self._blocks = {}
+
+
+class HostOutbox(Outbox):
+    """Rank 0 has the block; it is kept for the next push."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(rank)
+        self._writer: BucketWriter | None = None
+
+    def open(self, bucket_nbytes: int, receivers: Sequence[Receiver], timeout_s: float) -> BucketWriter:
+        if self._writer is None or self._writer.bucket_nbytes < bucket_nbytes:
+            if self._writer is not None:
+                self._writer.close()
+            self._writer = host_writer(bucket_nbytes)
+        return self._writer
+
+    def deliver(self, bucket: WeightBucket, receivers: Sequence[Receiver], timeout_s: float) -> list[ObjectRef]:
+        assert self._writer is not None
+        here = ray.get_runtime_context().get_node_id()
+        by_node: defaultdict[str, list[Receiver]] = defaultdict(list)
+        for receiver in receivers:
+            by_node[receiver.node].append(receiver)
+        elsewhere = [node for node in by_node if node != here]
+        region = ray.put(bucket.region(self._writer.block.bytes).numpy()) if elsewhere else None
+        # What an engine of that node staged is the argument of the other calls; Ray waits for it there.
+        staged = {node: by_node[node][0].actor.stage_bucket.remote(bucket, region) for node in elsewhere}
+        return [receiver.actor.load_bucket.remote(staged.get(receiver.node, bucket)) for receiver in receivers]
+
+
+class HostInbox(Inbox):
+    """Maps each bucket's block."""
+
+    def take(self, bucket: WeightBucket) -> torch.Tensor:
+        return map_bucket(bucket).to(self.device, copy=True)

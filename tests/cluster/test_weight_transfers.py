@@ -1,0 +1,91 @@
+"""Which way weights take, and that what is said to vLLM, CUDA and NCCL has the form that they want."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import torch
+
+from azr.cluster import cuda_memory, push_nccl
+from azr.cluster.weight_transfers import TRANSFERS, Site, choose_transfer, decide_push
+from azr.config import ClusterConfig, Config, RolloutConfig, TrainConfig
+from azr.errors import UserError
+
+
+@pytest.mark.parametrize(
+    "site, chosen",
+    [
+        (Site(device="cpu", colocated=True), "host"),
+        (Site(device="cpu", colocated=False), "host"),
+        (Site(device="cuda", colocated=True), "ipc"),
+        (Site(device="cuda", colocated=False), "nccl"),
+        (Site(device="cuda", colocated=True, engine_gpus_alone=4), "host"),
+    ],
+)
+def test_auto_takes_the_fastest_way_that_is_open(site: Site, chosen: str) -> None:
+    assert choose_transfer("auto", site) == chosen == choose_transfer(chosen, site)
+
+
+def test_a_closed_way_is_refused_when_the_device_is_known() -> None:
+    config = Config(cluster=ClusterConfig(push="ipc"), rollout=RolloutConfig(engines=4, tensor_parallel=2))
+    config = replace(config, train=TrainConfig(data_parallel=8))
+    assert choose_transfer(config.cluster.push, Site.before_start(config)) == "ipc"
+    assert decide_push(config, "cuda").cluster.push == "ipc"
+    with pytest.raises(UserError, match=r"^cluster.push=ipc is for memory of GPUs, and this run is on CPUs: [^.]*auto"):
+        decide_push(config, "cpu")
+
+
+def test_every_way_that_a_config_may_name_has_both_ends() -> None:
+    assert set(get_args(get_type_hints(ClusterConfig)["push"])) == {"auto", *TRANSFERS}
+    for transfer in TRANSFERS.values():
+        assert transfer.inbox(torch.device("cpu"))
+
+
+def test_vllm_is_asked_for_a_group_with_the_right_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine of two GPUs that begins at rank 3: its second worker is number 4 of 5."""
+    from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
+    from vllm.distributed.weight_transfer import nccl_common
+
+    joined: list[tuple[Any, ...]] = []
+
+    def join(master_address: str, master_port: int, rank: int, world_size: int, device: Any) -> None:
+        joined.append((master_address, master_port, rank, world_size))
+
+    inspect.signature(nccl_common.stateless_init_process_group).bind("a", 1, 0, 2, device=0)
+    monkeypatch.setattr(nccl_common, "stateless_init_process_group", join)
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    push_nccl.join_as_sender("10.0.0.1", 1234, 5)
+    second = SimpleNamespace(data_parallel_index=0, world_size=2, rank=1)
+    push_nccl.join_as_worker("10.0.0.1", 1234, 5, 3, second)
+    assert joined == [("10.0.0.1", 1234, 0, 5), ("10.0.0.1", 1234, 4, 5)]
+    inspect.signature(PyNcclCommunicator.broadcast).bind(None, torch.ones(1), src=0, stream=None)
+    inspect.signature(PyNcclCommunicator.destroy).bind(None)
+
+
+def test_a_handle_survives_as_text() -> None:
+    handle = cuda_memory._Handle.from_buffer_copy(bytes(range(192, 256)))
+    assert bytes(cuda_memory._Handle.from_buffer_copy(bytes.fromhex(bytes(handle).hex()))) == bytes(range(192, 256))
+
+
+def test_the_runtimes_calls_take_as_many_arguments_as_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By vLLM's declarations of the same functions."""
+    from vllm.distributed.device_communicators.cuda_wrapper import CudaRTLibrary
+
+    declared = {function.name: len(function.argtypes) for function in CudaRTLibrary.exported_functions}
+    called: dict[str, int] = {}
+    monkeypatch.setattr(cuda_memory, "_call", lambda function, *args: called.update({function: len(args)}))
+    monkeypatch.setattr(cuda_memory, "_as_tensor", lambda pointer, nbytes, device: torch.empty(nbytes))
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    block = cuda_memory.CudaBlock(64, torch.device("cpu"))
+    cuda_memory.CudaMapping(block.handle, 64, torch.device("cpu")).close()
+    block.close()
+    assert {name: count for name, count in called.items() if declared.get(name) != count} == {
+        "cudaIpcCloseMemHandle": 1  # vLLM never closes one
+    }
+    assert len(called) == 5
