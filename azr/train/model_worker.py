@@ -77,14 +77,14 @@ def parameters_on_device(method: Callable[Concatenate[W, P], T]) -> Callable[Con
 
     @wraps(method)
     def bringing(worker: W, *args: P.args, **kwargs: P.kwargs) -> T:
-        returning = [part for part in parameter_parts(worker.engine) if worker._away.is_away(part)]
-        worker._away.reload(returning)
+        returning = any(map(worker._away.is_away, parameter_parts(worker.engine)))
+        if returning:
+            worker.reload(training=False)
         try:
             return method(worker, *args, **kwargs)
         finally:
             if returning:
-                worker._away.offload(returning)
-                trim(worker.device)
+                worker.offload(parameters=True)
 
     return bringing
 
