@@ -54,6 +54,7 @@ class Result:
     error: str | None = None
     runs_with: str = ""
     parameters: int = 0
+    """That are multiplied: without an input embedding of its own, which with few layers would flatter the share."""
     tokens: int = 0
     """In all micro-batches of a step."""
     seconds: float = 0.0
@@ -140,7 +141,8 @@ def measure(options: argparse.Namespace, model: Path) -> Result:
 
     shape = SIZES[options.size]
     layers = options.layers or shape.layers
-    parameters = sum(p.ds_numel for p in worker.engine.module.parameters())
+    everything = sum(p.ds_numel for p in worker.engine.module.parameters())
+    parameters = everything - (0 if shape.tied else shape.embedding)
     tokens = sum(len(micro.token_ids_T) for micro in micros)
     # A causal score and its use are 4 operations per pair of tokens and width of the heads, and twice that backwards.
     pairs = sum(int(length) ** 2 / 2 for micro in micros for length in micro.cu_seqlens.diff())

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from azr.config import REDUCE_BUCKET, TrainConfig
 
@@ -69,6 +70,7 @@ def engine_config(train: TrainConfig, device: torch.device, hpz: int = 1) -> dic
 def make_engine(model: nn.Module, train: TrainConfig, config: dict[str, Any], lr: float | None) -> Any:
     """The model's DeepSpeed engine: with AdamW and the schedule of `lr_lambda`, or for inference when `lr` is None."""
     deepspeed = _import_deepspeed()
+    config = _by_layers(deepspeed, model, config)
     if lr is None:
         return deepspeed.initialize(model=model, config=config)[0]
     optimizer = torch.optim.AdamW(
@@ -84,6 +86,18 @@ def make_engine(model: nn.Module, train: TrainConfig, config: dict[str, Any], lr
         lr_scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, partial(lr_lambda, train=train)),
         config=config,
     )[0]
+
+
+def _by_layers(deepspeed: ModuleType, model: nn.Module, config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration under which each of the model's layers is gathered, and its gradients are reduced, as one.
+
+    The dozen modules of a layer have no hooks of their own then, which took a third of a pass's CPU time, and several
+    GPUs send fewer, larger messages. What is gathered ahead must hold a layer, or its rest would have to be waited for.
+    """
+    layers = deepspeed.utils.set_z3_leaf_modules(model, [GradientCheckpointingLayer], raise_if_not_found=False)
+    largest = max((sum(prod(whole_shape(p)) for p in layer.parameters()) for layer in layers), default=0)
+    ahead = {"stage3_prefetch_bucket_size": max(REDUCE_BUCKET, largest)}
+    return config | {"zero_optimization": config["zero_optimization"] | ahead}
 
 
 def lr_lambda(step: int, train: TrainConfig) -> float:
