@@ -73,7 +73,7 @@ def score_logits(
     logprob_C, normaliser_C, entropy_C = torch.empty((3, rows), dtype=torch.float32, device=logits_CV.device)
     if rows:
         _score_kernel[(rows,)](
-            logits_CV, target_C, logprob_C, normaliser_C, entropy_C, logits_CV.stride(0), vocab, temperature,
+            logits_CV, target_C, logprob_C, normaliser_C, entropy_C, logits_CV.stride(0), vocab, float(temperature),
             ENTROPY=with_entropy, BLOCK=BLOCK, num_warps=WARPS,
         )  # fmt: skip
     return logprob_C, normaliser_C, entropy_C if with_entropy else None
@@ -99,7 +99,7 @@ def grad_logits(
     if rows:
         _grad_kernel[(rows, triton.cdiv(vocab, BLOCK))](
             logits_CV, target_C, normaliser_C, entropy_C if with_entropy else normaliser_C, grad_logprob, grad_entropy,
-            grad_CV, logits_CV.stride(0), vocab, temperature,
+            grad_CV, logits_CV.stride(0), vocab, float(temperature),
             LOGPROB=grad_logprob_C is not None, ENTROPY=with_entropy, BLOCK=BLOCK, num_warps=WARPS,
         )  # fmt: skip
     return grad_CV

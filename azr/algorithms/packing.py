@@ -47,7 +47,7 @@ class PackedBatch:
 
 def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
     """The tensor on ``device``. The CPU does not wait for a copy to a GPU: it is made from pinned memory, in order."""
-    if torch.device(device).type != "cuda" or tensor.device.type != "cpu":
+    if torch.device(device).type != "cuda" or tensor.device.type != "cpu" or not tensor.numel():
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
