@@ -177,6 +177,8 @@ class RolloutEngine:
         responses, left_s = [PartialResponse() for _ in range(n)], self._generate_timeout_s
         while left_s > 0 and (unfinished := [each for each in responses if not each.finished]):
             async with self._inference_permit(), self._exclusive_lock, self._places.take(len(unfinished)):
+                if self._rollout.staleness and (self._updating is not None or self._asleep):
+                    continue  # what waited for a place would be interrupted at once
                 started = time.monotonic()
                 await self._sample_on(prompt_ids, unfinished, max_tokens, temperature, seed, left_s)
                 left_s -= time.monotonic() - started
