@@ -27,11 +27,11 @@ def update_share(shape: ModelShape) -> float:
 
 def with_goals(assumed: Assumptions, config: Config, shape: ModelShape) -> Assumptions:
     """The goals instead of what was measured, for what the config's knobs leave open; never slower than `assumed`."""
-    kernels = fast_kernels(config)
+    kernels, direct = fast_kernels(config), pushes_directly(config)
     return replace(
         assumed,
         train_mfu=max(assumed.train_mfu, update_share(shape) if kernels else 0.0),
-        push_gb_s=max(assumed.push_gb_s, PUSH_GB_S),
+        push_gb_s=max(assumed.push_gb_s, PUSH_GB_S if direct else 0.0),
         turns_s=min(assumed.turns_s, TURNS_S),
         driver_ms=min(assumed.driver_ms, DRIVER_MS),
     )
@@ -40,3 +40,8 @@ def with_goals(assumed: Assumptions, config: Config, shape: ModelShape) -> Assum
 def fast_kernels(config: Config) -> bool:
     """Whether `train.kernels` allows fused ones."""
     return config.train.kernels != "plain"
+
+
+def pushes_directly(config: Config) -> bool:
+    """Whether `cluster.push` allows a way between GPUs."""
+    return config.cluster.push != "host"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from azr.config import Config
-from azr.plan.goals import with_goals
+from azr.plan.goals import pushes_directly, with_goals
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload
 from azr.plan.memory import EngineMemory, ModelRole, host_memory, model_roles, phases
 from azr.plan.seconds import Seconds, StepTimes, seconds_of
@@ -65,7 +65,7 @@ def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: As
     goals = with_goals(assumed, config, shape)
     times, goal_times = (
         StepTimes(config=config, load=load, nodes=nodes, assumed=rates, direct_push=direct)
-        for rates, direct in ((assumed, False), (goals, True))
+        for rates, direct in ((assumed, False), (goals, pushes_directly(config)))
     )
     return Plan(
         config=config,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from azr.config import Config
-from azr.plan.goals import fast_kernels
+from azr.plan.goals import fast_kernels, pushes_directly
 from azr.plan.inputs import GIB, Workload
 from azr.plan.memory import ALLOCATOR_CACHE, RECOMPUTED, training
 from azr.plan.planner import Plan
@@ -97,9 +97,11 @@ def _seconds(plan: Plan) -> Iterator[str]:
 
 def _rates(config: Config) -> str:
     kernels = "fused" if fast_kernels(config) else "plain"
+    push = "between GPUs" if pushes_directly(config) else "through hosts"
     return (
-        "  measured: one H100 and 1.5B with train.kernels plain and a push through the host\n"
-        f"  goals: what train.kernels {config.train.kernels} ({kernels}) and pushes between GPUs are to reach"
+        "  measured: one H100 and 1.5B with train.kernels plain and cluster.push host\n"
+        f"  goals: what train.kernels {config.train.kernels} ({kernels}) and cluster.push {config.cluster.push} "
+        f"({push}) are to reach"
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from azr.config import GAE, AlgorithmConfig, Config, RolloutConfig, SelfPlayConfig, TrainConfig
+from azr.config import GAE, AlgorithmConfig, ClusterConfig, Config, RolloutConfig, SelfPlayConfig, TrainConfig
 from azr.plan.goals import PUSH_GB_S, update_share, with_goals
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
 from azr.plan.memory import EngineMemory, model_roles
@@ -120,6 +120,9 @@ def test_goals_are_kept_apart_and_reached_where_they_are_stated():
     assert goal["push"] + goal["turns"] == pytest.approx(3.03, rel=0.02), "a tenth of the table's step"
     plain = predicted(first_h100(kernels="plain"), SMALL, ClusterSpec.with_gpus(1), MEASURED)
     assert plain.goal_seconds["train policy"] == plain.seconds["train policy"], "plain kernels have no goal"
+    through_host = replace(first_h100(), cluster=ClusterConfig(push="host"))
+    said = predicted(through_host, SMALL, ClusterSpec.with_gpus(1), MEASURED)
+    assert said.goal_seconds["push"] == said.seconds["push"], "nor has a push through the host"
     fast = replace(ASSUMED, train_mfu=0.6, push_gb_s=50, turns_s=0.5, driver_ms=0.1)
     assert with_goals(fast, first_h100(), SMALL) == fast, "what is measured to be better than a goal stays"
 
