@@ -47,7 +47,7 @@ from azr.config import (
 from azr.preflight import check
 from azr.records import Completion, FinishReason, Stops
 from azr.rollout import engine_group
-from azr.rollout.engine import RolloutEngine
+from azr.rollout.engine import RolloutEngine, StartReport
 from azr.runs.run_dir import RunDirectory
 from azr.runtime import Driver
 from azr.selfplay.prompt_codec import PromptCodec
@@ -79,9 +79,9 @@ class OneThreadPolicy(PolicyWorker):
 class ForcedEngine(RolloutEngine):
     """Samples as many tokens as it is asked for, whatever they are."""
 
-    async def start(self) -> None:
+    async def start(self) -> StartReport:
         self._stops = Stops()
-        await super().start()
+        report = await super().start()
         llm = self._llm
         add_request = llm.add_request
 
@@ -90,6 +90,7 @@ class ForcedEngine(RolloutEngine):
             return await add_request(request_id, prompt, params, **options)
 
         vars(llm)["add_request"] = add_forced
+        return report
 
 
 class CutCodec(PromptCodec):
