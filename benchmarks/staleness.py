@@ -47,7 +47,7 @@ from azr.config import (
 from azr.preflight import check
 from azr.records import Completion, FinishReason, Stops
 from azr.rollout import engine_group
-from azr.rollout.engine import RolloutEngine, StartReport
+from azr.rollout.engine import EngineStart, RolloutEngine
 from azr.runs.run_dir import RunDirectory
 from azr.runtime import Driver
 from azr.selfplay.prompt_codec import PromptCodec
@@ -79,7 +79,7 @@ class OneThreadPolicy(PolicyWorker):
 class ForcedEngine(RolloutEngine):
     """Samples as many tokens as it is asked for, whatever they are."""
 
-    async def start(self) -> StartReport:
+    async def start(self) -> EngineStart:
         self._stops = Stops()
         report = await super().start()
         llm = self._llm
