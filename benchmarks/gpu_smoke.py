@@ -41,6 +41,8 @@ class Case:
     gpus: int = 1
     after: str | None = None
     """A case that must have succeeded."""
+    instead_of: str | None = None
+    """Run only if this case did not succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +113,12 @@ def cases(sizes: Sizes, out: Path) -> list[Case]:
     # Only the large model's steps are timed; the others start sooner without compiling.
     eager, offload = ["--rollout.engine-options", "enforce_eager:true"], "--train.offload-optimizer"
 
-    def steps(name: str, model: Path, count: int, *more: str, limit_s: float, gpus: int = 1, after: str) -> Case:
+    def steps(
+        name: str, model: Path, count: int, *more: str, limit_s: float, gpus: int = 1, after: str, **rest: str
+    ) -> Case:
         options = recipe_options(sizes, model, runs, name.removesuffix(" resumed").replace(" ", "_"), count)
         command = [python, "-m", RECIPE, *options, *more]
-        return Case(name=name, command=command, limit_s=sizes.limits * limit_s, gpus=gpus, after=after)
+        return Case(name=name, command=command, limit_s=sizes.limits * limit_s, gpus=gpus, after=after, **rest)
 
     def models(name: str, size: str, folder: Path) -> Case:
         command = [python, "-m", "benchmarks.random_model", size, str(folder)]
@@ -125,6 +129,17 @@ def cases(sizes: Sizes, out: Path) -> list[Case]:
     listed = [
         models("large model", sizes.large, large),
         steps("trrpp", large, 3, *trrpp, "--checkpoint.every=0", limit_s=300, after="large model"),
+        steps(
+            "trrpp by host",
+            large,
+            2,
+            *trrpp,
+            "--checkpoint.every=0",
+            "--cluster.push=host",
+            limit_s=200,
+            after="large model",
+            instead_of="trrpp",
+        ),
     ]
     for size, layers in sizes.update_layers.items():
         command = [python, "-m", "benchmarks.update", "--size", size, "--layers", str(layers)]
@@ -136,7 +151,8 @@ def cases(sizes: Sizes, out: Path) -> list[Case]:
     of_small = "small model" if small != large else "large model"
     listed += [
         steps("gae", small, 2, offload, "--checkpoint.every=1", *eager, limit_s=200, after=of_small),
-        steps("gae resumed", small, 3, offload, "--resume", *eager, limit_s=150, after="gae"),
+        steps("gae resumed", small, 3, offload, "--resume", "--cluster.push=host", *eager,
+              limit_s=150, after="gae"),
         Case(name="export", command=export, limit_s=sizes.limits * 60, after="gae"),
         Case(
             name="turns",
@@ -144,9 +160,9 @@ def cases(sizes: Sizes, out: Path) -> list[Case]:
             limit_s=sizes.limits * 200,
             after=of_small,
         ),
-        steps("tensor parallel 2", small, 2, *trrpp, "--rollout.tensor-parallel=2", "--train.data-parallel=2",
+        steps("tensor parallel 2", small, 2, *trrpp, "--rollout.tensor-parallel=2", "--train.data-parallel=2", *eager,
               limit_s=200, gpus=2, after=of_small),
-        steps("data parallel 2", small, 2, *trrpp, "--rollout.engines=2", "--train.data-parallel=2",
+        steps("data parallel 2", small, 2, *trrpp, "--rollout.engines=2", "--train.data-parallel=2", *eager,
               limit_s=200, gpus=2, after=of_small),
     ]  # fmt: skip
     return listed
@@ -203,6 +219,8 @@ def run_all(listed: Sequence[Case], out: Path, gpus: int, minutes: float, say: C
     for case in listed:
         left_s = deadline - time.monotonic()
         failed = {outcome.name for outcome in outcomes if outcome.status != "ok"}
+        if case.instead_of in {outcome.name for outcome in outcomes} - failed:
+            continue
         if case.gpus > max(1, gpus):
             say(f"{case.name}: left out, it takes {case.gpus} GPUs")
             continue

@@ -59,6 +59,7 @@ def measure(out: Path) -> dict[str, float]:
     """What the cases left in their folder, as far as they came."""
     measured: dict[str, float] = {}
     steps = _lines(out / "runs" / "trrpp" / "metrics.jsonl")
+    steps = steps or _lines(out / "runs" / "trrpp_by_host" / "metrics.jsonl")
     if steps:
         measured |= of_step(steps[-1]) | {"first step s": steps[0]["start/all"] + steps[0]["seconds/step"]}
     for size in ("1.5B", "7B"):
