@@ -33,7 +33,7 @@ class SmallBucketWorker(PolicyWorker):
     """Sends the tiny model in several buckets."""
 
     def build(self) -> None:
-        policy.WEIGHT_BUCKET_BYTES = 1 << 20
+        policy.WEIGHT_BUCKET_BYTES = 1 << 18
         super().build()
 
 
