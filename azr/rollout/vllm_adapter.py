@@ -129,8 +129,8 @@ def _gpu_args(rollout: RolloutConfig, dtype: str, deterministic: bool) -> dict[s
 
 
 def head_overrides(dtype: str) -> dict[str, str]:
-    """Logits in float32, as trainers compute them: rounded to bfloat16 they would miss the trainer's by more than all
-    that comes before them. On a GPU the head's weights stay as they are and its product is kept in float32.
+    """Logits in float32, as trainers compute them. On a GPU the head's weights stay as they are and its product is kept
+    in float32. What remains between engine and trainer is the rounding to bfloat16 of all that comes before the head.
     """
     return {"head_dtype": "float32"} if dtype == "bfloat16" else {}
 
