@@ -14,13 +14,16 @@ import heapq
 import random
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
-from itertools import accumulate
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from azr.errors import UserError
 from azr.records import Completion
+
+IntArray = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,30 +60,49 @@ def pack(completions: Sequence[Completion]) -> PackedBatch:
     assert all(c.prompt_ids for c in completions), (
         "a completion without a prompt has nothing to predict its first token"
     )
-    token_ids: list[int] = []
-    position_ids: list[int] = []
-    prompts: dict[tuple[int, ...], range] = {}
-    unshared_index: list[int] = []
-    logit_pos: list[int] = []
+    pieces: list[IntArray] = []  # of the stream: a prompt where it is new, and each response
+    first_positions: list[int] = []
+    prompts: dict[tuple[int, ...], int] = {}
+    starts: list[tuple[int, int]] = []  # of each sample's prompt and response in the stream
+    end = 0
     for c in completions:
+        length = len(c.prompt_ids)
         if c.prompt_ids not in prompts:
-            prompts[c.prompt_ids] = range(len(token_ids), len(token_ids) + len(c.prompt_ids))
-            token_ids += c.prompt_ids
-            position_ids += range(len(c.prompt_ids))
-        prompt, response = prompts[c.prompt_ids], range(len(token_ids), len(token_ids) + len(c.response_ids))
-        token_ids += c.response_ids.tolist()
-        position_ids += range(len(c.prompt_ids), len(c.prompt_ids) + len(c.response_ids))
-        unshared_index += [*prompt, *response]
-        logit_pos += [prompt[-1], *response][: len(response)]
-    lengths = [c.num_tokens for c in completions]
+            prompts[c.prompt_ids] = end
+            pieces.append(np.array(c.prompt_ids, np.int64))
+            first_positions.append(0)
+            end += length
+        starts.append((prompts[c.prompt_ids], end))
+        pieces.append(c.response_ids)
+        first_positions.append(length)
+        end += len(c.response_ids)
+    start_S2 = np.array(starts, np.int64).reshape(-1, 2)
+    length_S2 = np.array([(len(c.prompt_ids), len(c.response_ids)) for c in completions], np.int64).reshape(-1, 2)
+    # A response's first token is predicted by the last of its prompt, the others by those of the response before them.
+    logit_S2 = np.stack([start_S2[:, 0] + length_S2[:, 0] - 1, start_S2[:, 1]], axis=1)
+    nonempty_S = length_S2[:, 1] > 0
+    logit_length_S2 = np.stack([nonempty_S, length_S2[:, 1] - nonempty_S], axis=1)
+    dummy = np.zeros(0 if completions else 1, np.int64)
+    lengths_S = length_S2.sum(1) if completions else np.ones(1, np.int64)
+    token_ids_T = _joined([*pieces, dummy])
     return PackedBatch(
-        token_ids_T=torch.tensor(token_ids or [0]),
-        position_ids_T=torch.tensor(position_ids or [0]),
-        unshared_index_E=torch.tensor(unshared_index or [0]),
-        cu_seqlens=torch.tensor(list(accumulate(lengths or [1], initial=0)), dtype=torch.int32),
-        logit_pos_R=torch.tensor(logit_pos, dtype=torch.int64),
-        target_R=torch.tensor([t for c in completions for t in c.response_ids.tolist()], dtype=torch.int64),
+        token_ids_T=torch.from_numpy(token_ids_T),
+        position_ids_T=torch.from_numpy(_joined([ranges(first_positions, [len(each) for each in pieces]), dummy])),
+        unshared_index_E=torch.from_numpy(_joined([ranges(start_S2, length_S2), dummy])),
+        cu_seqlens=torch.from_numpy(np.concatenate([[0], lengths_S.cumsum()]).astype(np.int32)),
+        logit_pos_R=torch.from_numpy(ranges(logit_S2, logit_length_S2)),
+        target_R=torch.from_numpy(_joined([c.response_ids for c in completions])),
     )
+
+
+def ranges(starts: npt.ArrayLike, lengths: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """`range(start, start + length)` of each pair, one after the other."""
+    first, count = np.ravel(starts).astype(np.int64), np.ravel(lengths).astype(np.int64)
+    return np.arange(count.sum()) + np.repeat(first - (count.cumsum() - count), count)
+
+
+def _joined(arrays: Sequence[IntArray]) -> npt.NDArray[np.int64]:
+    return np.concatenate([np.zeros(0, np.int64), *arrays]).astype(np.int64, copy=False)
 
 
 def make_micro_batches(

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import ray
 import torch
 from torch import Tensor
 
-from azr.algorithms.packing import PackedBatch, make_micro_batches, pack
+from azr.algorithms.packing import PackedBatch, make_micro_batches, pack, ranges
 from azr.records import Completion
 
 PerToken = Mapping[str, Tensor]
@@ -67,14 +68,14 @@ class TrainBatch:
             for rank, micros in enumerate(make_micro_batches(chosen, ranks, tokens_per_micro_batch)):
                 packed[rank].append(MiniBatch(tuple(pack([chosen[i] for i in micro]) for micro in micros), normalizer))
                 order[rank] += [members[i] for micro in micros for i in micro]
-        lengths = torch.tensor([len(c.response_ids) for c in completions])
-        starts = lengths.cumsum(0) - lengths
+        lengths = np.array([len(c.response_ids) for c in completions])
+        starts = lengths.cumsum() - lengths
         everything = [micro for rank in packed for mini in rank for micro in mini.micro_batches]
         computed = sum(len(micro.token_ids_T) for micro in everything)
         members = [i for rank in order for i in rank]
         return cls(
             rank_refs=tuple(ray.put(tuple(rank)) for rank in packed),
-            token_index=tuple(_ranges(starts[rank], lengths[rank]) for rank in order),
+            token_index=tuple(torch.from_numpy(ranges(starts[rank], lengths[rank])) for rank in order),
             micro_batches=len(everything) / (ranks * len(mini_batches)),
             packing=sum(completions[i].num_tokens for i in members) / computed,
         )
@@ -93,9 +94,3 @@ class TrainBatch:
     def select(self, values_R: Tensor) -> Tensor:
         """Of one of the step's arrays the numbers of this batch's tokens, in the order of `gather`."""
         return values_R[torch.cat(self.token_index).sort().values]
-
-
-def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
-    """`range(start, start + length)` of each pair, one after the other."""
-    offset = starts - (lengths.cumsum(0) - lengths)
-    return torch.arange(int(lengths.sum())) + offset.repeat_interleave(lengths)

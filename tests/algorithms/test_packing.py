@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -138,3 +141,50 @@ def test_mini_batches_are_alike_in_composition_and_drop_nothing(labels: list[str
         assert max(shares) - min(shares) <= 1
     assert max(map(len, split)) - min(map(len, split)) <= 1
     assert split == split_mini_batches(labels, count, seed)
+
+
+def by_lists(completions: Sequence[Completion]) -> dict[str, list[int]]:
+    """What `pack` makes, token by token."""
+    stream: list[int] = []
+    positions: list[int] = []
+    unshared: list[int] = []
+    logit_pos: list[int] = []
+    targets: list[int] = []
+    borders = [0]
+    prompts: dict[tuple[int, ...], int] = {}
+    for c in completions:
+        if c.prompt_ids not in prompts:
+            prompts[c.prompt_ids] = len(stream)
+            stream += c.prompt_ids
+            positions += range(len(c.prompt_ids))
+        at = [prompts[c.prompt_ids] + i for i in range(len(c.prompt_ids))]
+        for i, token in enumerate(c.response_ids.tolist()):
+            logit_pos.append(at[-1])
+            at.append(len(stream))
+            stream.append(token)
+            positions.append(len(c.prompt_ids) + i)
+            targets.append(token)
+        unshared += at
+        borders.append(len(unshared))
+    if not completions:
+        stream, positions, unshared, borders = [0], [0], [0], [0, 1]
+    return {
+        "token_ids_T": stream,
+        "position_ids_T": positions,
+        "unshared_index_E": unshared,
+        "cu_seqlens": borders,
+        "logit_pos_R": logit_pos,
+        "target_R": targets,
+    }
+
+
+def test_arrays_are_what_a_walk_over_the_tokens_makes() -> None:
+    dice = random.Random(5)
+    prompts = [tuple(dice.randrange(99) for _ in range(dice.randint(1, 9))) for _ in range(6)]
+    for size in (0, 1, 2, 7, 40):
+        chosen = [completion(dice.choice(prompts), tuple(range(dice.randrange(5)))) for _ in range(size)]
+        batch = pack(chosen)
+        for name, expected in by_lists(chosen).items():
+            tensor = getattr(batch, name)
+            assert tensor.tolist() == expected, name
+            assert tensor.dtype == (torch.int32 if name == "cu_seqlens" else torch.int64)
