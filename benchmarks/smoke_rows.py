@@ -96,8 +96,9 @@ def predicted(options: Sequence[str], size: str) -> dict[str, float]:
     turns copy since then.
     """
     config = parse(recipe, list(options)).config
-    # Random weights never stop by themselves, and none of their proposals is a task.
-    random = Assumptions(prompt_fill=0.7, response_fill=1.0, valid_share=0)
+    # Random weights never stop by themselves, and none of their proposals is a task. So all prompts are about the three
+    # identity programs, and those that are equal are computed once.
+    random = Assumptions(prompt_fill=0.02, response_fill=1.0, valid_share=0)
     said = planner.predicted(config, KNOWN[f"Qwen/Qwen2.5-{size}"], ClusterSpec.with_gpus(1), random)
     seconds, totals = said.seconds, {phase: parts["total"] for phase, parts in said.gpu_gib.items()}
     handover = seconds["push"] + seconds["turns"]
