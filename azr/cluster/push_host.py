@@ -121,3 +121,6 @@ class HostInbox(Inbox):
 
     def take(self, bucket: WeightBucket) -> torch.Tensor:
         return map_bucket(bucket).to(self.device, copy=True)
+
+
+OUTBOX, INBOX = HostOutbox, HostInbox

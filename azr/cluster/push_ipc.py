@@ -134,3 +134,6 @@ class IpcInbox(Inbox):
         if self._mapping is not None:
             self._mapping.close()
         self._mapping, self._handle = None, None
+
+
+OUTBOX, INBOX = IpcOutbox, IpcInbox

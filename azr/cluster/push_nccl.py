@@ -218,3 +218,6 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
+
+
+OUTBOX, INBOX = NcclOutbox, NcclInbox

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-import torch
-
-from azr.cluster.push_host import HOST, HostInbox, HostOutbox
-from azr.cluster.push_ipc import IPC, IpcInbox, IpcOutbox
-from azr.cluster.push_nccl import NCCL, NcclInbox, NcclOutbox
-from azr.cluster.weight_endpoints import Inbox, Outbox, Rank
 from azr.config import Config
 from azr.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+    from azr.cluster.weight_endpoints import Inbox, Outbox, Rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,19 @@ class Site:
 class Transfer:
     """One way."""
 
-    outbox: Callable[[Rank], Outbox]
-    inbox: Callable[[torch.device], Inbox]
+    module: str
+    """Below `azr.cluster`; it has the two ends as `OUTBOX` and `INBOX`. Loaded when one is made: light commands ask
+    which ways are open, and the ends need torch and Ray."""
     refusal: Callable[[Site], str | None]
     """Why this way is closed: the end of a sentence on `cluster.push`. None when it is open."""
+
+    def outbox(self, rank: Rank) -> Outbox:
+        """A policy rank's end."""
+        return cast("Outbox", import_module(f"azr.cluster.{self.module}").OUTBOX(rank))
+
+    def inbox(self, device: torch.device) -> Inbox:
+        """A worker's end."""
+        return cast("Inbox", import_module(f"azr.cluster.{self.module}").INBOX(device))
 
 
 def _ipc_refusal(site: Site) -> str | None:
@@ -72,9 +81,9 @@ def _nccl_refusal(site: Site) -> str | None:
 
 
 TRANSFERS: dict[str, Transfer] = {
-    IPC: Transfer(outbox=IpcOutbox, inbox=IpcInbox, refusal=_ipc_refusal),
-    NCCL: Transfer(outbox=NcclOutbox, inbox=NcclInbox, refusal=_nccl_refusal),
-    HOST: Transfer(outbox=HostOutbox, inbox=HostInbox, refusal=lambda site: None),
+    "ipc": Transfer(module="push_ipc", refusal=_ipc_refusal),
+    "nccl": Transfer(module="push_nccl", refusal=_nccl_refusal),
+    "host": Transfer(module="push_host", refusal=lambda site: None),
 }
 """By name, the first open one before the others when `cluster.push` is `auto`."""
 
