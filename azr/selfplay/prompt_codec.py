@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,9 @@ from azr.selfplay.chat_template import adds_bos, choose_template, control_tokens
 from azr.tasks.base import TaskKind
 from azr.tasks.composites import GivenFunctions
 from azr.tasks.prompts import ChatFormat, CompactFormat, PromptFacts, PromptFormat, Section
+
+MAX_ENCODED = 4096
+"""Prompts whose ids are kept."""
 
 
 class PromptCodec:
@@ -35,6 +39,8 @@ class PromptCodec:
         self.stops = Stops(prompt_format.stop_strings, tuple(sorted({int(tokenizer.eos_token_id), *end_ids})))
         """Where a response ends."""
         self._bos = [int(tokenizer.bos_token_id)] if adds_bos(tokenizer) else []
+        self._encoded: OrderedDict[str, list[int]] = OrderedDict()
+        """The latest prompts: an estimate's is also its solver's."""
         self._control_tokens = control_tokens(template, tokenizer)
 
     @classmethod
@@ -62,8 +68,21 @@ class PromptCodec:
 
     def encode(self, prompt: str) -> list[int]:
         """Ids of a prompt, with the BOS token exactly once where the tokenizer begins texts with one."""
+        if prompt in self._encoded:
+            self._encoded.move_to_end(prompt)
+            return list(self._encoded[prompt])
         ids = list(self._tokenizer.encode(prompt, add_special_tokens=False))
-        return ids if ids[: len(self._bos)] == self._bos else self._bos + ids
+        ids = ids if ids[: len(self._bos)] == self._bos else self._bos + ids
+        self._encoded[prompt] = ids
+        if len(self._encoded) > MAX_ENCODED:
+            self._encoded.popitem(last=False)
+        return list(ids)
+
+    def _fits(self, prompt: str, max_tokens: int) -> bool:
+        # A token is at least one character of an ASCII text, and one more may mark the text's beginning.
+        if prompt.isascii() and len(prompt) + len(self._bos) + 1 <= max_tokens:
+            return True
+        return len(self.encode(prompt)) <= max_tokens
 
     def decode(self, token_ids: Sequence[int]) -> str:
         # The clean-up that some tokenizers ask for removes blanks, also within a program's strings.
@@ -85,12 +104,26 @@ class PromptCodec:
         return any(token in text for token in self._control_tokens for text in texts)
 
     def solver_prompt(self, kind: TaskKind, task: Task) -> list[int]:
-        return self.encode(self._format.solve(kind, kind.solver_view(task)))
+        return self.encode(self._solver_text(kind, task))
+
+    def solver_prompt_fits(self, kind: TaskKind, task: Task, max_tokens: int) -> bool:
+        """Whether the prompt has at most so many tokens."""
+        return self._fits(self._solver_text(kind, task), max_tokens)
+
+    def _solver_text(self, kind: TaskKind, task: Task) -> str:
+        return self._format.solve(kind, kind.solver_view(task))
 
     def proposal_ids(self, kind: TaskKind, shown: Sequence[Task], functions: GivenFunctions | None = None) -> list[int]:
         """Ids of the proposal prompt that shows these tasks and gives these functions, however long."""
+        return self.encode(self._proposal_text(kind, shown, functions))
+
+    def proposal_fits(self, kind: TaskKind, shown: Sequence[Task], max_tokens: int) -> bool:
+        """Whether the proposal prompt that shows these tasks has at most so many tokens."""
+        return self._fits(self._proposal_text(kind, shown, None), max_tokens)
+
+    def _proposal_text(self, kind: TaskKind, shown: Sequence[Task], functions: GivenFunctions | None) -> str:
         source = functions.source if functions is not None else ""
-        return self.encode(self._format.propose(kind, [kind.reference(task) for task in shown], source))
+        return self._format.propose(kind, [kind.reference(task) for task in shown], source)
 
     def proposer_prompt(
         self, kind: TaskKind, references: list[Task], max_tokens: int, functions: GivenFunctions | None = None

@@ -104,11 +104,11 @@ class Proposer:
 
     def _fits_prompts(self, task: Task) -> bool:
         """Whether the task fits into its solver's prompt and into every proposal prompt that may show it."""
-        prompts = [self._codec.solver_prompt(KINDS[task.kind], task)]
-        for name in self._kinds:
-            if task.kind in KINDS[name].reference_kinds:
-                prompts.append(self._codec.proposal_ids(KINDS[name], [task]))
-        return max(map(len, prompts)) <= self._max_prompt
+        return self._codec.solver_prompt_fits(KINDS[task.kind], task, self._max_prompt) and all(
+            self._codec.proposal_fits(KINDS[name], [task], self._max_prompt)
+            for name in self._kinds
+            if task.kind in KINDS[name].reference_kinds
+        )
 
 
 class Solver:
@@ -121,7 +121,7 @@ class Solver:
 
     def fits_prompt(self, task: Task) -> bool:
         """Whether the task fits into a prompt."""
-        return len(self._codec.solver_prompt(KINDS[task.kind], task)) <= self._max_prompt
+        return self._codec.solver_prompt_fits(KINDS[task.kind], task, self._max_prompt)
 
     async def solve(self, task: Task, count: int, seed: int) -> list[Completion]:
         """Responses of the current policy to one task, without those that take too long."""

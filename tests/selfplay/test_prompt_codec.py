@@ -19,6 +19,7 @@ from azr.tasks.composites import give_functions
 from azr.tasks.prompts import CompactFormat, Section
 from azr.tasks.registry import KINDS
 from tests import chat_tokenizers
+from tests.conftest import byte_tokenizer
 from tests.recipes import recipes
 
 GOLDEN = Path(__file__).with_name("golden_prompts")
@@ -259,3 +260,25 @@ def test_functions_to_call_hold_no_control_tokens_that_their_program_escaped(fol
     assert not codec.has_control_tokens(task) and functions is not None and "<|im_end|>" in functions.source
     ids, _, given = codec.proposer_prompt(kind, [task], 10_000, functions)
     assert given is None and TOKENIZERS["chatml"][0].convert_tokens_to_ids("<|im_end|>") not in ids
+
+
+@pytest.mark.parametrize("message", ["", "é漢" * 40, "plain words " * 9])
+def test_whether_a_prompt_fits_is_what_its_ids_say(message: str) -> None:
+    """Also where the text's length decides and nothing is encoded."""
+    kind, codec = KINDS["induction"], PromptCodec(byte_tokenizer(), CompactFormat())
+    task = replace(kind.seed(), message=message)
+    length, shown = len(codec.solver_prompt(kind, task)), len(codec.proposal_ids(kind, [task]))
+    assert [codec.solver_prompt_fits(kind, task, length + more) for more in (-1, 0, 1, 900)] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert [codec.proposal_fits(kind, [task], shown + more) for more in (-1, 0, 900)] == [False, True, True]
+
+
+def test_ids_of_a_prompt_that_was_encoded_before_are_not_those_that_somebody_changed() -> None:
+    codec = PromptCodec(byte_tokenizer(), CompactFormat())
+    first = codec.encode("the same text")
+    first.append(0)
+    assert codec.encode("the same text") == first[:-1]

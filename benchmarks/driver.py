@@ -1,0 +1,195 @@
+"""What the driver's own process spends on a trajectory, with engine and executor scripted and everything else real.
+
+    python -m benchmarks.driver [--trajectories 10000] [--tokens 500] [--ranks 8] [--profile]
+
+One step of self-play in chat form: a Ray actor stands where an engine stands and answers with arrays of that many
+tokens, accepted proposals and solutions that are right half of the time. Prompts, parsing, rewards, the buffer, packing
+for the ranks, advantages, metrics and rollout records are those of a run. CPU seconds are of all threads of this
+process, Ray's among them. The goal is 0.4 ms a trajectory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import json
+import pstats
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import numpy as np
+import ray
+
+from azr.algorithms.advantages import AdvantageInputs, estimate_advantages
+from azr.config import TRRPP, Config, ModelConfig, RolloutConfig, SelfPlayConfig
+from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.records import Completion, FinishReason
+from azr.runs.metrics import step_metrics
+from azr.runs.sinks import write_rollouts
+from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.play import SelfPlayStep, StepResult
+from azr.selfplay.prompt_codec import PromptCodec
+from azr.selfplay.roles import Proposer, Solver
+from azr.tasks.base import Section
+from azr.tasks.registry import KINDS
+from azr.train.train_batch import TrainBatch
+
+KIND, GROUP = "deduction", 8
+TOKENS_PER_MICRO_BATCH = 200_000
+
+
+@ray.remote
+class ScriptedEngine:
+    """Answers a prompt by what it is: a proposal, or a solution of the first number in its program."""
+
+    def __init__(self, codec: PromptCodec, tokens: int, role_at: int, proposes: int) -> None:
+        self._codec, self._tokens, self._role_at, self._proposes = codec, tokens, role_at, proposes
+        self._thought = codec.encode("so the value grows by one with every step of the loop, and then " * tokens)
+        self._count = 0
+
+    async def generate(
+        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+    ) -> list[Completion]:
+        """As `azr.rollout.engine_group.EngineGroup.generate`."""
+        answers = []
+        for _ in range(n):
+            self._count += 1
+            if prompt_ids[self._role_at] == self._proposes:
+                program = f"def f(a):\n    total = {self._count}\n    return [total, a]"
+                answers.append([Section("program", program), Section("input", "1")])
+            else:
+                answers.append([Section("output", f"[{self._count % 2}, 1]")])
+        return [self._completion(prompt_ids, sections) for sections in answers]
+
+    def _completion(self, prompt_ids: list[int], sections: Sequence[Section]) -> Completion:
+        stated = self._codec.encode(self._codec._format.response(sections))
+        ids = np.array([*self._thought[: self._tokens - len(stated)], *stated], np.int32)
+        return Completion(
+            prompt_ids=tuple(prompt_ids),
+            response_ids=ids,
+            logprobs=np.full(len(ids), -1.0, np.float32),
+            finish_reason=FinishReason.STOP,
+            weight_versions=np.zeros(len(ids), np.int32),
+        )
+
+
+class Engines:
+    """A run's engines, as far as a step needs them."""
+
+    def __init__(self, actor: ray.actor.ActorHandle) -> None:
+        self._actor = actor
+
+    async def generate(
+        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+    ) -> list[Completion]:
+        """What the actor answers."""
+        completions: list[Completion] = await self._actor.generate.remote(
+            prompt_ids, n=n, max_tokens=max_tokens, seed=seed
+        )
+        return completions
+
+
+class ScriptedExecutor:
+    """Every program returns the same, at once."""
+
+    async def execute(self, request: ExecutionRequest) -> ExecutionResult:
+        """As `azr.executor.remote.RemoteExecutor.execute`."""
+        output = CallResult(status=CallStatus.OK, value="[0, 1]")
+        return ExecutionResult(outputs=(output,) * len(request.inputs), deterministic=True)
+
+
+class Cpu:
+    """CPU seconds of this process, by part."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        started = time.process_time()
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.process_time() - started
+
+
+async def step(config: Config, codec: PromptCodec, tokens: int, ranks: int, folder: Path, cpu: Cpu) -> StepResult:
+    """Everything that the driver does for a step, but for waiting."""
+    kind = KINDS[KIND]
+    proposer_prompt = codec.proposal_ids(kind, [kind.seed()])
+    solver_prompt = codec.solver_prompt(kind, kind.seed())
+    role_at = next(i for i, pair in enumerate(zip(proposer_prompt, solver_prompt, strict=False)) if len(set(pair)) > 1)
+    actor = ScriptedEngine.remote(codec, tokens, role_at, proposer_prompt[role_at])  # type: ignore[attr-defined]
+    engines, executor = Engines(actor), ScriptedExecutor()
+    await engines.generate(solver_prompt, n=1, max_tokens=tokens)
+    buffer = TaskBuffer(config.selfplay.kinds)
+    buffer.add(kind.seed())
+    parts = (config, codec, engines, executor)
+    play = SelfPlayStep(config, 1, "000001", buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
+    with cpu.part("play"):
+        played = await play.play()
+    trajectories = played.trajectories
+    with cpu.part("pack"):
+        members = [list(range(len(trajectories)))]
+        TrainBatch.build([t.completion for t in trajectories], members, ranks, TOKENS_PER_MICRO_BATCH)
+    with cpu.part("advantages"):
+        inputs = AdvantageInputs(
+            rewards=[t.reward for t in trajectories],
+            response_lengths=[len(t.completion.response_ids) for t in trajectories],
+            kind_roles=[(t.kind, t.role) for t in trajectories],
+            groups=[t.group for t in trajectories],
+            values_R=None,
+        )
+        estimate_advantages(inputs, TRRPP())
+    with cpu.part("metrics"):
+        step_metrics(trajectories, played.proposal_stats, GROUP, {})
+    with cpu.part("records"):
+        await write_rollouts(folder / "rollouts.jsonl.gz", 1, trajectories, codec.decode)
+    return played
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trajectories", type=int, default=10_000)
+    parser.add_argument("--tokens", type=int, default=500, help="of each response")
+    parser.add_argument("--ranks", type=int, default=8, help="that the batch is packed for")
+    parser.add_argument("--profile", action="store_true", help="print where this thread's time goes")
+    parser.add_argument("--json", type=Path, help="also write the numbers into this file")
+    options = parser.parse_args()
+    prompts = max(1, options.trajectories // (2 + GROUP))
+    config = Config(
+        model=ModelConfig(path="data/azr_14m_base", prompt_format="chat"),
+        selfplay=SelfPlayConfig(
+            kinds=(KIND,),
+            proposer_prompts=prompts,
+            solver_prompts=prompts,
+            references=6,
+            group_size=GROUP,
+            train_on_estimates=True,
+        ),
+        rollout=RolloutConfig(max_prompt_tokens=6144, max_response_tokens=options.tokens),
+    )
+    codec = PromptCodec.load(config)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR")
+    cpu, profile = Cpu(), cProfile.Profile()
+    with tempfile.TemporaryDirectory() as folder, profile if options.profile else nullcontext():
+        played = asyncio.run(step(config, codec, options.tokens, options.ranks, Path(folder), cpu))
+    count = len(played.trajectories)
+    print(f"{count} trajectories of {options.tokens} tokens: CPU ms of the driver for each")
+    milliseconds = {part: 1e3 * seconds / count for part, seconds in cpu.seconds.items()}
+    milliseconds["all"] = sum(milliseconds.values())
+    for part, value in milliseconds.items():
+        print(f"{part:<12}{value:8.3f}")
+    if options.json is not None:
+        options.json.write_text(json.dumps({"trajectories": count, "ms": milliseconds}, indent=1) + "\n")
+    if options.profile:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(30)
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()
