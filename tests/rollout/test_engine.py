@@ -14,7 +14,7 @@ from ray.exceptions import RayTaskError
 from azr.cluster.weight_sender import WeightUpdate
 from azr.records import FinishReason
 from tests.conftest import byte_tokenizer
-from tests.rollout.conftest import STOPS, Served
+from tests.rollout.conftest import STOPS, NamedTensors, Served
 
 PROMPT = list(range(40, 140))
 ENDS = {257, *STOPS.token_ids, byte_tokenizer().convert_tokens_to_ids(STOPS.strings[0])}
@@ -187,10 +187,19 @@ async def test_an_update_that_broke_off_can_be_started_again(served: Served):
 
 async def test_responses_go_on_under_new_weights_with_the_tokens_they_have(served: Served):
     """Each token's log-probability is that of the weights that its version names, given all tokens before it."""
-    prompt = PROMPT[:50]
-    before, weights = served.version, served.perturbed(11)
+    mixed = 0
+    for seed, delay in enumerate((0.1, 0.2, 0.4, 0.8, 1.6)):  # until one meets responses half-way on this machine
+        mixed += await interrupted(served, delay, served.perturbed(11 + seed))
+        if mixed > 4:
+            return
+    raise AssertionError(f"only {mixed} responses were interrupted half-way")
+
+
+async def interrupted(served: Served, delay: float, weights: NamedTensors) -> int:
+    """How many of 32 responses two versions have sampled, after a look at all of them."""
+    prompt, before = PROMPT[:50], served.version
     flying = [served.engine.generate.remote(prompt, n=8, max_tokens=200, temperature=1.0) for _ in range(4)]
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(delay)
     began = time.monotonic()
     await served.engine.begin_update.remote(before + 1)
     assert time.monotonic() - began < 5, "weights do not wait for responses"
@@ -204,8 +213,8 @@ async def test_responses_go_on_under_new_weights_with_the_tokens_they_have(serve
     served.model.load_state_dict(weights, strict=False)
     served.version += 1
     new_errors = [served.logprob_errors(c, 1.0)[c.weight_versions == before + 1] for c in responses]
-    assert sum(len(old) > 0 and len(new) > 0 for old, new in zip(old_errors, new_errors, strict=True)) > 4
-    assert float(torch.cat(old_errors).mean()) < 1e-4 and float(torch.cat(new_errors).mean()) < 1e-4
+    for errors in (torch.cat(old_errors), torch.cat(new_errors)):
+        assert not len(errors) or float(errors.mean()) < 1e-4
     for c in responses:
         assert (np.diff(c.weight_versions) >= 0).all() and set(c.weight_versions.tolist()) <= {before, before + 1}
         stopped = c.finish_reason is FinishReason.STOP
@@ -213,6 +222,7 @@ async def test_responses_go_on_under_new_weights_with_the_tokens_they_have(serve
         assert stopped or len(c.response_ids) == 200
     after = [c for answer in await asyncio.gather(*late) for c in answer]
     assert all(set(c.weight_versions) == {served.version} and served.logprob_error(c, 1.0) < 1e-4 for c in after)
+    return sum(len(old) > 0 and len(new) > 0 for old, new in zip(old_errors, new_errors, strict=True))
 
 
 async def test_a_sleeping_engine_answers_after_it_woke(served: Served):
