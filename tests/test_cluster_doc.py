@@ -41,10 +41,15 @@ def of(program: str) -> list[list[str]]:
 
 
 def test_recipes_and_their_options_exist():
-    calls = of("python -m")
+    calls = [call for call in of("python -m") if not call[0].startswith("benchmarks.")]
     assert len(calls) >= 8
     for module, *options in calls:
         run.parse(recipe(module), options)
+
+
+def test_benchmarks_exist():
+    calls = of("python -m benchmarks.gpu_smoke")
+    assert calls and all(not options for options in calls) and (ROOT / "benchmarks" / "gpu_smoke.py").exists()
 
 
 def test_the_plans_fit(capsys):
