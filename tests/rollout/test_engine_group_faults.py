@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -98,7 +99,8 @@ async def processes(actor: ActorHandle) -> dict[str, psutil.Process]:
     children: list[psutil.Process] = []
     for _ in range(100):
         children = process.children()
-        cores = [child for child in children if "EngineCore" in child.name()]
+        # It does not always take vLLM's name; multiprocessing's resource tracker is the other child.
+        cores = [child for child in children if re.search("EngineCore|spawn_main", " ".join(child.cmdline()))]
         if len(cores) == 1:
             return {"actor": process, "core": cores[0]}
         await asyncio.sleep(0.3)
