@@ -18,8 +18,8 @@ from azr.tasks.base import TaskKind
 from azr.tasks.composites import GivenFunctions
 from azr.tasks.prompts import ChatFormat, CompactFormat, PromptFacts, PromptFormat, Section
 
-MAX_ENCODED = 4096
-"""Prompts whose ids are kept."""
+MAX_ENCODED = 1024
+"""Solver prompts whose ids are kept."""
 
 
 class PromptCodec:
@@ -40,7 +40,7 @@ class PromptCodec:
         """Where a response ends."""
         self._bos = [int(tokenizer.bos_token_id)] if adds_bos(tokenizer) else []
         self._encoded: OrderedDict[str, list[int]] = OrderedDict()
-        """The latest prompts: an estimate's is also its solver's."""
+        """The latest solver prompts, for an estimate's is also its solver's; no proposal prompt comes twice."""
         self._control_tokens = control_tokens(template, tokenizer)
 
     @classmethod
@@ -68,15 +68,8 @@ class PromptCodec:
 
     def encode(self, prompt: str) -> list[int]:
         """Ids of a prompt, with the BOS token exactly once where the tokenizer begins texts with one."""
-        if prompt in self._encoded:
-            self._encoded.move_to_end(prompt)
-            return list(self._encoded[prompt])
         ids = list(self._tokenizer.encode(prompt, add_special_tokens=False))
-        ids = ids if ids[: len(self._bos)] == self._bos else self._bos + ids
-        self._encoded[prompt] = ids
-        if len(self._encoded) > MAX_ENCODED:
-            self._encoded.popitem(last=False)
-        return list(ids)
+        return ids if ids[: len(self._bos)] == self._bos else self._bos + ids
 
     def _fits(self, prompt: str, max_tokens: int) -> bool:
         # A token is at least one character of an ASCII text, and one more may mark the text's beginning.
@@ -104,7 +97,13 @@ class PromptCodec:
         return any(token in text for token in self._control_tokens for text in texts)
 
     def solver_prompt(self, kind: TaskKind, task: Task) -> list[int]:
-        return self.encode(self._solver_text(kind, task))
+        text = self._solver_text(kind, task)
+        if text not in self._encoded:
+            self._encoded[text] = self.encode(text)
+            if len(self._encoded) > MAX_ENCODED:
+                self._encoded.popitem(last=False)
+        self._encoded.move_to_end(text)
+        return list(self._encoded[text])
 
     def solver_prompt_fits(self, kind: TaskKind, task: Task, max_tokens: int) -> bool:
         """Whether the prompt has at most so many tokens."""
