@@ -130,10 +130,9 @@ class PolicyModel(nn.Module):
             fused_head=fused_head,
         )
 
-    def named_weights(self, *, tied: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters with Hugging Face names, as engines and folders take them; with `tied`, a shared one comes once
-        per name."""
-        weights: Iterator[tuple[str, nn.Parameter]] = self.hf.named_parameters(remove_duplicate=not tied)
+    def named_weights(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters with Hugging Face names, as engines and folders take them; one with several names comes once."""
+        weights: Iterator[tuple[str, nn.Parameter]] = self.hf.named_parameters()
         return weights
 
     def forward(

@@ -257,7 +257,7 @@ async def _row(
 def _perturb(policy: PolicyModel, eager: PreTrainedModel) -> None:
     """Move every parameter of the policy by noise of its own size, and give the other model the same weights."""
     generator = torch.Generator().manual_seed(1)
-    pairs = zip(policy.named_weights(tied=False), eager.named_parameters(), strict=True)
+    pairs = zip(policy.named_weights(), eager.named_parameters(), strict=True)
     for (name, parameter), (its_name, its) in pairs:
         assert name == its_name
         # A parameter of zeros, such as a new bias, has no size of its own.
@@ -271,7 +271,7 @@ async def _push(engine: RolloutEngine, writer: BucketWriter, policy: PolicyModel
     """As the policy's rank 0 and the driver do it in a run. Raises UserError when vLLM does not take a weight."""
     try:
         await engine.begin_update(version)
-        for bucket in writer.pack(version, policy.named_weights(tied=False)):
+        for bucket in writer.pack(version, policy.named_weights()):
             await engine.load_bucket(bucket)
         await engine.finish_update(version, bucket.digest)
     except Exception as error:  # vLLM reports what its worker process raised as a bare Exception

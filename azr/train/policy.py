@@ -108,7 +108,7 @@ class PolicyWorker(PolicyScorer):
         Rank 0 returns what it sent. Tensors have Hugging Face names; one that has several comes once. Raises as
         `azr.cluster.weight_sender.send_weights`; the policy stays usable then.
         """
-        named = list(self.engine.module.named_weights(tied=False))
+        named = list(self.engine.module.named_weights())
         largest = max(prod(whole_shape(parameter)) * self.dtype.itemsize for _, parameter in named)
         weights = iter_full_params(named, WEIGHT_BUCKET_BYTES, self.dtype)
         every = self.config.cluster.push_check_every
@@ -128,7 +128,7 @@ class PolicyWorker(PolicyScorer):
         Returns its files on rank 0, which alone writes. Raises OSError on every rank, as `save_checkpoint`.
         """
         # By name, which is safetensors' own order.
-        named = sorted(self.engine.module.named_weights(tied=False), key=lambda pair: pair[0])
+        named = sorted(self.engine.module.named_weights(), key=lambda pair: pair[0])
         weights = gather_on_host(named, WEIGHT_BUCKET_BYTES, self.dtype, self._away.on_host, self.control)
 
         def write() -> list[HashedFile]:

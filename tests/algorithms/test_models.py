@@ -62,7 +62,7 @@ def test_the_trainer_names_weights_as_folders_do(family: str, tmp_path: Path) ->
     save_tiny(tmp_path, family, byte_tokenizer())
     load = {"dtype": torch.float32, "attention": PADDED}
     policy = PolicyModel.from_pretrained(str(tmp_path), logprob_chunk=64, **load)
-    assert {name for name, _ in policy.named_weights(tied=False)} == names_in(tmp_path)
+    assert {name for name, _ in policy.named_weights()} == names_in(tmp_path)
     backbone = CriticModel.from_pretrained(str(tmp_path), **load).backbone
     for (name, one), (its_name, two) in zip(
         policy.hf.base_model.named_parameters(), backbone.named_parameters(), strict=True
