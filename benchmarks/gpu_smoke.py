@@ -42,7 +42,7 @@ class Case:
     after: str | None = None
     """A case that must have succeeded."""
     instead_of: str | None = None
-    """Run only if this case did not succeed."""
+    """Run only if this case failed; one that ran out of time would do so once more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,13 @@ class Sizes:
     prompts: int
     """Proposals, and as many solutions, of each of the three kinds."""
     response_tokens: int
+    """Of the large model, whose steps are timed."""
+    short_response_tokens: int
+    """Of the small one, of which it is asked only that everything runs."""
     update_layers: dict[str, int]
     """Layers of the sizes whose update is measured by itself; all of 7B do not fit."""
+    update_checkpointing: dict[str, list[str]]
+    """How, a process each."""
     turns: int
     device: str
     limits: float
@@ -83,23 +88,33 @@ FULL = Sizes(
     large="1.5B",
     prompts=32,
     response_tokens=1024,
+    short_response_tokens=256,
     update_layers={"1.5B": 28, "7B": 6},
+    update_checkpointing={"1.5B": ["full", "selective"], "7B": ["none"]},
     turns=20,
     device="auto",
     limits=1,
 )
 TINY = Sizes(
-    small="tiny", large="tiny", prompts=3, response_tokens=32, update_layers={}, turns=3, device="cpu", limits=3
+    small="tiny",
+    large="tiny",
+    prompts=3,
+    response_tokens=32,
+    short_response_tokens=32,
+    update_layers={},
+    update_checkpointing={},
+    turns=3,
+    device="cpu",
+    limits=3,
 )
 
 
-def recipe_options(sizes: Sizes, model: Path, root: Path, name: str, steps: int) -> list[str]:
+def recipe_options(sizes: Sizes, model: Path, root: Path, name: str, steps: int, tokens: int) -> list[str]:
     """The GPU recipe with sizes changed and nothing else but what random weights ask for: they only write nonsense."""
     return [
         f"--model.path={model}", f"--run.root={root}", f"--run.name={name}", f"--run.steps={steps}",
         "--run.no-stop-when-malformed", f"--train.device={sizes.device}", "--train.data-parallel=1",
-        "--rollout.engines=1", f"--rollout.max-response-tokens={sizes.response_tokens}",
-        "--rollout.max-prompt-tokens=3072",
+        "--rollout.engines=1", f"--rollout.max-response-tokens={tokens}", "--rollout.max-prompt-tokens=3072",
         f"--selfplay.proposer-prompts={sizes.prompts}", f"--selfplay.solver-prompts={sizes.prompts}",
         "--selfplay.seed-tasks=0", "--selfplay.references=2", "--executor.workers=4",
     ]  # fmt: skip
@@ -116,7 +131,9 @@ def cases(sizes: Sizes, out: Path) -> list[Case]:
     def steps(
         name: str, model: Path, count: int, *more: str, limit_s: float, gpus: int = 1, after: str, **rest: str
     ) -> Case:
-        options = recipe_options(sizes, model, runs, name.removesuffix(" resumed").replace(" ", "_"), count)
+        tokens = sizes.response_tokens if model == large else sizes.short_response_tokens
+        folder = name.removesuffix(" resumed").replace(" ", "_")
+        options = recipe_options(sizes, model, runs, folder, count, tokens)
         command = [python, "-m", RECIPE, *options, *more]
         return Case(name=name, command=command, limit_s=sizes.limits * limit_s, gpus=gpus, after=after, **rest)
 
@@ -125,10 +142,11 @@ def cases(sizes: Sizes, out: Path) -> list[Case]:
         return Case(name=name, command=command, limit_s=sizes.limits * 60)
 
     turns = [python, "-m", "benchmarks.smoke_turns", str(sizes.turns), str(out / "turns.json"), RECIPE]
+    turns += recipe_options(sizes, small, runs, "turns", 1, sizes.short_response_tokens)
     export = [python, "-m", "azr", "export", str(runs / "gae"), str(out / "export")]
     listed = [
         models("large model", sizes.large, large),
-        steps("trrpp", large, 3, *trrpp, "--checkpoint.every=0", limit_s=300, after="large model"),
+        steps("trrpp", large, 2, *trrpp, "--checkpoint.every=0", limit_s=400, after="large model"),
         steps(
             "trrpp by host",
             large,
@@ -136,7 +154,7 @@ def cases(sizes: Sizes, out: Path) -> list[Case]:
             *trrpp,
             "--checkpoint.every=0",
             "--cluster.push=host",
-            limit_s=200,
+            limit_s=400,
             after="large model",
             instead_of="trrpp",
         ),
@@ -151,14 +169,14 @@ def cases(sizes: Sizes, out: Path) -> list[Case]:
         Case(name="export", command=export, limit_s=sizes.limits * 60, after="gae"),
         Case(
             name="turns",
-            command=[*turns, *recipe_options(sizes, small, runs, "turns", 1), *trrpp, *eager],
+            command=[*turns, *trrpp, *eager],
             limit_s=sizes.limits * 200,
             after=of_small,
         ),
     ]  # fmt: skip
     for size, layers in sizes.update_layers.items():
         command = [python, "-m", "benchmarks.update", "--size", size, "--layers", str(layers)]
-        command += ["--checkpointing", "full", "selective", "none", "--micro-batches", "2", "--steps", "2"]
+        command += ["--checkpointing", *sizes.update_checkpointing[size], "--micro-batches", "4", "--steps", "2"]
         command += ["--json", str(out / f"update_{size}.json")]
         listed.append(Case(name=f"update {size}", command=command, limit_s=150))
     listed += [
@@ -168,6 +186,12 @@ def cases(sizes: Sizes, out: Path) -> list[Case]:
               limit_s=200, gpus=2, after=of_small),
     ]  # fmt: skip
     return listed
+
+
+def environment() -> dict[str, str]:
+    """Of every case. Without compiled modules each process would compile all of vLLM again."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return inherited | {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def run_case(case: Case, out: Path, left_s: float) -> Outcome:
@@ -180,7 +204,7 @@ def run_case(case: Case, out: Path, left_s: float) -> Outcome:
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"},
+            env=environment(),
         )
         try:
             code = process.wait(limit)
@@ -221,7 +245,7 @@ def run_all(listed: Sequence[Case], out: Path, gpus: int, minutes: float, say: C
     for case in listed:
         left_s = deadline - time.monotonic()
         failed = {outcome.name for outcome in outcomes if outcome.status != "ok"}
-        if case.instead_of in {outcome.name for outcome in outcomes} - failed:
+        if case.instead_of and case.instead_of not in {each.name for each in outcomes if each.status == "failed"}:
             continue
         if case.gpus > max(1, gpus):
             say(f"{case.name}: left out, it takes {case.gpus} GPUs")

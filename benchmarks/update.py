@@ -63,10 +63,14 @@ class Result:
     share_6n: float = 0.0
     """Of the peak; 0 on a CPU."""
     share_with_attention: float = 0.0
+    busy_s: float = 0.0
+    """Of a step: all kernels together. What is missing to `seconds` the GPU waited; 0 on a CPU."""
     peak_gib: float = 0.0
     """Most bytes of tensors on the GPU; 0 on a CPU."""
     table: list[tuple[str, float, int]] = field(default_factory=list)
     """Kernels of one step, or operations on a CPU, that took longest: name, milliseconds, calls."""
+    cpu_table: list[tuple[str, float, int]] = field(default_factory=list)
+    """On a GPU: what took the CPU longest meanwhile, under the profiler, which slows it down."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,12 +86,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for kernels, checkpointing, attention in product(options.kernels, options.checkpointing, options.attention):
             results.append(_in_process(options, model, kernels, checkpointing, attention))
             print(_line(results[-1]), flush=True)
+            if options.json is not None:  # at once: the rest may be out of time
+                options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
     for result in results:
         print(f"\n{result.kernels}, {result.checkpointing}, {result.attention}: ms and calls of a step")
         for name, ms, calls in result.table:
             print(f"{ms:10.1f} {calls:6} {name[:100]}")
-    if options.json is not None:
-        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
     return int(any(result.error not in (None, "out of memory") for result in results))
 
 
@@ -161,15 +165,21 @@ def measure(options: argparse.Namespace, model: Path) -> Result:
         tokens_per_s=tokens / seconds,
         share_6n=6 * parameters * tokens / peak,
         share_with_attention=(6 * parameters * tokens + attending) / peak,
+        busy_s=sum(e.self_device_time_total for e in _kernels(profile.key_averages())) / 1e6,
         peak_gib=torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0,
         table=_slowest(profile.key_averages(), device),
+        cpu_table=_slowest(profile.key_averages(), "cpu") if device == "cuda" else [],
     )
+
+
+def _kernels(events: Any) -> list[Any]:
+    return [event for event in events if event.self_device_time_total and not event.self_cpu_time_total]
 
 
 def _slowest(events: Any, device: Device) -> list[tuple[str, float, int]]:
     """Kernels on a GPU, operations on a CPU."""
     if device == "cuda":
-        rows = [(e.key, e.self_device_time_total / 1e3, e.count) for e in events if not e.self_cpu_time_total]
+        rows = [(e.key, e.self_device_time_total / 1e3, e.count) for e in _kernels(events)]
     else:
         rows = [(e.key, e.self_cpu_time_total / 1e3, e.count) for e in events]
     return sorted(rows, key=lambda row: -row[1])[:ROWS]
@@ -218,7 +228,8 @@ def _line(result: Result) -> str:
         return f"{head} {result.error}"
     return (
         f"{head} {result.tokens_per_s:9,.0f} tokens/s  {result.share_6n:6.1%} of peak (6N)  "
-        f"{result.share_with_attention:6.1%} with attention  {result.peak_gib:5.1f} GiB  {result.runs_with}"
+        f"{result.share_with_attention:6.1%} with attention  GPU busy {result.busy_s / result.seconds:4.0%}  "
+        f"{result.peak_gib:5.1f} GiB  {result.runs_with}"
     )
 
 

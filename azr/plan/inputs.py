@@ -49,15 +49,15 @@ class Assumptions:
     """Rates and allowances of one H100 SXM and its node: some were measured, others are data sheets or guesses.
 
     Measured, in November 2026 with a random model of 1.5B on one H100 80GB (docs/log.md): what says so. Bandwidths are
-    about half of what the makers state for an 8-GPU H100 node: NVLink 450 GB/s each way, eight adapters of 400 Gbit/s,
-    PCIe 5 x16 64 GB/s. `azr.plan.goals` holds what is aimed at instead of what was measured.
+    about half of what the makers state for an 8-GPU H100 node: NVLink 450 GB/s each way, eight adapters of 400 Gbit/s.
+    `azr.plan.goals` holds what is aimed at instead of what was measured.
     """
 
     peak_tflops: float = _assume(989, "Dense bf16 TFLOP/s of one GPU")
     train_mfu: float = _assume(
-        0.154,
-        "Share of the peak that an update reaches, counted as 6 operations per parameter and token with full gradient "
-        "checkpointing; measured with train.kernels plain. Scoring is as busy",
+        0.22,
+        "Share of the peak that a step's updates reach with fused kernels and full gradient checkpointing, as 6 "
+        "operations per parameter and token; measured at 1.5B, 0.33 without the rest of a step. Scoring is as busy",
     )
     memory_gb_s: float = _assume(3350, "GB/s of one GPU's memory, which bounds decoding")
     decode_efficiency: float = _assume(0.6, "Share of the memory's speed that decoding reaches")
@@ -65,9 +65,9 @@ class Assumptions:
         3, "Fixed milliseconds per decoded token; with the share above it gives the 29,000 tokens/s that were measured"
     )
     prefill_mfu: float = _assume(0.45, "Share of the peak at which engines read prompts")
-    push_gb_s: float = _assume(0.75, "GB/s of a push inside a node; measured with cluster.push host")
+    push_gb_s: float = _assume(11.8, "GB/s of a push inside a node; measured with cluster.push ipc and 3.1 GB")
     turns_s: float = _assume(
-        6.6, "Seconds a step spends in no phase: sleep, wake, records; measured when trainers stayed on the GPU"
+        0.9, "Seconds of a step for sleep, wake and all that is in no phase, beside the bytes that turns move; measured"
     )
     driver_ms: float = _assume(
         2.5, "Milliseconds of the one driver per trajectory, in turn; measured with the 14M model"
@@ -78,7 +78,7 @@ class Assumptions:
     link_gb_s: float = _assume(225, "GB/s of collectives between the GPUs of a node, per GPU")
     network_gb_s: float = _assume(200, "GB/s into, and out of, a node, all of its adapters together")
     object_store_gb_s: float = _assume(3, "GB/s that Ray's object store sends out of a node, in a push through hosts")
-    pcie_gb_s: float = _assume(25, "GB/s between a GPU and its host")
+    pcie_gb_s: float = _assume(35, "GB/s between a GPU and its host; measured when trainers leave and return")
     host_gb_s: float = _assume(100, "GB/s of a node's memory, which bounds an offloaded optimizer")
     disk_gb_s: float = _assume(2, "GB/s into the folder of runs, all nodes together")
     prompt_fill: float = _assume(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from azr.config import Config
-from azr.plan.goals import pushes_directly, with_goals
+from azr.plan.goals import as_configured, pushes_directly, with_goals
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload
 from azr.plan.memory import EngineMemory, ModelRole, host_memory, model_roles, phases
 from azr.plan.seconds import Seconds, StepTimes, seconds_of
@@ -62,10 +62,10 @@ def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: As
     """The plan for networks of this shape."""
     load, roles = Workload.of(config, assumed), model_roles(config, shape)
     engine = EngineMemory.of(config, shape, nodes, assumed)
-    goals = with_goals(assumed, config, shape)
+    measured = as_configured(assumed, config)
     times, goal_times = (
-        StepTimes(config=config, load=load, nodes=nodes, assumed=rates, direct_push=direct)
-        for rates, direct in ((assumed, False), (goals, pushes_directly(config)))
+        StepTimes(config=config, load=load, nodes=nodes, assumed=rates, direct_push=pushes_directly(config))
+        for rates in (measured, with_goals(measured, config, shape))
     )
     return Plan(
         config=config,

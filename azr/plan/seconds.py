@@ -93,11 +93,10 @@ class StepTimes:
         The longest proposal is followed by the longest estimate, each alone on its engine by then: an upper bound.
         """
         rollout, load, assumed = self.config.rollout, self.load, self.assumed
-        cached = load.mean_prompt + load.mean_response / 2
-        room = engine.kv_tokens / load.mean_length
-        at_once = max(1.0, min(rollout.max_concurrent, load.trajectories / rollout.engines, room))
-        rate = at_once / token_seconds(engine, at_once * cached, assumed)
-        decoding = load.trajectories * load.mean_response / rollout.engines / rate
+        # What follows a proposal waits for it, unless the next step's proposals fill the time.
+        waves = (load.proposals, load.trajectories - load.proposals)
+        counts = [sum(waves)] if self.config.steps_ahead else waves
+        decoding = sum(self._decoding(count, engine) for count in counts)
         gpus = rollout.engines * rollout.tensor_parallel
         prefill = 2 * policy.shape.parameters * load.prompts * load.mean_prompt
         reading = prefill / (gpus * assumed.peak_tflops * TERA * assumed.prefill_mfu)
@@ -105,10 +104,19 @@ class StepTimes:
         runs = VALIDATION_RUNS * load.proposals + load.estimates + load.solves
         return {
             "decoding": decoding + reading,
-            "longest response": sum(map(self._tail, (load.proposals or load.solves, load.estimates))) * alone,
+            "longest response": sum(map(self._tail, (load.proposals, load.estimates or load.solves))) * alone,
             "executor": runs / (self.config.executor.workers * assumed.executor_runs_s),
             "driver": load.trajectories * assumed.driver_ms / 1e3,
         }
+
+    def _decoding(self, count: int, engine: EngineMemory) -> float:
+        """Seconds of so many responses that begin together."""
+        rollout, load = self.config.rollout, self.load
+        room = engine.kv_tokens / load.mean_length
+        at_once = max(1.0, min(rollout.max_concurrent, count / rollout.engines, room))
+        cached = load.mean_prompt + load.mean_response / 2
+        rate = at_once / token_seconds(engine, at_once * cached, self.assumed)
+        return count * load.mean_response / rollout.engines / rate
 
     def _tail(self, count: int) -> float:
         """Tokens of the last response that is waited for: with `rollout.partial` of the first nine in ten."""

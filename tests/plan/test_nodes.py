@@ -69,7 +69,8 @@ def test_what_is_serial_grows_with_the_nodes_and_bounds_the_step_in_the_end():
     assert slow[-1].phases["play"]["driver"] == pytest.approx(64 * slow[0].phases["play"]["driver"])
     assert slow[-1].phases["play"]["driver"] == pytest.approx(1920 * 64 * 0.02)
     assert "play grows by" in verdict(slow) and "waits for driver" in verdict(slow)
-    host = steps(replace(SHORT, driver_ms=1e-9), goals=False)
+    by_host = replace(recipe, cluster=replace(recipe.cluster, push="host"))
+    host = steps(replace(SHORT, driver_ms=1e-9), by_host, goals=False)
     sent = 15.2312 * 63 / Assumptions().object_store_gb_s
     assert seconds_of(host[-1].phases["push"]) - seconds_of(host[0].phases["push"]) == pytest.approx(sent, rel=0.01)
     assert "push grows by" in verdict(host) and "waits for object store" in verdict(host)

@@ -41,7 +41,7 @@ def test_seconds_by_hand():
     step = times(seven()).train(policy, 1)
     stepping = 28 * 7_615_616_512 / 8 / 3350e9
     # Four passes, counted as three operations per parameter and token.
-    assert step["arithmetic"] == pytest.approx(4 * flops / (8 * 989e12 * 0.154 * 4 / 3) + stepping)
+    assert step["arithmetic"] == pytest.approx(4 * flops / (8 * 989e12 * 0.22 * 4 / 3) + stepping)
     # Seven micro-batches gather 2 bytes twice and reduce 4, seven eighths of them from others.
     assert step["links in a node"] == pytest.approx(7 * 8 * 7_615_616_512 * 7 / 8 / 225e9 + stepping)
     assert "network" not in step
@@ -49,11 +49,11 @@ def test_seconds_by_hand():
     assert seconds_of(times(seven()).train(policy, 2)) > step["arithmetic"]
     none = times(seven(gradient_checkpointing="none")).train(policy, 1)
     assert none["arithmetic"] - stepping == pytest.approx(0.75 * (step["arithmetic"] - stepping))
-    assert times(seven()).push(policy) == {"push inside a node": pytest.approx(15.231233024 / 0.75)}
+    assert times(seven()).push(policy) == {"push inside a node": pytest.approx(15.231233024 / 11.8)}
     # Critic and reference come and go to score, 2 bytes; policy and critic to train, 14.
     moved = 2 * (2 * 7.0706 + 2 * 7.6156 + 14 * 7.6156 + 14 * 7.0706) / 8
     turns = times(seven()).turns(model_roles(seven(), SEVEN))["sleep, wake, offload"]
-    assert turns == pytest.approx(6.6 + moved / 25, rel=0.001)
+    assert turns == pytest.approx(0.9 + moved / 35, rel=0.001)
 
 
 def test_between_nodes():
@@ -67,7 +67,7 @@ def test_between_nodes():
     uneven = seven(data_parallel=12)
     assert times(uneven, two).train(policy, 1)["network"] > step["network"], "no copies, so all gathers cross"
     through_host, direct = times(config, two).push(policy), times(config, two, direct_push=True).push(policy)
-    assert through_host == {"object store": pytest.approx(15.231233024 * (1 / 0.75 + 1 / 3))}
+    assert through_host == {"object store": pytest.approx(15.231233024 * (1 / 11.8 + 1 / 3))}
     assert direct["network"] == pytest.approx(15.231233024 / 200)
 
 
@@ -94,18 +94,33 @@ def first_h100(**train) -> Config:
     )
 
 
-def test_the_measured_row_of_the_first_h100():
+def test_the_measured_rows_of_h100s():
     load = Workload.of(first_h100(), MEASURED)
     assert (load.trajectories, load.trained, load.estimates) == (192, 192, 0)
+    then = replace(first_h100(kernels="plain"), cluster=ClusterConfig(push="host"))
+    slow = predicted(then, SMALL, ClusterSpec.with_gpus(1), MEASURED).seconds
+    assert slow["train policy"] == pytest.approx(12.2, rel=0.05)
+    assert load.trained_tokens / slow["train policy"] == pytest.approx(16_500, rel=0.05)
+    assert slow["push"] == pytest.approx(4.9, rel=0.05)
     seconds = predicted(first_h100(), SMALL, ClusterSpec.with_gpus(1), MEASURED).seconds
-    assert seconds["play"] == pytest.approx(6.6, rel=0.1)
-    assert 192 * 1024 / seconds["play"] == pytest.approx(29_000, rel=0.1)
-    assert seconds["train policy"] == pytest.approx(12.2, rel=0.05)
-    assert load.trained_tokens / seconds["train policy"] == pytest.approx(16_500, rel=0.05)
-    assert seconds["push"] == pytest.approx(4.9, rel=0.05)
-    offloading = 2 * 14 * 1.5437 / 25  # which was not done then
-    assert seconds["turns"] - offloading == pytest.approx(6.6, rel=0.01)
-    assert seconds["step"] - offloading == pytest.approx(30.3, rel=0.05)
+    assert seconds["play"] == pytest.approx(14.3, rel=0.25), "with prompts that are longer than here"
+    assert seconds["train policy"] == pytest.approx(9.6, rel=0.1)
+    assert seconds["push"] == pytest.approx(0.26, rel=0.2)
+    assert seconds["turns"] == pytest.approx(2.04, rel=0.1)
+    assert seconds["step"] == pytest.approx(26.2, rel=0.25)
+
+
+def test_with_a_step_ahead_proposals_and_what_follows_them_are_decoded_together():
+    ahead = replace(
+        first_h100(), rollout=replace(first_h100().rollout, staleness=1), cluster=ClusterConfig(colocate=False)
+    )
+    engine = EngineMemory.of(ahead, SMALL, ClusterSpec.with_gpus(2), MEASURED)
+    assert ahead.steps_ahead == 1
+    decoding = [
+        times(config, ClusterSpec.with_gpus(2), MEASURED).play(model_roles(config, SMALL)[0], engine)["decoding"]
+        for config in (first_h100(), ahead)
+    ]
+    assert decoding[1] < 0.7 * decoding[0]
 
 
 def test_goals_are_kept_apart_and_reached_where_they_are_stated():
@@ -115,9 +130,9 @@ def test_goals_are_kept_apart_and_reached_where_they_are_stated():
     said = predicted(first_h100(), SMALL, ClusterSpec.with_gpus(1), MEASURED)
     measured, goal = said.seconds, said.goal_seconds
     assert goal["play"] == measured["play"]
-    assert goal["train policy"] == pytest.approx(measured["train policy"] * 0.154 / 0.35, rel=0.01)
+    assert goal["train policy"] == pytest.approx(measured["train policy"] * 0.22 / 0.35, rel=0.01)
     assert goal["push"] == pytest.approx(3.5544 / PUSH_GB_S, rel=0.01)
-    assert goal["push"] + goal["turns"] == pytest.approx(3.03, rel=0.02), "a tenth of the table's step"
+    assert goal["push"] + goal["turns"] < 3.03, "a tenth of the first table's step"
     plain = predicted(first_h100(kernels="plain"), SMALL, ClusterSpec.with_gpus(1), MEASURED)
     assert plain.goal_seconds["train policy"] == plain.seconds["train policy"], "plain kernels have no goal"
     through_host = replace(first_h100(), cluster=ClusterConfig(push="host"))
