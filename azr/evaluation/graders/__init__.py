@@ -1,0 +1,1 @@
+"""Graders: each judges the answers to suites of one form."""
