@@ -10,7 +10,6 @@ from typing import Any, Literal, Protocol
 
 from azr.tasks.base import Verdict as Verdict
 
-
 GraderName = Literal["value", "calls", "stdin", "math", "choice"]
 """How an answer is judged: as plain data, by calling its function, by running it on standard input, as mathematics, or
 as one of the labels of a choice."""
