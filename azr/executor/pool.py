@@ -22,6 +22,13 @@ from azr.executor.runs import Runs
 from azr.executor.scheduler import Scheduler
 
 _REQUEST_WALLS = 8
+ANSWER_MODULES = (
+    "argparse", "builtins", "calendar", "datetime", "hashlib", "inspect", "io", "locale", "logging", "os", "os.path",
+    "pathlib", "platform", "queue", "random", "secrets", "shlex", "sys", "threading", "time", "timeit", "traceback",
+    "uuid", "warnings", "weakref", "zoneinfo", "_strptime",
+)  # fmt: skip
+"""Modules that answers to public benchmarks import, beside those that a proposal may."""
+_ANSWER_INPUT_BYTES, _ANSWER_OUTPUT_BYTES = 16 * 2**20, 4 * 2**20
 _CACHE_BYTES = 64 * 2**20
 _MOST_WAITING = 4096
 
@@ -44,11 +51,20 @@ class ExecutorStats:
 class SandboxPool:
     """``async with SandboxPool(config) as pool: await pool.execute(request)``."""
 
-    def __init__(self, config: ExecutorConfig, *, seed: int | None = None, repeats: int = protocol.REPEATS) -> None:
+    def __init__(
+        self,
+        config: ExecutorConfig,
+        *,
+        seed: int | None = None,
+        repeats: int = protocol.REPEATS,
+        answers: bool = False,
+    ) -> None:
         """Raises UserError for settings that cannot hold. Nothing is started yet.
 
         ``seed``: each program runs under the same hash seeds every time, whatever else there is to run; they derive
-        from this number and are random without it. ``repeats``: most repeats that a request may ask for.
+        from this number and are random without it. ``repeats``: most repeats that a request may ask for. ``answers``:
+        it runs answers to public benchmarks, which import more modules and take and return longer values; the walls
+        are the same.
         """
         if config.workers < 1 or repeats < 1 or config.wall_s <= 0:
             raise UserError("executor.workers and repeats must be at least 1 and executor.wall_s positive.")
@@ -56,6 +72,13 @@ class SandboxPool:
         self._limits = protocol.Limits(
             wall_s=config.wall_s, request_s=_REQUEST_WALLS * config.wall_s, memory_mb=config.memory_mb
         )
+        if answers:
+            self._limits = replace(
+                self._limits,
+                input_bytes=_ANSWER_INPUT_BYTES,
+                output_bytes=_ANSWER_OUTPUT_BYTES,
+                modules=ANSWER_MODULES,
+            )
         # Repeats need interpreters with different hash seeds, even when few programs run at once.
         self._slots = max(config.workers, repeats * protocol.SUSPECT_FACTOR if repeats > 1 else 1)
         self._launcher: Launcher | None = None
@@ -179,10 +202,12 @@ class SandboxPool:
             self._cache.finish(key, outcome)
 
     def _too_long(self, keys: Sequence[CallKey]) -> str | None:
-        if _bytes(keys[0].program) > protocol.MAX_PROGRAM_BYTES:
-            return f"the program is longer than {protocol.MAX_PROGRAM_BYTES} bytes"
-        if sum(_bytes(key.input) for key in keys) > protocol.MAX_INPUT_BYTES:
-            return f"the inputs are longer than {protocol.MAX_INPUT_BYTES} bytes"
+        longest = protocol.MAX_PROGRAM_BYTES if keys[0].static_check else protocol.MAX_UNCHECKED_BYTES
+        if _bytes(keys[0].program) > longest:
+            return f"the program is longer than {longest} bytes"
+        longest = max(protocol.MAX_INPUT_BYTES, self._limits.input_bytes)
+        if sum(_bytes(key.input) for key in keys) > longest:
+            return f"the inputs are longer than {longest} bytes"
         return None
 
 

@@ -30,7 +30,9 @@ from azr.execution import CallResult, CallStatus
 from azr.executor.suspicion import STATE
 
 MAX_PROGRAM_BYTES = 2**14
-"""Longest program that is run, UTF-8."""
+"""Longest program that is run, UTF-8, of those that the static check reads."""
+MAX_UNCHECKED_BYTES = 2**18
+"""Longest program that is run without the static check, UTF-8."""
 MAX_VALUE_BYTES = 2**16
 """Longest canonical value that a call may return, UTF-8; at most ``values.MAX_BYTES``."""
 REPEATS = 4
@@ -106,6 +108,10 @@ class Limits:
     """Address space of one process, MiB."""
     output_bytes: int = MAX_VALUE_BYTES
     """Longest canonical value, UTF-8."""
+    input_bytes: int = values.MAX_BYTES
+    """Longest argument text of one call, UTF-8."""
+    modules: tuple[str, ...] = ()
+    """Modules that are loaded beside those that a proposal may import, which the static check still refuses."""
 
     @property
     def report_bytes(self) -> int:
@@ -238,7 +244,8 @@ def limits_body(limits: Limits) -> bytes:
 
 
 def read_limits(body: bytes) -> Limits:
-    return Limits(**decode(body))
+    stated = decode(body)
+    return Limits(**stated | {"modules": tuple(stated["modules"])})
 
 
 def request_frames(kind: int, program: bytes, inputs: Sequence[str]) -> bytes:
@@ -389,7 +396,8 @@ def _is_sentence(text: str) -> bool:
 
 def _canonical(value: str, output_bytes: int) -> str:
     try:
-        return values.canonical(values.parse(value), max_bytes=output_bytes)
+        most = max(output_bytes, values.MAX_BYTES)
+        return values.canonical(values.parse(value, max_bytes=most), max_bytes=output_bytes)
     except values.PlainDataError as error:
         raise ProtocolError(f"the value is not plain data ({error})") from error
 

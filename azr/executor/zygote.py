@@ -276,7 +276,7 @@ def run_child(orders: Orders, seal: Callable[[], None], limits: Limits) -> None:
     """A child's whole life."""
     try:
         if orders.kind:
-            run_program(orders, seal, limits.output_bytes, _REPORTS_TO, _INPUTS_FROM)
+            run_program(orders, seal, limits.input_bytes, limits.output_bytes, _REPORTS_TO, _INPUTS_FROM)
         else:
             seal()
             failures = self_test_failures(orders.zygote)
@@ -286,7 +286,9 @@ def run_child(orders: Orders, seal: Callable[[], None], limits: Limits) -> None:
         os._exit(1)
 
 
-def run_program(orders: Orders, seal: Callable[[], None], output_bytes: int, report: int, inputs: int) -> None:
+def run_program(
+    orders: Orders, seal: Callable[[], None], input_bytes: int, output_bytes: int, report: int, inputs: int
+) -> None:
     """Report what the program is, if it came as source, then the outcome of each call, until one is the last."""
     seal()
     gc.enable()
@@ -296,7 +298,7 @@ def run_program(orders: Orders, seal: Callable[[], None], output_bytes: int, rep
     # What runs below could look up here.
     del kind, program
     while code is not None:
-        if _report_call(code, text.decode("utf-8", "surrogatepass"), output_bytes, report, alone):
+        if _report_call(code, text.decode("utf-8", "surrogatepass"), input_bytes, output_bytes, report, alone):
             return
         _forget_call()
         text = protocol.read_bytes(inputs)
@@ -313,9 +315,11 @@ def _forget_call() -> None:
     gc.collect()
 
 
-def _report_call(code: types.CodeType, text: str, output_bytes: int, report: int, alone: bool) -> bool:
+def _report_call(
+    code: types.CodeType, text: str, input_bytes: int, output_bytes: int, report: int, alone: bool
+) -> bool:
     """Run a call and report its outcome; whether the process takes no further one."""
-    status, said = _run_call(code, text, output_bytes)
+    status, said = _run_call(code, text, input_bytes, output_bytes)
     # Memory that ran out may still be held, and is not the next call's fault.
     is_last = alone or status == protocol.MEMORY
     protocol.write(report, (Part.LAST if is_last else Part.CALL) + protocol.call_report(status, said))
@@ -337,10 +341,10 @@ def _load(kind: int, program: bytes, report: int) -> types.CodeType | None:
     return None if suspected & STATE and not kind & Kind.APART else code
 
 
-def _run_call(code: types.CodeType, text: str, output_bytes: int) -> tuple[bytes, str]:
+def _run_call(code: types.CodeType, text: str, input_bytes: int, output_bytes: int) -> tuple[bytes, str]:
     """Status and canonical value or error of one call."""
     try:
-        arguments = values.parse_arguments(text)
+        arguments = values.parse_arguments(text, max_bytes=input_bytes)
     except values.PlainDataError as refusal:
         return protocol.REJECTED, protocol.sentence(f"argument text: {refusal}")
     # A module of its own per call: globals set by one call do not reach the next.
@@ -370,9 +374,9 @@ def _failure(error: BaseException) -> tuple[bytes, str]:
     return protocol.RAISED, protocol.sentence(name) if name.isidentifier() else "Exception"
 
 
-def _preload() -> None:
+def _preload(more: tuple[str, ...]) -> None:
     # Nothing else can be imported once the files are out of reach.
-    for name in ALLOWED_MODULES:
+    for name in (*ALLOWED_MODULES, *more):
         importlib.import_module(name)
     for codec in _CODECS:
         "a".encode(codec).decode(codec)
@@ -393,7 +397,7 @@ def _warm_up(lockdown: Lockdown, limits: Limits) -> None:
         os.close(_REPORTS_TO)
         for kind, program in ((Kind.SOURCE, _WARM_UP_PROGRAM), (Kind.CODE, code)):
             orders = Orders(kind | Kind.APART, program, b"1.5")
-            run_program(orders, lockdown.rehearse, limits.output_bytes, _NULL, _NULL)
+            run_program(orders, lockdown.rehearse, limits.input_bytes, limits.output_bytes, _NULL, _NULL)
     gc.disable()
     del sys.modules[FILE_NAME]
 
@@ -454,7 +458,7 @@ def main() -> tuple[Orders, Callable[[], None], Limits] | None:
     if length is None:
         return None
     limits = protocol.read_limits(bytes(first[:length]))
-    _preload()
+    _preload(limits.modules)
     lockdown = Lockdown(limits.memory_mb, limits.request_s)
     shift = _shift_addresses()
     _erase_environment()

@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
-from azr.evaluation.question import Suite
+from pathlib import Path
 
-SUITES: dict[str, Suite] = {}
+from azr.evaluation.question import Suite
+from azr.evaluation.suites import choices, competitive, exam, functions, mathematics, own, reasoning
+
+SUITES: dict[str, Suite] = {
+    suite.name: suite
+    for module in (reasoning, functions, competitive, mathematics, choices, exam)
+    for suite in module.SUITES
+}
+"""Public benchmarks and the project's own exam."""
+
+
+def suites_of(folder: Path) -> dict[str, Suite]:
+    """These and what the folder's own TOML files declare. Raises UserError for a TOML that declares no suite."""
+    return SUITES | own.declared(folder, SUITES)

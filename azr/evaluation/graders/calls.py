@@ -1,0 +1,213 @@
+"""Judges functions by calling them: HumanEval, MBPP+, and the function form of LiveCodeBench and APPS."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from azr.evaluation.graders.extraction import code
+from azr.evaluation.graders.plain_json import decode
+from azr.evaluation.graders.sandboxed import RECURSION, Ran, call_program, calls
+from azr.evaluation.question import Judgement, Question, Verdict
+from azr.selfplay.roles import Executor
+
+_FLOAT_ATOL, _RTOL = 1e-6, 1e-7
+"""EvalPlus's tolerances where a float is expected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """What a grader of calls needs."""
+
+    entry: str
+    """Name of the function, or of the method of the class ``Solution``."""
+    cases: Mapping[str, tuple[str, ...]]
+    """Arguments of the calls by part, such as ``base`` and ``plus``, each as `case_text` writes them."""
+    expected: Mapping[str, tuple[Any, ...]] | None = None
+    """What they must return, by part; None when the reference solution says so."""
+    reference: str = ""
+    """A program that solves the question, and runs in the sandbox as answers do."""
+    recorder: str = ""
+    """A program whose ``record()`` returns the arguments of all calls, for a suite whose tests are a program."""
+    prelude: str = ""
+    """Stands in front of every answer: what the question defines."""
+    begun: bool = False
+    """The prelude ends with the head of the function, so that an answer may be its body."""
+    atol: float = 0.0
+    """Absolute tolerance; 0 is equality, but for floats."""
+    judge: str = ""
+    """Name of another rule than equality, in `JUDGES`."""
+    recursion: int = RECURSION
+    outer_list: bool = False
+    """A tuple that is returned counts as the list of its items."""
+
+
+@dataclass(slots=True)
+class _Solved:
+    cases: Mapping[str, tuple[str, ...]]
+    expected: Mapping[str, tuple[Any, ...]] | None
+
+
+@dataclass(slots=True)
+class CallsGrader:
+    """``base`` and ``plus`` are parts of a judgement; right are answers of which all parts are."""
+
+    executor: Executor
+    _solved: dict[tuple[str, str], asyncio.Task[_Solved]] = field(default_factory=dict)
+    """What the reference solutions returned, by suite and question."""
+
+    async def grade(self, question: Question, response: str) -> Judgement:
+        gold: Calls = question.gold
+        answer = code(response)
+        if answer is None:
+            return Judgement(verdict=Verdict.MALFORMED)
+        source = with_prelude(gold, answer)
+        key = question.suite, question.id
+        if key not in self._solved:
+            self._solved[key] = asyncio.create_task(self._solve(gold))
+        solved = await asyncio.shield(self._solved[key])
+        if solved.expected is None:
+            return Judgement(verdict=Verdict.UNGRADED, answer=answer)
+        program = call_program(source, gold.entry, gold.recursion)
+        parts: dict[str, bool] = {}
+        for part, cases in solved.cases.items():
+            ran = await calls(self.executor, program, cases) if cases and all(parts.values()) else Ran(())
+            if ran.lost:
+                return Judgement(verdict=Verdict.UNGRADED, answer=answer)
+            parts[part] = all(parts.values()) and _pass(gold, cases, solved.expected[part], ran)
+        return Judgement(verdict=Verdict.RIGHT if all(parts.values()) else Verdict.WRONG, answer=answer, parts=parts)
+
+    async def _solve(self, gold: Calls) -> _Solved:
+        """The calls and what they must return; None when the reference fails, which is no answer's fault."""
+        cases = gold.cases
+        if gold.recorder:
+            ran = await calls(self.executor, call_program(gold.recorder, "record"), ("[]",))
+            if ran.failure is not None:
+                return _Solved(cases, None)
+            cases = {"base": tuple(ran.values[0])}
+        if gold.expected is not None:
+            return _Solved(cases, gold.expected)
+        program, expected = call_program(gold.reference, gold.entry, gold.recursion), {}
+        for part, inputs in cases.items():
+            ran = await calls(self.executor, program, inputs)
+            if ran.failure is not None:
+                return _Solved(cases, None)
+            expected[part] = ran.values
+        return _Solved(cases, expected)
+
+
+def with_prelude(gold: Calls, answer: str) -> str:
+    """The program that an answer makes with what its question defines."""
+    if not gold.prelude:
+        return answer
+    if gold.begun and not defines(answer, gold.entry):
+        body = answer.lstrip("\n")
+        if body[:1] not in (" ", "\t"):
+            body = "\n".join("    " + line for line in body.split("\n"))
+        return gold.prelude + body
+    # A `from __future__` import must come first.
+    return answer if "from __future__" in answer else f"{gold.prelude}\n{answer}"
+
+
+def defines(source: str, name: str) -> bool:
+    """Whether a program gives the name to something at module level."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return f"def {name}" in source
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=found) | ast.ClassDef(name=found) | ast.AsyncFunctionDef(name=found):
+                if found == name:
+                    return True
+            case ast.Assign(targets=targets):
+                if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                    return True
+    return False
+
+
+def _pass(gold: Calls, cases: Sequence[str], expected: Sequence[Any], ran: Ran) -> bool:
+    if ran.failure is not None or len(ran.values) != len(expected):
+        return False
+    atol = gold.atol
+    judge = JUDGES[gold.judge]
+    for text, returned, wanted in zip(cases, ran.values, expected, strict=True):
+        try:
+            value = list(returned) if gold.outer_list and type(returned) is tuple else returned
+            good = judge(value, wanted, _arguments(text) if gold.judge else (), atol)
+            # As in EvalPlus: once a float was expected, its tolerance stays for the calls that follow.
+            if atol == 0 and not gold.outer_list and gold.judge != "root" and _is_float(wanted):
+                atol = _FLOAT_ATOL
+            if not good and (atol == 0 or gold.judge == "root" or not _is_close(value, wanted, atol)):
+                return False
+        except (TypeError, ValueError, ArithmeticError, RecursionError, AttributeError):
+            return False
+    return True
+
+
+def _arguments(text: str) -> tuple[Any, ...]:
+    return tuple(decode(json.loads(text)))
+
+
+def _is_float(value: Any) -> bool:
+    if isinstance(value, list | tuple) and value:
+        return all(isinstance(each, float) for each in value)
+    return isinstance(value, float)
+
+
+def _is_close(returned: Any, wanted: Any, atol: float) -> bool:
+    if type(returned) is not type(wanted):
+        return False
+    if isinstance(wanted, list | tuple) and len(returned) != len(wanted):
+        return False
+    return bool(np.allclose(returned, wanted, rtol=_RTOL, atol=atol))
+
+
+def _surface(base_edge: float, height: float) -> int:
+    """Of a square pyramid whose height is measured from the base to the apex."""
+    return round(base_edge**2 + 2 * base_edge * math.hypot(base_edge / 2, height))
+
+
+def _digit_distance(a: int, b: int) -> int:
+    """Sum of the differences of digits in the same place."""
+    one, other = str(a), str(b)
+    width = max(len(one), len(other))
+    return sum(abs(int(x) - int(y)) for x, y in zip(one.zfill(width), other.zfill(width), strict=True))
+
+
+def _not_none(returned: Any, wanted: Any) -> bool:
+    """Both sides say no, with None or False, or both say yes."""
+    found = wanted if isinstance(wanted, bool) else wanted is not None
+    return bool(returned == found) if isinstance(returned, bool) else found == (returned is not None)
+
+
+def _root(returned: Any, coefficients: Sequence[float], atol: float) -> bool:
+    return abs(sum(each * math.pow(returned, power) for power, each in enumerate(coefficients))) <= atol
+
+
+Judge = Callable[[Any, Any, tuple[Any, ...], float], bool]
+"""Judges what was returned, given what the reference returned, the arguments and the tolerance."""
+JUDGES: dict[str, Judge] = {
+    "": lambda returned, wanted, arguments, atol: bool(returned == wanted),
+    "set": lambda returned, wanted, arguments, atol: set(returned) == set(wanted),
+    "not none": lambda returned, wanted, arguments, atol: _not_none(returned, wanted),
+    "any": lambda returned, wanted, arguments, atol: True,
+    "or zero": lambda returned, wanted, arguments, atol: bool(returned == wanted or returned == 0),
+    "surface": lambda returned, wanted, arguments, atol: bool(
+        returned == wanted or abs(returned - _surface(*arguments)) <= atol
+    ),
+    "digits": lambda returned, wanted, arguments, atol: bool(
+        returned == wanted or returned == _digit_distance(*arguments)
+    ),
+    "root": lambda returned, wanted, arguments, atol: _root(returned, arguments[0], atol),
+    "truth": lambda returned, wanted, arguments, atol: bool(returned) == bool(wanted),
+    "sequence": lambda returned, wanted, arguments, atol: tuple(returned) == tuple(wanted),
+}
+"""Rules by name."""

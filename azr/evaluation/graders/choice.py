@@ -1,0 +1,50 @@
+"""Judges multiple choice: the label in the last box, after ``ANSWER:`` or after "answer is"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from azr.evaluation.graders.extraction import last_box, reply
+from azr.evaluation.question import Judgement, Question, Verdict
+
+_STATED = re.compile(
+    r"\banswer\b[\s*_]*(?:is|:|=)[\s*_:]*(?:option|choice)?[\s*_$]*(?:\\text\{|\\mathbf\{)?\(?\[?([A-Z]|\d)\b",
+    re.IGNORECASE,
+)
+_BOXED = re.compile(r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*\(?([A-Z]|\d)\b", re.IGNORECASE)
+_ALONE = re.compile(r"[\s*(\[]*([A-Z]|\d)[\s*)\].:]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a choice grader needs."""
+
+    label: str
+    """Of the right option."""
+    labels: tuple[str, ...]
+    """Of all options of the row."""
+
+
+class ChoiceGrader:
+    """A label that the row does not have is no answer."""
+
+    async def grade(self, question: Question, response: str) -> Judgement:
+        gold: Choice = question.gold
+        label = _label(reply(response), gold.labels)
+        if label is None:
+            return Judgement(verdict=Verdict.MALFORMED)
+        return Judgement(verdict=Verdict.RIGHT if label == gold.label else Verdict.WRONG, answer=label)
+
+
+def _label(text: str, labels: tuple[str, ...]) -> str | None:
+    box = last_box(text)
+    if box is not None:
+        found = _BOXED.match(box)
+        stated = [found[1]] if found else []
+    else:
+        stated = _STATED.findall(text)
+        if not stated and (alone := _ALONE.fullmatch(text)):
+            stated = [alone[1]]
+    label = stated[-1].upper() if stated else None
+    return label if label in labels else None

@@ -1,0 +1,104 @@
+"""What a response answers: the text after its thinking, its last code block, its last box, its last number."""
+
+from __future__ import annotations
+
+import re
+
+MAX_RESPONSE = 2**18
+"""Of a longer response only the end is read, characters."""
+MAX_FINAL = 2_000
+"""Longest final answer of a mathematical question, characters: what is longer is no final answer."""
+
+_THOUGHT = "</think>"
+_ANSWER, _ANSWERED = "<answer>", "</answer>"
+_FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
+_BOX = re.compile(r"\\(?:boxed|fbox)\b\s*")
+_STATED = re.compile(r"(?:final answer|answer)[ \t]*(?:is|:|=)[ \t]*:?[ \t]*([^\n]+)", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?%?")
+
+
+def reply(response: str) -> str:
+    """The response without its thinking: what stands in the last answer tag, if any, else all after the thinking."""
+    text = response[-MAX_RESPONSE:].replace("\r\n", "\n")
+    text = text.rpartition(_THOUGHT)[2]
+    before, opened, answer = text.rpartition(_ANSWER)
+    return answer.partition(_ANSWERED)[0] if opened else before + answer
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """Language and content of each fenced block; one that is never closed ends with the text."""
+    found: list[tuple[str, str]] = []
+    opened: re.Match[str] | None = None
+    for fence in _FENCE.finditer(text):
+        if opened is None:
+            opened = fence
+        elif fence[1][0] == opened[1][0] and len(fence[1]) >= len(opened[1]) and not fence[2]:
+            found.append((opened[2].lower(), text[opened.end() + 1 : max(opened.end() + 1, fence.start())]))
+            opened = None
+    if opened is not None:
+        found.append((opened[2].lower(), text[opened.end() + 1 :]))
+    return found
+
+
+def code(response: str) -> str | None:
+    """The program that a response states: its last block of Python, else its last block, else all of it if it is no
+    prose; None when nothing is left."""
+    text = reply(response)
+    fenced = blocks(text)
+    python = [content for language, content in fenced if language in ("python", "python3", "py")]
+    if python:
+        text = python[-1]
+    elif fenced:
+        text = fenced[-1][1]
+    return text if text.strip() else None
+
+
+def boxes(text: str) -> list[str]:
+    """Contents of all boxes with balanced braces, in the order of their beginnings; time is linear in the text."""
+    starts = {found.end(): found.start() for found in _BOX.finditer(text)}
+    if not starts:
+        return []
+    contents: dict[int, str] = {}
+    stack: list[int] = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        if character == "\\":
+            if position + 1 < len(text) and text[position + 1] in "{}\\":
+                position += 2
+                continue
+        elif character == "{":
+            stack.append(position)
+        elif character == "}" and stack:
+            start = stack.pop()
+            if start in starts:
+                contents[start] = text[start + 1 : position] if position - start <= MAX_FINAL + 1 else ""
+        position += 1
+    for end in starts:
+        if text[end : end + 1] not in ("{", "") and (word := text[end : end + MAX_FINAL].split(maxsplit=1)):
+            contents[end] = word[0].rstrip(".,;$")
+    return [contents[start] for start in sorted(contents)]
+
+
+def last_box(text: str) -> str | None:
+    """Content of the last box."""
+    found = boxes(text)
+    return found[-1] if found else None
+
+
+def final_answer(response: str) -> str | None:
+    """The final answer to a mathematical question: the last box, else what the text says its answer is, else its last
+    number; None when there is none, or when it is too long to be one."""
+    text = reply(response)
+    answer = last_box(text)
+    if answer is None and (stated := _STATED.findall(text[-20_000:])):
+        answer = stated[-1]
+        sentence = re.split(r"(?<=[^\d])\.(?:\s|$)|\.$", answer.strip())[0]
+        inner = re.search(r"\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", sentence)
+        answer = next((part for part in inner.groups() if part), "") if inner else sentence.strip(" *`")
+    if answer is None and (numbers := _NUMBER.findall(text[-20_000:])):
+        answer = numbers[-1]
+    if answer is None:
+        return None
+    answer = answer.strip()
+    return answer if 0 < len(answer) <= MAX_FINAL else None

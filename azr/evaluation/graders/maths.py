@@ -1,0 +1,173 @@
+"""Judges final answers of mathematics with math-verify, in processes that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from azr.errors import UserError
+from azr.evaluation.graders.extraction import final_answer
+from azr.evaluation.question import Judgement, Question, Verdict
+
+TIME_LIMIT_S = 10.0
+"""For one answer; one that takes longer is ungraded, and its process is killed."""
+_START_LIMIT_S = 120.0
+_SCIENTIFIC = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d+)?|[-+]?\.\d+)[eE]([-+]?\d+)(?!\w)")
+_BARE_POINT = re.compile(r"(?<!\d)(\d+)\.(?!\d)")
+_UNIT = re.compile(
+    r"(?:\\[,;: ]|~|\s)*\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{[^{}]*\}(?:\s*\^\s*\{?-?\d+\}?)?\s*$"
+)
+_DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?|\s*°|\s*\\degree")
+_BASE = re.compile(r"^\s*(-?\w+?)_\{?(\d+)\}?\s*$")
+_PAIR = re.compile(r"^\s*(?:\\left\s*)?([(\[]).*,.*?(?:\\right\s*)?([)\]])\s*$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class MathGold:
+    """What a mathematical grader needs."""
+
+    answers: tuple[str, ...]
+    """Any one of them is right."""
+    tolerance: float | None = None
+    """Absolute; the suite's own."""
+    relative: bool = False
+    """Also say, as the part ``close``, whether the answer is within one part in 10,000."""
+
+
+class _Worker:
+    """One process; it is started when first needed and again after it was killed."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def ask(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """The worker's word, or None when it crashed or took too long."""
+        try:
+            process = self._process or await self._start()
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            line = await asyncio.wait_for(process.stdout.readline(), TIME_LIMIT_S)
+            if line:
+                said: dict[str, Any] = json.loads(line)
+                return said
+        except (TimeoutError, ConnectionError):
+            pass
+        except BaseException:
+            # Nobody reads what it says to this question any more.
+            await self.end()
+            raise
+        await self.end()
+        return None
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "azr.evaluation.graders.math_worker",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        self._process = process
+        assert process.stdout is not None
+        if not await asyncio.wait_for(process.stdout.readline(), _START_LIMIT_S):
+            raise RuntimeError("the process that compares mathematical answers does not start")
+        return process
+
+    async def end(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+            self._process = None
+
+
+class MathGrader:
+    """``async with MathGrader() as grader``: at most ``workers`` answers are compared at once."""
+
+    def __init__(self, workers: int = 2) -> None:
+        """Raises UserError when math-verify is not installed."""
+        if importlib.util.find_spec("math_verify") is None:
+            raise UserError("Mathematical answers are compared by math-verify, which is missing: pip install azr[eval]")
+        self._workers = [_Worker() for _ in range(workers)]
+        self._free: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
+        for worker in self._workers:
+            self._free.put_nowait(worker)
+
+    async def __aenter__(self) -> MathGrader:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for worker in self._workers:
+            await worker.end()
+
+    async def grade(self, question: Question, response: str) -> Judgement:
+        gold: MathGold = question.gold
+        answer = final_answer(response)
+        if answer is None:
+            return Judgement(verdict=Verdict.MALFORMED)
+        said = await self.compare(gold.answers, answer, gold.tolerance)
+        if said is None:
+            return Judgement(verdict=Verdict.UNGRADED, answer=answer)
+        parts = {"exact": said["exact"]} if gold.tolerance is not None else {}
+        parts |= {"exact": said["exact"], "close": said["close"]} if gold.relative else {}
+        return Judgement(verdict=Verdict.RIGHT if said["right"] else Verdict.WRONG, answer=answer, parts=parts)
+
+    async def compare(
+        self, golds: Sequence[str], answer: str, tolerance: float | None = None
+    ) -> dict[str, bool] | None:
+        """Whether an answer is ``right``, ``exact`` without the tolerance, and ``close``; None when nobody knows."""
+        wanted = [form for gold in golds for form in gold_forms(gold)]
+        given = normal(answer)
+        if any(differ_in_kind(gold, answer) for gold in golds) or not given:
+            return {"right": False, "exact": False, "close": False}
+        worker = await self._free.get()
+        try:
+            said = await worker.ask({"gold": wanted, "answer": given, "tolerance": tolerance})
+        finally:
+            self._free.put_nowait(worker)
+        return None if said is None or "failed" in said else {name: bool(value) for name, value in said.items()}
+
+
+def gold_forms(gold: str) -> list[str]:
+    """What a gold answer is compared as: a percentage also as the number before its sign."""
+    form = normal(gold)
+    if not form.endswith("%"):
+        return [form]
+    return [form, form.removesuffix("%").removesuffix("\\").strip()]
+
+
+def normal(text: str) -> str:
+    """An answer without dollars, units and degrees, its numbers in LaTeX's notation."""
+    text = text.strip().strip("$").strip()
+    for opened, closed in (("\\(", "\\)"), ("\\[", "\\]")):
+        if text.startswith(opened) and text.endswith(closed):
+            text = text[2:-2].strip()
+    text = text.removesuffix(".").strip() if not text.endswith("..") else text
+    text = _DEGREES.sub("", text)
+    shorter = _UNIT.sub("", text).strip()
+    text = shorter or text
+    text = text.removeprefix("\\$").replace("\\!", "").replace("\\%", "%").replace("%", "\\%")
+    text = _BARE_POINT.sub(r"\1", text.replace("np.", "").replace("arcsin(", "\\arcsin("))
+    text = _SCIENTIFIC.sub(lambda found: f"{found[1]} \\times 10^{{{int(found[2])}}}", text)
+    return text.strip()
+
+
+def differ_in_kind(gold: str, answer: str) -> bool:
+    """Whether two answers differ in what the library does not see: the base of a number, or an end of an interval."""
+    one, other = _BASE.match(normal(gold)), _BASE.match(normal(answer))
+    if one and other and one[2] != other[2]:
+        return True
+    if "\\cup" in gold or "\\cup" in answer:
+        return False
+    first, second = _PAIR.match(normal(gold)), _PAIR.match(normal(answer))
+    return bool(first and second and first.groups() != second.groups())

@@ -1,0 +1,64 @@
+"""Judges programs that read standard input: LiveCodeBench and APPS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+from azr.evaluation.graders.extraction import code
+from azr.evaluation.graders.sandboxed import standard_output, stdin_program
+from azr.evaluation.question import Judgement, Question, Verdict
+from azr.execution import CallStatus
+from azr.selfplay.roles import Executor
+
+
+@dataclass(frozen=True, slots=True)
+class Tests:
+    """What a program reads and must write, test by test."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class StdinGrader:
+    """Right are programs that pass all tests; each test has a process of its own."""
+
+    executor: Executor
+
+    async def grade(self, question: Question, response: str) -> Judgement:
+        gold: Tests = question.gold
+        answer = code(response)
+        if answer is None:
+            return Judgement(verdict=Verdict.MALFORMED)
+        program = stdin_program(answer)
+        for given, wanted in zip(gold.inputs, gold.outputs, strict=True):
+            written, call = await standard_output(self.executor, program, given)
+            if call.status is CallStatus.LOST:
+                return Judgement(verdict=Verdict.UNGRADED, answer=answer)
+            if written is None or not same_output(written, wanted):
+                return Judgement(verdict=Verdict.WRONG, answer=answer)
+        return Judgement(verdict=Verdict.RIGHT, answer=answer)
+
+
+def same_output(written: str, wanted: str) -> bool:
+    """Equal line by line, as text or number by number: 1.0 is 1.00, and 0.333 is not 0.3333. LiveCodeBench's rule."""
+    one, other = _lines(written), _lines(wanted)
+    return len(one) == len(other) and all(map(_same_line, one, other))
+
+
+def _lines(text: str) -> Sequence[str]:
+    return [line.strip() for line in text.strip().split("\n")]
+
+
+def _same_line(written: str, wanted: str) -> bool:
+    if written == wanted:
+        return True
+    one, other = written.split(), wanted.split()
+    if len(one) != len(other):
+        return False
+    try:
+        return all(Decimal(a) == Decimal(b) for a, b in zip(one, other, strict=True))
+    except (InvalidOperation, ValueError):
+        return False

@@ -1,0 +1,183 @@
+"""Judges values: what a program returns, or an input that makes it return something."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Literal
+
+from azr import values
+from azr.evaluation.graders import extraction
+from azr.evaluation.question import Judgement, Question, Verdict
+from azr.execution import CallResult, CallStatus, ExecutionRequest
+from azr.records import Task
+from azr.selfplay.roles import Executor
+from azr.tasks.prompts import ChatFormat, CompactFormat, Section
+from azr.tasks.registry import KINDS
+
+_MAX_INPUT_CHARS = 2**13
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramValue:
+    """A program, and one of what went in and what came out."""
+
+    program: str
+    """Defines ``f``, or the function that ``entry`` names."""
+    asked: Literal["output", "input"]
+    input: str
+    """Argument text; of an input that is asked for, the recorded one, which is one of many."""
+    output: str
+    """Value text."""
+    entry: str = "f"
+
+
+@dataclass(slots=True)
+class ValueGrader:
+    """Equality is that of plain data; an input is run, and what it leads to is compared outside."""
+
+    executor: Executor
+
+    async def grade(self, question: Question, response: str) -> Judgement:
+        gold = question.gold
+        if isinstance(gold, Task):
+            return await self._grade_task(gold, response)
+        assert isinstance(gold, ProgramValue)
+        text = stated_value(response, gold.asked, gold.entry)
+        if text is None:
+            return Judgement(verdict=Verdict.MALFORMED)
+        verdict = await (self._try_input(gold, text) if gold.asked == "input" else self._compare(gold, text))
+        return Judgement(verdict=verdict, answer=text)
+
+    async def _compare(self, gold: ProgramValue, text: str) -> Verdict:
+        try:
+            value = values.parse(text)
+        except values.PlainDataError:
+            return Verdict.MALFORMED
+        try:
+            return Verdict.RIGHT if values.equal(value, values.parse(gold.output)) else Verdict.WRONG
+        except values.PlainDataError:
+            return Verdict.UNGRADED
+
+    async def _try_input(self, gold: ProgramValue, text: str) -> Verdict:
+        try:
+            arguments = values.canonical_arguments(values.parse_arguments(text))
+        except values.PlainDataError:
+            # Evaluated in a process of its own, so that what f gets is data, and nothing that works on its inside.
+            stated = await self._call(f"{gold.program}\n\ndef f():\n    return ({text},\n)\n", "")
+            if stated.status is CallStatus.LOST:
+                return Verdict.UNGRADED
+            if stated.status is CallStatus.REJECTED and not _is_plain(gold.input):
+                # A few recorded inputs are functions.
+                return self._judge(gold, await self._call(_with_entry(gold, f"_entry({text}\n)"), ""))
+            value = values.parse(stated.value) if stated.value is not None else None
+            if type(value) is not tuple:
+                return Verdict.WRONG
+            arguments = values.canonical_arguments(value)
+        return self._judge(gold, await self._call(_with_entry(gold, "_entry(*arguments)"), arguments))
+
+    async def _call(self, program: str, arguments: str) -> CallResult:
+        request = ExecutionRequest(program=program, inputs=(arguments,), static_check=False, admitted=True)
+        return (await self.executor.execute(request)).outputs[0]
+
+    def _judge(self, gold: ProgramValue, call: CallResult) -> Verdict:
+        if call.status is CallStatus.LOST:
+            return Verdict.UNGRADED
+        if call.status is not CallStatus.OK or call.value is None:
+            return Verdict.WRONG
+        try:
+            expected = values.parse(gold.output)
+        except values.PlainDataError:
+            return Verdict.UNGRADED
+        return Verdict.RIGHT if values.equal(values.parse(call.value), expected) else Verdict.WRONG
+
+    async def _grade_task(self, task: Task, response: str) -> Judgement:
+        """A task of self-play, by its own kind, from a response in either of the prompt formats."""
+        sections = _sections(response)
+        if sections is None:
+            return Judgement(verdict=Verdict.MALFORMED)
+        verdict = await KINDS[task.kind].grade(task, sections, self.executor.execute)
+        answer = "\n".join(section.text for section in sections)
+        return Judgement(verdict=verdict, answer=answer)
+
+
+def _with_entry(gold: ProgramValue, call: str) -> str:
+    return f"{gold.program}\n\n_entry = {gold.entry}\n\ndef f(*arguments):\n    return {call}\n"
+
+
+def _is_plain(text: str) -> bool:
+    try:
+        values.parse_arguments(text)
+    except values.PlainDataError:
+        return False
+    return True
+
+
+def _sections(response: str) -> tuple[Section, ...] | None:
+    if response.startswith("<|"):
+        return CompactFormat().parse(response)
+    return ChatFormat(lambda message: message, response_format="answer").parse(response)
+
+
+def stated_value(response: str, asked: str, entry: str) -> str | None:
+    """The value or argument text that a response answers with; None when there is none.
+
+    It is the last block, else the last box, else the whole of a short answer. A whole call such as ``f(1)`` states its
+    arguments, and of an assertion ``f(1) == 2`` counts the side that is asked for.
+    """
+    text = extraction.reply(response)
+    fenced = extraction.blocks(text)
+    if fenced:
+        text = fenced[-1][1]
+    elif (box := extraction.last_box(text)) is not None:
+        text = box
+    text = text.strip()
+    if not fenced and "[/ANSWER]" in text:
+        text = text.partition("[/ANSWER]")[0].rpartition("[ANSWER]")[2].strip()
+    text = text.strip("`").strip()
+    text = text.removeprefix("assert ").strip() if text.startswith("assert ") else text
+    if not text and asked == "output":
+        return None
+    if len(text) > _MAX_INPUT_CHARS:
+        return None
+    tree = _expression(text)
+    if isinstance(tree, ast.Compare) and len(tree.ops) == 1 and isinstance(tree.ops[0], ast.Eq):
+        side = tree.left if asked == "input" else tree.comparators[0]
+        if _is_call(tree.left, entry):
+            text, tree = ast.get_source_segment(text, side) or "", side
+    if asked == "output":
+        # An answer that repeats the call says nothing.
+        return None if tree is not None and _names(tree, entry) else text
+    if tree is not None and _is_call(tree, entry):
+        text = text[text.index("(") + 1 : text.rindex(")")]
+    arguments = _expression(f"_({text}\n)")
+    if not isinstance(arguments, ast.Call) or not isinstance(arguments.func, ast.Name) or arguments.func.id != "_":
+        return None
+    return None if not _is_input(arguments, entry) else text
+
+
+def _expression(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+
+
+def _is_call(tree: ast.expr, entry: str) -> bool:
+    return isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == entry
+
+
+def _names(tree: ast.AST, entry: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == entry for node in ast.walk(tree))
+
+
+def _is_input(tree: ast.AST, entry: str) -> bool:
+    """Whether an argument list is data and expressions of it: it must not patch, search with or name the program."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom):
+            return False
+        if isinstance(node, ast.Name) and node.id in (entry, "_entry", "globals", "locals", "exec", "eval", "vars"):
+            return False
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+            return False
+    return True

@@ -1,0 +1,106 @@
+"""Reads the files of suites: JSON lines, JSON arrays, gzip and parquet; what is wrong is said with its row's number."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from azr.errors import UserError
+from azr.evaluation.question import Question
+
+Row = dict[str, Any]
+ReadRow = Callable[[Row, int], Question | None]
+"""The question of a row and its number, counted from 1; None for a row that holds none. Whatever it raises of the
+kinds in `ROW_ERRORS` is the row's fault."""
+ROW_ERRORS = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+
+
+def find(folder: Path, names: tuple[str, ...]) -> Path:
+    """The first of the files that the folder has. Raises UserError when it has none."""
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise UserError(f"{folder} has no {' or '.join(names)}: see `azr eval --list` for where it comes from.")
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a file, in their order. Raises UserError with the number of the first that cannot be read."""
+    number = 0
+    try:
+        for number, row in enumerate(_rows(path), 1):  # noqa: B007
+            if type(row) is not dict:
+                raise ValueError("it is no JSON object")
+            yield row
+    except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:
+        at = error.args[0] if isinstance(error, _BadLine) else number
+        raise UserError(f"{path}, row {at or 1}: {error.args[-1]}; get the file again.") from error
+
+
+class _BadLine(ValueError):
+    """Number of the line, and what is wrong with it."""
+
+
+def _rows(path: Path) -> Iterator[Any]:
+    if path.suffix == ".parquet":
+        yield from _parquet(path)
+        return
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        if path.name.removesuffix(".gz").endswith(".json"):
+            rows = json.loads(file.read().decode())
+            if type(rows) is not list:
+                raise _BadLine(1, "the file is no JSON array")
+            yield from rows
+            return
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    yield json.loads(line.decode())
+                except (ValueError, RecursionError) as error:
+                    raise _BadLine(number, f"it is no JSON ({type(error).__name__})") from error
+
+
+def _parquet(path: Path) -> Iterator[Any]:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise UserError(f"{path} is read by pyarrow, which is missing: pip install azr[eval]") from error
+    with parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches():
+            yield from batch.to_pylist()
+
+
+def questions(path: Path, read: ReadRow) -> list[Question]:
+    """The questions of a file.
+
+    Raises UserError with the file and the number of the first row that is no row of the suite, or repeats an id.
+    """
+    found: list[Question] = []
+    seen: dict[str, int] = {}
+    for number, row in enumerate(read_rows(path), 1):
+        try:
+            question = read(row, number)
+        except ROW_ERRORS as error:
+            what = f"it has no field {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+            raise UserError(f"{path}, row {number}: this is no row of the suite ({what[:300]}).") from error
+        if question is None:
+            continue
+        if question.id in seen:
+            raise UserError(f"{path}, row {number}: the id {question.id!r} is that of row {seen[question.id]} too.")
+        seen[question.id] = number
+        found.append(question)
+    if not found:
+        raise UserError(f"{path} holds no questions: get the file again.")
+    return found
+
+
+def text(row: Row, name: str) -> str:
+    """A field that must be text. Raises KeyError or TypeError."""
+    value = row[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is no text")
+    return value

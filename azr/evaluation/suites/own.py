@@ -1,0 +1,147 @@
+"""Users' own suites: a TOML beside its data says which file, which fields, which prompt and which grader."""
+
+from __future__ import annotations
+
+import re
+import string
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from azr.errors import UserError
+from azr.evaluation.graders.calls import Calls
+from azr.evaluation.graders.choice import Choice
+from azr.evaluation.graders.maths import MathGold
+from azr.evaluation.graders.sandboxed import case_text
+from azr.evaluation.graders.stdin import Tests
+from azr.evaluation.graders.value import ProgramValue
+from azr.evaluation.question import GraderName, Question, Suite
+from azr.evaluation.suites.files import Row, find, questions, text
+
+FIELDS: dict[GraderName, tuple[str, ...]] = {
+    "math": ("answer",),
+    "choice": ("answer", "options"),
+    "calls": ("entry", "inputs", "outputs"),
+    "stdin": ("inputs", "outputs"),
+    "value": ("program", "input", "output"),
+}
+"""What each grader needs of a row."""
+_PLACE = re.compile(r"\{(\w+)\}")
+
+
+class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A suite of a user's own, as its TOML states it."""
+
+    name: str
+    file: str
+    """JSON lines, a JSON array or parquet, beside the TOML."""
+    grader: GraderName
+    prompt: str
+    """The user turn; ``{field}`` stands for a field of the row, ``{options}`` for the labelled options of a choice."""
+    licence: str = "not stated"
+    source: str = "a suite of your own"
+    fields: Mapping[str, str] = {}
+    """Names in the file of what the grader needs, of ``id`` and of ``group``, where they are others."""
+    tolerance: float | None = None
+    """Of ``math`` and ``calls``, absolute."""
+    asked: str = "output"
+    """Of ``value``: ``output`` or ``input``."""
+    rows: int = 0
+    sha256: str = ""
+
+
+def read_declaration(path: Path) -> Suite:
+    """The suite that a TOML declares. Raises UserError when it declares none."""
+    try:
+        stated = msgspec.convert(tomllib.loads(path.read_text()), Declaration)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} declares no suite: {error}.") from error
+    known = {*FIELDS[stated.grader], "id", "group"}
+    if unknown := stated.fields.keys() - known:
+        needed = ", ".join(sorted(known))
+        raise UserError(f"{path}: fields names {sorted(unknown)[0]!r}, and the grader {stated.grader} knows {needed}.")
+    if stated.asked not in ("output", "input"):
+        raise UserError(f"{path}: asked is output or input, not {stated.asked!r}.")
+    name = stated.name
+
+    def read_row(row: Row, number: int) -> Question:
+        return Question(
+            id=str(row[_field(stated, "id")]) if _field(stated, "id") in row else str(number),
+            suite=name,
+            group=str(row.get(_field(stated, "group"), "all")),
+            message=_message(stated, row),
+            gold=_gold(stated, row),
+            programs=(text(row, _field(stated, "program")),) if stated.grader == "value" else (),
+        )
+
+    return Suite(
+        name=name,
+        files=(stated.file,),
+        rows=stated.rows,
+        licence=stated.licence,
+        source=stated.source,
+        grader=stated.grader,
+        read=lambda folder: questions(find(folder, (stated.file,)), read_row),
+        sha256={stated.file: stated.sha256} if stated.sha256 else {},
+    )
+
+
+def declared(folder: Path, taken: Mapping[str, Suite]) -> dict[str, Suite]:
+    """All suites that the folder's TOML files declare, by name. Raises UserError for one whose name is taken."""
+    found: dict[str, Suite] = {}
+    for path in sorted(folder.glob("*.toml")):
+        suite = read_declaration(path)
+        if suite.name in taken or suite.name in found:
+            raise UserError(f"{path}: there is a suite {suite.name} already; give this one another name.")
+        found[suite.name] = suite
+    return found
+
+
+def _field(stated: Declaration, name: str) -> str:
+    return stated.fields.get(name, name)
+
+
+def _message(stated: Declaration, row: Row) -> str:
+    def fill(place: re.Match[str]) -> str:
+        if place[1] == "options" and stated.grader == "choice":
+            options = row[_field(stated, "options")]
+            return "\n".join(f"{label}) {each}" for label, each in zip(_labels(options), options, strict=True))
+        return str(row[place[1]])
+
+    return _PLACE.sub(fill, stated.prompt)
+
+
+def _labels(options: list[Any]) -> tuple[str, ...]:
+    return tuple(string.ascii_uppercase[: len(options)])
+
+
+def _gold(stated: Declaration, row: Row) -> Any:
+    given = {name: row[_field(stated, name)] for name in FIELDS[stated.grader]}
+    match stated.grader:
+        case "math":
+            answers = given["answer"] if isinstance(given["answer"], list) else [given["answer"]]
+            return MathGold(tuple(map(str, answers)), stated.tolerance)
+        case "choice":
+            labels, label = _labels(given["options"]), given["answer"]
+            label = labels[label] if isinstance(label, int) else str(label)
+            if label not in labels:
+                raise ValueError(f"the answer {label!r} is none of {', '.join(labels)}")
+            return Choice(label, labels)
+        case "value":
+            return ProgramValue(*(str(given["program"]), stated.asked, str(given["input"]), str(given["output"])))  # type: ignore[arg-type]
+    if len(given["inputs"]) != len(given["outputs"]) or not given["inputs"]:
+        raise ValueError("there are not as many outputs as inputs, or none")
+    if stated.grader == "stdin":
+        return Tests(tuple(map(str, given["inputs"])), tuple(map(str, given["outputs"])))
+    return Calls(
+        entry=str(given["entry"]),
+        cases={"tests": tuple(case_text(arguments) for arguments in given["inputs"])},
+        expected={"tests": tuple(given["outputs"])},
+        atol=stated.tolerance or 0.0,
+    )
+
+
+assert FIELDS.keys() == set(get_args(GraderName))
