@@ -23,20 +23,17 @@ _WRITE = (
     "program in one block that begins with ```python.\n\n{prompt}"
 )
 _RECORDER = """
-{prelude}
-{solution}
-
 def record():
     import copy, random
     random.seed(0)
-    taken = []
-    solve = {entry}
+    task, taken = {{}}, []
+    exec(compile({task!r}, "task", "exec"), task)
 
     def recorded(*arguments):
         taken.append(json.dumps(encode(list(copy.deepcopy(arguments)))))
-        return solve(*arguments)
+        return task[{entry!r}](*arguments)
 
-    check(recorded)
+    task["check"](recorded)
     return taken
 """
 _HUMANEVAL_JUDGES = {
@@ -52,7 +49,8 @@ def _humaneval_row(row: Row, number: int) -> Question:
     ast.parse(prompt + solution)
     ast.parse(test)
     judge, atol = _HUMANEVAL_JUDGES.get(_number(id), ("", 0.0))
-    recorder = f"import json\n{_CODEC}" + _RECORDER.format(prelude=prompt + solution, solution=test, entry=entry)
+    task = f"{prompt}{solution}\n{test}"
+    recorder = f"import json\n{_CODEC}{_RECORDER.format(task=task, entry=entry)}"
     gold = Calls(
         entry=entry,
         cases={"base": ()},
