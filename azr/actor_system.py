@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
@@ -75,11 +76,6 @@ class ActorSystem:
             with phase(f"start {name}"):
                 return await WorkerGroup.start(name, worker, options, config, placement.device, shared)
 
-        async def engines_after(roles: Iterable[asyncio.Task[WorkerGroup]]) -> EngineGroup:
-            # vLLM measures how much of a GPU is free, and fails when that changes meanwhile.
-            await asyncio.gather(*roles)
-            return await _start_engines(config, stops, placement, phase, from_step)
-
         async with task_group() as starting:
             executor = starting.create_task(_start_executor(config, phase))
             policy = starting.create_task(role("policy", PolicyWorker))
@@ -88,7 +84,8 @@ class ActorSystem:
             if config.algorithm.needs_reference:
                 reference = starting.create_task(role("reference", ReferenceWorker))
             first = [task for task in (policy, critic, reference) if task is not None] if shared else []
-            engines = starting.create_task(engines_after(first))
+            # vLLM measures how much of a GPU is free, and fails when that changes meanwhile.
+            engines = starting.create_task(_start_engines(config, stops, placement, phase, from_step, after=first))
         weights = WeightSync(policy.result(), engines.result().slots, config.timeout.train_s)
         engines.result().weights = weights
         return cls(
@@ -154,14 +151,26 @@ class RolloutSystem:
 
 
 async def _start_engines(
-    config: Config, stops: Stops, placement: Placement, phase: Phase, from_step: int = 0
+    config: Config,
+    stops: Stops,
+    placement: Placement,
+    phase: Phase,
+    from_step: int = 0,
+    after: Iterable[Awaitable[WorkerGroup]] = (),
 ) -> EngineGroup:
     places = [
         EnginePlacement(placement.options(bundles[0]), partial(placement.gpus, bundles))
         for bundles in placement.engines
     ]
-    with phase("start engines"):
-        return await EngineGroup.start(config, stops, places, from_step)
+    with ExitStack() as measured:
+
+        async def begin() -> None:
+            await asyncio.gather(*after)
+            measured.enter_context(phase("start engines"))
+
+        beginning = asyncio.create_task(begin())
+        measured.callback(beginning.cancel)
+        return await EngineGroup.start(config, stops, places, from_step, when=beginning)
 
 
 async def _start_executor(config: Config, phase: Phase) -> RemoteExecutor:

@@ -34,8 +34,13 @@ async def order(monkeypatch: pytest.MonkeyPatch, config: Config, device: str) ->
         await asyncio.sleep(0.02)
         return SimpleNamespace(slots=[], weights=None)
 
+    async def start_engines(*args: object, when: asyncio.Future[None]) -> Any:
+        events.append("engines' actors")
+        await when
+        return await start()
+
     monkeypatch.setattr(actor_system.WorkerGroup, "start", start)
-    monkeypatch.setattr(actor_system.EngineGroup, "start", start)
+    monkeypatch.setattr(actor_system.EngineGroup, "start", start_engines)
     monkeypatch.setattr(actor_system.RemoteExecutor, "start", start)
     placement: Any = SimpleNamespace(device=device, trainers=[], engines=[])
     await ActorSystem._start_actors(config, Stops(), placement, phase, 0)
@@ -47,6 +52,7 @@ async def test_engines_wait_for_the_roles_whose_gpus_they_share(monkeypatch: pyt
     begun = events.index("start engines")
     assert {event for event in events[:begun] if event.startswith("-")} >= {f"-{role}" for role in ROLES}
     assert events.index("start executor") < events.index("-start policy"), "the executor waits for nobody"
+    assert events.index("engines' actors") < events.index("-start policy"), "nor does the code that engines load"
 
 
 @pytest.mark.parametrize("device, colocate", [("cpu", True), ("cuda", False)])
@@ -55,4 +61,4 @@ async def test_elsewhere_everything_starts_at_once(
 ) -> None:
     events = await order(monkeypatch, replace(CONFIG, cluster=ClusterConfig(colocate=colocate)), device)
     first_end = min(index for index, event in enumerate(events) if event.startswith("-"))
-    assert {*events[:first_end]} == {*ROLES, "start engines", "start executor"}
+    assert {*events[:first_end]} == {*ROLES, "engines' actors", "start engines", "start executor"}

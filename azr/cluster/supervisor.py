@@ -70,12 +70,14 @@ class SupervisedActor:
         self._start_timeout_s, self._max_restarts = start_timeout_s, max_restarts
         self._consecutive_failures = 0
 
-    async def start(self) -> None:
-        """Create the actor and start it.
+    async def start(self, when: asyncio.Future[None] | None = None) -> None:
+        """Create the actor, and start it `when` that is done.
 
         Raises what its start raises, ActorLost when it dies over that, and TimeoutError when it takes too long.
         """
         self.actor = await self._create()
+        if when is not None:
+            await asyncio.shield(when)
         # No health checks: while an actor loads a model it answers nothing else.
         started = self.actor.start.remote()
         try:

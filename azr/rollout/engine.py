@@ -26,7 +26,7 @@ from azr.config import RolloutConfig
 from azr.hardware import ComputeType
 from azr.records import Completion, Stops
 from azr.rollout.segments import PartialResponse
-from azr.rollout.vllm_adapter import EngineStart, describe_start, raise_if_dead, sample, start_vllm
+from azr.rollout.vllm_adapter import EngineStart, describe_start, import_vllm, raise_if_dead, sample, start_vllm
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -126,6 +126,15 @@ class RolloutEngine:
         """Whether vLLM's process is gone, without `shutdown`: this engine is of no more use then."""
         return self._engine is not None and self._engine.errored
 
+    async def load_code(self) -> None:
+        """Do of `start` what takes no GPU: importing vLLM is a third of a warm start."""
+        self._choose_gpus()
+        import_vllm(self._model_path)
+
+    def _choose_gpus(self) -> None:
+        if len(self._gpus) > 1:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus)
+
     async def start(self) -> EngineStart:
         """Load the model and start the engine's processes. Takes tens of seconds.
 
@@ -133,8 +142,7 @@ class RolloutEngine:
         `rollout.engine_options`.
         """
         assert self._engine is None, "the engine was already started"
-        if len(self._gpus) > 1:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus)
+        self._choose_gpus()
         self._engine, self._on_gpu = await start_vllm(
             self._model_path,
             self._rollout,

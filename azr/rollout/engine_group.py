@@ -87,7 +87,7 @@ class EngineSlot(SupervisedActor):
         replaced, self._num_created = self._num_created, self._num_created + 1
         if find_gpus is not None:
             gpus = await within(find_gpus(), config.timeout.start_s, "Ray", f"find the GPUs of {self.name}")
-        return (
+        actor = (
             ray.remote(RolloutEngine)
             .options(**self._placement.options, max_concurrency=MAX_CONCURRENCY)
             .remote(
@@ -101,6 +101,9 @@ class EngineSlot(SupervisedActor):
                 gpus=gpus,
             )
         )
+        # Takes long and no GPU; what goes wrong with it goes wrong in its start again.
+        actor.load_code.remote()
+        return actor
 
 
 class EngineGroup:
@@ -119,9 +122,16 @@ class EngineGroup:
 
     @classmethod
     async def start(
-        cls, config: Config, stops: Stops, placements: Sequence[EnginePlacement], from_step: int = 0
+        cls,
+        config: Config,
+        stops: Stops,
+        placements: Sequence[EnginePlacement],
+        from_step: int = 0,
+        when: asyncio.Future[None] | None = None,
     ) -> Self:
         """One engine per placement; responses end at ``stops``. ``from_step``: the step that the run goes on from.
+
+        ``when``: engines load their code at once, and touch their GPUs when this is done.
 
         Raises TimeoutError when one is not ready within `timeout.start_s`. Nothing is left running after an error.
         """
@@ -129,7 +139,7 @@ class EngineGroup:
         try:
             async with task_group() as starting:
                 for slot in group.slots:
-                    starting.create_task(slot.start())
+                    starting.create_task(slot.start(when))
         except BaseException:
             await group.shutdown()
             raise

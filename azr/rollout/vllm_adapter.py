@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ async def start_vllm(
     model_path: str, rollout: RolloutConfig, *, dtype: str, seed: int, deterministic: bool, max_model_len: int
 ) -> tuple[AsyncLLM, bool]:
     """A running engine that serves weight version 0, and whether it runs on a GPU."""
-    _set_environment(model_path)
+    import_vllm(model_path)
     from vllm import AsyncEngineArgs
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -92,6 +93,12 @@ async def describe_start(engine: AsyncLLM) -> EngineStart:
     tokens = engine.vllm_config.cache_config.kv_cache_size_tokens
     assert tokens is not None, "vLLM's core process says it once it has its KV cache"
     return EngineStart(tokens, {phase: max(report[phase] for report in reports) for phase in reports[0]})
+
+
+def import_vllm(model_path: str) -> None:
+    """Import it as this project needs it; takes many seconds and no GPU."""
+    _set_environment(model_path)
+    importlib.import_module("vllm.v1.engine.async_llm")
 
 
 def _set_environment(model_path: str) -> None:

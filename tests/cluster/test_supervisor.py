@@ -70,6 +70,22 @@ async def lose(clerk: SupervisedActor) -> ActorLost:
     return lost.value
 
 
+async def test_the_actor_is_there_before_it_may_start(ray_cluster: None, orders: Path) -> None:
+    async def create() -> ActorHandle:
+        return Clerk.remote(orders)
+
+    clerk = SupervisedActor("the clerk", create, start_timeout_s=60, max_restarts=2)
+    when: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    starting = asyncio.create_task(clerk.start(when))
+    while clerk.actor is None:
+        await asyncio.sleep(0.01)
+    assert await clerk.call("add", 1, timeout_s=60, to="add") == 1
+    assert not starting.done() and clerk.start_report is None
+    when.set_result(None)
+    await starting
+    assert clerk.start_report == "open"
+
+
 async def test_a_call_answers_or_says_what_was_waited_for(ray_cluster: None, orders: Path) -> None:
     clerk = await start(orders)
     assert clerk.start_report == "open"

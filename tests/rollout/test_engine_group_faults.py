@@ -238,6 +238,9 @@ class Mortal:
         if name in self.dies_of.read_text().split():
             os._exit(1)
 
+    async def load_code(self) -> None:
+        pass
+
     async def start(self) -> None:
         await self._act("start")
 
