@@ -5,8 +5,10 @@ Every record here can be pickled by Ray, and none holds a tensor.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,14 +60,19 @@ class Stops:
     """End tokens; the one that was sampled is the response's last."""
 
 
+PromptIds = Sequence[int] | npt.NDArray[np.int32]
+"""Token ids of a prompt; arrays cost least."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
     """One sampled response, exactly as the engine produced it: tokens in, tokens out.
 
-    R response tokens. What is given for the arrays is converted, and cannot be written to any more.
+    P prompt tokens, R response tokens. What is given for the arrays is converted, and cannot be written to any more.
     """
 
-    prompt_ids: tuple[int, ...]
+    prompt_ids: npt.NDArray[np.int32]
+    """(P). Completions of one prompt may share the array."""
     response_ids: npt.NDArray[np.int32]
     """(R). Includes what ended it when ``finish_reason`` is ``stop``: an end token, or the end of a stop string."""
     logprobs: npt.NDArray[np.float32]
@@ -76,24 +83,30 @@ class Completion:
 
     def __post_init__(self) -> None:
         count = len(self.response_ids)
-        for name, dtype in (("response_ids", np.int32), ("logprobs", np.float32), ("weight_versions", np.int32)):
-            # A single number stands for all tokens.
-            array = np.broadcast_to(np.asarray(getattr(self, name), dtype), (count,))
-            array.flags.writeable = False
+        for name, dtype in _ARRAYS.items():
+            array = np.asarray(getattr(self, name), dtype)
+            if array.ndim == 0:  # one number stands for all tokens
+                array = np.ndarray((count,), dtype, array.tobytes(), strides=(0,))
+            elif array.flags.writeable:
+                array = array.view()
+                array.flags.writeable = False
+            assert name == "prompt_ids" or len(array) == count, f"{len(array)} {name} of {count} tokens"
             object.__setattr__(self, name, array)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As plain bytes: arrays by themselves cost Ray many times what they hold, and versions hardly ever change."""
+        arrays = self.response_ids.tobytes(), self.logprobs.tobytes(), version_runs(self.weight_versions)
+        return _unpickle, (self.prompt_ids, *arrays, self.finish_reason.value)
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Completion)
-            and self.prompt_ids == other.prompt_ids
             and self.finish_reason == other.finish_reason
-            and np.array_equal(self.response_ids, other.response_ids)
-            and np.array_equal(self.logprobs, other.logprobs)
-            and np.array_equal(self.weight_versions, other.weight_versions)
+            and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in _ARRAYS)
         )
 
     def __hash__(self) -> int:
-        return hash((self.prompt_ids, self.response_ids.tobytes()))
+        return hash((self.prompt_ids.tobytes(), self.response_ids.tobytes()))
 
     @property
     def num_tokens(self) -> int:
@@ -103,7 +116,34 @@ class Completion:
     @property
     def token_ids(self) -> tuple[int, ...]:
         """Prompt and response together."""
-        return (*self.prompt_ids, *self.response_ids.tolist())
+        return (*self.prompt_ids.tolist(), *self.response_ids.tolist())
+
+
+_ARRAYS = {"prompt_ids": np.int32, "response_ids": np.int32, "logprobs": np.float32, "weight_versions": np.int32}
+
+
+def version_runs(weight_versions: npt.NDArray[np.int32]) -> list[tuple[int, int]]:
+    """Pairs of a version and of how many tokens in a row it sampled; versions never fall."""
+    if not len(weight_versions):
+        return []
+    first, last = int(weight_versions[0]), int(weight_versions[-1])
+    if first == last:
+        return [(first, len(weight_versions))]
+    versions, counts = np.unique(weight_versions, return_counts=True)
+    return list(zip(versions.tolist(), counts.tolist(), strict=True))
+
+
+def _unpickle(
+    prompt_ids: npt.NDArray[np.int32], ids: bytes, logprobs: bytes, runs: Sequence[tuple[int, int]], reason: str
+) -> Completion:
+    versions, counts = zip(*runs, strict=True) if runs else ((0,), (0,))
+    return Completion(
+        prompt_ids=prompt_ids,
+        response_ids=np.frombuffer(ids, np.int32),
+        logprobs=np.frombuffer(logprobs, np.float32),
+        finish_reason=FinishReason(reason),
+        weight_versions=np.repeat(versions, counts) if len(runs) > 1 else versions[0],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

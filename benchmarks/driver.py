@@ -2,10 +2,10 @@
 
     python -m benchmarks.driver [--trajectories 10000] [--tokens 500] [--ranks 8] [--profile]
 
-One step of self-play in chat form: a Ray actor stands where an engine stands and answers with arrays of that many
-tokens, accepted proposals and solutions that are right half of the time. Prompts, parsing, rewards, the buffer, packing
-for the ranks, advantages, metrics and rollout records are those of a run. CPU seconds are of all threads of this
-process, Ray's among them. The goal is 0.4 ms a trajectory.
+One step of self-play in chat form: one Ray actor stands where an engine stands and answers with arrays of that many
+tokens, accepted proposals and solutions that are right half of the time, and another where the executor's sandboxes
+are. Prompts, calls, parsing, rewards, the buffer, packing for the ranks, advantages, metrics and rollout records are
+those of a run. CPU seconds are of all threads of this process, Ray's among them. The goal is 0.4 ms a trajectory.
 """
 
 from __future__ import annotations
@@ -22,12 +22,18 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import ray
 
 from azr.algorithms.advantages import AdvantageInputs, estimate_advantages
+from azr.cluster.shared_calls import TakesSharedCalls
 from azr.config import TRRPP, Config, ModelConfig, RolloutConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.executor import remote
+from azr.executor.remote import RemoteExecutor
 from azr.records import Completion, FinishReason
+from azr.rollout import engine_group
+from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.runs.metrics import step_metrics
 from azr.runs.sinks import write_rollouts
 from azr.selfplay.buffer import TaskBuffer
@@ -38,38 +44,49 @@ from azr.tasks.base import Section
 from azr.tasks.registry import KINDS
 from azr.train.train_batch import TrainBatch
 
-KIND, GROUP = "deduction", 8
+KIND, GROUP, MODEL = "deduction", 8, "data/azr_14m_base"
 TOKENS_PER_MICRO_BATCH = 200_000
 
 
-@ray.remote
-class ScriptedEngine:
+class ScriptedEngine(TakesSharedCalls):
     """Answers a prompt by what it is: a proposal, or a solution of the first number in its program."""
 
-    def __init__(self, codec: PromptCodec, tokens: int, role_at: int, proposes: int) -> None:
-        self._codec, self._tokens, self._role_at, self._proposes = codec, tokens, role_at, proposes
-        self._thought = codec.encode("so the value grows by one with every step of the loop, and then " * tokens)
+    def __init__(self, model_path: str, rollout: RolloutConfig, **_: object) -> None:
+        """As `azr.rollout.engine.RolloutEngine`."""
+        kind, self._codec = KINDS[KIND], PromptCodec.load(config_of(model_path, rollout.max_response_tokens))
+        self._tokens = rollout.max_response_tokens
+        proposal = self._codec.proposal_ids(kind, [kind.seed()])
+        solution = self._codec.solver_prompt(kind, kind.seed())
+        pairs = zip(proposal, solution, strict=False)
+        self._role_at = next(i for i, (proposes, solves) in enumerate(pairs) if proposes != solves)
+        self._proposes = proposal[self._role_at]
+        self._thought = self._codec.encode("so the value grows by one with every step of the loop, and " * self._tokens)
         self._count = 0
 
-    async def generate(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
-    ) -> list[Completion]:
-        """As `azr.rollout.engine_group.EngineGroup.generate`."""
-        answers = []
+    async def start(self) -> None: ...
+
+    async def ping(self) -> bool:
+        return True
+
+    async def shutdown(self) -> None: ...
+
+    async def generate(self, prompt_ids: npt.NDArray[np.int32], *, n: int, **_: object) -> list[Completion]:
+        """As `azr.rollout.engine.RolloutEngine`."""
+        prompt, answers = np.array(prompt_ids, np.int32), []
         for _ in range(n):
             self._count += 1
-            if prompt_ids[self._role_at] == self._proposes:
+            if prompt[self._role_at] == self._proposes:
                 program = f"def f(a):\n    total = {self._count}\n    return [total, a]"
                 answers.append([Section("program", program), Section("input", "1")])
             else:
                 answers.append([Section("output", f"[{self._count % 2}, 1]")])
-        return [self._completion(prompt_ids, sections) for sections in answers]
+        return [self._completion(prompt, sections) for sections in answers]
 
-    def _completion(self, prompt_ids: list[int], sections: Sequence[Section]) -> Completion:
+    def _completion(self, prompt: npt.NDArray[np.int32], sections: Sequence[Section]) -> Completion:
         stated = self._codec.encode(self._codec._format.response(sections))
         ids = np.array([*self._thought[: self._tokens - len(stated)], *stated], np.int32)
         return Completion(
-            prompt_ids=tuple(prompt_ids),
+            prompt_ids=prompt,
             response_ids=ids,
             logprobs=np.full(len(ids), -1.0, np.float32),
             finish_reason=FinishReason.STOP,
@@ -77,29 +94,40 @@ class ScriptedEngine:
         )
 
 
-class Engines:
-    """A run's engines, as far as a step needs them."""
-
-    def __init__(self, actor: ray.actor.ActorHandle) -> None:
-        self._actor = actor
-
-    async def generate(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
-    ) -> list[Completion]:
-        """What the actor answers."""
-        completions: list[Completion] = await self._actor.generate.remote(
-            prompt_ids, n=n, max_tokens=max_tokens, seed=seed
-        )
-        return completions
-
-
-class ScriptedExecutor:
+@ray.remote(num_cpus=0, max_concurrency=4096)
+class ScriptedPool(TakesSharedCalls):
     """Every program returns the same, at once."""
 
+    linger_s = 0.002
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    async def start(self) -> str:
+        return "nothing"
+
+    async def ping(self) -> bool:
+        return True
+
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """As `azr.executor.remote.RemoteExecutor.execute`."""
+        """As `azr.executor.remote.ExecutorPool`."""
         output = CallResult(status=CallStatus.OK, value="[0, 1]")
         return ExecutionResult(outputs=(output,) * len(request.inputs), deterministic=True)
+
+
+def config_of(model_path: str, tokens: int, prompts: int = 1) -> Config:
+    """A step with so many prompts of each role."""
+    return Config(
+        model=ModelConfig(path=model_path, prompt_format="chat"),
+        selfplay=SelfPlayConfig(
+            kinds=(KIND,),
+            proposer_prompts=prompts,
+            solver_prompts=prompts,
+            references=6,
+            group_size=GROUP,
+            train_on_estimates=True,
+        ),
+        rollout=RolloutConfig(max_prompt_tokens=6144, max_response_tokens=tokens),
+    )
 
 
 class Cpu:
@@ -117,15 +145,12 @@ class Cpu:
             self.seconds[name] = time.process_time() - started
 
 
-async def step(config: Config, codec: PromptCodec, tokens: int, ranks: int, folder: Path, cpu: Cpu) -> StepResult:
+async def step(config: Config, codec: PromptCodec, ranks: int, folder: Path, cpu: Cpu) -> StepResult:
     """Everything that the driver does for a step, but for waiting."""
+    engines = await EngineGroup.start(config, codec.stops, [EnginePlacement({"num_cpus": 0.5})])
+    executor = await RemoteExecutor.start(config.executor, 60.0)
     kind = KINDS[KIND]
-    proposer_prompt = codec.proposal_ids(kind, [kind.seed()])
-    solver_prompt = codec.solver_prompt(kind, kind.seed())
-    role_at = next(i for i, pair in enumerate(zip(proposer_prompt, solver_prompt, strict=False)) if len(set(pair)) > 1)
-    actor = ScriptedEngine.remote(codec, tokens, role_at, proposer_prompt[role_at])  # type: ignore[attr-defined]
-    engines, executor = Engines(actor), ScriptedExecutor()
-    await engines.generate(solver_prompt, n=1, max_tokens=tokens)
+    await engines.generate(codec.solver_prompt(kind, kind.seed()), n=1, max_tokens=8)
     buffer = TaskBuffer(config.selfplay.kinds)
     buffer.add(kind.seed())
     parts = (config, codec, engines, executor)
@@ -160,24 +185,13 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="print where this thread's time goes")
     parser.add_argument("--json", type=Path, help="also write the numbers into this file")
     options = parser.parse_args()
-    prompts = max(1, options.trajectories // (2 + GROUP))
-    config = Config(
-        model=ModelConfig(path="data/azr_14m_base", prompt_format="chat"),
-        selfplay=SelfPlayConfig(
-            kinds=(KIND,),
-            proposer_prompts=prompts,
-            solver_prompts=prompts,
-            references=6,
-            group_size=GROUP,
-            train_on_estimates=True,
-        ),
-        rollout=RolloutConfig(max_prompt_tokens=6144, max_response_tokens=options.tokens),
-    )
+    config = config_of(MODEL, options.tokens, max(1, options.trajectories // (2 + GROUP)))
+    engine_group.RolloutEngine, remote.ExecutorPool = ScriptedEngine, ScriptedPool  # type: ignore[misc, assignment]
     codec = PromptCodec.load(config)
     ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR")
     cpu, profile = Cpu(), cProfile.Profile()
     with tempfile.TemporaryDirectory() as folder, profile if options.profile else nullcontext():
-        played = asyncio.run(step(config, codec, options.tokens, options.ranks, Path(folder), cpu))
+        played = asyncio.run(step(config, codec, options.ranks, Path(folder), cpu))
     count = len(played.trajectories)
     print(f"{count} trajectories of {options.tokens} tokens: CPU ms of the driver for each")
     milliseconds = {part: 1e3 * seconds / count for part, seconds in cpu.seconds.items()}

@@ -57,22 +57,22 @@ def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 def pack(completions: Sequence[Completion]) -> PackedBatch:
     """Put completions into one stream, in their order and without padding; a prompt they share is in it once."""
-    assert all(c.prompt_ids for c in completions), (
+    assert all(len(c.prompt_ids) for c in completions), (
         "a completion without a prompt has nothing to predict its first token"
     )
     pieces: list[IntArray] = []  # of the stream: a prompt where it is new, and each response
     first_positions: list[int] = []
-    prompts: dict[tuple[int, ...], int] = {}
+    prompts: dict[int, int] = {}
     starts: list[tuple[int, int]] = []  # of each sample's prompt and response in the stream
     end = 0
-    for c in completions:
+    for c, prompt in zip(completions, number_prompts(completions), strict=True):
         length = len(c.prompt_ids)
-        if c.prompt_ids not in prompts:
-            prompts[c.prompt_ids] = end
-            pieces.append(np.array(c.prompt_ids, np.int64))
+        if prompt not in prompts:
+            prompts[prompt] = end
+            pieces.append(c.prompt_ids)
             first_positions.append(0)
             end += length
-        starts.append((prompts[c.prompt_ids], end))
+        starts.append((prompts[prompt], end))
         pieces.append(c.response_ids)
         first_positions.append(length)
         end += len(c.response_ids)
@@ -124,22 +124,32 @@ def make_micro_batches(
 def group_by_prompt(completions: Sequence[Completion], tokens_per_micro_batch: int) -> list[list[int]]:
     """Indices of completions that should stay together: those of one prompt, as many as a micro-batch holds."""
     prompt_groups: list[list[int]] = []
-    newest: dict[tuple[int, ...], tuple[list[int], int]] = {}
-    for index, c in enumerate(completions):
-        group, tokens = newest.get(c.prompt_ids, ([], len(c.prompt_ids)))
+    newest: dict[int, tuple[list[int], int]] = {}
+    for index, (c, prompt) in enumerate(zip(completions, number_prompts(completions), strict=True)):
+        group, tokens = newest.get(prompt, ([], len(c.prompt_ids)))
         if group and tokens + len(c.response_ids) > tokens_per_micro_batch:
             group, tokens = [], len(c.prompt_ids)
         if not group:
             prompt_groups.append(group)
         group.append(index)
-        newest[c.prompt_ids] = group, tokens + len(c.response_ids)
+        newest[prompt] = group, tokens + len(c.response_ids)
     return prompt_groups
 
 
 def packed_length(completions: Sequence[Completion]) -> int:
     """Tokens that these completions take in one stream."""
-    prompts = {c.prompt_ids for c in completions}
-    return sum(len(prompt) for prompt in prompts) + sum(len(c.response_ids) for c in completions)
+    prompts = dict(zip(number_prompts(completions), (len(c.prompt_ids) for c in completions), strict=True))
+    return sum(prompts.values()) + sum(len(c.response_ids) for c in completions)
+
+
+def number_prompts(completions: Sequence[Completion]) -> list[int]:
+    """Of each completion the number of its prompt, from 0 as they come; equal prompts have the same."""
+    by_array: dict[int, int] = {}  # most completions of one prompt share its array, which is compared at once
+    by_tokens: dict[bytes, int] = {}
+    for c in completions:
+        if id(c.prompt_ids) not in by_array:
+            by_array[id(c.prompt_ids)] = by_tokens.setdefault(c.prompt_ids.tobytes(), len(by_tokens))
+    return [by_array[id(c.prompt_ids)] for c in completions]
 
 
 def plan_micro_batches(lengths: Sequence[int], ranks: int, tokens_per_micro_batch: int) -> list[list[list[int]]]:

@@ -17,6 +17,7 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from azr.cluster.shared_calls import SharedCalls
 from azr.errors import UserError
 
 HEALTH_CHECK_S = 60.0
@@ -69,6 +70,8 @@ class SupervisedActor:
         self._create, self._bring_up_to_date = create, bring_up_to_date
         self._start_timeout_s, self._max_restarts = start_timeout_s, max_restarts
         self._consecutive_failures = 0
+        self._shared: SharedCalls | None = None
+        self._ping: asyncio.Task[Any] | None = None
 
     async def start(self, when: asyncio.Future[None] | None = None) -> None:
         """Create the actor, and start it `when` that is done.
@@ -93,9 +96,22 @@ class SupervisedActor:
         Raises ActorLost when it is dead or silent, TimeoutError when it lives and takes longer than `timeout_s`, and
         whatever a living actor raises.
         """
-        actor = self.actor
-        assert actor is not None, f"{self.name} was not started"
+        actor = self._started()
         answer = asyncio.ensure_future(getattr(actor, method).remote(*args, **kwargs))
+        return await self._answered(answer, actor, timeout_s, to)
+
+    async def call_together(self, method: str, *args: object, timeout_s: float, to: str, **kwargs: object) -> Any:
+        """As `call`, but cheaper by far where there are many at once; the actor's class takes shared calls."""
+        actor = self._started()
+        if self._shared is None or self._shared.actor is not actor:
+            self._shared = SharedCalls(actor)
+        return await self._answered(self._shared.call(method, *args, **kwargs), actor, timeout_s, to)
+
+    def _started(self) -> ActorHandle:
+        assert self.actor is not None, f"{self.name} was not started"
+        return self.actor
+
+    async def _answered(self, answer: asyncio.Future[Any], actor: ActorHandle, timeout_s: float, to: str) -> Any:
         try:
             return await self._watch(answer, actor, timeout_s, to)
         except RayActorError as error:
@@ -115,11 +131,19 @@ class SupervisedActor:
             await asyncio.wait({answer}, timeout=min(HEALTH_CHECK_S, deadline - clock()))
             if answer.done():
                 break
-            if await ping(actor) is None:
+            if await self._shared_ping(actor) is None:
                 raise ActorLost(f"{self.name} was silent for {PING_S:g} s when it was to {to}", actor)
             if clock() >= deadline:
                 raise TimeoutError(f"the driver waited {timeout_s:g} s for {self.name} to {to}")
         return answer.result()
+
+    async def _shared_ping(self, actor: ActorHandle) -> Any:
+        """Calls that have waited for as long ask once."""
+        if actor is not self.actor:
+            return await ping(actor)
+        if self._ping is None or self._ping.done():
+            self._ping = asyncio.create_task(ping(actor))
+        return await asyncio.shield(self._ping)
 
     def succeeded(self) -> None:
         """The actor did something useful: the restarts before this do not count against `max_restarts`."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from azr.concurrency import task_group
 from azr.config import Config
 from azr.evaluation.suite import BenchmarkTask
-from azr.records import Completion
+from azr.records import Completion, PromptIds
 from azr.selfplay.ordering import stable_seed
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Executor, Solver
@@ -24,7 +24,7 @@ class GenerateFn(Protocol):
     """Samples a model at any temperature; what it answers is graded and never trained on."""
 
     def __call__(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature: float, seed: int | None = None
+        self, prompt_ids: PromptIds, *, n: int, max_tokens: int, temperature: float, seed: int | None = None
     ) -> Awaitable[list[Completion]]: ...
 
 
@@ -51,7 +51,7 @@ class _FixedTemperature:
     temperature: float
 
     async def generate(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+        self, prompt_ids: PromptIds, *, n: int, max_tokens: int, seed: int | None = None
     ) -> list[Completion]:
         return await self.model(prompt_ids, n=n, max_tokens=max_tokens, temperature=self.temperature, seed=seed)
 

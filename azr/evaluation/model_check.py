@@ -183,7 +183,7 @@ def _fixed(prompts: Sequence[Sequence[int]]) -> list[Completion]:
 
 def _unsampled(prompt: Sequence[int], response: Sequence[int]) -> Completion:
     return Completion(
-        prompt_ids=tuple(prompt),
+        prompt_ids=np.array(prompt, np.int32),
         response_ids=np.array(response, np.int32),
         logprobs=np.zeros(len(response), np.float32),
         finish_reason=FinishReason.LENGTH,

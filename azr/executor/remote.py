@@ -8,6 +8,7 @@ from typing import Any, Self
 import ray
 from ray.actor import ActorHandle
 
+from azr.cluster.shared_calls import TakesSharedCalls
 from azr.cluster.supervisor import ActorLost, SupervisedActor
 from azr.config import ExecutorConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
@@ -20,11 +21,14 @@ MAX_RESTARTS = 5
 
 
 @ray.remote(num_cpus=0, max_concurrency=4096)
-class ExecutorPool:
+class ExecutorPool(TakesSharedCalls):
     """``ExecutorPool.remote(config.executor)``. The actor never forks: it starts fresh interpreters.
 
     When the actor is killed its sandboxes end by themselves, because their input ends.
     """
+
+    linger_s = 0.002
+    """Most programs take a few milliseconds."""
 
     def __init__(self, config: ExecutorConfig, *, seed: int | None = None) -> None:
         self._pool = SandboxPool(config, seed=seed)
@@ -86,7 +90,9 @@ class RemoteExecutor:
         """
         for _ in range(MAX_ATTEMPTS):
             try:
-                result = await self._pool.call("execute", request, timeout_s=self._timeout_s, to="run a program")
+                result: ExecutionResult = await self._pool.call_together(
+                    "execute", request, timeout_s=self._timeout_s, to="run a program"
+                )
             except ActorLost as lost:
                 await self._pool.restart(lost)
             else:

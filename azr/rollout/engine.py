@@ -20,11 +20,12 @@ import numpy as np
 import ray
 
 from azr.cluster.push_host import RemoteBucketStaging
+from azr.cluster.shared_calls import TakesSharedCalls
 from azr.cluster.weight_buckets import WeightBucket
 from azr.cluster.weight_sender import WeightUpdate
 from azr.config import RolloutConfig
 from azr.hardware import ComputeType
-from azr.records import Completion, Stops
+from azr.records import Completion, PromptIds, Stops
 from azr.rollout.segments import PartialResponse
 from azr.rollout.vllm_adapter import EngineStart, describe_start, import_vllm, raise_if_dead, sample, start_vllm
 
@@ -62,7 +63,7 @@ class Places:
                 self._free.release()
 
 
-class RolloutEngine:
+class RolloutEngine(TakesSharedCalls):
     """Samples from the policy. Call `start` before anything else."""
 
     def __init__(
@@ -161,7 +162,7 @@ class RolloutEngine:
 
     @raise_if_dead
     async def generate(
-        self, prompt_ids: Sequence[int], *, n: int, max_tokens: int, temperature: float, seed: int | None = None
+        self, prompt_ids: PromptIds, *, n: int, max_tokens: int, temperature: float, seed: int | None = None
     ) -> list[Completion]:
         """`n` samples from softmax(logits / temperature), each of at most `max_tokens` tokens.
 
@@ -182,15 +183,16 @@ class RolloutEngine:
                 "shorten it or raise max_prompt_tokens"
             )
         assert seed is not None or not self._deterministic, "a deterministic engine needs to be told which samples"
+        prompt = np.array(prompt_ids, np.int32)  # a copy, for what came by Ray lies in its object store
         responses, left_s = [PartialResponse() for _ in range(n)], self._generate_timeout_s
         while left_s > 0 and (unfinished := [each for each in responses if not each.finished]):
             async with self._inference_permit(), self._exclusive_lock, self._places.take(len(unfinished)):
                 if self._rollout.staleness and (self._updating is not None or self._asleep):
                     continue  # what waited for a place would be interrupted at once
                 started = time.monotonic()
-                await self._sample_on(prompt_ids, unfinished, max_tokens, temperature, seed, left_s)
+                await self._sample_on(prompt.tolist(), unfinished, max_tokens, temperature, seed, left_s)
                 left_s -= time.monotonic() - started
-        finished = [each.completion(prompt_ids) for each in responses if each.finished]
+        finished = [each.completion(prompt) for each in responses if each.finished]
         if len(finished) < n:
             await self._raise_if_silent()
         return finished

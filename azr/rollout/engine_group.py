@@ -23,7 +23,7 @@ from azr.cluster.supervisor import ActorLost, SupervisedActor, within
 from azr.cluster.weight_sync import WeightSync
 from azr.concurrency import task_group
 from azr.config import Config
-from azr.records import Completion, Stops
+from azr.records import Completion, PromptIds, Stops
 from azr.rollout.engine import MemoryPart, RolloutEngine
 
 MAX_ATTEMPTS = 3
@@ -190,7 +190,7 @@ class EngineGroup:
 
     async def generate(
         self,
-        prompt_ids: list[int],
+        prompt_ids: PromptIds,
         *,
         n: int,
         max_tokens: int,
@@ -210,7 +210,7 @@ class EngineGroup:
             slot = await self._free_slot()
             slot.num_inflight += n
             try:
-                completions = await slot.call(
+                completions: list[Completion] = await slot.call_together(
                     "generate",
                     prompt_ids,
                     n=n,

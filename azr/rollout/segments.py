@@ -57,14 +57,14 @@ class PartialResponse:
             )
         self.segments.append(segment)
 
-    def completion(self, prompt_ids: Sequence[int]) -> Completion:
-        """Of a response that is finished."""
+    def completion(self, prompt_ids: npt.NDArray[np.int32]) -> Completion:
+        """Of a response that is finished; `prompt_ids` (P)."""
         reason = self.segments[-1].finish_reason
         assert reason is not None, "an interrupted response is no completion"
         lengths = [len(segment.token_ids) for segment in self.segments]
         versions = np.array([segment.weight_version for segment in self.segments], np.int32)
         return Completion(
-            prompt_ids=tuple(prompt_ids),
+            prompt_ids=prompt_ids,
             response_ids=np.concatenate([segment.token_ids for segment in self.segments]),
             logprobs=np.concatenate([segment.logprobs for segment in self.segments]),
             finish_reason=reason,

@@ -9,17 +9,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 from torch.utils.tensorboard import SummaryWriter
 
-from azr.records import Task, Trajectory
+from azr.records import PromptIds, Task, Trajectory, version_runs
 from azr.runs.metrics import Metrics
 from azr.runs.run_state import FileOffset
 
 _TUPLES = ("inputs", "outputs", "parents")
 """Fields of a task that JSON holds as lists."""
-Decode = Callable[[Sequence[int]], str]
+Decode = Callable[[PromptIds], str]
 """Token ids to text, special tokens included. Called from a thread."""
 
 
@@ -135,19 +133,13 @@ def _rollout(step: int, trajectory: Trajectory, decode: Decode) -> dict[str, obj
         "task_id": trajectory.task_id,
         "group": trajectory.group,
         "prompt": decode(completion.prompt_ids),
-        "response": decode(completion.response_ids.tolist()),
+        "response": decode(completion.response_ids),
         "reward": trajectory.reward,
         "reward_parts": trajectory.reward_parts,
         "accuracy": trajectory.accuracy,
         "finish_reason": completion.finish_reason,
-        "weight_versions": _runs(completion.weight_versions),
+        "weight_versions": version_runs(completion.weight_versions),
     }
-
-
-def _runs(weight_versions: npt.NDArray[np.int32]) -> list[list[int]]:
-    """Pairs of a version and of how many tokens in a row it sampled."""
-    versions, counts = np.unique(weight_versions, return_counts=True)
-    return [[version, count] for version, count in zip(versions.tolist(), counts.tolist(), strict=True)]
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from azr.records import Completion, FinishReason, Task
+from azr.records import Completion, FinishReason, PromptIds, Task
 from azr.selfplay.roles import Sampler, Shown
 
 FILE = "in_flight.json.gz"
@@ -91,7 +91,7 @@ class Journal:
     sampler: Sampler
 
     async def generate(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+        self, prompt_ids: PromptIds, *, n: int, max_tokens: int, seed: int | None = None
     ) -> list[Completion]:
         answered = ANSWERED.get()
         if answered is None or seed is None:
@@ -103,7 +103,7 @@ class Journal:
 
 def _tree(completion: Completion) -> dict[str, Any]:
     return {
-        "prompt_ids": completion.prompt_ids,
+        "prompt_ids": completion.prompt_ids.tolist(),
         "response_ids": completion.response_ids.tolist(),
         "logprobs": completion.logprobs.tolist(),
         "finish_reason": completion.finish_reason,
@@ -117,5 +117,4 @@ def _leftover(tree: Mapping[str, Any]) -> Leftover:
 
 
 def _completion(tree: dict[str, Any]) -> Completion:
-    ids, reason = tuple(tree["prompt_ids"]), FinishReason(tree["finish_reason"])
-    return Completion(**(tree | {"prompt_ids": ids, "finish_reason": reason}))
+    return Completion(**(tree | {"finish_reason": FinishReason(tree["finish_reason"])}))

@@ -7,13 +7,15 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
 from azr.config import Config
 from azr.errors import UserError
 from azr.executor.static_check import ALLOWED_MODULES, BANNED_BUILTINS
-from azr.records import Completion, FinishReason, Stops, Task
+from azr.records import Completion, FinishReason, PromptIds, Stops, Task
 from azr.selfplay.chat_template import adds_bos, choose_template, control_tokens, render, turn_end
+from azr.selfplay.token_text import SharedHeads, TokenArray, TokenTable
 from azr.tasks.base import TaskKind
 from azr.tasks.composites import GivenFunctions
 from azr.tasks.prompts import ChatFormat, CompactFormat, PromptFacts, PromptFormat, Section
@@ -39,7 +41,9 @@ class PromptCodec:
         self.stops = Stops(prompt_format.stop_strings, tuple(sorted({int(tokenizer.eos_token_id), *end_ids})))
         """Where a response ends."""
         self._bos = [int(tokenizer.bos_token_id)] if adds_bos(tokenizer) else []
-        self._encoded: OrderedDict[str, list[int]] = OrderedDict()
+        self._heads = SharedHeads(tokenizer, self.encode, self._encode_rest)
+        self._table = TokenTable.of(tokenizer)
+        self._encoded: OrderedDict[str, TokenArray] = OrderedDict()
         """The latest solver prompts, for an estimate's is also its solver's; no proposal prompt comes twice."""
         self._control_tokens = control_tokens(template, tokenizer)
 
@@ -68,8 +72,11 @@ class PromptCodec:
 
     def encode(self, prompt: str) -> list[int]:
         """Ids of a prompt, with the BOS token exactly once where the tokenizer begins texts with one."""
-        ids = list(self._tokenizer.encode(prompt, add_special_tokens=False))
+        ids = self._encode_rest(prompt)
         return ids if ids[: len(self._bos)] == self._bos else self._bos + ids
+
+    def _encode_rest(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _fits(self, prompt: str, max_tokens: int) -> bool:
         # A token is at least one character of an ASCII text, and one more may mark the text's beginning.
@@ -77,16 +84,20 @@ class PromptCodec:
             return True
         return len(self.encode(prompt)) <= max_tokens
 
-    def decode(self, token_ids: Sequence[int]) -> str:
+    def decode(self, token_ids: PromptIds) -> str:
+        """The text of token ids, control tokens included."""
+        ids = token_ids.tolist() if isinstance(token_ids, np.ndarray) else token_ids
+        if self._table is not None:
+            return self._table.text(ids)
         # The clean-up that some tokenizers ask for removes blanks, also within a program's strings.
-        decoded = self._tokenizer.decode(token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        decoded = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return str(decoded)
 
     def parse_response(self, completion: Completion) -> tuple[Section, ...] | None:
         """Sections a response states; None when it was cut off or does not have the asked form."""
         if completion.finish_reason is not FinishReason.STOP:
             return None
-        ids = completion.response_ids.tolist()
+        ids = completion.response_ids
         return self._format.parse(self.decode(ids[:-1] if ids[-1] in self.stops.token_ids else ids))
 
     def has_control_tokens(self, task: Task) -> bool:
@@ -96,14 +107,14 @@ class PromptCodec:
     def _any_control_tokens(self, *texts: str) -> bool:
         return any(token in text for token in self._control_tokens for text in texts)
 
-    def solver_prompt(self, kind: TaskKind, task: Task) -> list[int]:
+    def solver_prompt(self, kind: TaskKind, task: Task) -> TokenArray:
         text = self._solver_text(kind, task)
         if text not in self._encoded:
-            self._encoded[text] = self.encode(text)
+            self._encoded[text] = self._heads.encode(f"solve {kind.name}", text)
             if len(self._encoded) > MAX_ENCODED:
                 self._encoded.popitem(last=False)
         self._encoded.move_to_end(text)
-        return list(self._encoded[text])
+        return self._encoded[text]
 
     def solver_prompt_fits(self, kind: TaskKind, task: Task, max_tokens: int) -> bool:
         """Whether the prompt has at most so many tokens."""
@@ -112,9 +123,11 @@ class PromptCodec:
     def _solver_text(self, kind: TaskKind, task: Task) -> str:
         return self._format.solve(kind, kind.solver_view(task))
 
-    def proposal_ids(self, kind: TaskKind, shown: Sequence[Task], functions: GivenFunctions | None = None) -> list[int]:
+    def proposal_ids(
+        self, kind: TaskKind, shown: Sequence[Task], functions: GivenFunctions | None = None
+    ) -> TokenArray:
         """Ids of the proposal prompt that shows these tasks and gives these functions, however long."""
-        return self.encode(self._proposal_text(kind, shown, functions))
+        return self._heads.encode(f"propose {kind.name}", self._proposal_text(kind, shown, functions))
 
     def proposal_fits(self, kind: TaskKind, shown: Sequence[Task], max_tokens: int) -> bool:
         """Whether the proposal prompt that shows these tasks has at most so many tokens."""
@@ -126,7 +139,7 @@ class PromptCodec:
 
     def proposer_prompt(
         self, kind: TaskKind, references: list[Task], max_tokens: int, functions: GivenFunctions | None = None
-    ) -> tuple[list[int], list[Task], GivenFunctions | None]:
+    ) -> tuple[TokenArray, list[Task], GivenFunctions | None]:
         """Prompt ids, and the references and functions that fitted into ``max_tokens``.
 
         The last references are left out first, and the functions when they do not fit with the fewest references, or

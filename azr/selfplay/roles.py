@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from azr.config import Config
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
-from azr.records import Completion, Task
+from azr.records import Completion, PromptIds, Task
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run, Verdict
 from azr.tasks.composites import GivenFunctions, compose
@@ -27,7 +27,7 @@ class Sampler(Protocol):
     """
 
     async def generate(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+        self, prompt_ids: PromptIds, *, n: int, max_tokens: int, seed: int | None = None
     ) -> list[Completion]: ...
 
 

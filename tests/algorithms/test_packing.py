@@ -153,11 +153,12 @@ def by_lists(completions: Sequence[Completion]) -> dict[str, list[int]]:
     borders = [0]
     prompts: dict[tuple[int, ...], int] = {}
     for c in completions:
-        if c.prompt_ids not in prompts:
-            prompts[c.prompt_ids] = len(stream)
-            stream += c.prompt_ids
+        prompt = tuple(c.prompt_ids.tolist())
+        if prompt not in prompts:
+            prompts[prompt] = len(stream)
+            stream += prompt
             positions += range(len(c.prompt_ids))
-        at = [prompts[c.prompt_ids] + i for i in range(len(c.prompt_ids))]
+        at = [prompts[prompt] + i for i in range(len(c.prompt_ids))]
         for i, token in enumerate(c.response_ids.tolist()):
             logit_pos.append(at[-1])
             at.append(len(stream))

@@ -136,7 +136,7 @@ def test_the_prompts_of_the_run_their_ends_and_a_card_come_along(run: Path, tmp_
     assert export(run, "--step", 3, tmp_path / "out") == 0
 
     kind, reader = KINDS["deduction"], AutoTokenizer.from_pretrained(tmp_path / "out")
-    ids = codec.solver_prompt(kind, kind.seed())
+    ids = codec.solver_prompt(kind, kind.seed()).tolist()
     question = codec.decode(ids).partition("User: ")[2].removesuffix("\nAssistant: <think>")
     assert (
         reader.apply_chat_template(
@@ -145,7 +145,7 @@ def test_the_prompts_of_the_run_their_ends_and_a_card_come_along(run: Path, tmp_
         == ids
     )
     again = PromptCodec.load(Config(model=ModelConfig(path=str(tmp_path / "out"))))
-    assert again.solver_prompt(kind, kind.seed()) == ids and again.stops == codec.stops
+    assert again.solver_prompt(kind, kind.seed()).tolist() == ids and again.stops == codec.stops
     ends = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert ends["eos_token_id"] == list(codec.stops.token_ids) and ends["stop_strings"] == ["</answer>"]
     card = (tmp_path / "out" / "README.md").read_text()

@@ -26,7 +26,7 @@ async def test_logprobs_are_those_of_the_sampled_tokens_at_the_temperature(serve
         assert len(completions) == 4
         assert len({tuple(c.response_ids) for c in completions}) == 4
         for completion in completions:
-            assert completion.prompt_ids == tuple(PROMPT)
+            assert completion.prompt_ids.tolist() == list(PROMPT)
             assert len(completion.logprobs) == len(completion.response_ids) <= 24
             assert set(completion.weight_versions) == {served.version}
             assert served.logprob_error(completion, temperature) < 1e-4

@@ -23,6 +23,7 @@ from ray.actor import ActorHandle
 
 from azr.cluster import supervisor
 from azr.cluster.gpu_turns import GpuTurns, take_turns
+from azr.cluster.shared_calls import TakesSharedCalls
 from azr.cluster.weight_sync import PushReport, WeightSync
 from azr.config import ClusterConfig, Config, ModelConfig, RolloutConfig, TrainConfig
 from azr.records import Completion, Stops
@@ -228,7 +229,7 @@ async def test_an_actor_killed_in_sleep_and_a_core_during_the_push(
     await parts.check()
 
 
-class Mortal:
+class Mortal(TakesSharedCalls):
     """An engine that dies of what the test says, so that many deaths take little time."""
 
     def __init__(self, model_path: str, *_: object, seed: int, **__: object) -> None:

@@ -54,7 +54,7 @@ def test_every_token_keeps_the_version_that_sampled_it() -> None:
     assert decode(completion.response_ids.tolist()) == "abc</answer>"
     assert completion.weight_versions.tolist() == [3] * 2 + [5] * 6 + [7] * 4
     assert completion.logprobs.tolist() == [-3.0] * 2 + [-5.0] * 6 + [-7.0] * 4
-    assert completion.finish_reason is FinishReason.STOP and completion.prompt_ids == (1, 2)
+    assert completion.finish_reason is FinishReason.STOP and completion.prompt_ids.tolist() == [1, 2]
 
 
 def test_an_interrupted_segment_that_completes_a_stop_string_is_the_last() -> None:

@@ -59,8 +59,8 @@ def prompts(codec: PromptCodec) -> dict[str, list[int]]:
     by_name = {}
     for name in ("deduction", "abduction", "induction", "error"):
         kind = KINDS[name]
-        by_name[f"{name}.proposer"] = codec.proposal_ids(kind, [kind.seed()])
-        by_name[f"{name}.solver"] = codec.solver_prompt(kind, kind.seed())
+        by_name[f"{name}.proposer"] = codec.proposal_ids(kind, [kind.seed()]).tolist()
+        by_name[f"{name}.solver"] = codec.solver_prompt(kind, kind.seed()).tolist()
     return by_name
 
 
@@ -103,7 +103,7 @@ def test_prompts_of_every_recipe_are_the_golden_ones(recipe, template, folders):
 def test_a_template_is_chosen_by_what_the_model_was_trained_on(made, choice, end, ends, tmp_path):
     codec = load(chat_tokenizers.save(made, tmp_path), **{"model.template": choice})
     seed = KINDS["deduction"].seed()
-    ids = codec.solver_prompt(KINDS["deduction"], seed)
+    ids = codec.solver_prompt(KINDS["deduction"], seed).tolist()
     text = codec.decode(ids)
     assert text.endswith(end) and "between <answer> and </answer>" in text
     assert codec.stops.strings == ("</answer>",)
@@ -149,10 +149,9 @@ def test_no_text_of_an_accepted_task_becomes_a_control_token(place, token, befor
     for text in (before + token + after, before + after):
         written = (text,) * len(harmless.inputs) if place.endswith("puts") else text
         task = replace(harmless, **{place: written})
-        ids = codec.solver_prompt(kind, task) + codec.proposal_ids(
-            KINDS["deduction"], [replace(task, kind="deduction")]
-        )
-        usual = codec.solver_prompt(kind, harmless) + codec.proposal_ids(KINDS["deduction"], [harmless])
+        shown = replace(task, kind="deduction")
+        ids = [*codec.solver_prompt(kind, task), *codec.proposal_ids(KINDS["deduction"], [shown])]
+        usual = [*codec.solver_prompt(kind, harmless), *codec.proposal_ids(KINDS["deduction"], [harmless])]
         smuggled = sum(i in control for i in ids) != sum(i in control for i in usual)
         assert codec.has_control_tokens(task) or not smuggled
     assert codec.has_control_tokens(replace(harmless, program=token))

@@ -1,0 +1,145 @@
+"""Calls of one actor that travel together: many at once to it, and what it has finished back, for the price of a few.
+
+A call of Ray costs its caller a third of a millisecond or more, whatever it carries. So calls made in the same turn of
+the event loop are one message, and its answer brings whatever the actor has finished meanwhile, of any message. While
+anything is unanswered, one message waits at the actor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray.actor import ActorHandle
+from ray.exceptions import RayTaskError
+
+MOST_TOGETHER = 64
+"""Calls in a message, so that the first of many need not wait for the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a method."""
+
+    number: int
+    method: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a call."""
+
+    number: int
+    value: Any = None
+    error: RayTaskError | None = None
+
+
+@dataclass(slots=True)
+class _Desk:
+    """What an actor is at."""
+
+    running: set[asyncio.Task[None]] = field(default_factory=set)
+    finished: list[Answer] = field(default_factory=list)
+    messages: int = 0
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when something is finished, or another message came."""
+
+
+class TakesSharedCalls:
+    """Base of an actor's class whose async methods can be called by `SharedCalls`."""
+
+    linger_s = 0.02
+    """How long what is finished waits for more, while more is under way."""
+    _desk: _Desk | None = None
+
+    async def exchange(self, calls: Sequence[Call]) -> list[Answer]:
+        """Begins with these calls, and returns what is finished, of earlier ones too.
+
+        Waits until something is, or until the next message comes.
+        """
+        if self._desk is None:
+            self._desk = _Desk()
+        desk = self._desk
+        desk.messages += 1
+        message = desk.messages
+        desk.moved.set()  # the message before this one waits no more
+        for call in calls:
+            task = asyncio.create_task(self._answer(desk, call))
+            desk.running.add(task)
+            task.add_done_callback(desk.running.discard)
+        while not desk.finished and desk.running and desk.messages == message:
+            desk.moved.clear()
+            await desk.moved.wait()
+            if desk.finished and desk.running and desk.messages == message:
+                await asyncio.sleep(self.linger_s)
+        finished, desk.finished = desk.finished, []
+        return finished
+
+    async def _answer(self, desk: _Desk, call: Call) -> None:
+        try:
+            answer = Answer(call.number, await getattr(self, call.method)(*call.args, **call.kwargs))
+        except Exception as error:
+            answer = Answer(call.number, error=RayTaskError(call.method, traceback.format_exc(), error))
+        desk.finished.append(answer)
+        desk.moved.set()
+
+
+class SharedCalls:
+    """The caller's side, for one actor."""
+
+    def __init__(self, actor: ActorHandle) -> None:
+        self.actor = actor
+        self._numbers = itertools.count()
+        self._unsent: list[Call] = []
+        self._unanswered: dict[int, asyncio.Future[Any]] = {}
+        self._messages: set[asyncio.Task[None]] = set()
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        """What the actor answers, or raises, as a call by Ray would. Giving it up does not stop the actor."""
+        loop = asyncio.get_running_loop()
+        number, answer = next(self._numbers), loop.create_future()
+        self._unanswered[number] = answer
+        self._unsent.append(Call(number, method, args, kwargs))
+        if len(self._unsent) == 1:
+            loop.call_soon(self._send_unsent)
+        elif len(self._unsent) == MOST_TOGETHER:
+            self._send()
+        return answer
+
+    def _send_unsent(self) -> None:
+        if self._unsent:
+            self._send()
+
+    def _send(self) -> None:
+        calls, self._unsent = self._unsent, []
+        message = asyncio.create_task(self._exchange(self.actor.exchange.remote(calls)))
+        self._messages.add(message)
+        message.add_done_callback(self._returned)
+
+    async def _exchange(self, message: Any) -> None:
+        try:
+            answers: list[Answer] = await message
+        except Exception as error:  # the actor is dead, or cannot say what it has to say
+            unanswered, self._unanswered = self._unanswered, {}
+            for future in unanswered.values():
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for answer in answers:
+            if answer.number not in self._unanswered or (future := self._unanswered.pop(answer.number)).done():
+                continue
+            if answer.error is None:
+                future.set_result(answer.value)
+            else:
+                future.set_exception(answer.error.as_instanceof_cause())
+
+    def _returned(self, message: asyncio.Task[None]) -> None:
+        self._messages.discard(message)
+        if self._unanswered and not self._messages:
+            self._send()

@@ -1,0 +1,141 @@
+"""Between text and token ids without work that was done before: what prompts share is encoded once, tokens are a table.
+
+Both give exactly what the tokenizer gives, and leave a tokenizer to itself where that cannot be known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+import numpy.typing as npt
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+TokenArray = npt.NDArray[np.int32]
+_OVERLAP = 128
+"""Characters before the end of what prompts share that are encoded with what follows, at least. No pattern by which
+tokenizers split text looks so far ahead."""
+_TRIES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What the prompts of one family begin with."""
+
+    text: str
+    cut: int
+    """Where two tokens meet, whatever follows the text; 0 where no such place was found."""
+    ids: TokenArray
+    """Of the text before the cut."""
+
+
+class SharedHeads:
+    """Encodes prompts, by families whose texts begin alike, such as the proposals of one kind."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, whole: Callable[[str], list[int]], rest: Callable[[str], list[int]]
+    ) -> None:
+        """``whole`` encodes a prompt, and ``rest`` a text that is not its beginning."""
+        self._whole, self._rest = whole, rest
+        self._cuts = _splits_text(tokenizer)
+        self._heads: dict[str, _Head | str] = {}
+        """Of each family; its first text until there is a second."""
+
+    def encode(self, family: str, text: str) -> TokenArray:
+        """Ids of a prompt of this family, which cannot be written to."""
+        ids = self._encode(family, text)
+        ids.flags.writeable = False
+        return ids
+
+    def _encode(self, family: str, text: str) -> TokenArray:
+        if not self._cuts:
+            return np.array(self._whole(text), np.int32)
+        head = self._heads.get(family)
+        if head is None:
+            self._heads[family] = text
+        elif isinstance(head, str) or not text.startswith(head.text):
+            before = head if isinstance(head, str) else head.text
+            if text != before:
+                self._heads[family] = self._head(_common(before, text))
+        elif head.cut:
+            return np.concatenate([head.ids, np.array(self._rest(text[head.cut :]), np.int32)])
+        return np.array(self._whole(text), np.int32)
+
+    def _head(self, text: str) -> _Head:
+        ids = self._whole(text)
+        for cut in range(len(text) - _OVERLAP, max(len(text) - _OVERLAP - _TRIES, 0), -1):
+            before = self._whole(text[:cut])
+            if before + self._rest(text[cut:]) == ids:
+                return _Head(text, cut, np.array(before, np.int32))
+        return _Head(text, 0, np.zeros(0, np.int32))
+
+
+def _common(first: str, second: str) -> str:
+    """What both begin with."""
+    return first[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))]
+
+
+def _splits_text(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a text is first split by a pattern, from left to right, into pieces that are encoded by themselves."""
+    if not isinstance(tokenizer, PreTrainedTokenizerFast) or tokenizer.backend_tokenizer.pre_tokenizer is None:
+        return False
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    if normalizer is not None and type(normalizer).__name__ != "NFC":
+        return False
+    try:
+        steps = json.loads(tokenizer.backend_tokenizer.pre_tokenizer.__getstate__())
+    except (AttributeError, TypeError, ValueError):  # one that is written in Python
+        return False
+    parts = steps["pretokenizers"] if steps["type"] == "Sequence" else [steps]
+    by_pattern = [
+        (part["type"] == "ByteLevel" and part["use_regex"]) or (part["type"] == "Split" and "Regex" in part["pattern"])
+        for part in parts
+    ]
+    return any(by_pattern) and all(part["type"] in ("ByteLevel", "Split", "Digits") for part in parts)
+
+
+class TokenTable(dict[int, bytes]):
+    """The bytes of every token of a byte-level tokenizer, as they are asked for."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        super().__init__()
+        self._token_of = tokenizer.backend_tokenizer.id_to_token
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> TokenTable | None:
+        """None for a tokenizer whose text is more than its tokens' bytes one after the other."""
+        plain = isinstance(tokenizer, PreTrainedTokenizerFast) and (
+            type(tokenizer)._decode is PreTrainedTokenizerFast._decode
+            and type(tokenizer).decode is PreTrainedTokenizerFast.decode
+            and type(tokenizer.backend_tokenizer.decoder).__name__ == "ByteLevel"
+        )
+        return cls(tokenizer) if plain else None
+
+    def __missing__(self, token_id: int) -> bytes:
+        token = self._token_of(token_id)
+        token = self._token_of(token_id) or ""
+        # Control tokens may hold what stands for no byte; all of it is text then.
+        is_bytes = all(char in _BYTE_OF for char in token)
+        self[token_id] = held = bytes(_BYTE_OF[char] for char in token) if is_bytes else token.encode()
+        return held
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """Bytes that are no UTF-8 become U+FFFD."""
+        return b"".join(map(self.__getitem__, token_ids)).decode("utf-8", "replace")
+
+
+def _byte_chars() -> Iterator[tuple[str, int]]:
+    """How byte-level vocabularies write each byte: printable ones of Latin-1 as themselves, the others from U+0100."""
+    written_otherwise = 0
+    for byte in range(256):
+        if 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255:
+            yield chr(byte), byte
+        else:
+            yield chr(256 + written_otherwise), byte
+            written_otherwise += 1
+
+
+_BYTE_OF = dict(_byte_chars())
