@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,7 @@ from azr.tasks.base import Section
 from azr.tasks.registry import KINDS
 from azr.train.train_batch import TrainBatch
 
-KIND, GROUP, MODEL = "deduction", 8, "data/azr_14m_base"
+KIND, GROUP, STORED, MODEL = "deduction", 8, 200, "data/azr_14m_base"
 TOKENS_PER_MICRO_BATCH = 200_000
 
 
@@ -114,6 +115,11 @@ class ScriptedPool(TakesSharedCalls):
         return ExecutionResult(outputs=(output,) * len(request.inputs), deterministic=True)
 
 
+def stored_program(index: int) -> str:
+    """Of a task that is shown to proposers."""
+    return f"def f(a):\n    total = {index}\n    for i in range({index % 7}):\n        total += i * a\n    return total"
+
+
 def config_of(model_path: str, tokens: int, prompts: int = 1) -> Config:
     """A step with so many prompts of each role."""
     return Config(
@@ -152,7 +158,8 @@ async def step(config: Config, codec: PromptCodec, ranks: int, folder: Path, cpu
     kind = KINDS[KIND]
     await engines.generate(codec.solver_prompt(kind, kind.seed()), n=1, max_tokens=8)
     buffer = TaskBuffer(config.selfplay.kinds)
-    buffer.add(kind.seed())
+    for index in range(STORED):
+        buffer.add(replace(kind.seed(), id=f"stored-{index}", program=stored_program(index), fingerprint=str(index)))
     parts = (config, codec, engines, executor)
     play = SelfPlayStep(config, 1, "000001", buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
     with cpu.part("play"):

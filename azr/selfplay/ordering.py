@@ -6,8 +6,12 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
-from azr.records import Trajectory
+import numpy as np
+import numpy.typing as npt
+
+from azr.records import Completion, Trajectory
 
 
 def stable_seed(*names: object) -> int:
@@ -17,10 +21,25 @@ def stable_seed(*names: object) -> int:
 
 def sort_trajectories(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     """Sorted by what they are, which decides how they are packed and in which order gradients are added."""
-    return sorted(
-        trajectories,
-        key=lambda t: (t.kind, t.role, t.group, t.completion.response_ids.tolist(), t.completion.logprobs.tolist()),
-    )
+    return sorted(trajectories, key=lambda t: (t.kind, t.role, t.group, *_sampled(t.completion)))
+
+
+def _sampled(completion: Completion) -> tuple[bytes, _Numbers]:
+    """Compares as the lists of token ids and logprobs do: big-endian bytes are in the order of what they stand for."""
+    return completion.response_ids.astype(">i4").tobytes(), _Numbers(completion.logprobs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Numbers:
+    """Compares as a list, which is made only where it is asked for: hardly two responses have the same ids."""
+
+    array: npt.NDArray[np.float32]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Numbers) and np.array_equal(self.array, other.array)
+
+    def __lt__(self, other: _Numbers) -> bool:
+        return bool(self.array.tolist() < other.array.tolist())
 
 
 class OrderedGate:

@@ -27,7 +27,7 @@ class _Head:
 
     text: str
     cut: int
-    """Where two tokens meet, whatever follows the text; 0 where no such place was found."""
+    """Where two tokens meet, whatever follows the text; 0 where no such place is known."""
     ids: TokenArray
     """Of the text before the cut."""
 
@@ -41,8 +41,10 @@ class SharedHeads:
         """``whole`` encodes a prompt, and ``rest`` a text that is not its beginning."""
         self._whole, self._rest = whole, rest
         self._cuts = _splits_text(tokenizer)
-        self._heads: dict[str, _Head | str] = {}
-        """Of each family; its first text until there is a second."""
+        self._first: dict[str, tuple[str, TokenArray]] = {}
+        """Of each family the first text and its ids."""
+        self._heads: dict[str, _Head] = {}
+        """Of each family, once there were two texts."""
 
     def encode(self, family: str, text: str) -> TokenArray:
         """Ids of a prompt of this family, which cannot be written to."""
@@ -53,16 +55,17 @@ class SharedHeads:
     def _encode(self, family: str, text: str) -> TokenArray:
         if not self._cuts:
             return np.array(self._whole(text), np.int32)
+        if family not in self._first:
+            self._first[family] = text, np.array(self._whole(text), np.int32)
+        first, ids = self._first[family]
+        if text == first:
+            return ids
         head = self._heads.get(family)
-        if head is None:
-            self._heads[family] = text
-        elif isinstance(head, str) or not text.startswith(head.text):
-            before = head if isinstance(head, str) else head.text
-            if text != before:
-                self._heads[family] = self._head(_common(before, text))
-        elif head.cut:
-            return np.concatenate([head.ids, np.array(self._rest(text[head.cut :]), np.int32)])
-        return np.array(self._whole(text), np.int32)
+        if head is None or not text.startswith(head.text):
+            head = self._heads[family] = self._head(_common(first if head is None else head.text, text))
+        if not head.cut:
+            return np.array(self._whole(text), np.int32)
+        return np.concatenate([head.ids, np.array(self._rest(text[head.cut :]), np.int32)])
 
     def _head(self, text: str) -> _Head:
         ids = self._whole(text)
@@ -70,7 +73,7 @@ class SharedHeads:
             before = self._whole(text[:cut])
             if before + self._rest(text[cut:]) == ids:
                 return _Head(text, cut, np.array(before, np.int32))
-        return _Head(text, 0, np.zeros(0, np.int32))
+        return _Head(text, 0, np.array(ids, np.int32))
 
 
 def _common(first: str, second: str) -> str:

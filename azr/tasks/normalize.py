@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from functools import lru_cache
 
 ENTRY = "f"
 """Name of the function every task program defines."""
@@ -113,12 +114,14 @@ class _Normalizer(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
+@lru_cache(maxsize=4096)
 def normalize(program: str) -> str:
     """The program without comments, docstrings, annotations, layout and choice of local names.
 
     Raises:
         SyntaxError: the text is not Python; callers parse first.
     """
+    # A proposal is asked for it when it is validated, reserved and stored.
     tree = ast.parse(program)
     return ast.unparse(ast.fix_missing_locations(_Normalizer(tree).visit(tree)))
 
