@@ -179,13 +179,17 @@ class SelfPlayExperiment:
         self.alarm.observe(f"step {step}", played.forms, self.logger.run.rollouts(step))
         timing = self.logger.step_timing()
         trained = sum(t.completion.num_tokens for t in played.trajectories)
+        sampled = sum(form.sampled for form in played.forms.values())
         tokens = dict.fromkeys(timing.seconds.keys() & LEARNING_PHASES, trained) | played.sampled_tokens
         parts: dict[str, Mapping[str, float | None]] = {
             "seconds": timing.seconds
             | {"step": timing.wall_s, "executor alone": timing.exposed_s, "checkpoint": self.checkpointer.seconds}
             | ({"learned beside play": timing.learned_beside_s} if self.config.rollout.staleness else {}),
             "tokens_per_s": throughput(tokens, timing.seconds),
-            "driver": {"cpu_share": timing.cpu_share},
+            "driver": {
+                "cpu_share": timing.cpu_share,
+                "cpu_ms_per_trajectory": 1e3 * timing.cpu_s / sampled if sampled else None,
+            },
             "weights": {
                 "version": pushed.version,
                 "push_s": pushed.seconds,

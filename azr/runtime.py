@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -127,6 +128,9 @@ class Driver:
                 progress.log(f"an engine's KV cache holds {system.engines.kv_cache_tokens:,} tokens")
                 logger.log_start(started_in)
                 progress.log(f"model-written code runs behind {system.executor.isolation}")
+                # What there is now stays until the end; looking through it again and again is a tenth of a step's work.
+                gc.collect()
+                gc.freeze()
                 await self._play(self._experiment(system, logger, state.step, lambda: time.monotonic() - started))
         finally:
             await system.stop()
@@ -210,6 +214,7 @@ class Driver:
     ) -> None:
         """Writes a checkpoint. Logs and weights stay as they are meanwhile."""
         folder, deadline_s = staging.folder, self._config.timeout.train_s
+        await logger.flush()  # the texts of every step up to this one are no part of what a resumed run writes again
         RunState(step=step, elapsed_s=elapsed_s(), offsets=logger.offsets()).write(folder)
         write_config(self._config, folder / self._run.config.name)
         await asyncio.to_thread(in_flight.copy().write, folder)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
+import gc
 import json
 import pstats
 import tempfile
@@ -180,7 +181,7 @@ async def step(config: Config, codec: PromptCodec, ranks: int, folder: Path, cpu
     with cpu.part("metrics"):
         step_metrics(trajectories, played.proposal_stats, GROUP, {})
     with cpu.part("records"):
-        await write_rollouts(folder / "rollouts.jsonl.gz", 1, trajectories, codec.decode)
+        write_rollouts(folder / "rollouts.jsonl.gz", 1, trajectories, codec.decode)
     return played
 
 
@@ -197,6 +198,8 @@ def main() -> None:
     codec = PromptCodec.load(config)
     ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR")
     cpu, profile = Cpu(), cProfile.Profile()
+    gc.collect()
+    gc.freeze()  # as `azr.runtime` does
     with tempfile.TemporaryDirectory() as folder, profile if options.profile else nullcontext():
         played = asyncio.run(step(config, codec, options.ranks, Path(folder), cpu))
     count = len(played.trajectories)

@@ -86,6 +86,8 @@ def of_step(step: Results) -> dict[str, float]:
     update = sum(seconds.get(phase, 0.0) for phase in LEARNING)
     handover = sum(seconds.get(phase, 0.0) for phase in HANDOVER)
     kept = {"trainers keep GB": step["memory/trainers_reserved_gb"]} if "memory/trainers_reserved_gb" in step else {}
+    if "driver/cpu_ms_per_trajectory" in step:
+        kept["driver ms"] = step["driver/cpu_ms_per_trajectory"]
     return kept | {
         "step s": seconds["step"],
         "play s": seconds["step"] - update - handover,

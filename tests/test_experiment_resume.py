@@ -101,6 +101,7 @@ def play(config: Config, engine: Engine) -> None:
         buffer.refill(read_tasks(logger.run.tasks))
 
         async def write(step: int, staging: Staging) -> None:
+            await logger.flush()
             RunState(step=step, elapsed_s=0.0, offsets=logger.offsets()).write(staging.folder)
             await asyncio.to_thread(in_flight.copy().write, staging.folder)
 

@@ -6,11 +6,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from azr.config import Config
 from azr.records import Task, Trajectory
+from azr.runs.background_writer import BackgroundWriter
 from azr.runs.metrics import (
     EVAL,
     Metrics,
@@ -42,6 +44,7 @@ class RunLogger:
         self._metrics = JsonLines(self.run.metrics, offsets.metrics)
         self._tasks = JsonLines(self.run.tasks, offsets.tasks)
         self._tensorboard = TensorBoardWriter(self.run.tensorboard)
+        self._beside = BackgroundWriter()
         self._logging = ExitStack()
         self._logging.enter_context(logging_to(self.run.log))
         self._steps: list[Metrics] = []
@@ -71,6 +74,10 @@ class RunLogger:
     def offsets(self) -> LogOffsets:
         """How far the logs have come."""
         return LogOffsets(metrics=self._metrics.offset(), tasks=self._tasks.offset())
+
+    async def flush(self) -> None:
+        """Returns when all texts that were logged are written. Raises when some could not be."""
+        await self._beside.flush()
 
     def sync(self) -> None:
         """Returns when the logs are on the disk as far as they have come. Blocks."""
@@ -109,8 +116,8 @@ class RunLogger:
         self._tasks.write(asdict(task) for task in tasks)
 
     async def log_rollouts(self, step: int, trajectories: Sequence[Trajectory], decode: Decode) -> None:
-        """Texts of a step."""
-        await write_rollouts(self.run.rollouts(step), step, trajectories, decode)
+        """Texts of a step, which are written beside the next one. Raises when those of an earlier step could not be."""
+        await self._beside.put(partial(write_rollouts, self.run.rollouts(step), step, trajectories, decode))
 
     def end_step(
         self,
@@ -148,7 +155,8 @@ class RunLogger:
             self.progress.log(summary(self._steps, self.run, evals=self._evals))
 
     def close(self) -> None:
-        """Closes every file; safe after an error."""
+        """Closes every file once what was logged is in it; safe after an error."""
+        self._beside.close()
         self.progress.close()
         self._metrics.close()
         self._tasks.close()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import BufferedWriter
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
@@ -17,6 +17,9 @@ from azr.runs.run_state import FileOffset
 
 _TUPLES = ("inputs", "outputs", "parents")
 """Fields of a task that JSON holds as lists."""
+COMPRESSION = 3
+"""gzip's level for rollout records. Of 4 KB with 2 KB of mathematics as people write it, level 1 makes 986 bytes in
+0.025 ms of CPU, 3 makes 923 in 0.032, 5 makes 804 in 0.052 and 6 makes 796 in 0.079."""
 Decode = Callable[[PromptIds], str]
 """Token ids to text, special tokens included. Called from a thread."""
 
@@ -108,23 +111,20 @@ class TensorBoardWriter:
         )
 
 
-async def write_rollouts(path: Path, step: int, trajectories: Sequence[Trajectory], decode: Decode) -> None:
-    """Texts and grades of a step as gzipped JSON lines, decoded and written in a thread.
-
-    The file appears under its name when it is complete.
-    """
-    await asyncio.to_thread(_write_rollouts, path, step, trajectories, decode)
-
-
-def _write_rollouts(path: Path, step: int, trajectories: Sequence[Trajectory], decode: Decode) -> None:
+def write_rollouts(path: Path, step: int, trajectories: Sequence[Trajectory], decode: Decode) -> None:
+    """Texts and grades of a step as gzipped JSON lines. The file appears under its name when it is complete; blocks."""
     staging = path.with_name(f".{path.name}")
-    with gzip.open(staging, "wb", compresslevel=5) as file:
+    ids, prompt = None, ""
+    with gzip.open(staging, "wb", COMPRESSION) as file, BufferedWriter(file, 1 << 18) as lines:  # type: ignore[type-var]
         for trajectory in trajectories:
-            file.write(_line(_rollout(step, trajectory, decode)))
+            if trajectory.completion.prompt_ids is not ids:  # trajectories of one group share the array
+                ids = trajectory.completion.prompt_ids
+                prompt = decode(ids)
+            lines.write(_line(_rollout(step, trajectory, prompt, decode)))
     os.replace(staging, path)
 
 
-def _rollout(step: int, trajectory: Trajectory, decode: Decode) -> dict[str, object]:
+def _rollout(step: int, trajectory: Trajectory, prompt: str, decode: Decode) -> dict[str, object]:
     completion = trajectory.completion
     return {
         "step": step,
@@ -132,7 +132,7 @@ def _rollout(step: int, trajectory: Trajectory, decode: Decode) -> dict[str, obj
         "kind": trajectory.kind,
         "task_id": trajectory.task_id,
         "group": trajectory.group,
-        "prompt": decode(completion.prompt_ids),
+        "prompt": prompt,
         "response": decode(completion.response_ids),
         "reward": trajectory.reward,
         "reward_parts": trajectory.reward_parts,

@@ -27,6 +27,8 @@ class StepTiming:
     """Wall time in which trainers worked while responses were sampled."""
     cpu_share: float
     """CPU time of this process divided by wall time; 1.0 is one busy core."""
+    cpu_s: float
+    """CPU time of this process, of all of its threads."""
 
 
 class PhaseClock:
@@ -63,8 +65,9 @@ class PhaseClock:
         self._count()
         now, cpu = self._counted_until, self._cpu()
         elapsed = max(now - self._start, 1e-9)
+        cpu_s = cpu - self._cpu_start
         timing = StepTiming(
-            dict(self._seconds), elapsed, self._exposed_s, self._learned_beside_s, (cpu - self._cpu_start) / elapsed
+            dict(self._seconds), elapsed, self._exposed_s, self._learned_beside_s, cpu_s / elapsed, cpu_s
         )
         self._seconds, self._start, self._cpu_start = defaultdict(float), now, cpu
         self._exposed_s = self._learned_beside_s = 0.0

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import signal
+import subprocess
+import sys
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from azr.config import Config, RunConfig
-from azr.records import Role
+from azr.records import PromptIds, Role
 from azr.runs.metrics import Metrics
 from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger, summary, tensorboard_command
+from azr.runs.sinks import read_metrics
 from azr.tasks.base import RejectReason
 from tests.runs.factory import stats, trajectory
 
@@ -66,6 +72,117 @@ async def test_a_run_leaves_everything_in_its_directory(tmp_path: Path, capsys: 
     assert "step 1/2 · valid 50% · solve ded .00 · loss 0.5000" in printed
     assert printed.strip().endswith(tensorboard_command(run))
     assert "step 2/2 · valid 50%" in run.log.read_text()
+
+
+async def test_texts_are_written_beside_the_next_step(tmp_path: Path) -> None:
+    logger, may_go_on, threads = opened(config(tmp_path)), threading.Event(), set[int]()
+
+    def slow(ids: PromptIds) -> str:
+        may_go_on.wait()
+        threads.add(threading.get_ident())
+        return "text"
+
+    await logger.log_rollouts(1, [trajectory(Role.SOLVER)], slow)
+    assert not logger.run.rollouts(1).exists()
+    flushing = asyncio.ensure_future(logger.flush())
+    await asyncio.sleep(0.05)
+    assert not flushing.done(), "a checkpoint waits for the texts"
+    may_go_on.set()
+    await flushing
+    assert logger.run.rollouts(1).exists() and threading.get_ident() not in threads
+    logger.close()
+
+
+@pytest.mark.parametrize("next_call", ["log_rollouts", "flush"])
+async def test_texts_that_could_not_be_written_end_the_run(next_call: str, tmp_path: Path) -> None:
+    logger = opened(config(tmp_path))
+    logger.run.rollouts(1).with_name(".step_000001.jsonl.gz").mkdir()
+    await logger.log_rollouts(1, [trajectory(Role.SOLVER)], decode)
+    for _ in range(2):
+        with pytest.raises(IsADirectoryError):
+            await (logger.flush() if next_call == "flush" else logger.log_rollouts(2, [], decode))
+            await logger.flush()
+    logger.close()
+    assert not logger.run.rollouts(2).exists()
+
+
+async def test_texts_are_complete_when_the_logger_is_closed(tmp_path: Path) -> None:
+    logger = opened(config(tmp_path))
+    for number in (1, 2, 3, 4):
+        await logger.log_rollouts(number, [trajectory(Role.SOLVER)] * 200, decode)
+    logger.close()
+    for number in (1, 2, 3, 4):
+        with gzip.open(logger.run.rollouts(number), "rt") as file:
+            assert len(file.readlines()) == 200
+
+
+async def test_a_failure_that_nobody_asked_about_is_in_the_log(tmp_path: Path) -> None:
+    logger = opened(config(tmp_path))
+    logger.run.rollouts(1).with_name(".step_000001.jsonl.gz").mkdir()
+    await logger.log_rollouts(1, [], decode)
+    logger.close()
+    assert "could not be written" in logger.run.log.read_text()
+
+
+WRITES_UNTIL_KILLED = """
+import asyncio, json, os, sys, time
+from pathlib import Path
+from azr.records import PromptIds, Role
+from azr.runs.progress import open_progress
+from azr.runs.run_logger import RunLogger
+from azr.runs.run_state import LogOffsets, RunState
+from tests.runs.factory import trajectory
+from tests.runs.test_run_logger import config
+
+root, done = Path(sys.argv[1]), int(sys.argv[2])
+
+def slow(ids):
+    time.sleep(0.002)
+    return "text"
+
+async def run():
+    if done:
+        state = RunState.read(root / "checkpoint")[0]
+        logger = RunLogger.reopen(config(root), open_progress(), done, state.offsets)
+    else:
+        logger = RunLogger.create(config(root), open_progress())
+    for step in range(done + 1, 9):
+        await logger.log_rollouts(step, [trajectory(Role.SOLVER)] * 20, slow)
+        logger.end_step(step, [], {}, {})
+        if step % 2 == 0:
+            await logger.flush()
+            RunState(step=step, elapsed_s=0.0, offsets=logger.offsets()).write(root / "draft")
+            os.replace(root / "draft" / "driver.json", root / "checkpoint" / "driver.json")
+        print(step, flush=True)
+        if step == int(sys.argv[3]):
+            time.sleep(0.03)  # in the middle of the texts
+            os.kill(os.getpid(), 9)
+    logger.close()
+
+asyncio.run(run())
+"""
+
+
+def test_a_run_that_is_killed_while_it_writes_has_every_text_once(tmp_path: Path) -> None:
+    for name in ("draft", "checkpoint"):
+        (tmp_path / name).mkdir()
+
+    def play(done: int, kill_at: int) -> int:
+        command = [sys.executable, "-c", WRITES_UNTIL_KILLED, str(tmp_path), str(done), str(kill_at)]
+        return subprocess.run(command, check=False, capture_output=True).returncode
+
+    assert play(0, 3) == -signal.SIGKILL
+    run = RunDirectory(tmp_path / "run")
+    left = sorted(path.name for path in run.rollouts(1).parent.iterdir())
+    assert left == [".step_000003.jsonl.gz", "step_000001.jsonl.gz", "step_000002.jsonl.gz"]
+    assert play(2, 0) == 0
+    assert sorted(path.name for path in run.rollouts(1).parent.iterdir()) == [
+        f"step_{step:06d}.jsonl.gz" for step in range(1, 9)
+    ]
+    for step in range(1, 9):
+        with gzip.open(run.rollouts(step), "rt") as file:
+            assert [json.loads(line)["step"] for line in file] == [step] * 20
+    assert [step for step, _ in read_metrics(run.metrics)] == list(range(1, 9))
 
 
 async def test_a_diverged_step_is_refused_and_leaves_no_line(tmp_path: Path) -> None:

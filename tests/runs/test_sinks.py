@@ -4,8 +4,6 @@ import gzip
 import json
 import math
 import resource
-import threading
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -89,16 +87,10 @@ def test_tasks_read_back_as_they_were(tmp_path: Path) -> None:
     assert read_tasks(tmp_path / "tasks.jsonl") == [task] * 3
 
 
-async def test_rollouts_are_decoded_and_written_off_the_event_loop(tmp_path: Path) -> None:
-    threads: set[int] = set()
-
-    def decode(ids: Sequence[int]) -> str:
-        threads.add(threading.get_ident())
-        return " ".join(map(str, ids))
-
+def test_rollouts_are_decoded(tmp_path: Path) -> None:
     path = tmp_path / "step_000003.jsonl.gz"
-    await write_rollouts(path, 3, [trajectory(Role.SOLVER, accuracy=1.0), trajectory(Role.PROPOSER)], decode)
-    assert threads and threading.get_ident() not in threads
+    trajectories = [trajectory(Role.SOLVER, accuracy=1.0), trajectory(Role.PROPOSER)]
+    write_rollouts(path, 3, trajectories, lambda ids: " ".join(map(str, ids)))
     with gzip.open(path, "rt") as file:
         solver, proposer = map(json.loads, file)
     assert solver == {
@@ -118,10 +110,10 @@ async def test_rollouts_are_decoded_and_written_off_the_event_loop(tmp_path: Pat
     assert proposer["accuracy"] is None and proposer["role"] == "proposer"
 
 
-async def test_rollouts_that_cannot_be_written_whole_do_not_appear(tmp_path: Path) -> None:
+def test_rollouts_that_cannot_be_written_whole_do_not_appear(tmp_path: Path) -> None:
     path = tmp_path / "step_000001.jsonl.gz"
     with pytest.raises(ValueError, match="not JSON compliant"):
-        await write_rollouts(path, 1, [trajectory(Role.SOLVER, reward=math.nan)], str)
+        write_rollouts(path, 1, [trajectory(Role.SOLVER, reward=math.nan)], str)
     assert not path.exists()
 
 
