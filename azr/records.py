@@ -72,7 +72,7 @@ class Completion:
     """
 
     prompt_ids: npt.NDArray[np.int32]
-    """(P). Completions of one prompt may share the array."""
+    """(P). Completions of one prompt share the array where it is given as one that cannot be written to."""
     response_ids: npt.NDArray[np.int32]
     """(R). Includes what ended it when ``finish_reason`` is ``stop``: an end token, or the end of a stop string."""
     logprobs: npt.NDArray[np.float32]
@@ -84,7 +84,9 @@ class Completion:
     def __post_init__(self) -> None:
         count = len(self.response_ids)
         for name, dtype in _ARRAYS.items():
-            array = np.asarray(getattr(self, name), dtype)
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.dtype != dtype:
+                array = np.asarray(array, dtype)
             if array.ndim == 0:  # one number stands for all tokens
                 array = np.ndarray((count,), dtype, array.tobytes(), strides=(0,))
             elif array.flags.writeable:
@@ -136,6 +138,7 @@ def version_runs(weight_versions: npt.NDArray[np.int32]) -> list[tuple[int, int]
 def _unpickle(
     prompt_ids: npt.NDArray[np.int32], ids: bytes, logprobs: bytes, runs: Sequence[tuple[int, int]], reason: str
 ) -> Completion:
+    prompt_ids.flags.writeable = False  # so that completions that came together share it
     versions, counts = zip(*runs, strict=True) if runs else ((0,), (0,))
     return Completion(
         prompt_ids=prompt_ids,

@@ -65,6 +65,8 @@ class ScriptedEngine(TakesSharedCalls):
         self._thought = self._codec.encode("so the value grows by one with every step of the loop, and " * self._tokens)
         self._count = 0
 
+    async def load_code(self) -> None: ...
+
     async def start(self) -> None: ...
 
     async def ping(self) -> bool:
@@ -75,6 +77,7 @@ class ScriptedEngine(TakesSharedCalls):
     async def generate(self, prompt_ids: npt.NDArray[np.int32], *, n: int, **_: object) -> list[Completion]:
         """As `azr.rollout.engine.RolloutEngine`."""
         prompt, answers = np.array(prompt_ids, np.int32), []
+        prompt.flags.writeable = False
         for _ in range(n):
             self._count += 1
             if prompt[self._role_at] == self._proposes:

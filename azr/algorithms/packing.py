@@ -14,6 +14,7 @@ import heapq
 import random
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,9 +44,19 @@ class PackedBatch:
     target_R: Tensor
     """int64; the response token."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As int32 arrays, which all numbers fit: Ray shares arrays between processes, and copies tensors thrice."""
+        return _unpickle, tuple(getattr(self, f.name).numpy().astype(np.int32) for f in fields(self))
+
     def to(self, device: torch.device | str) -> PackedBatch:
         """The same batch with all tensors on ``device``."""
         return PackedBatch(**{f.name: to_device(getattr(self, f.name), device) for f in fields(self)})
+
+
+def _unpickle(*arrays: npt.NDArray[np.int32]) -> PackedBatch:
+    named = {f.name: array for f, array in zip(fields(PackedBatch), arrays, strict=True)}
+    dtypes = {"cu_seqlens": np.int32}
+    return PackedBatch(**{n: torch.from_numpy(a.astype(dtypes.get(n, np.int64))) for n, a in named.items()})
 
 
 def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:

@@ -70,7 +70,9 @@ class Assumptions:
         0.9, "Seconds of a step for sleep, wake and all that is in no phase, beside the bytes that turns move; measured"
     )
     driver_ms: float = _assume(
-        2.5, "Milliseconds of the one driver per trajectory, in turn; measured with the 14M model"
+        0.4,
+        "Milliseconds of the one driver per trajectory, in turn; measured by benchmarks.driver with responses of 500 "
+        "tokens on two CPU cores, where engines and programs answer at once. 2.5 in the runs on GPUs before that",
     )
     executor_runs_s: float = _assume(
         430, "Programs that one worker of the executor runs a second; measured on two CPU cores (docs/executor.md)"

@@ -184,6 +184,7 @@ class RolloutEngine(TakesSharedCalls):
             )
         assert seed is not None or not self._deterministic, "a deterministic engine needs to be told which samples"
         prompt = np.array(prompt_ids, np.int32)  # a copy, for what came by Ray lies in its object store
+        prompt.flags.writeable = False  # so that all responses share it
         responses, left_s = [PartialResponse() for _ in range(n)], self._generate_timeout_s
         while left_s > 0 and (unfinished := [each for each in responses if not each.finished]):
             async with self._inference_permit(), self._exclusive_lock, self._places.take(len(unfinished)):

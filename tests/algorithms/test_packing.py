@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Sequence
+from dataclasses import fields
 
 import pytest
 import torch
@@ -72,6 +74,14 @@ def test_a_target_is_the_token_after_its_position_in_the_same_sample() -> None:
     batch = pack(completions(20))
     assert torch.equal(batch.token_ids_T[batch.logit_pos_R + 1], batch.target_R)
     assert torch.equal(batch.position_ids_T[batch.logit_pos_R + 1], batch.position_ids_T[batch.logit_pos_R] + 1)
+
+
+def test_a_batch_is_the_same_in_another_process() -> None:
+    for batch in (pack(completions(20)), pack([])):
+        again = pickle.loads(pickle.dumps(batch))
+        for field in fields(batch):
+            before, after = getattr(batch, field.name), getattr(again, field.name)
+            assert torch.equal(before, after) and before.dtype == after.dtype, field.name
 
 
 def test_an_empty_response_and_a_batch_of_no_samples_have_no_numbers() -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
+import numpy as np
 import pytest
 import ray
 import torch
 
+from azr.algorithms.advantages import AdvantageInputs, estimate_advantages, loss_weights
+from azr.algorithms.packing import split_mini_batches
+from azr.config import GRPO, TRRPP
 from azr.errors import UserError
-from azr.records import Completion
+from azr.records import Completion, FinishReason
+from azr.train.learner import drop_zero_advantage
 from azr.train.train_batch import RankBatch, TrainBatch
 
 
@@ -64,3 +71,46 @@ def test_the_figures_of_a_batch(ray_cluster: None, completions: list[Completion]
 def test_too_few_completions_for_the_ranks_are_refused(ray_cluster: None, completions: list[Completion]) -> None:
     with pytest.raises(UserError, match="1 samples cannot feed 2 ranks"):
         TrainBatch.build(completions, [[0, 1], [2]], 2, 64)
+
+
+def learners_work(count: int) -> float:
+    """CPU seconds of everything that a learner does by itself for so many trajectories of 600 and 60 tokens."""
+    dice = np.random.default_rng(count)
+    prompts = [dice.integers(0, 1000, 600, np.int32) for _ in range(count // 8)]
+    completions = [
+        Completion(
+            prompt_ids=prompts[i // 8],
+            response_ids=dice.integers(0, 1000, 30 + i % 61, np.int32),
+            logprobs=-1.0,
+            finish_reason=FinishReason.STOP,
+            weight_versions=0,
+        )
+        for i in range(count)
+    ]
+    labels = [("deduction", "solver" if i % 8 else "proposer") for i in range(count)]
+    began = time.process_time()
+    mini_batches = split_mini_batches(labels, 2, 1)
+    batch = TrainBatch.build(completions, mini_batches, 8, 16_384)
+    inputs = AdvantageInputs(
+        rewards=[float(i % 3) for i in range(count)],
+        response_lengths=[len(c.response_ids) for c in completions],
+        kind_roles=labels,
+        groups=[f"group {i // 8}" for i in range(count)],
+    )
+    for estimator in (TRRPP(), GRPO()):
+        advantages_R = estimate_advantages(inputs, estimator).advantages_R
+    weights_R = loss_weights(inputs, "kind_role")
+    assert weights_R is not None
+    drop_zero_advantage(mini_batches, advantages_R.split(list(inputs.response_lengths)), 8)
+    ranks = batch.for_ranks({"advantages": advantages_R, "loss_weights": weights_R})
+    assert torch.equal(batch.gather([columns["advantages"] for _, columns in ranks]), advantages_R)
+    return time.process_time() - began
+
+
+def test_64_times_the_papers_batch_is_planned_and_packed_in_seconds(ray_cluster: None) -> None:
+    """The paper's batch is 64 proposals and 64 solutions of each of three kinds."""
+    learners_work(800)  # whatever is done but once
+    eighth, whole = learners_work(3072), learners_work(24_576)
+    print(f"\n{whole:.2f} CPU seconds for 24,576 trajectories, {eighth:.2f} for an eighth of them")
+    assert whole < 10
+    assert whole < 20 * max(eighth, 0.05), "it grows faster than the batch"
