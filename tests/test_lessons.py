@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+from azr.cluster.shared_calls import TakesSharedCalls
 from azr.config import Config, RolloutConfig
 from azr.records import Stops
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
@@ -21,38 +22,37 @@ from azr.tasks.registry import KINDS
 SOURCE = Path(__file__).parent.parent / "azr"
 
 
-def group_of(config: Config, engine: object) -> EngineGroup:
+class Engine(TakesSharedCalls):
+    """In this process; answers nothing, and knows what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, object]] = []
+
+    async def generate(self, prompt_ids, **options):
+        self.asked.append(options)
+        return []
+
+
+def group_of(config: Config, engine: Engine) -> EngineGroup:
     group = EngineGroup(config, Stops(), [EnginePlacement()], from_step=0)
-    group.slots[0].actor = engine
+    group.slots[0].actor = SimpleNamespace(exchange=SimpleNamespace(remote=engine.exchange))
     return group
 
 
 async def test_bug_3_every_sample_is_drawn_at_the_rollout_temperature():
     """No caller can ask for another temperature, so estimates are never greedy copies of one sample."""
-    asked = []
-
-    async def generate(prompt_ids, **options):
-        asked.append(options)
-        return []
-
-    engine = SimpleNamespace(generate=SimpleNamespace(remote=generate))
+    engine = Engine()
     config = replace(Config(), rollout=RolloutConfig(temperature=0.7))
     await group_of(config, engine).generate([1], n=8, max_tokens=5)
-    assert asked == [{"n": 8, "max_tokens": 5, "temperature": 0.7, "seed": None}]
+    assert engine.asked == [{"n": 8, "max_tokens": 5, "temperature": 0.7, "seed": None}]
     assert "temperature" not in inspect.signature(Sampler.generate).parameters
 
 
 async def test_evaluation_may_ask_at_a_temperature_of_its_own():
-    asked = []
-
-    async def generate(prompt_ids, **options):
-        asked.append(options["temperature"])
-        return []
-
-    engine = SimpleNamespace(generate=SimpleNamespace(remote=generate))
+    engine = Engine()
     group = group_of(replace(Config(), rollout=RolloutConfig(temperature=0.7)), engine)
     await group.generate([1], n=1, max_tokens=5, temperature=0.0)
-    assert asked == [0.0]
+    assert [options["temperature"] for options in engine.asked] == [0.0]
 
 
 def test_each_kind_is_described_by_what_its_own_solver_must_find():

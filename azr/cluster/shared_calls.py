@@ -118,7 +118,12 @@ class SharedCalls:
 
     def _send(self) -> None:
         calls, self._unsent = self._unsent, []
-        message = asyncio.create_task(self._exchange(self.actor.exchange.remote(calls)))
+        try:
+            answers = self.actor.exchange.remote(calls)
+        except Exception as error:  # an argument that cannot be sent, or an actor that takes no shared calls
+            self._fail([call.number for call in calls], error)
+            return
+        message = asyncio.create_task(self._exchange(answers))
         self._messages.add(message)
         message.add_done_callback(self._returned)
 
@@ -126,10 +131,7 @@ class SharedCalls:
         try:
             answers: list[Answer] = await message
         except Exception as error:  # the actor is dead, or cannot say what it has to say
-            unanswered, self._unanswered = self._unanswered, {}
-            for future in unanswered.values():
-                if not future.done():
-                    future.set_exception(error)
+            self._fail(list(self._unanswered), error)
             return
         for answer in answers:
             if answer.number not in self._unanswered or (future := self._unanswered.pop(answer.number)).done():
@@ -138,6 +140,11 @@ class SharedCalls:
                 future.set_result(answer.value)
             else:
                 future.set_exception(answer.error.as_instanceof_cause())
+
+    def _fail(self, numbers: Sequence[int], error: Exception) -> None:
+        for number in numbers:
+            if not (future := self._unanswered.pop(number)).done():
+                future.set_exception(error)
 
     def _returned(self, message: asyncio.Task[None]) -> None:
         self._messages.discard(message)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 
 import pytest
@@ -83,6 +84,13 @@ async def test_what_one_call_raises_is_no_other_calls_matter(ray_cluster: None) 
     assert results[0] == 1 and results[3] == 2
     assert isinstance(results[1], ValueError) and isinstance(results[1], RayTaskError)
     assert "no such form" in str(results[1]) and isinstance(results[2], AttributeError)
+
+
+async def test_what_cannot_be_sent_is_said_to_those_who_sent_it(ray_cluster: None) -> None:
+    calls = SharedCalls(clerk())
+    with pytest.raises(TypeError, match="serialize"):
+        await asyncio.wait_for(calls.call("add", threading.Lock()), 20)
+    assert await calls.call("add", 1) == 1
 
 
 async def test_a_call_that_was_given_up_holds_up_no_other(ray_cluster: None) -> None:
