@@ -4,24 +4,34 @@
 #       -v "$PWD/orz_ckpt:/azr/orz_ckpt" -v /var/run/docker.sock:/var/run/docker.sock azr
 #   then, inside:  azr doctor --recipe azr_coder7b_ppo
 # docker/compose.yaml says the same once, and starts a cluster; docs/cluster.md tells what each of it is for.
-FROM nvidia/cuda:13.0.1-devel-ubuntu24.04
+# Another base and FLAVOUR=cpu make it for machines without a GPU: .ci/image.sh builds that and tries it.
+ARG BASE=nvidia/cuda:13.0.1-devel-ubuntu24.04
+FROM ${BASE}
+ARG FLAVOUR=gpu
 
-# vLLM's libraries compile kernels for the GPUs they find; bubblewrap is the executor's wall without a Docker engine.
+# vLLM's libraries compile kernels for the GPUs they find, and those for CPUs load libnuma; bubblewrap is the executor's wall without a Docker engine.
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends build-essential bubblewrap git python3 python3-dev python3-venv \
+    && apt-get install -y --no-install-recommends \
+        build-essential bubblewrap git libnuma1 python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /azr
 ENV PATH=/azr/.venv/bin:$PATH PIP_NO_CACHE_DIR=1
 
+# Where packages come from, if not from PyPI: --build-arg PIP_INDEX_URL=... names a mirror, PIP_FIND_LINKS with PIP_NO_INDEX=1
+# a page of wheels. pip reads them from the environment.
+ARG PIP_INDEX_URL
+ARG PIP_FIND_LINKS
+ARG PIP_NO_INDEX
+
 # The packages change rarely, so they have a layer of their own.
 COPY Makefile pyproject.toml ./
 COPY requirements requirements
-RUN make install FLAVOUR=gpu
+RUN make install FLAVOUR=${FLAVOUR}
 
 ARG FLASH=0
 RUN test "$FLASH" = 0 \
-    || MAX_JOBS=8 pip install --no-build-isolation -c requirements/gpu.lock -e '.[flash]'
+    || MAX_JOBS=8 pip install --no-build-isolation -c requirements/${FLAVOUR}.lock -e '.[flash]'
 
 COPY . .
 RUN pip install --no-deps --no-build-isolation -e .

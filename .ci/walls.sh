@@ -17,6 +17,7 @@ install_missing() {
     command -v bwrap >/dev/null || missing+=(bubblewrap)
     command -v debootstrap >/dev/null || missing+=(debootstrap)
     command -v runsc >/dev/null || missing+=(runsc)
+    command -v docker-compose >/dev/null || missing+=(docker-compose)
     test ${#missing[@]} -gt 0 || return 0
     apt-get update -qq
     if ! apt-cache show runsc >/dev/null 2>&1; then missing=("${missing[@]/runsc/}"); fi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import MutableMapping, Sequence
 from itertools import groupby
@@ -15,6 +16,19 @@ ComputeType = Literal["bfloat16", "float32"]
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 """On a CPU, oneDNN and torch's layer above it keep a compiled kernel for each shape they have met, 1,024 by default. No
 two batches have the same shapes here, so a process of the 14M model would grow by more than half a gigabyte."""
+
+CPU_ENGINE_LIBRARY = "libnuma.so.1"
+"""What vLLM's build for CPUs loads and no Python package brings; without it vLLM only misses an operator."""
+
+
+def cpu_engine_problem(library: str = CPU_ENGINE_LIBRARY) -> str | None:
+    """Why vLLM's build for CPUs cannot compute on this machine, and what to do; None where it can."""
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return f"vLLM on a CPU needs {library}: install it (on Debian and Ubuntu: apt-get install libnuma1)"
+    return None
+
 
 CACHE_FOLDER = "AZR_CACHE"
 """Environment variable that names the folder of compiled kernels; without it that is ``azr`` in the user's cache."""

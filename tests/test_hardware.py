@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from azr.hardware import cache_folder, compute_type, keep_kernels
+from azr.hardware import cache_folder, compute_type, cpu_engine_problem, keep_kernels
 
 
 @pytest.mark.parametrize("asked", ["bfloat16", "float32"])
@@ -60,3 +60,9 @@ def test_kernels_are_kept_in_one_folder_unless_the_user_says_otherwise(monkeypat
     monkeypatch.delenv("AZR_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     assert cache_folder() == Path("/cache/azr")
+
+
+def test_a_library_that_engines_on_cpus_need_is_named_when_it_is_missing() -> None:
+    assert cpu_engine_problem() is None, "the tests run engines on CPUs"
+    problem = cpu_engine_problem("libnot_there.so.1")
+    assert problem is not None and "needs libnot_there.so.1: install it" in problem

@@ -1,4 +1,4 @@
-"""The training image and its compose file, as far as they can be judged without building: no registry is asked."""
+"""The training image and its compose file, as far as they can be judged without building; .ci/image.sh builds them."""
 
 import re
 import shlex
@@ -30,7 +30,7 @@ def lock(flavour: str) -> dict[str, str]:
 
 def test_every_instruction_is_one_that_docker_knows():
     names = [name for name, _ in instructions()]
-    assert names[0] == "FROM"
+    assert names[:2] == ["ARG", "FROM"]
     assert set(names) <= {"FROM", "RUN", "WORKDIR", "ENV", "COPY", "ARG", "CMD"}
 
 
@@ -44,15 +44,17 @@ def test_what_the_image_copies_is_there_and_not_ignored():
 
 def test_packages_come_from_the_gpu_lock_before_the_sources_do():
     text = [f"{name} {rest}" for name, rest in instructions()]
-    install = text.index("RUN make install FLAVOUR=gpu")
+    install = text.index("RUN make install FLAVOUR=${FLAVOUR}")
+    assert "ARG FLAVOUR=gpu" in text[:install]
     assert text.index("COPY requirements requirements") < install < text.index("COPY . .")
     makefile = (ROOT / "Makefile").read_text()
     assert "LOCK := requirements/$(FLAVOUR).lock" in makefile and re.search(r"^install: ", makefile, re.MULTILINE)
 
 
 def test_the_base_has_the_cuda_that_the_lock_is_for():
-    base = next(rest for name, rest in instructions() if name == "FROM")
-    major, minor = re.fullmatch(r"nvidia/cuda:(\d+)\.(\d+)\.\d+-devel-ubuntu24\.04", base).groups()
+    (_, base), (_, used) = instructions()[:2]
+    assert used == "${BASE}"
+    major, minor = re.fullmatch(r"BASE=nvidia/cuda:(\d+)\.(\d+)\.\d+-devel-ubuntu24\.04", base).groups()
     assert lock("gpu")["nvidia-cuda-runtime"].startswith(f"{major}.{minor}.")
 
 

