@@ -57,8 +57,8 @@ def f(text, budget_s, most):
     sys.setrecursionlimit(_RECURSION)
     answer = _begin("answer")
     exec(compile(_SOURCE, "answer", "exec"), answer)
-    owner = answer.get("Solution") if _ENTRY not in answer else None
-    function = getattr(owner(), _ENTRY) if owner is not None else answer[_ENTRY]
+    owner = answer.get("Solution")
+    function = getattr(owner(), _ENTRY) if hasattr(owner, _ENTRY) else answer[_ENTRY]
     said = []
     for case in json.loads(text):
         try:

@@ -16,6 +16,20 @@ from azr.tasks.prompts import ChatFormat, CompactFormat, Section
 from azr.tasks.registry import KINDS
 
 _MAX_INPUT_CHARS = 2**13
+_TAKE = """
+def _take(*given, **named):
+    return given, named
+
+def f():
+    return _take({text}
+)
+"""
+_RUN = """
+def f(given, named):
+    space = {{"__name__": "program"}}
+    exec(compile({program!r}, "program", "exec"), space)
+    return eval({call!r}, space, {{"given": given, "named": named}})
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +75,20 @@ class ValueGrader:
 
     async def _try_input(self, gold: ProgramValue, text: str) -> Verdict:
         try:
-            arguments = values.canonical_arguments(values.parse_arguments(text))
+            arguments = values.canonical_arguments((values.parse_arguments(text), {}))
         except values.PlainDataError:
             # Evaluated in a process of its own, so that what f gets is data, and nothing that works on its inside.
-            stated = await self._call(f"{gold.program}\n\ndef f():\n    return ({text},\n)\n", "")
+            stated = await self._call(f"{gold.program}\n{_TAKE.format(text=text)}", "")
             if stated.status is CallStatus.LOST:
                 return Verdict.UNGRADED
             if stated.status is CallStatus.REJECTED and not _is_plain(gold.input):
                 # A few recorded inputs are functions.
-                return self._judge(gold, await self._call(_with_entry(gold, f"_entry({text}\n)"), ""))
+                return self._judge(gold, await self._call(_with_entry(gold, f"{gold.entry}({text}\n)"), "(), {}"))
             value = values.parse(stated.value) if stated.value is not None else None
-            if type(value) is not tuple:
+            if type(value) is not tuple or len(value) != 2 or type(value[0]) is not tuple or type(value[1]) is not dict:
                 return Verdict.WRONG
             arguments = values.canonical_arguments(value)
-        return self._judge(gold, await self._call(_with_entry(gold, "_entry(*arguments)"), arguments))
+        return self._judge(gold, await self._call(_with_entry(gold, f"{gold.entry}(*given, **named)"), arguments))
 
     async def _call(self, program: str, arguments: str) -> CallResult:
         request = ExecutionRequest(program=program, inputs=(arguments,), static_check=False, admitted=True)
@@ -102,7 +116,8 @@ class ValueGrader:
 
 
 def _with_entry(gold: ProgramValue, call: str) -> str:
-    return f"{gold.program}\n\n_entry = {gold.entry}\n\ndef f(*arguments):\n    return {call}\n"
+    """A program whose ``f`` makes the call; the other program has a namespace of its own, so that it may recurse."""
+    return _RUN.format(program=gold.program, call=call)
 
 
 def _is_plain(text: str) -> bool:
@@ -136,7 +151,7 @@ def stated_value(response: str, asked: str, entry: str) -> str | None:
         text = text.partition("[/ANSWER]")[0].rpartition("[ANSWER]")[2].strip()
     text = text.strip("`").strip()
     text = text.removeprefix("assert ").strip() if text.startswith("assert ") else text
-    if not text and asked == "output":
+    if not text and (asked == "output" or not fenced):
         return None
     if len(text) > _MAX_INPUT_CHARS:
         return None

@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import pytest_asyncio
+
+from azr.evaluation.graders.sandboxed import answer_pool
+from tests.evaluation.grading import CONFIG
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def answers():
+    """Sandboxes for answers of code suites."""
+    async with answer_pool(CONFIG) as pool:
+        yield pool

@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from azr.config import ExecutorConfig
+from azr.evaluation.graders import make_grader
+from azr.evaluation.graders.calls import Calls, CallsGrader
+from azr.evaluation.graders.plain_json import Opaque, decode, encode
+from azr.evaluation.graders.sandboxed import call_program, calls, case_text
+from azr.evaluation.graders.stdin import StdinGrader, Tests, same_output
+from azr.evaluation.graders.value import ProgramValue, ValueGrader, stated_value
+from azr.evaluation.question import Question, Verdict
+from azr.evaluation.suites import SUITES
+from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.executor.pool import SandboxPool
+from azr.tasks.prompts import ChatFormat, CompactFormat
+from azr.tasks.registry import KINDS
+from tests.evaluation.grading import fenced, grade_all, questions, reference
+from tests.executor.hostile.forgery import FORGERY, PEEKING
+from tests.executor.hostile.world import World
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+CODE_SUITES = ("cruxeval-i", "cruxeval-o", "humaneval", "mbpp+")
+KNOWN = {"cruxeval-i": {"sample_621": "needs the Shift JIS codec, which no sandbox has"}}
+"""Reference answers that are not right here, and why."""
+SLOW = {"Mbpp/255": "its reference computes for seconds and returns tens of megabytes on some inputs"}
+"""Left out of the short test."""
+
+
+def question(gold: object) -> Question:
+    return Question(id="q", suite="s", group="all", message="?", gold=gold)
+
+
+def function(expected: object, *arguments: object, entry: str = "f", **more: object) -> Question:
+    gold = Calls(entry=entry, cases={"base": (case_text(arguments),)}, expected={"base": (expected,)}, **more)
+    return question(gold)
+
+
+@pytest.mark.parametrize("name", CODE_SUITES)
+async def test_references_are_right_and_empty_answers_are_not(answers, name):
+    every = {"cruxeval-i": 8, "cruxeval-o": 1, "humaneval": 6, "mbpp+": 15}[name]
+    await _references_are_right(answers, [each for each in questions(name, every) if each.id not in SLOW])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CODE_SUITES)
+async def test_all_references_are_right(answers, name):
+    await _references_are_right(answers, list(questions(name)))
+
+
+async def _references_are_right(answers, rows):
+    known = KNOWN.get(rows[0].suite, {})
+    async with make_grader(SUITES[rows[0].suite].grader, answers) as grader:
+        right = await grade_all(grader, ((row, reference(row)) for row in rows))
+        empty = await grade_all(grader, ((row, "") for row in rows))
+        prose = await grade_all(grader, ((row, fenced("pass")) for row in rows[:5]))
+    wrong = {row.id for row, said in zip(rows, right, strict=True) if said.verdict is not Verdict.RIGHT}
+    assert wrong == {row.id for row in rows} & known.keys()
+    assert {said.verdict for said in empty} == {Verdict.MALFORMED}
+    assert Verdict.RIGHT not in {said.verdict for said in prose}
+
+
+async def test_base_and_plus_are_apart(answers):
+    gold = Calls(
+        entry="f",
+        cases={"base": (case_text([1]),), "plus": (case_text([2]), case_text([3]))},
+        reference="def f(x): return x * x",
+    )
+    grader = CallsGrader(answers)
+    said = await grader.grade(question(gold), fenced("def f(x): return x"))
+    assert (said.verdict, said.parts) == (Verdict.WRONG, {"base": True, "plus": False})
+    said = await grader.grade(question(gold), fenced("def f(x): return -x"))
+    assert (said.verdict, said.parts) == (Verdict.WRONG, {"base": False, "plus": False})
+    said = await grader.grade(question(gold), fenced("def f(x): return x ** 2"))
+    assert (said.verdict, said.parts) == (Verdict.RIGHT, {"base": True, "plus": True})
+
+
+NORMAL_PROGRAMS = {
+    "collections": "from collections import Counter, defaultdict, deque\ndef f(x):\n    return dict(Counter(x))",
+    "counter itself": "from collections import Counter\ndef f(x):\n    return Counter(x)",
+    "classes": "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: list\ndef f(x):\n"
+    "    return {k: P(x).x.count(k) for k in x}",
+    "many modules": "import math, random, datetime, time, sys, os, heapq, bisect, itertools, functools, re, string, "
+    "queue, hashlib, threading, io, operator, typing\nfrom typing import List, Dict\n"
+    "def f(x: List[int]) -> Dict[int, int]:\n    return {k: x.count(k) for k in x}",
+    "printing": "def f(x):\n    print(x, flush=True)\n    return {k: x.count(k) for k in x}",
+    "evaluation": "def f(x):\n    return eval('{k: x.count(k) for k in x}', {'x': x})",
+    "state": "seen = {}\ndef f(x):\n    global seen\n    seen = {k: x.count(k) for k in x}\n    return seen",
+    "dates": "from datetime import datetime\ndef f(x):\n    datetime.strptime('2020-01-02', '%Y-%m-%d')\n"
+    "    return {k: x.count(k) for k in x}",
+}
+
+
+@pytest.mark.parametrize("name", NORMAL_PROGRAMS)
+async def test_answers_are_normal_programs(answers, name):
+    said = await CallsGrader(answers).grade(function({1: 2, 5: 1}, [1, 1, 5]), fenced(NORMAL_PROGRAMS[name]))
+    assert said.verdict is Verdict.RIGHT
+
+
+async def test_proposals_get_no_more_freedom_from_that(answers):
+    request = ExecutionRequest(program="import random\ndef f():\n    return 1", inputs=("",))
+    assert (await answers.execute(request)).static_check == ("line 1: imports random",)
+
+
+STDIN_PROGRAMS = {
+    "input": "n = int(input())\nprint(sum(map(int, input().split())))",
+    "sys.stdin": "import sys\nlines = sys.stdin.read().split()\n"
+    "sys.stdout.write(str(sum(map(int, lines[1:]))) + '\\n')",
+    "buffer": "import sys\nd = sys.stdin.buffer.readline\nd()\n"
+    "sys.stdout.buffer.write(b'%d' % sum(map(int, d().split())))",
+    "open(0)": "n, *v = map(int, open(0).read().split())\nprint(sum(v))",
+    "os.read": "import os, io\ninput = io.BytesIO(os.read(0, os.fstat(0).st_size)).readline\ninput()\n"
+    "os.write(1, str(sum(map(int, input().split()))).encode())",
+    "main": "def main():\n    input()\n    print(sum(map(int, input().split())))\n"
+    "if __name__ == '__main__':\n    main()",
+    "exit": "input()\nprint(sum(map(int, input().split())))\nexit()",
+    "thread": "import sys, threading\nsys.setrecursionlimit(10**6)\ndef main():\n    input()\n"
+    "    print(sum(map(int, input().split())))\nthread = threading.Thread(target=main)\nthread.start()\nthread.join()",
+    "deep": "def down(n):\n    return 0 if n == 0 else 1 + down(n - 1)\ninput()\n"
+    "print(sum(map(int, input().split())) + down(20000) - 20000)",
+}
+
+
+@pytest.mark.parametrize("name", STDIN_PROGRAMS)
+async def test_programs_read_standard_input_as_they_like(answers, name):
+    tests = Tests(("3\n1 2 3\n", "1\n-4"), ("6\n", "-4.0\n"))
+    said = await StdinGrader(answers).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
+    assert said.verdict is Verdict.RIGHT
+    tests = Tests(("3\n1 2 3\n",), ("7\n",))
+    said = await StdinGrader(answers).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
+    assert said.verdict is Verdict.WRONG
+
+
+async def test_long_inputs_and_outputs_pass(answers):
+    numbers = "\n".join(str(n) for n in range(150_000))
+    tests = Tests((numbers,), (numbers,))
+    said = await StdinGrader(answers).grade(question(tests), fenced("import sys\nprint(sys.stdin.read())"))
+    assert said.verdict is Verdict.RIGHT
+    said = await CallsGrader(answers).grade(
+        function(list(range(100_000)), 100_000), fenced("def f(n): return list(range(n))")
+    )
+    assert said.verdict is Verdict.RIGHT
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted", "same"),
+    [
+        ("1\n2\n", "1\n2", True), ("1 2", "1  2", True), ("1.0", "1.00", True), ("0.333", "0.3333", False),
+        ("a b", "a  b", False), (" a \n b ", "a\nb", True), ("1\n\n2", "1\n2", False), ("YES", "Yes", False),
+        ("", "", True), ("1", "", False), ("nan", "nan", True), ("1e2", "100", True),
+    ],
+)  # fmt: skip
+async def test_output_is_compared_line_by_line(written, wanted, same):
+    assert same_output(written, wanted) is same
+
+
+TOLERANCES = [
+    (1.0, "1.0000005", True), (1.0, "1.00001", False), (1.0, "1", True), (1, "1.0000005", False),
+    ([0.1, 0.2], "[0.1 + 1e-8, 0.2]", True), ([0.1, 0.2], "(0.1 + 1e-8, 0.2)", False), ([0.1], "[0.1, 0.2]", False),
+    ([[0.1]], "[[0.1 + 1e-8]]", False), (float("nan"), "float('nan')", False), ((1, 2), "[1, 2]", False),
+    ({1, 2}, "{2, 1}", True), (True, "1", True), ("a", "'a'", True), (None, "None", True), (1j, "1j", True),
+    ({"a": [1]}, "{'a': [1]}", True), (b"x", "b'x'", True), (10**400, "10**400", True), (10**400, "10**400 + 1", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wanted", "expression", "right"), TOLERANCES)
+async def test_values_are_compared_as_evalplus_does(answers, wanted, expression, right):
+    said = await CallsGrader(answers).grade(function(wanted), fenced(f"def f():\n    return {expression}"))
+    assert said.verdict is (Verdict.RIGHT if right else Verdict.WRONG)
+
+
+JUDGED = [
+    ("set", [4, 5], "[5, 4, 4]", "[5]"), ("not none", True, "(1,)", "None"), ("not none", False, "None", "(1,)"),
+    ("any", 1, "2", None), ("or zero", 5, "0", "1"), ("truth", True, "3", "0"), ("sequence", [1], "(1,)", "(2,)"),
+    ("root", None, "-0.5", "1"), ("digits", 7, "1", "2"), ("surface", 7, "35", "34"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("judge", "wanted", "right", "wrong"), JUDGED)
+async def test_special_judges(answers, judge, wanted, right, wrong):
+    arguments = {"root": [[1, 2]], "digits": [1, 2], "surface": [3, 4]}.get(judge, [])
+    asked = function(wanted, *arguments, judge=judge, atol=1e-4 if judge in ("root", "surface") else 0.0)
+    for expression, verdict in ((right, Verdict.RIGHT), (wrong, Verdict.WRONG)):
+        if expression is not None:
+            said = await CallsGrader(answers).grade(asked, fenced(f"def f(*_):\n    return {expression}"))
+            assert said.verdict is verdict
+
+
+async def test_what_json_states_comes_back():
+    values = [None, True, 1, -2.5, "ü\ud800", [1], (1, (2,)), {1: (2,)}, {3}, frozenset({4}), 1j, b"\0", 10**500]
+    assert decode(encode(values)) == values
+    assert isinstance(decode(encode([object()]))[0], Opaque)
+    deep: list = []
+    for _ in range(300):
+        deep = [deep]
+    encode(deep)
+
+
+HOSTILE = [attack for family in (FORGERY, PEEKING) for attack in family.attacks if attack.fits]
+_SECRET = 86_419_753
+
+
+@pytest.mark.parametrize("way", ["calls", "stdin"])
+async def test_no_forgery_is_right(way):
+    """Whatever a hostile answer does, it is not right, and the answers beside and after it are judged as always."""
+    config = ExecutorConfig(workers=3, wall_s=1.0, memory_mb=256)
+    world = World()
+    honest = fenced(f"def f(*_):\n    return {_SECRET}" if way == "calls" else f"print({_SECRET})")
+    asked = function(_SECRET, 1) if way == "calls" else question(Tests(("1\n",), (f"{_SECRET}\n",)))
+    ending = "" if way == "calls" else "\nprint(f(1))"
+    async with SandboxPool(config, answers=True) as pool:
+        grader = CallsGrader(pool) if way == "calls" else StdinGrader(pool)
+        pairs = [(asked, fenced(world.fill(attack.program, "mark") + ending)) for attack in HOSTILE]
+        said = await grade_all(grader, [pair for hostile in pairs for pair in (hostile, (asked, honest))])
+    assert len(HOSTILE) > 60
+    assert [each.verdict for each in said[1::2]] == [Verdict.RIGHT] * len(pairs)
+    assert {each.verdict for each in said[::2]} <= {Verdict.WRONG, Verdict.MALFORMED}
+
+
+async def test_loops_are_wrong_and_block_nobody():
+    async with SandboxPool(ExecutorConfig(workers=3, wall_s=1.0, memory_mb=256), answers=True) as pool:
+        grader = CallsGrader(pool)
+        gold = Calls(
+            entry="f", cases={"base": tuple(case_text([n]) for n in range(40))}, expected={"base": tuple(range(40))}
+        )
+        started = time.monotonic()
+        said = await grade_all(
+            grader,
+            [
+                (question(gold), fenced("def f(x):\n    while x == 30: pass\n    return x")),
+                (question(gold), fenced("def f(x):\n    return x")),
+                (question(gold), fenced("def f(x):\n    return [0] * 10**9 if x == 3 else x")),
+                (question(gold), fenced("import os\ndef f(x):\n    return os._exit(0) if x == 3 else x")),
+            ],
+        )
+    assert [each.verdict.value for each in said] == ["wrong", "right", "wrong", "wrong"]
+    assert time.monotonic() - started < 60
+
+
+class _Losing:
+    async def execute(self, request: ExecutionRequest) -> ExecutionResult:
+        return ExecutionResult(outputs=tuple(CallResult(status=CallStatus.LOST) for _ in request.inputs))
+
+
+async def test_what_the_executor_loses_is_ungraded():
+    lost = _Losing()
+    judgements = [
+        await CallsGrader(lost).grade(function(1), fenced("def f(): return 1")),
+        await CallsGrader(lost).grade(
+            question(Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 1")),
+            fenced("def f(): return 1"),
+        ),
+        await StdinGrader(lost).grade(question(Tests(("",), ("1",))), fenced("print(1)")),
+        await ValueGrader(lost).grade(
+            question(ProgramValue("def f(x): return x", "input", "1", "1")), "```input\n1\n```"
+        ),
+    ]
+    assert {each.verdict for each in judgements} == {Verdict.UNGRADED}
+
+
+async def test_a_reference_that_fails_leaves_its_question_ungraded(answers):
+    gold = Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 1 / 0")
+    said = await CallsGrader(answers).grade(question(gold), fenced("def f(): return 1"))
+    assert said.verdict is Verdict.UNGRADED
+
+
+async def test_calls_that_share_a_process_are_told_apart(answers):
+    program = call_program("def f(x):\n    return 1 / x", "f")
+    ran = await calls(answers, program, [case_text([n]) for n in (1, 2, 0, 4)])
+    assert (ran.values, ran.failure, ran.lost) == ((1.0, 0.5), "ZeroDivisionError", False)
+
+
+INPUTS = [
+    ("[1, 2]", Verdict.RIGHT), ("list((1, 2))", Verdict.RIGHT), ("f([1, 2])", Verdict.RIGHT), ("[2, 1]", Verdict.RIGHT),
+    ("assert f([1, 2]) == 3", Verdict.RIGHT), ("x=[1, 2]", Verdict.RIGHT), ("[1]", Verdict.WRONG),
+    ("1 /", Verdict.MALFORMED),
+    ("[1]) or 3 #", Verdict.MALFORMED), ("__import__('os')", Verdict.WRONG), ("(f := sum)", Verdict.MALFORMED),
+    ("type('L', (list,), {'__iter__': lambda self: iter([3])})()", Verdict.WRONG), ("", Verdict.WRONG),
+    ("globals()", Verdict.MALFORMED), ("lambda: 3", Verdict.WRONG),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stated", "verdict"), INPUTS)
+async def test_any_input_that_leads_there_is_right(answers, stated, verdict):
+    gold = ProgramValue("def f(x):\n    return sum(list.__iter__(x))", "input", "[3]", "3")
+    said = await ValueGrader(answers).grade(question(gold), f"```input\n{stated}\n```")
+    assert said.verdict is verdict
+
+
+OUTPUTS = [
+    ("```output\n[1, 2]\n```", Verdict.RIGHT), ("The value is \\boxed{[1, 2.0]}", Verdict.RIGHT),
+    ("[1, 2]", Verdict.RIGHT),
+    ("[ANSWER]f(2) == [1, 2][/ANSWER]", Verdict.RIGHT), ("```\n[2, 1]\n```", Verdict.WRONG), ("", Verdict.MALFORMED),
+    ("```output\nf(2)\n```", Verdict.MALFORMED), ("```output\nlist(range(1, 3))\n```", Verdict.MALFORMED),
+    ("<think>```output\n[1, 2]\n```</think>", Verdict.MALFORMED), ("I do not know", Verdict.MALFORMED),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("response", "verdict"), OUTPUTS)
+async def test_outputs_are_compared_as_plain_data(answers, response, verdict):
+    gold = ProgramValue("def f(n):\n    return list(range(1, n + 1))", "output", "2", "[1, 2]")
+    assert (await ValueGrader(answers).grade(question(gold), response)).verdict is verdict
+
+
+async def test_a_value_is_the_last_block_of_the_reply():
+    assert stated_value("```\n1\n```\nno:\n```output\n2\n```", "output", "f") == "2"
+    assert stated_value("<answer>```output\n3\n```</answer> bye", "output", "f") == "3"
+
+
+@pytest.mark.parametrize("form", [CompactFormat(), ChatFormat(str)])
+async def test_tasks_of_the_exam_are_graded_by_their_kind(tmp_path, form):
+    rows = SUITES["exam"].read(tmp_path)[::40]
+    async with SandboxPool(ExecutorConfig(workers=3)) as pool, make_grader("value", pool) as grader:
+        said = await grade_all(grader, ((row, form.response(KINDS[row.gold.kind].solution(row.gold))) for row in rows))
+        empty = await grade_all(grader, ((row, "") for row in rows))
+    assert {each.verdict for each in said} == {Verdict.RIGHT}
+    assert {each.verdict for each in empty} == {Verdict.MALFORMED}
+
+
+async def test_one_reference_is_run_once(answers):
+    grader = CallsGrader(answers)
+    gold = Calls(entry="f", cases={"base": ("[]",)}, reference="def f(): return 12345")
+    before = answers.stats().requests
+    said = await asyncio.gather(*(grader.grade(question(gold), fenced(f"def f(): return {n}")) for n in range(5)))
+    assert answers.stats().requests - before == 6
+    assert {each.verdict for each in said} == {Verdict.WRONG}

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+import pytest_asyncio
+
+from azr.errors import UserError
+from azr.evaluation.graders import make_grader
+from azr.evaluation.graders import maths as math_grader
+from azr.evaluation.graders.choice import Choice, ChoiceGrader
+from azr.evaluation.graders.extraction import boxes, code, final_answer
+from azr.evaluation.graders.maths import MathGold, MathGrader
+from azr.evaluation.question import Question, Verdict
+from azr.evaluation.suites import SUITES
+from tests.evaluation.grading import grade_all, needs, questions, reference
+from tests.evaluation.math_pairs import EQUAL, NOT_SEEN, UNEQUAL
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+MATHEMATICS = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench", "gsm8k", "luffy")
+
+
+def question(gold: object) -> Question:
+    return Question(id="q", suite="s", group="all", message="?", gold=gold)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def grader():
+    needs("math_verify")
+    async with MathGrader() as grader:
+        yield grader
+
+
+@pytest.mark.parametrize("every", [60, pytest.param(1, marks=pytest.mark.long)])
+async def test_references_are_right_and_empty_answers_are_not(grader, every):
+    needs("pyarrow")
+    rows = [row for name in MATHEMATICS for row in questions(name, every)]
+    right = await grade_all(grader, ((row, reference(row)) for row in rows))
+    wrong = await grade_all(grader, ((row, "\\boxed{123457.5}") for row in rows))
+    empty = await grade_all(grader, ((row, "") for row in rows))
+    assert [row.id for row, said in zip(rows, right, strict=True) if said.verdict is not Verdict.RIGHT] == []
+    assert {said.verdict for said in wrong} == {Verdict.WRONG}
+    assert {said.verdict for said in empty} == {Verdict.MALFORMED}
+
+
+@pytest.mark.parametrize("name", ["arc-c", "gpqa"])
+async def test_choices_are_judged(name):
+    needs("pyarrow")
+    rows = questions(name)
+    async with make_grader(SUITES[name].grader) as grader:
+        right = await grade_all(grader, ((row, reference(row)) for row in rows))
+        empty = await grade_all(grader, ((row, "") for row in rows))
+        always = await grade_all(grader, ((row, f"ANSWER: {row.gold.labels[0]}") for row in rows))
+    assert {said.verdict for said in right} == {Verdict.RIGHT}
+    assert {said.verdict for said in empty} == {Verdict.MALFORMED}
+    share = sum(said.verdict is Verdict.RIGHT for said in always) / len(rows)
+    assert 0.15 < share < 0.35
+
+
+async def test_answers_are_compared_as_by_hand(grader):
+    assert len(EQUAL) + len(UNEQUAL) >= 200
+    equal = await asyncio.gather(*(grader.compare([gold], answer) for gold, answer in EQUAL))
+    unequal = await asyncio.gather(*(grader.compare([gold], answer) for gold, answer in (*UNEQUAL, *NOT_SEEN)))
+    assert [pair for pair, said in zip(EQUAL, equal, strict=True) if said is None or not said["right"]] == []
+    assert [
+        pair for pair, said in zip((*UNEQUAL, *NOT_SEEN), unequal, strict=True) if said is None or said["right"]
+    ] == []
+
+
+async def test_tolerances_are_those_of_the_suite():
+    needs("math_verify")
+    async with MathGrader(workers=1) as grader:
+        said = await grader.grade(question(MathGold(("4.5",), tolerance=0.1)), "\\boxed{4.58}")
+        assert (said.verdict, said.parts) == (Verdict.RIGHT, {"exact": False})
+        said = await grader.grade(question(MathGold(("4.5",), relative=True)), "\\boxed{4.5001}")
+        assert (said.verdict, said.parts) == (Verdict.WRONG, {"exact": False, "close": True})
+        said = await grader.grade(question(MathGold(("4.5e33",), relative=True)), "\\boxed{4.6e33}")
+        assert (said.verdict, said.parts) == (Verdict.WRONG, {"exact": False, "close": False})
+        said = await grader.grade(question(MathGold(("2", "3"))), "\\boxed{3}")
+        assert said.verdict is Verdict.RIGHT
+
+
+BOMBS = {
+    "tower": "9^{9^{9^{9^{9}}}}",
+    "factorials": "((((9!)!)!)!)!",
+    "nesting": "\\frac{1}{" * 150 + "2" + "}" * 150,
+    "roots": "\\sqrt{" * 200 + "2" + "}" * 200,
+    "product": "(x+1)^{99999}",
+    "sum": "\\sum_{n=1}^{10^{12}} \\frac{1}{n^2}",
+    "digits": "9" * 1_900,
+    "braces": "{" * 900 + "}" * 900,
+    "control": "\\begin{pmatrix}" * 60,
+    "nothing": "\\\\\\\\",
+    "zero": "\\frac{1}{0}",
+}
+
+
+@pytest.mark.parametrize(
+    "names", [("tower", "nesting", "digits"), pytest.param(tuple(BOMBS), marks=pytest.mark.long)], ids=["few", "all"]
+)
+async def test_bombs_block_nobody(monkeypatch, names):
+    needs("math_verify")
+    monkeypatch.setattr(math_grader, "TIME_LIMIT_S", 3.0)
+    asked = question(MathGold(("7",)))
+    million = "x" * 500_000 + "\\boxed{7}" + "{" * 500_000
+    async with MathGrader() as grader:
+        # Started before anything is timed.
+        assert [said.verdict for said in await grade_all(grader, [(asked, "7")] * 2)] == [Verdict.RIGHT] * 2
+        started = time.monotonic()
+        pairs = [(asked, f"\\boxed{{{bomb}}}") for bomb in map(BOMBS.get, names)]
+        said = await grade_all(grader, [pair for bomb in pairs for pair in (bomb, (asked, "So \\boxed{7}."))])
+        assert {each.verdict for each in said[1::2]} == {Verdict.RIGHT}
+        assert Verdict.RIGHT not in {each.verdict for each in said[::2]}
+        long = [
+            (asked, "\\boxed{" * 140_000),
+            (asked, million),
+            (asked, "\\boxed{" + "7" * 10**6 + "}"),
+            (asked, "1," * 500_000),
+        ]
+        verdicts = [each.verdict for each in await grade_all(grader, long)]
+        assert Verdict.RIGHT not in (verdicts[0], verdicts[2], verdicts[3])
+    assert time.monotonic() - started < 180
+
+
+async def test_a_worker_that_dies_leaves_its_question_ungraded_and_is_replaced():
+    needs("math_verify")
+    async with MathGrader(workers=1) as grader:
+        asked = question(MathGold(("7",)))
+        assert (await grader.grade(asked, "7")).verdict is Verdict.RIGHT
+        worker = grader._workers[0]
+        assert worker._process is not None
+        worker._process.kill()
+        await worker._process.wait()
+        assert (await grader.grade(asked, "7")).verdict is Verdict.UNGRADED
+        assert (await grader.grade(asked, "7")).verdict is Verdict.RIGHT
+
+
+async def test_a_missing_library_is_one_sentence(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install azr\[eval\]"):
+        MathGrader()
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("so \\boxed{\\frac{1}{2}} and \\boxed{3}", "3"), ("<think>\\boxed{4}</think> \\boxed{5}", "5"), ("", None),
+        ("<think>\\boxed{4}</think>", None), ("The answer is $12$.", "12"), ("The final answer is: 3.5.", "3.5"),
+        ("first 4, then 17 apples.", "17"), ("no idea", None), ("\\boxed{}", None), ("\\boxed 7", "7"),
+        ("\\fbox{8}", "8"), ("\\boxed{\\{1,2\\}}", "\\{1,2\\}"), ("It costs 1,234 dollars", "1,234"),
+        ("<answer>\\boxed{9}</answer> and \\boxed{1}", "9"), ("\\boxed{" + "1" * 3_000 + "}", None),
+    ],
+)  # fmt: skip
+async def test_final_answers_are_found(response, answer):
+    assert final_answer(response) == answer
+
+
+@pytest.mark.parametrize(
+    ("response", "program"),
+    [
+        ("```python\na = 1\n```", "a = 1\n"), ("```\na\n```\n```python\nb\n```\n```text\nc\n```", "b\n"),
+        ("<think>```python\na\n```</think>\n```py\nb\n```", "b\n"), ("x = 1", "x = 1"),
+        ("```python\nopen end", "open end"),
+        ("", None), ("```python\n```", None), ("<answer>```python\nd\n```</answer>", "d\n"),
+        ("````python\ns = '''\n```\n'''\n````", "s = '''\n```\n'''\n"),
+    ],
+)  # fmt: skip
+async def test_programs_are_found(response, program):
+    assert code(response) == program
+
+
+@pytest.mark.parametrize(
+    ("response", "label"),
+    [
+        ("ANSWER: B", "B"), ("\\boxed{C}", "C"), ("\\boxed{C) text}", "C"), ("The answer is (D).", "D"), ("b", "B"),
+        ("\\boxed{\\text{A}}", "A"), ("answer: A\nno, ANSWER: B", "B"), ("**Answer:** C", "C"), ("ANSWER: E", None),
+        ("", None), ("the answer is clear", None), ("<think>ANSWER: A</think>", None), ("\\boxed{E}\nANSWER: A", None),
+    ],
+)  # fmt: skip
+async def test_labels_are_found(response, label):
+    said = await ChoiceGrader().grade(question(Choice("A", ("A", "B", "C", "D"))), response)
+    assert said.answer == label
+    assert said.verdict is (Verdict.MALFORMED if label is None else Verdict.RIGHT if label == "A" else Verdict.WRONG)
+
+
+async def test_boxes_take_linear_time():
+    started = time.process_time()
+    boxes("\\boxed{" * 40_000 + "}" * 40_000)
+    assert time.process_time() - started < 5
+    assert len(boxes("\\boxed{a}\\boxed{b{c}}")) == 2

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+import pickle
+import zlib
+from pathlib import Path
+
+import pytest
+
+from azr.errors import UserError
+from azr.evaluation.graders import make_grader
+from azr.evaluation.graders.plain_json import decode
+from azr.evaluation.question import Verdict
+from azr.evaluation.suites import SUITES, suites_of
+from azr.evaluation.suites.competitive import private_tests
+from azr.evaluation.suites.exam import OWN
+from azr.evaluation.suites.functions import restored
+from tests.evaluation.grading import fenced, needs, questions
+from tests.executor.public_data import file
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+PUBLIC = [name for name, suite in SUITES.items() if suite.sha256]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_files_are_complete_and_known(name):
+    suite = SUITES[name]
+    if suite.files[0].endswith(".parquet"):
+        needs("pyarrow")
+    (path,) = (file(each) for each in suite.files[:1])
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == suite.sha256[path.name]
+    rows = questions(name)
+    assert len(rows) == suite.rows == len({row.id for row in rows})
+    assert all(row.suite == name and row.message.strip() and row.group for row in rows)
+
+
+def test_there_are_the_suites_that_the_documentation_names():
+    assert set(SUITES) == {
+        "cruxeval-i", "cruxeval-o", "livecodebench-execution", "humaneval", "humaneval+", "mbpp+", "livecodebench",
+        "apps", "aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench", "gsm8k", "luffy", "arc-c", "gpqa",
+        "mmlu-pro", "exam",
+    }  # fmt: skip
+
+
+def test_the_exam_is_a_suite(tmp_path):
+    rows = SUITES["exam"].read(tmp_path)
+    assert len(rows) == SUITES["exam"].rows == sum(len(path.read_text().splitlines()) for path in OWN.glob("*.jsonl"))
+    assert {row.group.split()[0] for row in rows} == {"deduction", "abduction", "induction"}
+
+
+HUMANEVAL_PLUS = {
+    "task_id": "HumanEval/32", "entry_point": "find_zero", "atol": 0,
+    "prompt": "import math\n\ndef poly(xs, x):\n    return sum(c * math.pow(x, i) for i, c in enumerate(xs))\n\n"
+              "def find_zero(xs):\n    \"\"\"A zero of poly.\"\"\"\n",
+    "canonical_solution": "    return -xs[0] / xs[1]\n", "base_input": [[[1, 2]]],
+    "plus_input": [[[-6, 2]], [[3.5, 7]]],
+}  # fmt: skip
+EXECUTION = {
+    "question_id": 1, "id": "sample_0", "function_name": "double", "difficulty": "easy",
+    "code": "def double(x, y=1):\n    return [x, x] * y", "input": "double(x = 3)", "output": "[3, 3]",
+}  # fmt: skip
+FUNCTION_TESTS = [{"input": "[1, 2]\n3", "output": "[4, 5]", "testtype": "functional"}]
+HIDDEN = [{"input": "[]\n3", "output": "[]", "testtype": "functional"}]
+LIVECODEBENCH = {
+    "question_title": "Add", "question_content": "Add k to each.", "platform": "leetcode", "question_id": "1",
+    "contest_id": "a", "contest_date": "2024-01-01T00:00:00", "difficulty": "easy",
+    "starter_code": "class Solution:\n    def add(self, nums: List[int], k: int) -> List[int]:\n        ",
+    "public_test_cases": json.dumps(FUNCTION_TESTS), "private_test_cases": json.dumps(HIDDEN),
+    "metadata": json.dumps({"func_name": "add"}),
+}  # fmt: skip
+SUM_TESTS = [{"input": "2\n1 2\n", "output": "3\n", "testtype": "stdin"}]
+PACKED = base64.b64encode(zlib.compress(pickle.dumps(json.dumps([{"input": "1\n0.5", "output": "0.50"}])))).decode()
+LIVECODEBENCH_STDIN = LIVECODEBENCH | {
+    "question_id": "2", "starter_code": "", "metadata": "{}", "public_test_cases": json.dumps(SUM_TESTS),
+    "private_test_cases": PACKED,
+}  # fmt: skip
+APPS = {
+    "problem_id": 7, "question": "Add two numbers.", "difficulty": "introductory", "starter_code": "",
+    "solutions": json.dumps(["a, b = map(int, input().split())\nprint(a + b)"]), "url": "",
+    "input_output": json.dumps({"inputs": ["1 2\n", ["5 6", ""]], "outputs": ["3\n", ["11"]]}),
+}  # fmt: skip
+APPS_FUNCTION = APPS | {
+    "problem_id": 8,
+    "input_output": json.dumps({"fn_name": "add", "inputs": [[1, 2]], "outputs": [[3]]}),
+}
+MMLU_PRO = {
+    "question_id": 5, "question": "Which?", "options": list("abcdefghij"), "answer": "J", "answer_index": 9,
+    "cot_content": "", "category": "law", "src": "x",
+}  # fmt: skip
+
+
+def write_lines(path: Path, *rows: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+ADD = "class Solution:\n    def add(self, nums: List[int], k: int):\n        return tuple(x + k for x in nums)"
+READ_ALL = "import sys\ndata = sys.stdin.buffer.read().split()\nprint(sum(map(float, data[1:])))"
+UNPUBLISHED = [
+    ("humaneval+", "HumanEvalPlus.jsonl.gz", HUMANEVAL_PLUS,
+     fenced("def find_zero(xs):\n    assert poly(xs, 0) == xs[0]\n    return -xs[0] / xs[1] + 1e-6"),
+     fenced("def find_zero(xs):\n    return xs[0]")),
+    ("humaneval+", "HumanEvalPlus.jsonl", HUMANEVAL_PLUS, fenced("    return -xs[0] / xs[1]"), fenced("    return 2")),
+    ("livecodebench-execution", "execution-v2.jsonl", EXECUTION, "```output\n[3, 3]\n```", "```output\n[3]\n```"),
+    ("livecodebench-execution", "livecodebench_execution.jsonl", EXECUTION,
+     "[ANSWER]assert double(x = 3) == [3, 3][/ANSWER]", "[ANSWER]double(x = 3) == 3[/ANSWER]"),
+    ("livecodebench", "livecodebench/test.jsonl", LIVECODEBENCH, fenced(ADD), fenced(ADD.replace("x + k", "x"))),
+    ("livecodebench", "livecodebench/test3.jsonl", LIVECODEBENCH_STDIN, fenced(READ_ALL),
+     fenced(READ_ALL.replace("float", "int"))),
+    ("apps", "apps_test.jsonl", APPS, fenced("a, b = map(int, input().split())\nprint(a + b)"), fenced("print(3)")),
+    ("apps", "apps_test.jsonl", APPS_FUNCTION, fenced("def add(a, b):\n    return a + b"),
+     fenced("def add(a, b):\n    return a - b")),
+    ("mmlu-pro", "mmlu_pro_test.jsonl", MMLU_PRO, "ANSWER: J", "ANSWER: C"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "path", "row", "right", "wrong"), UNPUBLISHED)
+async def test_suites_without_data_read_and_judge_a_row(answers, tmp_path, name, path, row, right, wrong):
+    suite = SUITES[name]
+    assert path in suite.files
+    write_lines(tmp_path / path, row)
+    (question,) = suite.read(tmp_path)
+    async with make_grader(suite.grader, answers) as grader:
+        verdicts = [(await grader.grade(question, response)).verdict for response in (right, wrong, "")]
+    assert verdicts == [Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED]
+
+
+LINES = {name: next(each for each in suite.files if ".json" in each) for name, suite in SUITES.items()
+         if name != "exam" and any(".json" in each for each in suite.files)}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_bad_row_is_named_by_file_and_number(tmp_path, name):
+    path = tmp_path / LINES[name]
+    path.parent.mkdir(exist_ok=True)
+    if path.suffix == ".json":
+        path.write_text(json.dumps([{"prompt": [{"value": "1+1?"}], "final_answer": "2"}, {"final_answer": "3"}]))
+        with pytest.raises(
+            UserError, match=rf"{path.name}, row 2: this is no row of the suite \(it has no field 'prompt'"
+        ):
+            SUITES[name].read(tmp_path)
+        return
+    for row, what in (({"x": 1}, "it has no field"), ([1], "it is no JSON object")):
+        write_lines(path, row)
+        with pytest.raises(UserError, match=rf"{path.name}, row 1: .*{what}"):
+            SUITES[name].read(tmp_path)
+    bad = b'{"x": \xff\n'
+    path.write_bytes(gzip.compress(bad) if path.suffix == ".gz" else bad)
+    with pytest.raises(UserError, match=rf"{path.name}, row 1: it is no JSON"):
+        SUITES[name].read(tmp_path)
+    path.write_bytes(gzip.compress(b"")[:9] if path.suffix == ".gz" else b"")
+    with pytest.raises(UserError, match=r"row 1|holds no questions"):
+        SUITES[name].read(tmp_path)
+    path.unlink()
+    with pytest.raises(UserError, match=rf"has no .*{path.name}"):
+        SUITES[name].read(tmp_path)
+
+
+def test_a_repeated_id_and_a_parquet_that_is_none_are_refused(tmp_path):
+    needs("pyarrow")
+    write_lines(tmp_path / "mmlu_pro_test.jsonl", MMLU_PRO, MMLU_PRO)
+    with pytest.raises(UserError, match="row 2: the id '5' is that of row 1"):
+        SUITES["mmlu-pro"].read(tmp_path)
+    (tmp_path / "luffy_valid_gpqa.parquet").write_bytes(b"PAR1 nothing")
+    with pytest.raises(UserError, match=r"luffy_valid_gpqa.parquet, row 1"):
+        SUITES["gpqa"].read(tmp_path)
+
+
+class _Runs:
+    def __reduce__(self):
+        return os.system, ("echo no",)
+
+
+@pytest.mark.parametrize("packed", [_Runs(), [1], {"a": os.path.join}, b"[]"])
+def test_private_tests_run_nothing(packed):
+    with pytest.raises(ValueError, match="private tests"):
+        private_tests(base64.b64encode(zlib.compress(pickle.dumps(packed))).decode())
+
+
+@pytest.mark.parametrize("packed", ["", "no base64!", "aGVsbG8=", base64.b64encode(zlib.compress(b"\x80")).decode()])
+def test_private_tests_that_are_none_are_refused(packed):
+    with pytest.raises(ValueError, match="private tests"):
+        private_tests(packed)
+
+
+def test_arguments_of_mbpp_get_back_what_json_lost():
+    assert restored(2, [[3, 4], [5]]) == [(3, 4), (5,)]
+    assert restored(63, [[[1, 2], [3, 4]]]) == [[(1, 2), (3, 4)]]
+    assert restored(75, [[[1, 2]], 6]) == [[(1, 2)], 6]
+    assert restored(115, [[[1, 2], []]]) == [[{1, 2}, {}]]
+    assert restored(124, ["1", "2j"]) == [1.0, 2j]
+    assert restored(259, [[[1], [2]], [[3]]]) == [((1,), (2,)), ((3,),)]
+    assert restored(278, [[1, [2, 3]]]) == [(1, (2, 3))]
+    assert restored(307, [["a", []], 1, 2]) == [("a", []), 1, 2]
+    assert restored(580, [[1, [2, [3]]]]) == [(1, (2, (3,)))]
+    assert restored(722, [{"a": [1, 2]}, 3]) == [{"a": (1, 2)}, 3]
+    assert restored(9, [[1]]) == [[1]]
+    first = next(question for question in questions("mbpp+") if question.id == "Mbpp/2")
+    assert decode(json.loads(first.gold.cases["base"][0])) == [(3, 4, 5, 6), (5, 7, 4, 10)]
+
+
+OWN_SUITES = [
+    ("math", "", {"q": "1+1?", "answer": 2}, "\\boxed{2}", "\\boxed{3}"),
+    ("choice", "", {"q": "Which?", "answer": "B", "options": ["x", "y"]}, "ANSWER: B", "ANSWER: A"),
+    ("calls", "", {"q": "inc", "entry": "inc", "inputs": [[1], [2]], "outputs": [2, 3]},
+     fenced("def inc(x): return x + 1"), fenced("def inc(x): return 2")),
+    ("stdin", "", {"q": "inc", "inputs": ["1"], "outputs": ["2"]},
+     fenced("print(int(input()) + 1)"), fenced("print(1)")),
+    ("value", 'asked = "input"', {"q": "?", "program": "def f(x): return x * 2", "input": "1", "output": "2"},
+     "```input\n1.0\n```", "```input\n2\n```"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("grader", "more", "row", "right", "wrong"), OWN_SUITES)
+async def test_a_suite_of_ones_own_is_a_toml_beside_its_data(answers, tmp_path, grader, more, row, right, wrong):
+    if grader == "math":
+        needs("math_verify")
+    write_lines(tmp_path / "rows.jsonl", row)
+    (tmp_path / "mine.toml").write_text(
+        f'name = "mine"\nfile = "rows.jsonl"\ngrader = "{grader}"\nprompt = "{{q}} Think."\nlicence = "MIT"\n{more}\n'
+    )
+    suite = suites_of(tmp_path)["mine"]
+    (question,) = suite.read(tmp_path)
+    assert (question.message, question.suite, suite.licence) == (f"{row['q']} Think.", "mine", "MIT")
+    async with make_grader(suite.grader, answers) as judge:
+        verdicts = [(await judge.grade(question, response)).verdict for response in (right, wrong)]
+    assert verdicts == [Verdict.RIGHT, Verdict.WRONG]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"grader": '"guess"'}, "declares no suite.*guess"),
+        ({"prompt": '"{nothing}"'}, "row 1: .*no field 'nothing'"),
+        ({"name": '"mbpp+"'}, "already"),
+        ({"fields": '{answr = "a"}'}, "fields names 'answr'"),
+        ({"colour": '"red"'}, "declares no suite.*colour"),
+        ({"file": '"none.jsonl"'}, "has no none.jsonl"),
+        ({"fields": '{answer = "gold"}'}, "row 1: .*no field 'gold'"),
+    ],
+)
+def test_a_bad_declaration_is_one_sentence(tmp_path, changed, message):
+    stated = {"name": '"mine"', "file": '"rows.jsonl"', "grader": '"math"', "prompt": '"{q}"'} | changed
+    write_lines(tmp_path / "rows.jsonl", {"q": "1", "answer": "1"})
+    (tmp_path / "mine.toml").write_text("".join(f"{key} = {value}\n" for key, value in stated.items()))
+    with pytest.raises(UserError, match=message):
+        suites_of(tmp_path)["mine"].read(tmp_path)
