@@ -20,7 +20,7 @@ from azr.selfplay.roles import Executor
 
 _FLOAT_ATOL, _RTOL = 1e-6, 1e-7
 """EvalPlus's tolerances where a float is expected."""
-_TOO_MUCH = ("timeout", "memory", "output_too_large")
+_TOO_MUCH = ("timeout", "memory", "MemoryError", "output_too_large")
 """A call for which the reference solution needs too much is left out."""
 _FEWEST_KEPT = 0.9
 """Share of the calls that must stay for an answer to be judged by them."""
