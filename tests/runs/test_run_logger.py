@@ -125,19 +125,22 @@ async def test_a_failure_that_nobody_asked_about_is_in_the_log(tmp_path: Path) -
 
 
 WRITES_UNTIL_KILLED = """
-import asyncio, json, os, sys, time
+import asyncio, itertools, os, sys
 from pathlib import Path
 from azr.records import PromptIds, Role
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
-from azr.runs.run_state import LogOffsets, RunState
+from azr.runs.run_state import RunState
 from tests.runs.factory import trajectory
 from tests.runs.test_run_logger import config
 
 root, done = Path(sys.argv[1]), int(sys.argv[2])
 
-def slow(ids):
-    time.sleep(0.002)
+texts = itertools.count()
+
+def deadly(ids):
+    if next(texts) == 10:
+        os.kill(os.getpid(), 9)
     return "text"
 
 async def run():
@@ -147,16 +150,13 @@ async def run():
     else:
         logger = RunLogger.create(config(root), open_progress())
     for step in range(done + 1, 9):
-        await logger.log_rollouts(step, [trajectory(Role.SOLVER)] * 20, slow)
+        decode = deadly if step == int(sys.argv[3]) else str
+        await logger.log_rollouts(step, [trajectory(Role.SOLVER)] * 20, decode)
         logger.end_step(step, [], {}, {})
         if step % 2 == 0:
             await logger.flush()
             RunState(step=step, elapsed_s=0.0, offsets=logger.offsets()).write(root / "draft")
             os.replace(root / "draft" / "driver.json", root / "checkpoint" / "driver.json")
-        print(step, flush=True)
-        if step == int(sys.argv[3]):
-            time.sleep(0.03)  # in the middle of the texts
-            os.kill(os.getpid(), 9)
     logger.close()
 
 asyncio.run(run())
