@@ -39,7 +39,7 @@ from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.runs.metrics import step_metrics
 from azr.runs.sinks import write_rollouts
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.play import SelfPlayStep, StepResult
+from azr.selfplay.play import SelfPlayStep
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Proposer, Solver
 from azr.tasks.base import Section
@@ -155,8 +155,8 @@ class Cpu:
             self.seconds[name] = time.process_time() - started
 
 
-async def step(config: Config, codec: PromptCodec, ranks: int, folder: Path, cpu: Cpu) -> StepResult:
-    """Everything that the driver does for a step, but for waiting."""
+async def step(config: Config, codec: PromptCodec, ranks: int, folder: Path, cpu: Cpu) -> int:
+    """Everything that the driver does for a step, but for waiting; returns how many trajectories there were."""
     engines = await EngineGroup.start(config, codec.stops, [EnginePlacement({"num_cpus": 0.5})])
     executor = await RemoteExecutor.start(config.executor, 60.0)
     kind = KINDS[KIND]
@@ -185,7 +185,7 @@ async def step(config: Config, codec: PromptCodec, ranks: int, folder: Path, cpu
         step_metrics(trajectories, played.proposal_stats, GROUP, {})
     with cpu.part("records"):
         write_rollouts(folder / "rollouts.jsonl.gz", 1, trajectories, codec.decode)
-    return played
+    return len(trajectories)  # not the trajectories: asyncio.run writes out what it returns
 
 
 def main() -> None:
@@ -204,8 +204,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # as `azr.runtime` does
     with tempfile.TemporaryDirectory() as folder, profile if options.profile else nullcontext():
-        played = asyncio.run(step(config, codec, options.ranks, Path(folder), cpu))
-    count = len(played.trajectories)
+        count = asyncio.run(step(config, codec, options.ranks, Path(folder), cpu))
     print(f"{count} trajectories of {options.tokens} tokens: CPU ms of the driver for each")
     milliseconds = {part: 1e3 * seconds / count for part, seconds in cpu.seconds.items()}
     milliseconds["all"] = sum(milliseconds.values())
