@@ -221,6 +221,7 @@ class SharingWorker(SmallBucketWorker):
         return IpcOutbox(rank, on_gpu(f"GPU-{self.rank}"))
 
 
+@pytest.mark.long
 async def test_each_rank_hands_its_copy_to_the_engine_on_its_gpu(
     lend_group: StartGroup, config: Config, two: WorkerGroup, engine: SupervisedActor
 ) -> None:
@@ -244,6 +245,7 @@ async def test_each_rank_hands_its_copy_to_the_engine_on_its_gpu(
     assert (await WeightSync(group, engines, STEP_S).push(5)).nbytes == report.nbytes
 
 
+@pytest.mark.long
 async def test_every_so_many_pushes_are_compared_byte_by_byte(
     lend_group: StartGroup, engine: SupervisedActor, config: Config
 ) -> None:
