@@ -118,7 +118,6 @@ class TokenTable(dict[int, bytes]):
         return cls(tokenizer) if plain else None
 
     def __missing__(self, token_id: int) -> bytes:
-        token = self._token_of(token_id)
         token = self._token_of(token_id) or ""
         # Control tokens may hold what stands for no byte; all of it is text then.
         is_bytes = all(char in _BYTE_OF for char in token)
