@@ -368,7 +368,10 @@ def _failure(error: BaseException) -> tuple[bytes, str]:
         return protocol.OUTPUT_TOO_LARGE, protocol.sentence(f"the returned value: {error}")
     if kind is values.PlainDataError:
         return protocol.REJECTED, protocol.sentence(f"the returned value: {error}")
-    if issubclass(kind, MemoryError):
+    # Without memory to note where it was, the interpreter may lose the MemoryError and raise this in its place,
+    # in no frame of the program's.
+    is_lost = kind is SystemError and error.__traceback__ is not None and error.__traceback__.tb_next is None
+    if issubclass(kind, MemoryError) or is_lost:
         return protocol.MEMORY, "the program ran out of memory"
     name = values.type_name(kind)
     return protocol.RAISED, protocol.sentence(name) if name.isidentifier() else "Exception"
