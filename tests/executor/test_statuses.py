@@ -31,6 +31,7 @@ async def test_ok_states_the_canonical_value_and_the_time(pool):
         ("return 1 / 0", CallStatus.RAISED, "ZeroDivisionError"),
         ("raise SystemExit", CallStatus.RAISED, "SystemExit"),
         ("raise KeyboardInterrupt", CallStatus.RAISED, "KeyboardInterrupt"),
+        ("raise SystemError", CallStatus.RAISED, "SystemError"),
         ("class Odd(Exception): pass\n    raise Odd", CallStatus.RAISED, "Odd"),
         ("raise type('not a name', (Exception,), {})", CallStatus.RAISED, "Exception"),
         ("return f()", CallStatus.RAISED, "RecursionError"),
