@@ -93,6 +93,7 @@ async def test_every_engine_serves_what_was_pushed_and_so_does_one_that_replaces
     assert await parts.served(parts.engines[0]) == (2, 2.0)
 
 
+@pytest.mark.long
 async def test_an_engine_replaced_while_the_policy_moves_waits_for_the_next_push(parts: Parts) -> None:
     await parts.lose(parts.engines[1])
     assert await parts.engines[1].call("ping", timeout_s=LIMIT_S, to="answer") == 0

@@ -124,6 +124,7 @@ def test_the_export_is_what_was_trained_and_the_run_goes_on(
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_a_wrong_template_is_an_alarm_that_cannot_be_missed(model: Path, root: Path, address: str) -> None:
     """Asked by its tokenizer's template, the model chats instead of answering in the form that is graded."""
     wrong = ["--model.template", "tokenizer", "--run.name", "wrong"]
