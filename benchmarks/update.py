@@ -141,6 +141,7 @@ def measure(options: argparse.Namespace, model: Path) -> Result:
     kinds = [activity.CPU, activity.CUDA] if device == "cuda" else [activity.CPU]
     with torch.profiler.profile(activities=kinds) as profile:
         step()
+    events = profile.key_averages()
     dist.destroy_process_group()
 
     shape = SIZES[options.size]
@@ -165,10 +166,10 @@ def measure(options: argparse.Namespace, model: Path) -> Result:
         tokens_per_s=tokens / seconds,
         share_6n=6 * parameters * tokens / peak,
         share_with_attention=(6 * parameters * tokens + attending) / peak,
-        busy_s=sum(e.self_device_time_total for e in _kernels(profile.key_averages())) / 1e6,
+        busy_s=sum(e.self_device_time_total for e in _kernels(events)) / 1e6,
         peak_gib=torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0,
-        table=_slowest(profile.key_averages(), device),
-        cpu_table=_slowest(profile.key_averages(), "cpu") if device == "cuda" else [],
+        table=_slowest(events, device),
+        cpu_table=_slowest(events, "cpu") if device == "cuda" else [],
     )
 
 

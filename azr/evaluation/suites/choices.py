@@ -7,7 +7,7 @@ import string
 
 from azr.evaluation.graders.choice import Choice
 from azr.evaluation.question import Question, Suite
-from azr.evaluation.suites.files import ReadRow, Row, find, questions, text
+from azr.evaluation.suites.files import ReadRow, Row, reader, text
 
 _ASK = (
     "{question}\n\nThink step by step. The last line of your response is 'ANSWER: X', where X is the label of the "
@@ -61,7 +61,7 @@ SUITES = (
         licence="CC-BY-SA-4.0",
         source="data/valid.arc_c.parquet of github.com/ElliottYan/LUFFY",
         grader="choice",
-        read=lambda folder: questions(find(folder, _ARC), _luffy_row("arc-c")),
+        read=reader(_ARC, _luffy_row("arc-c")),
         sha256={_ARC[0]: "7c3d1df8f11ade8be258ee0b0c7bbd6ac9a8e535dee3dbb3b5410f974f0d8fe5"},
     ),
     Suite(
@@ -71,7 +71,7 @@ SUITES = (
         licence="CC-BY-4.0; its authors ask that no row be published",
         source="data/valid.gpqa.parquet of github.com/ElliottYan/LUFFY",
         grader="choice",
-        read=lambda folder: questions(find(folder, _GPQA), _luffy_row("gpqa")),
+        read=reader(_GPQA, _luffy_row("gpqa")),
         sha256={_GPQA[0]: "55bde3943eeb6906d6d569d0ab882638c2f395a716ab5fa1fa20a186e722e58b"},
     ),
     Suite(
@@ -81,6 +81,6 @@ SUITES = (
         licence="MIT",
         source="the test split of the data set TIGER-Lab/MMLU-Pro, saved under one of these names",
         grader="choice",
-        read=lambda folder: questions(find(folder, _MMLU_PRO), _mmlu_row),
+        read=reader(_MMLU_PRO, _mmlu_row),
     ),
 )

@@ -15,7 +15,7 @@ from azr.evaluation.graders.calls import Calls
 from azr.evaluation.graders.sandboxed import DEEP_RECURSION, case_text
 from azr.evaluation.graders.stdin import Tests
 from azr.evaluation.question import Question, Suite
-from azr.evaluation.suites.files import Row, find, questions, text
+from azr.evaluation.suites.files import Row, find, questions, reader, text
 
 MAX_TESTS_BYTES = 2**28
 """Most bytes of private tests of one problem, unpacked."""
@@ -178,7 +178,7 @@ SUITES = (
         licence="MIT",
         source="test.jsonl of the data set codeparrot/apps, saved under this name",
         grader="calls",
-        read=lambda folder: questions(find(folder, _APPS), _apps_row),
+        read=reader(_APPS, _apps_row),
         metric="strict accuracy",
     ),
 )

@@ -98,6 +98,11 @@ def questions(path: Path, read: ReadRow) -> list[Question]:
     return found
 
 
+def reader(names: tuple[str, ...], read: ReadRow) -> Callable[[Path], list[Question]]:
+    """What reads the questions of the first of the files that a folder has."""
+    return lambda folder: questions(find(folder, names), read)
+
+
 def text(row: Row, name: str) -> str:
     """A field that must be text. Raises KeyError or TypeError."""
     value = row[name]

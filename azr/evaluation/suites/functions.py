@@ -11,7 +11,7 @@ from azr.evaluation.graders import plain_json
 from azr.evaluation.graders.calls import Calls
 from azr.evaluation.graders.sandboxed import case_text
 from azr.evaluation.question import Question, Suite
-from azr.evaluation.suites.files import Row, find, questions, text
+from azr.evaluation.suites.files import Row, reader, text
 
 _CODEC = Path(plain_json.__file__).read_text()
 _COMPLETE = (
@@ -166,7 +166,7 @@ SUITES = (
         licence="MIT",
         source="data/HumanEval.jsonl.gz of github.com/openai/human-eval",
         grader="calls",
-        read=lambda folder: questions(find(folder, _HUMANEVAL), _humaneval_row),
+        read=reader(_HUMANEVAL, _humaneval_row),
         metric="pass@1",
         sha256={"HumanEval.jsonl.gz": "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef"},
     ),
@@ -177,7 +177,7 @@ SUITES = (
         licence="Apache-2.0",
         source="HumanEvalPlus.jsonl.gz, version v0.1.10, of the releases of github.com/evalplus/humanevalplus_release",
         grader="calls",
-        read=lambda folder: questions(find(folder, _HUMANEVAL_PLUS), _humaneval_plus_row),
+        read=reader(_HUMANEVAL_PLUS, _humaneval_plus_row),
         metric="pass@1",
     ),
     Suite(
@@ -187,7 +187,7 @@ SUITES = (
         licence="Apache-2.0 (MBPP: CC-BY-4.0)",
         source="MbppPlus.jsonl.gz, version v0.2.0, of the releases of github.com/evalplus/mbppplus_release",
         grader="calls",
-        read=lambda folder: questions(find(folder, _MBPP_PLUS), _mbpp_row),
+        read=reader(_MBPP_PLUS, _mbpp_row),
         metric="pass@1",
         sha256={"MbppPlus.jsonl": "b54e762755248ca411b523c917fa9f93c07b5ff2966bf60b3917b853926a3dad"},
     ),

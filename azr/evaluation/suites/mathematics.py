@@ -7,7 +7,7 @@ from pathlib import Path
 from azr.evaluation.graders.extraction import last_box
 from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.question import Question, Suite
-from azr.evaluation.suites.files import ReadRow, Row, find, questions, text
+from azr.evaluation.suites.files import ReadRow, Row, find, questions, reader, text
 
 _ASK = "{problem}\n\nReason step by step, and put the final answer within \\boxed{{}}."
 
@@ -102,7 +102,7 @@ def _suite(name: str, file: str, rows: int, licence: str, source: str, sha256: s
         licence=licence,
         source=source,
         grader="math",
-        read=lambda folder: questions(find(folder, (file,)), read),
+        read=reader((file,), read),
         sha256={file: sha256},
     )
 

@@ -19,7 +19,7 @@ from azr.evaluation.graders.sandboxed import case_text
 from azr.evaluation.graders.stdin import Tests
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import GraderName, Question, Suite
-from azr.evaluation.suites.files import Row, find, questions, text
+from azr.evaluation.suites.files import Row, reader, text
 
 FIELDS: dict[GraderName, tuple[str, ...]] = {
     "math": ("answer",),
@@ -84,7 +84,7 @@ def read_declaration(path: Path) -> Suite:
         licence=stated.licence,
         source=stated.source,
         grader=stated.grader,
-        read=lambda folder: questions(find(folder, (stated.file,)), read_row),
+        read=reader((stated.file,), read_row),
         sha256={stated.file: stated.sha256} if stated.sha256 else {},
     )
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 from typing import Literal
 
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Question, Suite
-from azr.evaluation.suites.files import Row, find, questions, text
+from azr.evaluation.suites.files import Row, reader, text
 
 _OUTPUT = (
     "Here are a Python program and a call of its function. Work out what the call returns. Think it through step by "
@@ -43,7 +42,7 @@ def _cruxeval(name: str, asked: Literal["input", "output"]) -> Suite:
         licence="MIT",
         source="data/cruxeval.jsonl of github.com/facebookresearch/cruxeval",
         grader="value",
-        read=lambda folder: questions(find(folder, _CRUXEVAL), read_row),
+        read=reader(_CRUXEVAL, read_row),
         metric="pass@1",
         sha256={"cruxeval.jsonl": "8368b81047dc5014e4caf5a2f97604eff7644e0ecd7415e3ceeb184bbc2e0c96"},
     )
@@ -64,10 +63,6 @@ def _execution_row(row: Row, number: int) -> Question:
     return _question("livecodebench-execution", str(row["id"]), str(row.get("difficulty", "all")), gold)
 
 
-def _read_execution(folder: Path) -> list[Question]:
-    return questions(find(folder, _EXECUTION), _execution_row)
-
-
 SUITES = (
     _cruxeval("cruxeval-i", "input"),
     _cruxeval("cruxeval-o", "output"),
@@ -78,7 +73,7 @@ SUITES = (
         licence="CC (data card)",
         source="test.jsonl of the data set livecodebench/execution-v2, saved under one of these names",
         grader="value",
-        read=_read_execution,
+        read=reader(_EXECUTION, _execution_row),
         metric="pass@1",
     ),
 )
