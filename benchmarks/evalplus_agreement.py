@@ -33,6 +33,7 @@ from azr.evaluation.suites import SUITES
 
 SLOW = frozenset({"Mbpp/255", "Mbpp/630"})
 """Their reference solutions take minutes or gigabytes."""
+SUITES_HERE = ("mbpp+", "humaneval")
 
 
 @dataclass
@@ -132,15 +133,8 @@ async def judge_ours(samples: list[Sample]) -> list[dict[str, bool] | None]:
         return list(await asyncio.gather(*map(one, samples)))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--evalplus", required=True)
-    parser.add_argument("--samples", type=int, default=1000)
-    arguments = parser.parse_args()
-    # Behind all others, so that only what is missing here is taken from there.
-    sys.path.append(arguments.evalplus)
-    questions = [q for name in ("mbpp+", "humaneval") for q in SUITES[name].read(arguments.data) if q.id not in SLOW]
+def choose(questions: list[Question], count: int) -> list[Sample]:
+    """Real and broken solutions, the same ones every time."""
     chance = random.Random(0)
     pool: list[Sample] = []
     for question in questions:
@@ -148,10 +142,30 @@ def main() -> None:
         pool.append(Sample(question, reference, {}))
         broken = list(dict.fromkeys(mutations(reference)))
         pool += [Sample(question, source, {}) for source in chance.sample(broken, min(3, len(broken)))]
-    samples = chance.sample(pool, min(arguments.samples, len(pool)))
+    return chance.sample(pool, min(count, len(pool)))
+
+
+def read_questions(data: Path) -> list[Question]:
+    return [question for name in SUITES_HERE for question in SUITES[name].read(data) if question.id not in SLOW]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--evalplus", required=True)
+    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--write", type=Path, help="evalplus's verdicts as JSON, for the tests")
+    arguments = parser.parse_args()
+    # Behind all others, so that only what is missing here is taken from there.
+    sys.path.append(arguments.evalplus)
+    questions = read_questions(arguments.data)
+    samples = choose(questions, arguments.samples)
     started = time.monotonic()
     judge_theirs(samples, asyncio.run(recorded(questions)))
     middle = time.monotonic()
+    if arguments.write:
+        rows = [[sample.question.id, sample.theirs] for sample in samples]
+        arguments.write.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
     ours = asyncio.run(judge_ours(samples))
     end = time.monotonic()
     table: Counter[str] = Counter()

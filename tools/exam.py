@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from azr.config import ExecutorConfig
-from azr.evaluation.suite import BenchmarkTask, write_suite
+from azr.evaluation.suites.exam import ExamTask, write_exam
 from azr.executor.pool import SandboxPool
 from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, Run
@@ -104,7 +104,7 @@ def _samples(rng: random.Random, kind: str, templates: Iterator[ProgramTemplate]
                 break
 
 
-async def validate(kind_name: str, samples: Sequence[tuple[str, Sample]], run: Run) -> list[BenchmarkTask]:
+async def validate(kind_name: str, samples: Sequence[tuple[str, Sample]], run: Run) -> list[ExamTask]:
     """The samples as tasks, through the checks that proposals go through; all of them must pass."""
     kind = KINDS[kind_name]
     limits = ProposalLimits(source_bytes=4096, induction_inputs=INDUCTION_INPUTS, repeats=2)
@@ -118,27 +118,27 @@ async def validate(kind_name: str, samples: Sequence[tuple[str, Sample]], run: R
     for (difficulty, sample), outcome in zip(samples, outcomes, strict=True):
         assert isinstance(outcome, Task), f"{sample.program}\nwas rejected: {outcome}"
         assert outcome.outputs == sample.outputs, f"{sample.program}\nreturned {outcome.outputs}, not {sample.outputs}"
-        benchmark.append(BenchmarkTask(difficulty, outcome))
+        benchmark.append(ExamTask(difficulty, outcome))
     return benchmark
 
 
-async def make(run: Run) -> list[BenchmarkTask]:
+async def make(run: Run) -> list[ExamTask]:
     """The whole exam; ``run`` is, for example, ``SandboxPool.execute``."""
     rng = random.Random(SEED)
     pool = template_pool(rng)
-    benchmark: list[BenchmarkTask] = []
+    benchmark: list[ExamTask] = []
     for kind in TASKS:
         benchmark += await validate(kind, list(choose_samples(rng, kind, pool)), run)
     return benchmark
 
 
-async def write_exam(out: Path) -> None:
+async def make_files(out: Path) -> None:
     """Writes one file per kind, the same bytes every time."""
     async with SandboxPool(ExecutorConfig(workers=2, wall_s=10.0)) as executor:
-        write_suite(out, await make(executor.execute))
+        write_exam(out, await make(executor.execute))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Makes the held-out exam.")
     parser.add_argument("--out", type=Path, default=Path("data/exam"), help="folder that is written")
-    asyncio.run(write_exam(parser.parse_args().out))
+    asyncio.run(make_files(parser.parse_args().out))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from azr.cli.options import Parser, above, whole
 from azr.hardware import Device
-from azr.preflight import check_tokenizer_files, model_folder
+from azr.runs.model_folder import check_tokenizer_files, model_folder
 
 
 def main(argv: Sequence[str]) -> int:

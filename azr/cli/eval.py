@@ -1,62 +1,218 @@
-"""``azr eval``: evaluates a model on the held-out exam, with the real engine and the real executor."""
+"""``azr eval``: evaluates a model, or the policies of a run, on public benchmarks and the project's own exam."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import time
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from azr.cli.options import Parser, whole
-from azr.evaluation.suite import read_suite
+from azr.cli.options import Parser, above, whole, wholes
+from azr.config import Config
+from azr.config_tree import override
+from azr.errors import UserError
+
+if TYPE_CHECKING:
+    from azr.evaluation.scores import Row
+    from azr.runs.asked_model import AskedModel
+
+_USAGE = (
+    "azr eval MODEL|RUN [--data DIR] [--suite NAME,...] [options]\n"
+    "       azr eval --list [--data DIR]\n"
+    "       azr eval compare A B"
+)
+_ABOUT = (
+    "Ask a model the questions of benchmarks, greedily and by samples, grade its answers, and write a table, numbers "
+    "and every answer into a folder. Data files are local; --list says which, and where they come from."
+)
+_KNOBS = """
+Knobs of engines and executors may follow, such as --rollout.engines 8, --rollout.tensor-parallel 2,
+--rollout.gpu-memory-utilization 0.8, --rollout.max-concurrent 512, --executor.backend docker or --cluster.address; of
+a run, its own are the default, but one engine.
+"""
+_SECTIONS = ("rollout", "executor", "timeout", "cluster.address")
+_OPTIONS = {
+    "rollout.temperature": "the samples' is given by --temperature",
+    "rollout.max_response_tokens": "it is given by --max-response-tokens",
+    "rollout.max_prompt_tokens": "prompts are as long as the questions are",
+    "rollout.staleness": "nothing is trained",
+    "rollout.partial": "nothing is trained",
+}
+"""Knobs that an evaluation decides itself, and what stands in their place."""
+_GPU_SHARE = 0.9
+"""Of a GPU's memory, where no run and no knob says otherwise: nothing else is on it."""
+_SHOWN = 20
+"""Ids of questions that a comparison prints of each suite and measure."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints a table, writes the JSON and returns 0. Raises UserError for a user's mistake."""
-    parser = Parser("eval", "Evaluate a model on the held-out exam: greedy, at temperature 1, and pass@8.")
-    parser.add_argument("--model", required=True, help="Hugging Face folder or hub name")
-    parser.add_argument("--samples", type=whole(1, 1024), default=8, help="answers per task at temperature 1")
-    parser.add_argument("--out", type=Path, help="JSON file; eval.json in the model's folder when not given")
-    parser.add_argument("--exam", type=Path, default=Path("data/exam"), help="folder of the exam")
-    parser.add_argument(
-        "--prompt-format", choices=("compact", "chat"), help="how it is asked; by its tokenizer when not given"
-    )
-    parser.add_argument("--max-response-tokens", type=whole(1, 1_000_000), help="longest answer")
-    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
-    parser.add_argument("--seed", type=whole(0, 2**31), default=1, help="seed of the engine")
-    options = parser.parse(argv)
-    benchmark = read_suite(options.exam)
+    """Evaluates, lists or compares, prints a table and returns 0. Raises UserError for a user's mistake."""
+    if argv and argv[0] == "compare":
+        return _compare(argv[1:])
+    parser = _parser()
+    options, values = parser.parse_with_knobs(argv)
+    if options.list:
+        return _list(options.data)
+    if options.model is None:
+        raise UserError("azr eval needs a model or a run; azr eval --help lists every option.")
+    if options.all_steps and (options.step is not None or options.out is not None):
+        raise UserError("--all-steps evaluates every saved policy of a run into its own folder: leave --step and --out "
+                        "out.")  # fmt: skip
+    ks = options.k if options.k is not None else (options.samples,) if options.samples else ()
+    if not options.samples and options.k is not None:
+        raise UserError(f"--k {','.join(map(str, ks))} needs samples: give --samples too.")
+    if ks and ks[-1] > options.samples > 0:
+        raise UserError(f"--k {ks[-1]} needs as many samples, and --samples is {options.samples}: raise it.")
+    for path in values:
+        if not path.startswith(_SECTIONS):
+            raise UserError(f"azr eval has no use for {path}: it takes {', '.join(_SECTIONS)} only.")
+        if path in _OPTIONS:
+            raise UserError(f"azr eval has no use for {path}: {_OPTIONS[path]}.")
+    return _evaluate(options, ks if options.samples else (), values)
 
+
+def _parser() -> Parser:
+    parser = Parser("eval", _ABOUT, usage=_USAGE, more_help=_KNOBS)
+    parser.add_argument("model", nargs="?", metavar="MODEL|RUN", help="Hugging Face folder, hub name or run directory")
+    parser.add_argument("--data", type=Path, help="folder of the suites' files; the exam needs none")
+    parser.add_argument("--suite", type=_names, default=("exam",), metavar="NAME,...", help="suites, with commas")
+    parser.add_argument("--list", action="store_true", help="which suites there are, and where their files come from")
+    parser.add_argument("--step", type=whole(0, 10**9), help="which policy of a run; the last one when not given")
+    parser.add_argument("--all-steps", action="store_true", help="every policy that a run has saved")
+    parser.add_argument("--samples", type=whole(0, 4096), default=0, help="answers per question beside a greedy one")
+    parser.add_argument("--temperature", type=above(0), default=1.0, help="of the samples")
+    parser.add_argument("--k", type=wholes(1, 4096), help="of pass@k, with commas; all samples when not given")
+    parser.add_argument(
+        "--template",
+        default="train",
+        help="train (as trained), conversation, tokenizer (its own) or a .jinja file",
+    )
+    parser.add_argument(
+        "--max-response-tokens", type=whole(1, 10**6), help="longest answer; the run's, or at most 8192, when not given"
+    )
+    parser.add_argument("--limit", type=whole(1, 10**9), help="most questions of each suite, spread evenly over it")
+    parser.add_argument("--resume", action="store_true", help="go on with an evaluation that was ended early")
+    parser.add_argument("--out", type=Path, help="folder of the results; see docs/evaluation.md for where they go else")
+    parser.add_argument("--chart", action="store_true", help="draw the table as chart.png too")
+    parser.add_argument("--altered", action="store_true", help="take data files other than those that were tested")
+    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
+    parser.add_argument("--seed", type=whole(0, 2**31), default=1, help="of the samples")
+    parser.add_argument(
+        "--deterministic", action="store_true", help="one question at a time: slow, and the same to the last bit"
+    )
+    return parser
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"must be names with commas between them, not {text!r}")
+    return names
+
+
+def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str, Any]) -> int:
     # Only now, because these take seconds to load.
     import torch
 
-    from azr.evaluation import results, standalone
+    from azr.evaluation import report
+    from azr.evaluation.standalone import Serve, check_out, make_evaluation, run_evaluation, serve_here
+    from azr.evaluation.suites.loading import load_suites
     from azr.hardware import compute_type
+    from azr.runs.asked_model import open_model
+    from azr.runs.model_export import saved_steps
 
-    config = standalone.eval_config(options.model, options.prompt_format, options.max_response_tokens)
-    config = replace(config, run=replace(config.run, seed=options.seed))
+    suites = load_suites(options.suite, options.data, options.limit, altered=options.altered)
+    if options.chart:
+        report.check_chart()
+    steps = saved_steps(Path(options.model)) if options.all_steps else [options.step]
+    models = [open_model(options.model, step, options.template) for step in steps]
     dtype = compute_type(options.dtype, "cuda" if torch.cuda.is_available() else "cpu")
-    out = options.out or _default_out(options.model)
-    started = time.monotonic()
-    scores = asyncio.run(standalone.evaluate_model(config, benchmark, options.samples, dtype))
-    seconds = time.monotonic() - started
-    about = {
-        "model": options.model,
-        "exam": str(options.exam),
-        "samples": options.samples,
-        "seed": options.seed,
-        "dtype": dtype,
-        "prompt_format": config.model.prompt_format,
-        "max_response_tokens": config.rollout.max_response_tokens,
-        "seconds": round(seconds, 1),
-    }
-    results.write_results(out, about, scores)
-    print(results.text_table(results.rows(scores)))
-    print(f"{len(scores)} tasks, {options.samples} samples each, {seconds:.0f} s; written to {out}")
+    evaluations = [
+        make_evaluation(
+            model,
+            suites,
+            samples=options.samples,
+            temperature=options.temperature,
+            seed=options.seed,
+            ks=ks,
+            config=_config(model, values),
+            dtype=dtype,
+            deterministic=options.deterministic,
+            max_tokens=options.max_response_tokens,
+        )
+        for model in models
+    ]
+    outs = [options.out or _default_out(model) for model in models]
+    for out in outs:
+        check_out(out, resume=options.resume)
+    tables: dict[str, Sequence[Row]] = {}
+    for evaluation, out in zip(evaluations, outs, strict=True):
+        serve: Serve = serve_here
+        if evaluation.config.rollout.engines > 1:
+            from azr.eval_run import serve_by_ray
+
+            serve = serve_by_ray
+        table = asyncio.run(run_evaluation(evaluation, out, serve, resume=options.resume))
+        tables[evaluation.model.label] = table
+        print(f"{evaluation.model.label}, percent with 95% intervals:\n\n{report.markdown(table)}\n\nwritten to {out}")
+        if options.chart:
+            report.write_chart(out / report.CHART, {evaluation.model.label: table})
+    if options.chart and len(tables) > 1:
+        report.write_chart(Path(options.model) / "eval" / report.CHART, tables)
     return 0
 
 
-def _default_out(model: str) -> Path:
-    folder = Path(model)
-    return folder / "eval.json" if folder.is_dir() else Path(f"{model.replace('/', '_')}_eval.json")
+def _config(model: AskedModel, values: dict[str, Any]) -> Config:
+    """Of engine and executors: the run's, changed by the knobs, for an engine that has the machine to itself."""
+    base = model.config or Config()
+    rollout = replace(base.rollout, engines=1, staleness=0, partial=False, gpu_memory_utilization=_GPU_SHARE)
+    return override(replace(base, rollout=rollout), values)
+
+
+def _default_out(model: AskedModel) -> Path:
+    if model.step is not None:
+        return Path(model.place) / "eval" / f"step_{model.step:06d}"
+    name = Path(model.place).resolve().name if Path(model.place).exists() else model.place
+    return Path("orz_ckpt") / "eval" / re.sub(r"[^\w.+-]+", "_", name)
+
+
+def _list(folder: Path | None) -> int:
+    from azr.evaluation.report import aligned
+    from azr.evaluation.suites.loading import listing
+
+    if folder is not None and not folder.is_dir():
+        raise UserError(f"There is no folder {folder}: give the one that holds the files of the suites.")
+    rows = list(listing(folder))
+    print(
+        aligned([("suite", "state", "SHA-256", "licence", "rows"), *((r[0], r[1], r[3], r[4], r[2]) for r in rows)], 4)
+    )
+    print("\nWhere the files come from:\n")
+    for name, _, _, _, _, source in rows:
+        print(f"{name}: {source}")
+    return 0
+
+
+def _compare(argv: Sequence[str]) -> int:
+    parser = Parser("eval compare", "Say by how much two evaluations differ on the same questions, and on which ones.")
+    parser.add_argument("before", metavar="A", type=Path, help="folder of an evaluation")
+    parser.add_argument("after", metavar="B", type=Path, help="folder of another one")
+    parser.add_argument("--all", action="store_true", help="name every question that changed, not just the first ones")
+    options = parser.parse(argv)
+
+    from azr.evaluation.compare import compare, table
+
+    differences, others = compare(options.before, options.after)
+    print(f"A: {options.before}\nB: {options.after}\n")
+    if others:
+        print(f"They differ not in the model alone, but in {', '.join(others)}.\n")
+    print(table(differences))
+    for each in differences:
+        for word, ids in (("better", each.won), ("worse", each.lost)):
+            shown = ids if options.all else ids[:_SHOWN]
+            more = f" and {len(ids) - len(shown)} more (--all)" if len(shown) < len(ids) else ""
+            if ids:
+                print(f"\n{each.suite}, {each.measure}, {word} in B: {' '.join(shown)}{more}")
+    return 0

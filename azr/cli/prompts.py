@@ -14,6 +14,7 @@ from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError, nearest
 from azr.records import Role
+from azr.runs.model_folder import model_folder
 from azr.tasks.registry import KINDS
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     preflight.check(config)
     # A folder with nothing but a tokenizer will do.
     place = Path(config.model.path)
-    folder = place if place.is_dir() else preflight.model_folder(config.model.path, fetch=False)
+    folder = place if place.is_dir() else model_folder(config.model.path, fetch=False)
     if folder is None:
         raise UserError(
             f"model.path {config.model.path} is not in the cache, and the hub does not answer: name a local folder "

@@ -1,1 +1,1 @@
-"""What a model can do: held-out tasks of a suite, answered greedily and at temperature 1, graded by running code."""
+"""What a model can do: questions of public benchmarks and of our own exam, asked, graded by running code, reported."""

@@ -1,49 +1,208 @@
-"""The exam as part of a run: a fixed subset of it before the first step, every few steps and after the last."""
+"""Suites as part of a run: a fixed subset of each before the first step, every few steps and after the last."""
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from azr.config import Config
 from azr.errors import UserError
-from azr.evaluation.evaluate import GenerateFn, evaluate, longest_prompt
-from azr.evaluation.results import metrics, rows
-from azr.evaluation.suite import program_fingerprint, read_suite, subset
+from azr.evaluation.answer_file import Answer, AnswerFile
+from azr.evaluation.asking import Examiner, Executors, GenerateFn, Sampling, open_graders, prompt_ids
+from azr.evaluation.graders.calls import Calls
+from azr.evaluation.graders.maths import check_math
+from azr.evaluation.graders.sandboxed import ANSWER_REPEATS, answer_config
+from azr.evaluation.graders.value import ProgramValue
+from azr.evaluation.question import Question
+from azr.evaluation.scores import in_order, metrics, rows
+from azr.evaluation.suites import SUITES, suites_of
+from azr.evaluation.suites.exam import NAME as EXAM
+from azr.evaluation.suites.loading import check_names, load_exam, load_suites
+from azr.execution import ExecutionRequest, ExecutionResult
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Executor
+from azr.tasks.normalize import ENTRY, fingerprint, parse, parse_program
+
+if TYPE_CHECKING:
+    from azr.executor.remote import RemoteExecutor
+
+TEMPERATURE = 1.0
+"""Of the samples, whatever a run samples at."""
+PASS_AT = 8
+"""The k of pass@k, where there are as many samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What an evaluation within a run found."""
+
+    metrics: dict[str, float]
+    """See `azr.evaluation.scores.metrics`."""
+    answers: list[Answer]
+    protocol: dict[str, Any]
+
+    def write(self, path: Path) -> None:
+        """The answers as `azr.evaluation.answer_file` reads them; complete or not there."""
+        path.parent.mkdir(exist_ok=True)
+        staging = path.with_name(f".{path.name}")
+        staging.unlink(missing_ok=True)
+        with AnswerFile(staging, self.protocol) as file:
+            file.add(self.answers)
+        os.replace(staging, path)
 
 
 class PeriodicEval:
-    """Evaluates a run's policy on a subset of the exam, and knows the programs that the run must not train on."""
+    """Evaluates a run's policy on a subset of suites, and knows the programs that the run must not train on."""
 
     def __init__(self, config: Config, codec: PromptCodec) -> None:
-        """Raises UserError when there is no exam where it should be, or a task does not fit into a prompt."""
+        """Raises UserError when a suite is not where it should be, or a question does not fit into a prompt."""
         self._config, self._codec = config, codec
-        benchmark = read_suite(Path(config.eval.path)) if config.eval.path is not None else ()
-        self.programs = frozenset(program_fingerprint(each.task) for each in benchmark)
-        """Fingerprints of all programs of the exam."""
-        self.benchmark = subset(benchmark, config.eval.tasks_per_kind)
-        """The tasks that are evaluated, the same in every run of these settings."""
+        names = [name for word in config.eval.suites for name in word.split(",")]
+        others = [name for name in names if name != EXAM]
+        self.notes: list[str] = []
+        """What is not evaluated, and why; a line each."""
+        folder = Path(config.eval.data) if config.eval.data is not None else None
+        check_names(names, SUITES if folder is None or not folder.is_dir() else suites_of(folder))
+        if folder is None and others:
+            if config.eval.every:
+                self.notes.append(f"not evaluated: {', '.join(others)}, for eval.data names no folder of their files")
+            others = []
+        exam = [load_exam(Path(config.eval.path), config.eval.limit)] if config.eval.path is not None else []
+        known = [*exam, *load_suites(others, folder, config.eval.limit)]
+        self.programs = frozenset(_fingerprints([question for each in known for question in each.all_questions]))
+        """Fingerprints of all programs of the exam and of these suites."""
+        self._loaded = [each for each in known if each.suite.name in names]
+        self.questions: list[Question] = [question for each in self._loaded for question in each.questions]
+        """What is asked, the same in every run of these settings."""
         if config.eval.every:
-            self._check()
+            self._check(names)
 
-    def _check(self) -> None:
-        if not self.benchmark:
-            raise UserError("eval.every asks for evaluations but eval.path is none: give the folder of an exam.")
-        longest = longest_prompt(self._codec, self.benchmark)
-        if longest > self._config.rollout.max_prompt_tokens:
+    def _check(self, names: list[str]) -> None:
+        if EXAM in names and self._config.eval.path is None:
             raise UserError(
-                f"A task of the exam has {longest} tokens, but rollout.max_prompt_tokens is "
-                f"{self._config.rollout.max_prompt_tokens}; raise it or set eval.every to 0."
+                "eval.every asks for evaluations but eval.path is none: give the folder of an exam, or leave the exam "
+                "out of eval.suites."
             )
+        if any(each.suite.grader == "math" for each in self._loaded):
+            check_math()
+        limit = self._config.rollout.max_prompt_tokens
+        for question in self.questions:
+            length = len(prompt_ids(self._codec, question))
+            if length > limit:
+                raise UserError(
+                    f"The question {question.id} of {question.suite} has {length} tokens, but "
+                    f"rollout.max_prompt_tokens is {limit}; raise it, leave the suite out of eval.suites, or set "
+                    "eval.every to 0."
+                )
 
     def should_run(self, step: int, last: bool) -> bool:
         """Whether to evaluate after this step, which may be the run's last; step 0 stands for the start."""
         every = self._config.eval.every
-        return every > 0 and (last or step % every == 0)
+        return bool(self.questions) and every > 0 and (last or step % every == 0)
 
-    async def run(self, generate: GenerateFn, executor: Executor) -> dict[str, float]:
-        """Results of the current policy, see `azr.evaluation.results.metrics`."""
-        samples = self._config.eval.samples
-        scores = await evaluate(self._config, self._codec, generate, executor, self.benchmark, samples)
-        return metrics(rows(scores))
+    async def run(self, generate: GenerateFn, executor: Executor) -> Evaluated:
+        """What the current policy knows. ``executor``: the run's, for the tasks of the exam."""
+        config = self._config
+        executors = Executors(tasks=lambda: nullcontext(executor), answers=partial(_answers, config))
+        found: list[Answer] = []
+        async with open_graders([each.suite for each in self._loaded], executors) as graders:
+            examiner = Examiner(
+                codec=self._codec,
+                generate=generate,
+                graders=graders,
+                sampling=Sampling(
+                    samples=config.eval.samples,
+                    temperature=TEMPERATURE,
+                    max_tokens=config.rollout.max_response_tokens,
+                    seed=config.run.seed,
+                ),
+            )
+            await examiner.examine(self.questions, found.extend)
+        found = in_order(found, self.questions)
+        ks = (PASS_AT,) if config.eval.samples >= PASS_AT else ()
+        alike = [each.suite.name for each in self._loaded if each.suite.groups_alike]
+        return Evaluated(metrics(rows(found, ks, config.eval.samples, alike)), found, self._protocol())
+
+    def _protocol(self) -> dict[str, Any]:
+        """What decides the answers of an evaluation, beside the weights."""
+        rollout = self._config.rollout
+        return {
+            "suites": {each.suite.name: each.on_record for each in self._loaded},
+            "template_text": self._codec.template,
+            "stops": asdict(self._codec.stops),
+            "samples": self._config.eval.samples,
+            "temperature": TEMPERATURE,
+            "max_response_tokens": rollout.max_response_tokens,
+            "seed": self._config.run.seed,
+        }
+
+
+@asynccontextmanager
+async def _answers(config: Config) -> AsyncIterator[Executor]:
+    """An executor actor for answers to public benchmarks; a run has one only while it evaluates programs."""
+    executor = _AnswerExecutor(config)
+    try:
+        yield executor
+    finally:
+        executor.kill()
+
+
+class _AnswerExecutor:
+    """Starts with the first program: many questions about values need none."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._starting = asyncio.Lock()
+        self._executor: RemoteExecutor | None = None
+
+    async def execute(self, request: ExecutionRequest) -> ExecutionResult:
+        async with self._starting:
+            if self._executor is None:
+                self._executor = await self._start()
+        return await self._executor.execute(request)
+
+    async def _start(self) -> RemoteExecutor:
+        from azr.executor.remote import RemoteExecutor  # only now: a dry run comes here too and needs no Ray
+
+        config = self._config
+        seed = config.run.seed if config.run.deterministic else None
+        limits, options = answer_config(config.executor), {"repeats": ANSWER_REPEATS, "answers": True}
+        return await RemoteExecutor.start(limits, config.timeout.generate_s, seed=seed, **options)
+
+    def kill(self) -> None:
+        if self._executor is not None:
+            self._executor.kill()
+
+
+def _fingerprints(questions: list[Question]) -> Iterator[str]:
+    """Of the programs as a proposal would write them, whose function is called ``f``."""
+    for question in questions:
+        entry = question.gold.entry if isinstance(question.gold, Calls | ProgramValue) else ENTRY
+        for program in question.programs:
+            tree = parse(program)
+            if tree is not None:
+                proposed = ast.unparse(_Renamed(entry).visit(tree))
+                if parse_program(proposed) is not None:
+                    yield fingerprint(proposed)
+
+
+class _Renamed(ast.NodeTransformer):
+    """Calls a function ``f``."""
+
+    def __init__(self, entry: str) -> None:
+        self._entry = entry
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self.generic_visit(node)
+        node.name = ENTRY if node.name == self._entry else node.name
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name(id=ENTRY, ctx=node.ctx) if node.id == self._entry else node

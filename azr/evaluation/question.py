@@ -24,7 +24,7 @@ class Question:
     suite: str
     """Name of its suite."""
     group: str
-    """Difficulty, subject or kind: a row of the table."""
+    """Difficulty, subject or kind: a row of the table; ``kind/difficulty`` is a row within that of the kind."""
     message: str
     """Text of the user turn, before any chat template."""
     gold: Any
@@ -77,5 +77,11 @@ class Suite:
     """
     metric: str = "accuracy"
     """What the share of right answers is called in the suite's own literature."""
+    locate: Callable[[Path], Sequence[Path]] | None = None
+    """The files of a folder that it is read from, where that is not the first one of ``files`` that is there."""
+    groups_alike: bool = False
+    """In the whole suite its groups weigh alike, whatever their sizes."""
+    of_tasks: bool = False
+    """Its questions are tasks of self-play, whose programs run under the limits of training."""
     sha256: Mapping[str, str] = field(default_factory=dict)
     """Known-good SHA-256 by file name, of those files that this project was tested with."""

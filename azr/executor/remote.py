@@ -30,8 +30,9 @@ class ExecutorPool(TakesSharedCalls):
     linger_s = 0.002
     """Most programs take a few milliseconds."""
 
-    def __init__(self, config: ExecutorConfig, *, seed: int | None = None) -> None:
-        self._pool = SandboxPool(config, seed=seed)
+    def __init__(self, config: ExecutorConfig, **options: Any) -> None:
+        """``options``: see `SandboxPool`."""
+        self._pool = SandboxPool(config, **options)
 
     async def start(self) -> str:
         """Start the sandboxes and say what isolates them. Raises UserError when none can be had here."""
@@ -52,9 +53,9 @@ class ExecutorPool(TakesSharedCalls):
 class RemoteExecutor:
     """The executor pool as its callers see it. Make one with `start`, end it with `kill`."""
 
-    def __init__(self, config: ExecutorConfig, timeout_s: float, seed: int | None = None) -> None:
-        """`timeout_s`: for every answer of the pool. `seed`: see `SandboxPool`."""
-        self._config, self._timeout_s, self._seed = config, timeout_s, seed
+    def __init__(self, config: ExecutorConfig, timeout_s: float, **options: Any) -> None:
+        """`timeout_s`: for every answer of the pool. `options`, such as `seed`: see `SandboxPool`."""
+        self._config, self._timeout_s, self._options = config, timeout_s, options
         self._pool = SupervisedActor(
             "the executor pool", self._create_actor, start_timeout_s=timeout_s, max_restarts=MAX_RESTARTS
         )
@@ -62,15 +63,15 @@ class RemoteExecutor:
         """The pool that was last asked for its counters, and its answer."""
 
     @classmethod
-    async def start(cls, config: ExecutorConfig, timeout_s: float, seed: int | None = None) -> Self:
-        """Raises UserError when no isolation of model-written code works on this machine."""
-        executor = cls(config, timeout_s, seed)
+    async def start(cls, config: ExecutorConfig, timeout_s: float, **options: Any) -> Self:
+        """As the constructor. Raises UserError when no isolation of model-written code works on this machine."""
+        executor = cls(config, timeout_s, **options)
         await executor._pool.start()
         return executor
 
     async def _create_actor(self) -> ActorHandle:
         pool: Any = ExecutorPool  # Ray's decorator hides `remote` from type checkers
-        return pool.remote(self._config, seed=self._seed)
+        return pool.remote(self._config, **self._options)
 
     @property
     def isolation(self) -> str:

@@ -199,11 +199,11 @@ class EngineGroup:
     ) -> list[Completion]:
         """`n` samples from the engine with the fewest in flight, at the rollout temperature if none is given.
 
-        Only evaluation, whose answers are never trained on, gives one; 0 is greedy. `seed` decides which samples in a
-        deterministic run, whichever engine draws them, and is left out in others: it would cost time without making
-        them repeatable. Responses that took longer than `timeout.generate_s` are missing, and counted in `given_up`.
-        Raises RuntimeError when engines died over this request again and again, or one engine over
-        everything.
+        Only evaluation, whose answers are never trained on, gives one; 0 is greedy. `seed` decides which samples in an
+        evaluation and a deterministic run, whichever engine draws them. In other play it is left out: it would cost
+        time without making them repeatable. Responses that took longer than `timeout.generate_s` are missing, and
+        counted in `given_up`. Raises RuntimeError when engines died over this request again and again, or one engine
+        over everything.
         """
         request_id = next(self._request_ids)
         for attempt in itertools.count(1):
@@ -216,7 +216,7 @@ class EngineGroup:
                     n=n,
                     max_tokens=max_tokens,
                     temperature=self._config.rollout.temperature if temperature is None else temperature,
-                    seed=seed if self._config.run.deterministic else None,
+                    seed=seed if self._config.run.deterministic or temperature is not None else None,
                     # The engine has deadlines of its own, and is looked after meanwhile; waiting in it has none.
                     timeout_s=math.inf,
                     to="generate",

@@ -1,46 +1,227 @@
-"""``azr eval`` on a random model: the real engine and executor, a few tasks, the file and the table."""
+"""``azr eval`` with real engines and executors: results, resuming, comparing, and mistakes."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from azr.cli.eval import main
-from azr.errors import UserError
-from azr.evaluation.suite import read_suite, subset, write_suite
+from azr.cli.main import dispatch
+from azr.config import Config, ModelConfig, RunConfig
+from azr.evaluation.answer_file import read_answers
+from azr.evaluation.question import Verdict
+from azr.records import Stops
+from azr.runs.prompt_form import PromptForm
+from azr.runs.run_dir import RunDirectory
+from tests import chat_tokenizers
+from tests.evaluation.grading import needs
+from tests.evaluation.written import answers_to, write_evaluation
+from tests.executor.public_data import file
+from tests.tiny_models import save_tiny
 
 ROOT = Path(__file__).parent.parent.parent
+BASE = ROOT / "data" / "azr_14m_base"
+TIMEOUT_S = 400
 
 
-def test_a_model_is_evaluated_from_the_command_line(tiny_model_path: Path, tmp_path: Path):
-    write_suite(tmp_path / "small", subset(read_suite(ROOT / "data" / "exam"), 3))
-    options = ["--model", str(tiny_model_path), "--samples", "8", "--max-response-tokens", "16"]
-    places = ["--exam", str(tmp_path / "small"), "--out", str(tmp_path / "eval.json")]
-    done = subprocess.run(
-        [sys.executable, "-m", "azr", "eval", *options, *places], cwd=ROOT, capture_output=True, text=True, timeout=400
+def azr_eval(*argv: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "azr", "eval", *map(str, argv)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The 14M base on a part of its exam and of CruxEval, and what was printed."""
+    out = tmp_path_factory.mktemp("first") / "out"
+    data = file("cruxeval.jsonl").parent
+    suites = ("--data", data, "--suite", "exam,cruxeval-o", "--limit", "24")
+    done = azr_eval(BASE, *suites, "--samples", "8", "--k", "1,8", "--out", out, "--chart")
+    return out, done.stdout
+
+
+def test_a_model_is_evaluated_and_everything_is_on_the_record(first: tuple[Path, str]):
+    out, printed = first
+    tree = json.loads((out / "results.json").read_text())
+    assert tree["format"] == 1 and tree["protocol"]["suites"]["cruxeval-o"]["of"] == 800
+    assert set(tree["protocol"]["suites"]["exam"]["sha256"]) == {
+        "deduction.jsonl",
+        "abduction.jsonl",
+        "induction.jsonl",
+    }
+    assert tree["protocol"]["samples"] == 8 and len(tree["protocol"]["model"]) == 64
+    assert tree["protocol"]["stops"]["token_ids"] and tree["prompts"]["exam"].startswith("<|solve|><|deduction|>")
+    assert {"azr", "torch", "python"} <= tree["versions"].keys() and tree["device"] and tree["seconds"] > 0
+    by_name = {(row["suite"], row["group"]): row for row in tree["rows"]}
+    assert by_name["exam", ""]["questions"] == 24 and by_name["exam", "abduction"]["questions"] == 8
+    assert set(by_name["cruxeval-o", ""]["estimates"]) == {"greedy", "mean@8", "pass@1", "pass@8"}
+    assert by_name["exam", ""]["ungraded"] == 0 and by_name["exam", ""]["estimates"]["pass@8"]["value"] > 0
+    _, answers = read_answers(out / "answers.jsonl.gz")
+    assert len(answers) == 48 * 9 and all(answer.prompt and answer.tokens for answer in answers)
+    assert (out / "table.md").read_text().strip() in printed and str(out) in printed.splitlines()[-1]
+    assert (out / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.long
+def test_a_second_evaluation_agrees_exactly_and_one_with_another_batch_within_the_interval(
+    first: tuple[Path, str], tmp_path: Path
+):
+    data = file("cruxeval.jsonl").parent
+    suites = ("--data", data, "--suite", "exam,cruxeval-o", "--limit", "24", "--samples", "8", "--k", "1,8")
+    azr_eval(BASE, *suites, "--out", tmp_path / "same")
+    azr_eval(BASE, *suites, "--out", tmp_path / "two", "--rollout.engines", "2")
+    azr_eval(BASE, *suites, "--out", tmp_path / "other", "--rollout.max-concurrent", "7")
+    first_answers, same, two = (
+        {(a.suite, a.question, a.sample): a for a in read_answers(folder / "answers.jsonl.gz")[1]}
+        for folder in (first[0], tmp_path / "same", tmp_path / "two")
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    tree = json.loads((tmp_path / "eval.json").read_text())
-    assert (tree["prompt_format"], tree["samples"], len(tree["scores"])) == ("compact", 8, 9)
-    assert all(score["graded"] == 8 and score["greedy"] is False for score in tree["scores"])
-    assert tree["rows"][-1]["estimates"]["pass@8"]["value"] == 0
-    assert done.stdout.splitlines()[0].split()[-1] == "pass@8"
-    assert done.stdout.splitlines()[-1].startswith("9 tasks, 8 samples each")
+    assert first_answers == same == two
+    tables = [json.loads((folder / "results.json").read_text())["rows"] for folder in (first[0], tmp_path / "other")]
+    for one, other in zip(*tables, strict=True):
+        assert (one["suite"], one["group"]) == (other["suite"], other["group"])
+        for name, share in other["estimates"].items():
+            assert one["estimates"][name]["low"] <= share["value"] <= one["estimates"][name]["high"]
+
+
+def test_what_a_kill_interrupts_is_gone_on_with_and_nothing_is_answered_twice(first: tuple[Path, str], tmp_path: Path):
+    folder = shutil.copytree(first[0], tmp_path / "out")
+    data = (folder / "answers.jsonl.gz").read_bytes()
+    (folder / "answers.jsonl.gz").write_bytes(data[: 2 * len(data) // 3])
+    (folder / "results.json").unlink()
+    before = read_answers(folder / "answers.jsonl.gz")[1]
+    options = (BASE, "--data", file("cruxeval.jsonl").parent, "--suite", "exam,cruxeval-o", "--limit", "24")
+    samples = ("--samples", "8", "--k", "1,8", "--out", folder)
+    assert "holds an evaluation already: go on with it by --resume" in azr_eval(*options, *samples, check=False).stderr
+    azr_eval(*options, *samples, "--resume")
+    answers = read_answers(folder / "answers.jsonl.gz")[1]
+    assert answers[: len(before)] == before and 0 < len(before) < len(answers) == 48 * 9
+    keys = [(answer.suite, answer.question, answer.sample) for answer in answers]
+    assert len(set(keys)) == len(keys)
+    resumed, whole = (json.loads((each / "results.json").read_text()) for each in (folder, first[0]))
+    assert resumed["answered_before"] == len(before) // 9 and resumed["rows"] == whole["rows"]
+    # Complete as it is now, it takes no engine to be shown.
+    began = time.monotonic()
+    assert dispatch(["eval", *map(str, (*options, *samples)), "--resume"]) == 0
+    assert time.monotonic() - began < 20
+    refused = azr_eval(*options, *samples, "--resume", "--seed", "2", check=False)
+    assert refused.returncode == 2 and "another seed (1, now 2)" in refused.stderr
+
+
+@pytest.mark.long
+def test_ctrl_c_keeps_what_was_answered(tmp_path: Path):
+    command = [sys.executable, "-m", "azr", "eval", str(BASE), "--samples", "8", "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not (tmp_path / "out" / "answers.jsonl.gz").exists() or (tmp_path / "out").stat().st_size == 0:
+        time.sleep(0.5)
+    time.sleep(8)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and said.rstrip().endswith("interrupted")
+    answered = len(read_answers(tmp_path / "out" / "answers.jsonl.gz")[1])
+    assert 0 < answered < 800 * 9 and not (tmp_path / "out" / "results.json").exists()
+    azr_eval(BASE, "--samples", "8", "--out", tmp_path / "out", "--resume")
+    assert len(read_answers(tmp_path / "out" / "answers.jsonl.gz")[1]) == 800 * 9
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory with the policies of two steps, random ones that are asked in words."""
+    root = tmp_path_factory.mktemp("run")
+    config = Config(run=RunConfig(name="run", root=str(root)), model=ModelConfig(path=str(root / "base")))
+    run = RunDirectory.create(config)
+    for step in (2, 4):
+        save_tiny(run.checkpoints / f"step_{step:06d}" / "policy", "qwen2", chat_tokenizers.chatml())
+    PromptForm("Q: {{ messages[0]['content'] }} A:", Stops(("</answer>",), (256,))).write(run.prompt_form)
+    return run.path
+
+
+@pytest.mark.long
+def test_every_kind_of_suite_is_asked_through_one_engine_at_every_step_of_a_run(run: Path):
+    needs("math_verify")
+    needs("pyarrow")
+    data = file("math500.jsonl").parent
+    suites = "cruxeval-i,mbpp+,humaneval,math500,gpqa"
+    options = ("--data", data, "--suite", suites, "--limit", "2", "--samples", "2", "--max-response-tokens", "24")
+    printed = azr_eval(run, "--all-steps", *options, "--dtype", "float32").stdout
+    for step in (2, 4):
+        folder = run / "eval" / f"step_{step:06d}"
+        assert f"run step {step}, percent" in printed
+        _, answers = read_answers(folder / "answers.jsonl.gz")
+        assert len(answers) == 5 * 2 * 3 and all(answer.prompt.startswith("Q: ") for answer in answers)
+        assert not any(answer.verdict in (Verdict.RIGHT, Verdict.UNGRADED) for answer in answers)
+        assert json.loads((folder / "results.json").read_text())["model"]["step"] == step
+
+
+def test_two_evaluations_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    right, wrong = Verdict.RIGHT, Verdict.WRONG
+    before = [a for i in range(30) for a in answers_to("gsm8k", str(i), "all", wrong if i < 25 else right, [])]
+    after = [a for i in range(30) for a in answers_to("gsm8k", str(i), "all", wrong if i == 29 else right, [])]
+    folders = [write_evaluation(tmp_path / name, each) for name, each in (("a", before), ("b", after))]
+    assert dispatch(["eval", "compare", *map(str, folders)]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(
+        r"\| gsm8k \| greedy  \| +30 \| 16.7 \| 96.7 \| \+80.0 \[\+\d+.\d, \+\d+.\d\] \| +25 \| +1 \|", printed
+    )
+    assert "better in B: 0 1 2" in printed and "and 5 more (--all)" in printed and "worse in B: 29" in printed
+    assert dispatch(["eval", "compare", "--all", *map(str, folders)]) == 0
+    assert "(--all)" not in capsys.readouterr().out
+
+
+def test_suites_are_listed(capsys: pytest.CaptureFixture[str]):
+    assert dispatch(["eval", "--list", "--data", str(file("cruxeval.jsonl").parent)]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"\| cruxeval-o +\| found +\| \w{12} +\| MIT +\| +800 \|", printed)
+    assert re.search(r"\| livecodebench +\| not found", printed) and "mmlu-pro: " in printed
 
 
 @pytest.mark.parametrize(
     "options, said",
     [
-        (["--model", "nowhere/at/all"], "nowhere/at/all is no model with a tokenizer"),
-        (["--model", "x", "--exam", "playground"], "There is no exam in playground"),
-        (["--modell", "x"], "did you mean --model?"),
+        ([], "needs a model or a run"),
+        (["nowhere/at/all"], "holds no model"),
+        (["MODEL", "--suite", "exma"], "did you mean exam?"),
+        (["MODEL", "--suite", "gsm8k"], "give their folder by --data"),
+        (["MODEL", "--suite", "gsm8k", "--data", "playground"], "playground has no gsm8k.jsonl"),
+        (["MODEL", "--suite", "exam,"], "must be names with commas"),
+        (["MODEL", "--k", "8"], "needs samples"),
+        (["MODEL", "--samples", "4", "--k", "1,8"], "--k 8 needs as many samples, and --samples is 4"),
+        (["MODEL", "--max-response-tokens", "1000"], "reads: give at most"),
+        (["MODEL", "--template", "tokenizer"], "leave out --template"),
+        (["MODEL", "--step", "3"], "leave out --step"),
+        (["MODEL", "--all-steps"], "is no run and has no steps"),
+        (["MODEL", "--all-steps", "--out", "x"], "leave --step and --out out"),
+        (["MODEL", "--train.policy-lr", "1"], "azr eval has no use for train.policy_lr"),
+        (["MODEL", "--rollout.temperature", "0.5"], "given by --temperature"),
+        (["MODEL", "--rollout.max-response-tokens", "9"], "given by --max-response-tokens"),
+        (["MODEL", "--out", "README.md"], "README.md is a file"),
+        (["MODEL", "--out", "README.md/x"], "README.md is a file"),
+        (["--modell", "x"], "There is no option --modell"),
+        (["compare", "docs", "data"], "There is no evaluation in docs"),
+        (["--list", "--data", "none"], "There is no folder none"),
     ],
 )
-def test_mistakes_are_one_sentence(options: list[str], said: str):
-    with pytest.raises(UserError) as error:
-        main(options)
-    assert said in str(error.value) and "\n" not in str(error.value)
+def test_mistakes_are_one_sentence(
+    options: list[str], said: str, tiny_model_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    argv = [str(tiny_model_path) if word == "MODEL" else word for word in options]
+    before = sorted((ROOT / "orz_ckpt").glob("eval/*"))
+    assert dispatch(["eval", *argv]) == 2
+    shown = capsys.readouterr().err
+    assert said in shown and shown.count("\n") == 1 and shown.startswith("error: ")
+    assert sorted((ROOT / "orz_ckpt").glob("eval/*")) == before
+
+
+def test_a_model_that_reads_too_little_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    model = save_tiny(tmp_path / "model", "qwen2", chat_tokenizers.chatml(), max_position_embeddings=256)
+    data = file("cruxeval.jsonl").parent
+    assert dispatch(["eval", str(model), "--data", str(data), "--suite", "cruxeval-o"]) == 2
+    assert "reads at most 256: leave the suite out" in capsys.readouterr().err

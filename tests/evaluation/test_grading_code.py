@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +11,7 @@ from azr.config import ExecutorConfig
 from azr.evaluation.graders import make_grader
 from azr.evaluation.graders.calls import Calls, CallsGrader
 from azr.evaluation.graders.plain_json import Opaque, decode, encode
-from azr.evaluation.graders.sandboxed import call_program, calls, case_text
+from azr.evaluation.graders.sandboxed import answer_pool, call_program, calls, case_text
 from azr.evaluation.graders.stdin import StdinGrader, Tests, same_output
 from azr.evaluation.graders.value import ProgramValue, ValueGrader, stated_value
 from azr.evaluation.question import Question, Verdict
@@ -18,6 +20,7 @@ from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionRes
 from azr.executor.pool import SandboxPool
 from azr.tasks.prompts import ChatFormat, CompactFormat
 from azr.tasks.registry import KINDS
+from benchmarks import evalplus_agreement
 from tests.evaluation.grading import fenced, grade_all, questions, reference
 from tests.executor.hostile.forgery import FORGERY, PEEKING
 from tests.executor.hostile.world import World
@@ -76,6 +79,17 @@ async def test_base_and_plus_are_apart(answers):
     assert (said.verdict, said.parts) == (Verdict.WRONG, {"base": False, "plus": False})
     said = await grader.grade(question(gold), fenced("def f(x): return x ** 2"))
     assert (said.verdict, said.parts) == (Verdict.RIGHT, {"base": True, "plus": True})
+
+
+async def test_chosen_hashes_do_not_stop_the_comparison_of_sets(answers):
+    rows = [
+        question(Calls(entry="f", cases={"base": (case_text([1]),)}, expected={"base": ([3, 4],)}, judge="set"))
+    ] * 2
+    programs = ["def f(x): return [i * (2**61 - 1) for i in range(50_000)]", "def f(x): return [4, 3, 3]"]
+    started = time.process_time()
+    said = await grade_all(CallsGrader(answers), zip(rows, map(fenced, programs), strict=True))
+    assert [each.verdict for each in said] == [Verdict.WRONG, Verdict.RIGHT]
+    assert time.process_time() - started < 2
 
 
 NORMAL_PROGRAMS = {
@@ -327,3 +341,21 @@ async def test_one_reference_is_run_once(answers):
     said = await asyncio.gather(*(grader.grade(question(gold), fenced(f"def f(): return {n}")) for n in range(5)))
     assert answers.stats().requests - before == 6
     assert {each.verdict for each in said} == {Verdict.WRONG}
+
+
+async def test_verdicts_on_broken_solutions_are_those_of_evalplus():
+    """Which solutions, and what evalplus 0.3.1 said of them, is from `benchmarks.evalplus_agreement`."""
+    verdicts = json.loads((Path(__file__).parent / "evalplus_verdicts.json").read_text())
+    asked = [row for name in evalplus_agreement.SUITES_HERE for row in questions(name)]
+    asked = [row for row in asked if row.id not in evalplus_agreement.SLOW]
+    samples = evalplus_agreement.choose(asked, len(verdicts))
+    assert [sample.question.id for sample in samples] == [id for id, _ in verdicts]
+    # A pool that waits for loops no longer than an evaluation does.
+    async with answer_pool(ExecutorConfig(workers=2)) as pool, make_grader("calls", pool) as grader:
+        judged = await grade_all(grader, [(sample.question, fenced(sample.source)) for sample in samples])
+    agree = [
+        dict(found.parts) == {part: theirs.get(part, False) for part in found.parts}
+        for found, (_, theirs) in zip(judged, verdicts, strict=True)
+    ]
+    assert 0.2 < sum(all(theirs.values()) for _, theirs in verdicts) / len(verdicts) < 0.5
+    assert not any(found.verdict is Verdict.UNGRADED for found in judged) and sum(agree) >= 0.995 * len(agree)

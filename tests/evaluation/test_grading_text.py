@@ -94,6 +94,39 @@ BOMBS = {
     "nothing": "\\\\\\\\",
     "zero": "\\frac{1}{0}",
 }
+SLOW_TO_READ = {
+    "spaces before a power": "\\boxed{1" + " " * 300 + "^" + " " * 1_600 + "1}",
+    "mathematics never closed": "answer is " + "\\(" * 9_900,
+    "displays never closed": "answer is " + "\\[" * 9_900,
+    "nothing after the answer": "answer is" + " " * 200_000,
+    "stars": "answer is" + "* " * 100_000,
+    "answers": "answer " * 30_000,
+}
+"""What patterns with two ways to read a character take seconds for, in the process that all answers share."""
+
+
+@pytest.mark.parametrize("name", SLOW_TO_READ)
+async def test_reading_an_answer_takes_no_time(name):
+    choice = question(Choice("A", ("A", "B")))
+    started = time.process_time()
+    said = await ChoiceGrader().grade(choice, SLOW_TO_READ[name])
+    answer = final_answer(SLOW_TO_READ[name])
+    math_grader.differ_in_kind("2", answer or "")
+    assert said.verdict is Verdict.MALFORMED and time.process_time() - started < 0.3
+
+
+async def test_what_the_library_prints_is_no_verdict(monkeypatch, tmp_path):
+    (tmp_path / "math_verify").mkdir()
+    for name, text in {
+        "__init__": "def parse(text, **more):\n    print('parsing')\n    return [text]\n"
+        "def verify(gold, answer, **more):\n    print('comparing')\n    return gold == answer",
+        "parser": "print('loading')\nExprExtractionConfig = LatexExtractionConfig = dict",
+    }.items():
+        (tmp_path / "math_verify" / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    async with MathGrader(workers=1) as grader:
+        said = await grade_all(grader, [(question(MathGold(("7",))), f"\\boxed{{{answer}}}") for answer in (7, 8)])
+    assert [each.verdict for each in said] == [Verdict.RIGHT, Verdict.WRONG]
 
 
 @pytest.mark.parametrize(
@@ -176,6 +209,9 @@ async def test_programs_are_found(response, program):
         ("ANSWER: B", "B"), ("\\boxed{C}", "C"), ("\\boxed{C) text}", "C"), ("The answer is (D).", "D"), ("b", "B"),
         ("\\boxed{\\text{A}}", "A"), ("answer: A\nno, ANSWER: B", "B"), ("**Answer:** C", "C"), ("ANSWER: E", None),
         ("", None), ("the answer is clear", None), ("<think>ANSWER: A</think>", None), ("\\boxed{E}\nANSWER: A", None),
+        ("The answer is a matter of taste.", None), ("The answer is I think C", None), ("the answer is a.", "A"),
+        ("The answer is A because of c", "A"), ("the answer is c because", "C"), ("answer is option **B**", "B"),
+        ("\\boxed{a map}", None), ("\\boxed{$\\text{B}$}", "B"), ("Answer: $\\text{D}$", "D"),
     ],
 )  # fmt: skip
 async def test_labels_are_found(response, label):

@@ -49,7 +49,7 @@ def test_there_are_the_suites_that_the_documentation_names():
 def test_the_exam_is_a_suite(tmp_path):
     rows = SUITES["exam"].read(tmp_path)
     assert len(rows) == SUITES["exam"].rows == sum(len(path.read_text().splitlines()) for path in OWN.glob("*.jsonl"))
-    assert {row.group.split()[0] for row in rows} == {"deduction", "abduction", "induction"}
+    assert {row.group.split("/")[0] for row in rows} == {"deduction", "abduction", "induction"}
 
 
 HUMANEVAL_PLUS = {
@@ -249,4 +249,28 @@ def test_a_bad_declaration_is_one_sentence(tmp_path, changed, message):
     write_lines(tmp_path / "rows.jsonl", {"q": "1", "answer": "1"})
     (tmp_path / "mine.toml").write_text("".join(f"{key} = {value}\n" for key, value in stated.items()))
     with pytest.raises(UserError, match=message):
+        suites_of(tmp_path)["mine"].read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a,b", "a/b", "", "a b"])
+def test_a_name_that_no_command_line_takes_is_refused(tmp_path, name):
+    (tmp_path / "mine.toml").write_text(f'name = "{name}"\nfile = "rows.jsonl"\ngrader = "math"\nprompt = "?"\n')
+    with pytest.raises(UserError, match="is not of letters"):
+        suites_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("grader", "row"),
+    [
+        ("choice", {"options": ["x", "y"], "answer": -1}),
+        ("choice", {"options": [], "answer": 0}),
+        ("math", {"answer": None}),
+        ("math", {"answer": []}),
+        ("stdin", {"inputs": "12", "outputs": "34"}),
+    ],
+)
+def test_a_row_that_nobody_could_answer_is_named(tmp_path, grader, row):
+    write_lines(tmp_path / "rows.jsonl", row)
+    (tmp_path / "mine.toml").write_text(f'name = "mine"\nfile = "rows.jsonl"\ngrader = "{grader}"\nprompt = "?"\n')
+    with pytest.raises(UserError, match="row 1: this is no row of the suite"):
         suites_of(tmp_path)["mine"].read(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from azr.evaluation.graders.calls import CallsGrader
 from azr.evaluation.graders.choice import ChoiceGrader
@@ -11,7 +12,9 @@ from azr.evaluation.graders.maths import MathGrader
 from azr.evaluation.graders.stdin import StdinGrader, Tests
 from azr.evaluation.graders.value import ValueGrader
 from azr.evaluation.question import Grader, GraderName, Judgement, Question
-from azr.selfplay.roles import Executor
+
+if TYPE_CHECKING:
+    from azr.selfplay.roles import Executor
 
 CODE_GRADERS: frozenset[GraderName] = frozenset({"value", "calls", "stdin"})
 """They run programs, and need an executor."""

@@ -8,15 +8,17 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from azr.evaluation.graders.extraction import code
-from azr.evaluation.graders.plain_json import decode
+from azr.evaluation.graders.plain_json import decode, refuse_collisions
 from azr.evaluation.graders.sandboxed import RECURSION, Ran, call_program, calls
 from azr.evaluation.question import Judgement, Question, Verdict
-from azr.selfplay.roles import Executor
+
+if TYPE_CHECKING:
+    from azr.selfplay.roles import Executor
 
 _FLOAT_ATOL, _RTOL = 1e-6, 1e-7
 """EvalPlus's tolerances where a float is expected."""
@@ -195,6 +197,12 @@ def _digit_distance(a: int, b: int) -> int:
     return sum(abs(int(x) - int(y)) for x, y in zip(one.zfill(width), other.zfill(width), strict=True))
 
 
+def _as_set(returned: Any) -> set[Any]:
+    items = list(returned)
+    refuse_collisions(items)
+    return set(items)
+
+
 def _not_none(returned: Any, wanted: Any) -> bool:
     """Both sides say no, with None or False, or both say yes."""
     found = wanted if isinstance(wanted, bool) else wanted is not None
@@ -209,7 +217,7 @@ Judge = Callable[[Any, Any, tuple[Any, ...], float], bool]
 """Judges what was returned, given what the reference returned, the arguments and the tolerance."""
 JUDGES: dict[str, Judge] = {
     "": lambda returned, wanted, arguments, atol: bool(returned == wanted),
-    "set": lambda returned, wanted, arguments, atol: set(returned) == set(wanted),
+    "set": lambda returned, wanted, arguments, atol: _as_set(returned) == _as_set(wanted),
     "not none": lambda returned, wanted, arguments, atol: _not_none(returned, wanted),
     "any": lambda returned, wanted, arguments, atol: True,
     "or zero": lambda returned, wanted, arguments, atol: bool(returned == wanted or returned == 0),

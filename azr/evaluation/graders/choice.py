@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from azr.evaluation.graders.extraction import last_box, reply
 from azr.evaluation.question import Judgement, Question, Verdict
 
+# Between words each character has one way to be read, so that time stays linear in the text. "a" and "I" before a word
+# are words, not labels.
 _STATED = re.compile(
-    r"\banswer\b[\s*_]*(?:is|:|=)[\s*_:]*(?:option|choice)?[\s*_$]*(?:\\text\{|\\mathbf\{)?\(?\[?([A-Z]|\d)\b",
+    r"\banswer\b[\s*_]*(?:is|:|=)[\s*_:$]*(?:(?:option|choice)\b[\s*_:$]*)?(?:\\text\{|\\mathbf\{)?\(?\[?"
+    r"([A-Z]|\d)\b(?!(?-i:(?<=[aiI])) \w)",
     re.IGNORECASE,
 )
-_BOXED = re.compile(r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*\(?([A-Z]|\d)\b", re.IGNORECASE)
+_BOXED = re.compile(
+    r"[\s$]*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*\(?([A-Z]|\d)\b(?!(?-i:(?<=[aiI])) \w)", re.IGNORECASE
+)
 _ALONE = re.compile(r"[\s*(\[]*([A-Z]|\d)[\s*)\].:]*", re.IGNORECASE)
 
 

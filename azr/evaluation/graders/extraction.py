@@ -14,6 +14,8 @@ _ANSWER, _ANSWERED = "<answer>", "</answer>"
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
 _BOX = re.compile(r"\\(?:boxed|fbox)\b\s*")
 _STATED = re.compile(r"(?:final answer|answer)[ \t]*(?:is|:|=)[ \t]*:?[ \t]*([^\n]+)", re.IGNORECASE)
+_INNER = re.compile(r"\$([^$]+)\$|\\\(((?:(?!\\\().)+?)\\\)|\\\[((?:(?!\\\[).)+?)\\\]")
+"""Mathematics in a sentence; what is never closed is not read again from its every beginning."""
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?%?")
 
 
@@ -94,7 +96,7 @@ def final_answer(response: str) -> str | None:
     if answer is None and (stated := _STATED.findall(text[-20_000:])):
         answer = stated[-1]
         sentence = re.split(r"(?<=[^\d])\.(?:\s|$)|\.$", answer.strip())[0]
-        inner = re.search(r"\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", sentence)
+        inner = _INNER.search(sentence)
         answer = next((part for part in inner.groups() if part), "") if inner else sentence.strip(" *`")
     if answer is None and (numbers := _NUMBER.findall(text[-20_000:])):
         answer = numbers[-1]

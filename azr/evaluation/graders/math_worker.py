@@ -22,6 +22,8 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     # Deep nesting ends in an exception here, and in a crash beyond.
     sys.setrecursionlimit(3_000)
+    # What the libraries print must not be taken for a verdict.
+    said_to, sys.stdout = sys.stdout, sys.stderr
     from math_verify import parse, verify
     from math_verify.parser import ExprExtractionConfig, LatexExtractionConfig
 
@@ -31,7 +33,7 @@ def main() -> None:
     def read(text: str) -> list[Any]:
         return list(parse(_boxed(text), extraction_config=how, parsing_timeout=None, raise_on_error=True))
 
-    print(json.dumps({"ready": True}), flush=True)
+    print(json.dumps({"ready": True}), file=said_to, flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
         try:
@@ -51,7 +53,7 @@ def main() -> None:
                 said["close"] = right or any(relative <= RELATIVE for _, relative in distances)
         except Exception as error:
             said = {"failed": type(error).__name__}
-        print(json.dumps(said), flush=True)
+        print(json.dumps(said), file=said_to, flush=True)
 
 
 def _boxed(text: str) -> str:

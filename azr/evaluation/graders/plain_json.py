@@ -71,11 +71,11 @@ def decode(stated):
         return tuple([decode(each) for each in content])
     if letter == "d":
         keys = [decode(key) for key, _ in content]
-        _refuse_collisions(keys)
+        refuse_collisions(keys)
         return dict(zip(keys, [decode(item) for _, item in content], strict=True))
     if letter in "sz":
         items = [decode(each) for each in content]
-        _refuse_collisions(items)
+        refuse_collisions(items)
         return set(items) if letter == "s" else frozenset(items)
     if letter == "c":
         return complex(*content)
@@ -92,8 +92,8 @@ def decode(stated):
     raise ValueError("no such letter")
 
 
-def _refuse_collisions(items):
-    """Numbers can be chosen to share one hash, and a set of n such takes time of the order of n squared."""
+def refuse_collisions(items):
+    """Raises ValueError when many numbers share a hash: a set of n such takes time of the order of n squared."""
     if (
         len(items) - len({hash(item) for item in items}) > _FEW_COLLISIONS
         and len(items) - len({str(item) for item in items}) < _FEW_COLLISIONS

@@ -10,14 +10,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from azr import values
 from azr.config import ExecutorConfig
 from azr.evaluation.graders import plain_json
 from azr.execution import CallResult, CallStatus, ExecutionRequest
 from azr.executor.pool import SandboxPool
-from azr.selfplay.roles import Executor
+
+if TYPE_CHECKING:
+    from azr.selfplay.roles import Executor
 
 WALL_S = 6.0
 """Wall-clock limit of one call or one test, as LiveCodeBench has it; EvalPlus gives 4 s or more."""
@@ -119,6 +121,8 @@ RECURSION = 1_000
 """Python's own recursion limit."""
 DEEP_RECURSION = 50_000
 """LiveCodeBench's recursion limit."""
+ANSWER_REPEATS = 4
+"""Most repeats that a request to a pool for answers may ask for."""
 
 
 def answer_config(config: ExecutorConfig) -> ExecutorConfig:
@@ -131,7 +135,7 @@ def answer_pool(config: ExecutorConfig, *, seed: int | None = None) -> SandboxPo
 
     A run's own pool refuses most of that, so an evaluation in a run has one of these beside it.
     """
-    return SandboxPool(answer_config(config), seed=seed, repeats=4, answers=True)
+    return SandboxPool(answer_config(config), seed=seed, repeats=ANSWER_REPEATS, answers=True)
 
 
 def call_program(source: str, entry: str, recursion: int = RECURSION) -> str:

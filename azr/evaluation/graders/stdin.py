@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING
 
 from azr.evaluation.graders.extraction import code
 from azr.evaluation.graders.sandboxed import standard_output, stdin_program
 from azr.evaluation.question import Judgement, Question, Verdict
 from azr.execution import CallStatus
-from azr.selfplay.roles import Executor
+
+if TYPE_CHECKING:
+    from azr.selfplay.roles import Executor
 
 
 @dataclass(frozen=True, slots=True)

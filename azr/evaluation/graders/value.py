@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from azr import values
 from azr.evaluation.graders import extraction
 from azr.evaluation.question import Judgement, Question, Verdict
 from azr.execution import CallResult, CallStatus, ExecutionRequest
 from azr.records import Task
-from azr.selfplay.roles import Executor
 from azr.tasks.prompts import ChatFormat, CompactFormat, Section
 from azr.tasks.registry import KINDS
+
+if TYPE_CHECKING:
+    from azr.selfplay.roles import Executor
 
 _MAX_INPUT_CHARS = 2**13
 _TAKE = """

@@ -150,13 +150,15 @@ _APPS = ("apps_test.jsonl", "apps_test.jsonl.gz")
 
 def _read_livecodebench(folder: Path) -> list[Question]:
     """Version 5 is the first five files; where some are missing, those that are there."""
+    paths = _livecodebench_files(folder)
+    if not paths:
+        find(folder / "livecodebench", _LIVECODEBENCH)
+    return [question for path in paths for question in questions(path, _livecodebench_row)]
+
+
+def _livecodebench_files(folder: Path) -> list[Path]:
     place = folder / "livecodebench" if (folder / "livecodebench").is_dir() else folder
-    find(place, _LIVECODEBENCH)
-    found: list[Question] = []
-    for name in _LIVECODEBENCH:
-        if (place / name).is_file():
-            found += questions(place / name, _livecodebench_row)
-    return found
+    return [place / name for name in _LIVECODEBENCH if (place / name).is_file()]
 
 
 SUITES = (
@@ -169,6 +171,7 @@ SUITES = (
         "livecodebench; fewer files make a smaller suite",
         grader="calls",
         read=_read_livecodebench,
+        locate=_livecodebench_files,
         metric="pass@1",
     ),
     Suite(

@@ -1,49 +1,122 @@
-"""The project's own exam: held-out tasks of self-play, by kind and difficulty."""
+"""The project's own exam, held-out tasks of self-play by kind and difficulty: its files, and it as a suite."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import azr
+from azr.errors import UserError
 from azr.evaluation.question import Question, Suite
-from azr.evaluation.suite import read_suite
+from azr.records import Task
+from azr.tasks.normalize import fingerprint
 from azr.tasks.prompts import ChatFormat
 from azr.tasks.registry import KINDS
 
+NAME = "exam"
 OWN = Path(azr.__file__).resolve().parents[1] / "data" / "exam"
 """Where the project keeps it."""
 
 
-def read_exam(folder: Path) -> list[Question]:
-    """The exam in a folder ``exam`` below this one, in this one, or the project's own.
+@dataclass(frozen=True, slots=True)
+class ExamTask:
+    """One task of an exam."""
 
-    A question's ``gold`` is its task, which a model in the compact format is asked in that format.
+    difficulty: str
+    """How hard it is, in a word."""
+    task: Task
+
+
+def write_exam(folder: Path, tasks: Iterable[ExamTask]) -> None:
+    """Writes ``<kind>.jsonl`` for every kind, one task a line, in the order given."""
+    lines: dict[str, list[str]] = {}
+    for each in tasks:
+        task = each.task
+        record = {"id": task.id, "difficulty": each.difficulty, "program": task.program, "inputs": task.inputs}
+        record |= {"outputs": task.outputs, "message": task.message, "fingerprint": fingerprint(task.program)}
+        lines.setdefault(task.kind, []).append(json.dumps(record) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, of_kind in lines.items():
+        (folder / f"{kind}.jsonl").write_text("".join(of_kind))
+
+
+def exam_files(folder: Path) -> dict[str, Path]:
+    """The folder's file of every registered kind that it has one for, in the order of the registry."""
+    return {kind: path for kind in KINDS if (path := folder / f"{kind}.jsonl").is_file()}
+
+
+def read_exam(folder: Path) -> tuple[ExamTask, ...]:
+    """The tasks in the folder's files.
+
+    Raises:
+        UserError: there is no file, or a line of one is no task.
     """
-    places = [
-        place for place in (folder / "exam", folder) if any((place / f"{kind}.jsonl").is_file() for kind in KINDS)
-    ]
+    files = exam_files(folder)
+    if not files:
+        raise UserError(
+            f"There is no exam in {folder}: give the folder that holds files such as {next(iter(KINDS))}.jsonl."
+        )
+    return tuple(
+        _read_line(kind, line, f"{path}, row {number}")
+        for kind, path in files.items()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+    )
+
+
+def _read_line(kind: str, line: str, place: str) -> ExamTask:
+    try:
+        record = json.loads(line)
+        task = Task(
+            id=record["id"],
+            kind=kind,
+            program=record["program"],
+            inputs=tuple(record["inputs"]),
+            outputs=tuple(record["outputs"]),
+            fingerprint=record["fingerprint"],
+            message=record["message"],
+        )
+        return ExamTask(record["difficulty"], task)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{place} is no task of an exam ({error!r}): make the exam again.") from error
+
+
+def exam_questions(folder: Path) -> list[Question]:
+    """The exam in a folder as questions; ``gold`` is the task, which a model in the compact format is asked by tags.
+
+    Raises UserError as `read_exam`.
+    """
     chat = ChatFormat(lambda message: message)
     return [
         Question(
             id=each.task.id,
-            suite="exam",
-            group=f"{each.task.kind} {each.difficulty}",
+            suite=NAME,
+            group=f"{each.task.kind}/{each.difficulty}",
             message=chat.solve(KINDS[each.task.kind], KINDS[each.task.kind].solver_view(each.task)),
             gold=each.task,
             programs=(each.task.program,),
         )
-        for each in read_suite(places[0] if places else OWN)
+        for each in read_exam(folder)
     ]
+
+
+def _place(folder: Path) -> Path:
+    """The folder's subfolder ``exam`` where it has one, else the project's own."""
+    return folder / "exam" if exam_files(folder / "exam") else OWN
 
 
 SUITES = (
     Suite(
-        name="exam",
-        files=("exam/deduction.jsonl", "exam/abduction.jsonl", "exam/induction.jsonl"),
+        name=NAME,
+        files=tuple(f"exam/{kind}.jsonl" for kind in KINDS if (OWN / f"{kind}.jsonl").is_file()),
         rows=800,
         licence="MIT",
-        source="data/exam of this project",
+        source="data/exam of this project, which is taken where the folder has none",
         grader="value",
-        read=read_exam,
+        read=lambda folder: exam_questions(_place(folder)),
+        locate=lambda folder: tuple(exam_files(_place(folder)).values()),
+        groups_alike=True,
+        of_tasks=True,
     ),
 )

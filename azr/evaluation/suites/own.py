@@ -29,6 +29,7 @@ FIELDS: dict[GraderName, tuple[str, ...]] = {
     "value": ("program", "input", "output"),
 }
 """What each grader needs of a row."""
+_NAME = re.compile(r"[\w+.-]+")
 _PLACE = re.compile(r"\{(\w+)\}")
 
 
@@ -66,6 +67,8 @@ def read_declaration(path: Path) -> Suite:
     if stated.asked not in ("output", "input"):
         raise UserError(f"{path}: asked is output or input, not {stated.asked!r}.")
     name = stated.name
+    if not _NAME.fullmatch(name):
+        raise UserError(f"{path}: the name {name!r} is not of letters, digits, '+', '-', '_' and '.' alone.")
 
     def read_row(row: Row, number: int) -> Question:
         return Question(
@@ -123,15 +126,20 @@ def _gold(stated: Declaration, row: Row) -> Any:
     match stated.grader:
         case "math":
             answers = given["answer"] if isinstance(given["answer"], list) else [given["answer"]]
+            if not answers or not all(isinstance(each, str | int | float) for each in answers):
+                raise TypeError(f"the answer {given['answer']!r} is neither text nor a number, nor a list of them")
             return MathGold(tuple(map(str, answers)), stated.tolerance)
         case "choice":
             labels, label = _labels(given["options"]), given["answer"]
-            label = labels[label] if isinstance(label, int) else str(label)
+            if isinstance(label, int):
+                label = labels[label] if 0 <= label < len(labels) else str(label)
             if label not in labels:
                 raise ValueError(f"the answer {label!r} is none of {', '.join(labels)}")
             return Choice(label, labels)
         case "value":
             return ProgramValue(*(str(given["program"]), stated.asked, str(given["input"]), str(given["output"])))  # type: ignore[arg-type]
+    if not isinstance(given["inputs"], list) or not isinstance(given["outputs"], list):
+        raise TypeError("inputs and outputs are not both lists")
     if len(given["inputs"]) != len(given["outputs"]) or not given["inputs"]:
         raise ValueError("there are not as many outputs as inputs, or none")
     if stated.grader == "stdin":

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from azr.errors import UserError
-from azr.evaluation.suite import BenchmarkTask, program_fingerprint, read_suite, write_suite
+from azr.evaluation.suites.exam import ExamTask, read_exam, write_exam
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Task
 from azr.tasks.base import Verdict
@@ -27,8 +27,8 @@ DOCUMENTS = 20_000
 
 
 @pytest.fixture(scope="module")
-def benchmark() -> tuple[BenchmarkTask, ...]:
-    return read_suite(FOLDER)
+def benchmark() -> tuple[ExamTask, ...]:
+    return read_exam(FOLDER)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def shown(text: str) -> list[tuple[str, str]]:
     return [(program, given) for program in programs for given in inputs or [""]]
 
 
-def programs(benchmark: tuple[BenchmarkTask, ...]) -> Iterator[str]:
+def programs(benchmark: tuple[ExamTask, ...]) -> Iterator[str]:
     return (each.task.program for each in benchmark)
 
 
@@ -73,7 +73,7 @@ def test_there_is_enough_of_every_kind_and_difficulty(benchmark):
 def test_no_two_tasks_of_a_kind_are_about_the_same_program(benchmark):
     pairs = [(each.task.kind, each.task.fingerprint) for each in benchmark]
     assert len(set(pairs)) == len(pairs)
-    assert all(each.task.fingerprint == program_fingerprint(each.task) for each in benchmark)
+    assert all(each.task.fingerprint == fingerprint(each.task.program) for each in benchmark)
 
 
 def test_every_program_is_one_that_pretraining_holds_out(benchmark):
@@ -132,7 +132,7 @@ def test_few_programs_that_the_generator_draws_are_in_the_exam(benchmark):
 
 
 async def test_the_exam_is_made_again_byte_for_byte(tmp_path):
-    await exam.write_exam(tmp_path)
+    await exam.make_files(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {f"{kind}.jsonl" for kind in exam.TASKS}
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (FOLDER / path.name).read_bytes()
@@ -140,16 +140,16 @@ async def test_the_exam_is_made_again_byte_for_byte(tmp_path):
 
 def test_what_is_no_exam_is_refused_in_one_sentence(tmp_path):
     with pytest.raises(UserError, match=r"There is no exam in .*: give the folder"):
-        read_suite(tmp_path)
+        read_exam(tmp_path)
     (tmp_path / "deduction.jsonl").write_text('{"id": "a", "difficulty": "short"}\n')
-    with pytest.raises(UserError, match=r"deduction\.jsonl, line 1 is no task of an exam \(KeyError\('program'\)\)"):
-        read_suite(tmp_path)
+    with pytest.raises(UserError, match=r"deduction\.jsonl, row 1 is no task of an exam \(KeyError\('program'\)\)"):
+        read_exam(tmp_path)
 
 
 def test_what_is_written_is_read_back(tmp_path):
     task = Task(id="1", kind="induction", program="def f(a):\n    return a", inputs=("1", "'é'"), outputs=("1", "'é'"),
                 fingerprint="", message="same")  # fmt: skip
-    write_suite(tmp_path, [BenchmarkTask("short", task)])
-    (each,) = read_suite(tmp_path)
-    assert each.difficulty == "short" and each.task.fingerprint == program_fingerprint(task)
+    write_exam(tmp_path, [ExamTask("short", task)])
+    (each,) = read_exam(tmp_path)
+    assert each.difficulty == "short" and each.task.fingerprint == fingerprint(task.program)
     assert (each.task.inputs, each.task.outputs, each.task.message) == (task.inputs, task.outputs, "same")

@@ -1,0 +1,187 @@
+"""The answers of an evaluation on disk: gzipped JSON lines that grow with it, and are read again after a kill."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from azr.errors import UserError
+from azr.evaluation.question import Verdict
+
+_GZIP = 31
+"""zlib's number for a gzip member with its header and checksum."""
+_CHUNK = 1 << 16
+"""Bytes that are unpacked at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One response to one question, and what became of it."""
+
+    suite: str
+    question: str
+    """Id of the question."""
+    group: str
+    sample: int | None
+    """Which of the samples; None for the greedy response."""
+    prompt: str
+    """The text that the model got, with what a template adds."""
+    response: str
+    tokens: int
+    truncated: bool
+    """It reached the limit of tokens before it ended."""
+    verdict: Verdict
+    answer: str | None = None
+    """What was extracted from the response and judged."""
+    parts: Mapping[str, bool] = field(default_factory=dict)
+
+
+class AnswerFile:
+    """Answers in the order in which they were graded. Those to one question are written together, or not at all."""
+
+    def __init__(self, path: Path, protocol: Mapping[str, Any]) -> None:
+        """``path``: new, or an earlier evaluation's by the same protocol: what a kill left half-written at its end is
+        cut off then. ``protocol``: how the answers come about, the file's first line.
+
+        Raises UserError when the earlier evaluation was by another protocol, its file is damaged, or another process
+        writes into it.
+        """
+        self.path = path
+        self.answers: list[Answer] = []
+        """Without their texts, of which memory could not hold hundreds of thousands."""
+        # Unbuffered, so that a write that fails leaves nothing for a later one.
+        self._file = path.open("ab", buffering=0)
+        try:
+            self._take()
+            end, earlier, self.answers = _read(path, texts=False)
+            if earlier is not None:
+                _check_same(path, earlier, protocol)
+            self._file.truncate(end)
+            if earlier is None:
+                self._write([{"protocol": protocol}])
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _take(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"Another azr eval writes into {self.path.parent} now: wait for its end, or choose another --out."
+            ) from error
+
+    @property
+    def questions(self) -> set[tuple[str, str]]:
+        """Suites and ids of the questions that are answered."""
+        return {(answer.suite, answer.question) for answer in self.answers}
+
+    def add(self, answers: Sequence[Answer]) -> None:
+        """Write all answers to one question. Raises UserError when there is no room for them."""
+        self._write(asdict(answer) for answer in answers)
+        self.answers += map(_without_texts, answers)
+
+    def _write(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        data = memoryview(gzip.compress(text.encode("utf-8", "surrogatepass"), 6, mtime=0))
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            self._file.truncate(end)
+            raise UserError(f"{self.path} cannot be written ({error.strerror}): make room, then --resume.") from error
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_answers(path: Path, *, texts: bool = True) -> tuple[dict[str, Any], list[Answer]]:
+    """Protocol and answers of a finished or unfinished evaluation; the file stays as it is.
+
+    ``texts``: with prompts and responses, which take most of the memory.
+    Raises UserError when there is no such file, or it holds something else.
+    """
+    if not path.is_file():
+        raise UserError(f"There is no evaluation in {path.parent}: give a folder that azr eval has written.")
+    _, protocol, answers = _read(path, texts=texts)
+    if protocol is None:
+        raise UserError(f"{path} holds no answers of an evaluation.")
+    return protocol, answers
+
+
+def _without_texts(answer: Answer) -> Answer:
+    return replace(answer, prompt="", response="", answer=None)
+
+
+def _check_same(path: Path, earlier: Mapping[str, Any], protocol: Mapping[str, Any]) -> None:
+    for name in [*protocol, *earlier]:
+        # As JSON has it, where a tuple is a list.
+        before, now = earlier.get(name), json.loads(json.dumps(protocol.get(name)))
+        if before != now:
+            raise UserError(
+                f"{path.parent} holds an evaluation with another {name.replace('_', ' ')} ({_brief(before)}, now "
+                f"{_brief(now)}): go on with the same options, or choose another --out."
+            )
+
+
+def _brief(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[Answer]]:
+    """Bytes of what was written whole, the protocol where there is one, and the answers."""
+    whole, protocol = 0, None
+    answers: list[Answer] = []
+    try:
+        with path.open("rb") as file:
+            for whole, text in _members(file):  # noqa: B007
+                lines = [json.loads(line) for line in text.decode("utf-8", "surrogatepass").split("\n") if line]
+                if protocol is None:
+                    protocol = lines[0]["protocol"]
+                else:
+                    found = (Answer(**line | {"verdict": Verdict(line["verdict"])}) for line in lines)
+                    answers += found if texts else map(_without_texts, found)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise UserError(f"{path} holds something else than answers of an evaluation ({error!r}).") from error
+    except zlib.error as error:
+        # Not what a kill leaves, which is a beginning: answers may follow, so nobody cuts them off unasked.
+        if protocol is None:
+            raise UserError(
+                f"{path} holds something else than answers of an evaluation: choose another --out."
+            ) from error
+        raise UserError(
+            f"{path} is damaged after byte {whole}: get it from a copy, or give up what follows by "
+            f"truncate -s {whole} and go on with --resume."
+        ) from error
+    if whole == 0 and path.stat().st_size > _CHUNK:
+        raise UserError(f"{path} holds something else than answers of an evaluation: choose another --out.")
+    return whole, protocol, answers
+
+
+def _members(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """End of each complete gzip member, and what it holds. Raises zlib.error for what is none."""
+    end, rest = 0, b""
+    while rest := rest or file.read(_CHUNK):
+        reader, parts = zlib.decompressobj(_GZIP), []
+        while not reader.eof:
+            if not (rest := rest or file.read(_CHUNK)):
+                return
+            parts.append(reader.decompress(rest))
+            end += len(rest) - len(reader.unused_data)
+            rest = reader.unused_data
+        yield end, b"".join(parts)

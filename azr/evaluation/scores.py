@@ -1,0 +1,168 @@
+"""From answers to the numbers of a suite: greedy accuracy, mean and pass@k with intervals, and what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from azr.evaluation.answer_file import Answer
+from azr.evaluation.estimates import Estimate, estimate, pass_at
+from azr.evaluation.question import Question, Verdict
+from azr.evaluation.suites.loading import top
+
+GREEDY = "greedy"
+"""Name of the share of questions whose greedy answer is right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """How a model did on the questions of a suite, or on some of them."""
+
+    suite: str
+    group: str
+    """Which questions of the suite; empty for all."""
+    part: str
+    """Which part of the verdict, such as ``base``; empty for the whole."""
+    questions: int
+    estimates: Mapping[str, Estimate]
+    """``greedy``, ``mean@n`` (share of right ones among n samples) and ``pass@k``, as far as they were measured."""
+    truncated: float
+    malformed: float
+    ungraded: float
+    """Shares of all answers."""
+    tokens: float
+    """Mean of all answers."""
+
+    @property
+    def name(self) -> str:
+        """``mbpp+``, ``mbpp+ (base)``, ``exam/deduction/short``."""
+        path = f"{self.suite}/{self.group}" if self.group else self.suite
+        return f"{path} ({self.part})" if self.part else path
+
+
+def mean_at(samples: int) -> str:
+    """Name of the mean over so many samples."""
+    return f"mean@{samples}"
+
+
+def rows(answers: Sequence[Answer], ks: Collection[int], samples: int, groups_alike: Collection[str] = ()) -> list[Row]:
+    """For every suite one row of all its questions, one of each part of the verdicts, and one of each group where
+    there are several. ``groups_alike``: suites in which groups weigh alike.
+    """
+    found = []
+    for suite in dict.fromkeys(answer.suite for answer in answers):
+        of_suite = [answer for answer in answers if answer.suite == suite]
+        row = partial(_row, suite=suite, ks=ks, samples=samples, alike=suite in groups_alike)
+        found.append(row(of_suite))
+        # A part that speaks of one answer speaks of all of them; those without an answer fail it.
+        parts = dict.fromkeys(part for answer in of_suite for part in answer.parts)
+        found += [row(_by_part(of_suite, part), part=part) for part in parts]
+        groups = list(dict.fromkeys(answer.group for answer in of_suite))
+        if len(groups) > 1:
+            paths = dict.fromkeys(path for group in groups for path in (top(group), group))
+            found += [row([a for a in of_suite if path in (a.group, top(a.group))], group=path) for path in paths]
+    return found
+
+
+def in_order(answers: Iterable[Answer], questions: Sequence[Question]) -> list[Answer]:
+    """Answers in the order of the questions, whichever was graded first, so that bootstraps resample alike."""
+    places = {(question.suite, question.id): index for index, question in enumerate(questions)}
+    return sorted(answers, key=lambda answer: places[answer.suite, answer.question])
+
+
+def _by_part(answers: Iterable[Answer], part: str) -> list[Answer]:
+    """The answers with the verdict on a part as theirs."""
+    return [
+        replace(answer, verdict=Verdict.RIGHT if answer.parts[part] else Verdict.WRONG)
+        if part in answer.parts
+        else answer
+        for answer in answers
+    ]
+
+
+def _row(
+    answers: Sequence[Answer],
+    *,
+    suite: str,
+    group: str = "",
+    part: str = "",
+    ks: Collection[int],
+    samples: int,
+    alike: bool,
+) -> Row:
+    """Ungraded answers count for nobody; malformed ones are wrong."""
+    questions: dict[str, list[Answer]] = {}
+    for answer in answers:
+        questions.setdefault(answer.question, []).append(answer)
+    measures: dict[str, Callable[[Sequence[Answer]], float | None]] = {GREEDY: greedy_share}
+    if samples:
+        measures[mean_at(samples)] = sampled_share
+    for k in sorted(ks):
+        measures[f"pass@{k}"] = partial(_pass_at, k)
+    estimates = {}
+    for name, measure in measures.items():
+        by_group: dict[str, list[float]] = {}
+        for of_question in questions.values():
+            if (value := measure(of_question)) is not None:
+                by_group.setdefault(top(of_question[0].group) if alike else "", []).append(value)
+        if by_group:
+            estimates[name] = estimate(list(by_group.values()))
+    return Row(
+        suite=suite,
+        group=group,
+        part=part,
+        questions=len(questions),
+        estimates=estimates,
+        truncated=_mean(answer.truncated for answer in answers),
+        malformed=_mean(answer.verdict is Verdict.MALFORMED for answer in answers),
+        ungraded=_mean(answer.verdict is Verdict.UNGRADED for answer in answers),
+        tokens=_mean(answer.tokens for answer in answers),
+    )
+
+
+def greedy_share(answers: Sequence[Answer]) -> float | None:
+    """1 when the greedy answer to a question is right, else 0; None when there is none or it is ungraded."""
+    return next((float(right) for right in _graded(answers, greedy=True)), None)
+
+
+def sampled_share(answers: Sequence[Answer]) -> float | None:
+    """Share of right ones among the sampled answers to a question; None when none was graded."""
+    graded = _graded(answers, greedy=False)
+    return sum(graded) / len(graded) if graded else None
+
+
+def _pass_at(k: int, answers: Sequence[Answer]) -> float | None:
+    graded = _graded(answers, greedy=False)
+    return pass_at(k, sum(graded), len(graded)) if len(graded) >= k else None
+
+
+def _graded(answers: Sequence[Answer], *, greedy: bool) -> list[bool]:
+    """Whether each is right."""
+    return [
+        answer.verdict is Verdict.RIGHT
+        for answer in answers
+        if (answer.sample is None) is greedy and answer.verdict is not Verdict.UNGRADED
+    ]
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / max(len(found), 1)
+
+
+def metrics(table: Sequence[Row]) -> dict[str, float]:
+    """``<suite>/<measure>`` with ``_low`` and ``_high``, and ``<suite>/<group>/<measure>``; shares of all answers too.
+
+    A part's measures are named like those of a group.
+    """
+    named: dict[str, float] = {}
+    for row in table:
+        path = "/".join(filter(None, (row.suite, row.group, row.part)))
+        for measure, share in row.estimates.items():
+            named[f"{path}/{measure}"] = share.value
+            if not row.group and not row.part:
+                named |= {f"{path}/{measure}_low": share.low, f"{path}/{measure}_high": share.high}
+        if not row.group and not row.part:
+            named |= {f"{path}/{name}": getattr(row, name) for name in ("truncated", "malformed", "ungraded", "tokens")}
+    return named

@@ -1,0 +1,134 @@
+"""Answers survive a kill at any byte, and nobody's file is overwritten."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import resource
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from azr.errors import UserError
+from azr.evaluation.answer_file import Answer, AnswerFile, read_answers
+from azr.evaluation.question import Verdict
+from tests.evaluation.written import answers_to, protocol
+
+PROTOCOL = protocol(["exam"], stops=("</answer>",))
+QUESTIONS = [answers_to("exam", str(i), "deduction/short", Verdict.RIGHT, [Verdict.WRONG]) for i in range(3)]
+
+
+def written(path: Path) -> list[int]:
+    """Bytes of the file after its head and after each question."""
+    ends = []
+    with AnswerFile(path, PROTOCOL) as file:
+        ends.append(path.stat().st_size)
+        for answers in QUESTIONS:
+            file.add(answers)
+            ends.append(path.stat().st_size)
+    return ends
+
+
+def bare(questions: list[list[Answer]]) -> list[Answer]:
+    """All answers without their texts."""
+    return [replace(answer, prompt="", response="", answer=None) for answers in questions for answer in answers]
+
+
+def test_what_is_written_is_read_back_and_any_gzip_reader_reads_it(tmp_path: Path):
+    written(tmp_path / "a.gz")
+    head, answers = read_answers(tmp_path / "a.gz")
+    assert head == json.loads(json.dumps(PROTOCOL)) and answers == [each for some in QUESTIONS for each in some]
+    lines = gzip.decompress((tmp_path / "a.gz").read_bytes()).decode("utf-8", "surrogatepass").rstrip("\n").split("\n")
+    assert len(lines) == 1 + 3 * 2
+
+
+def test_a_kill_at_any_byte_loses_no_question_that_was_written(tmp_path: Path):
+    ends = written(tmp_path / "whole.gz")
+    data = (tmp_path / "whole.gz").read_bytes()
+    path = tmp_path / "cut.gz"
+    for size in [*range(0, len(data), 7), *ends, *(end - 1 for end in ends)]:
+        path.write_bytes(data[:size])
+        with AnswerFile(path, PROTOCOL) as file:
+            kept = sum(end <= size for end in ends[1:])
+            assert file.answers == bare(QUESTIONS[:kept])
+            assert len(file.questions) == kept
+            for answers in QUESTIONS[kept:]:
+                file.add(answers)
+        assert path.read_bytes() == data
+
+
+def test_reading_an_unfinished_file_does_not_change_it(tmp_path: Path):
+    ends = written(tmp_path / "a.gz")
+    data = (tmp_path / "a.gz").read_bytes()[: ends[2] + 5]
+    (tmp_path / "a.gz").write_bytes(data)
+    assert len(read_answers(tmp_path / "a.gz")[1]) == 4 and (tmp_path / "a.gz").read_bytes() == data
+
+
+def test_an_evaluation_by_another_protocol_is_not_mixed_in(tmp_path: Path):
+    written(tmp_path / "a.gz")
+    data = (tmp_path / "a.gz").read_bytes()
+    with pytest.raises(UserError, match=r"another samples \(8, now 4\): go on with the same options"):
+        AnswerFile(tmp_path / "a.gz", PROTOCOL | {"samples": 4})
+    with pytest.raises(UserError, match=r"another seed \(null, now 3\)"):
+        AnswerFile(tmp_path / "a.gz", PROTOCOL | {"seed": 3})
+    assert (tmp_path / "a.gz").read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    "data", [b"x" * 100_000, gzip.compress(b'{"a": 1}\n'), gzip.compress(b"no JSON\n"), gzip.compress(b"[]\n" * 30_000)]
+)
+def test_somebody_elses_file_stays_as_it_is(tmp_path: Path, data: bytes):
+    (tmp_path / "a.gz").write_bytes(data)
+    with pytest.raises(UserError, match="holds something else"):
+        AnswerFile(tmp_path / "a.gz", PROTOCOL)
+    assert (tmp_path / "a.gz").read_bytes() == data
+
+
+def test_large_answers_are_read_in_pieces(tmp_path: Path):
+    (long,) = answers_to("exam", "1", "all", Verdict.RIGHT, [])
+    noise = "".join(chr(33 + (i * i * 7919) % 90) for i in range(300_000))
+    with AnswerFile(tmp_path / "a.gz", PROTOCOL) as file:
+        file.add([type(long)(**{name: getattr(long, name) for name in long.__slots__} | {"response": noise})])
+    assert read_answers(tmp_path / "a.gz")[1][0].response == noise
+
+
+def test_two_processes_do_not_write_into_one_file(tmp_path: Path):
+    with AnswerFile(tmp_path / "a.gz", PROTOCOL) as file:
+        file.add(QUESTIONS[0])
+        with pytest.raises(UserError, match=r"Another azr eval writes into .* now"):
+            AnswerFile(tmp_path / "a.gz", PROTOCOL)
+        file.add(QUESTIONS[1])
+    with AnswerFile(tmp_path / "a.gz", PROTOCOL) as file:
+        assert file.answers == bare(QUESTIONS[:2])
+
+
+def test_what_follows_damage_is_not_cut_off_unasked(tmp_path: Path):
+    ends = written(tmp_path / "a.gz")
+    data = bytearray((tmp_path / "a.gz").read_bytes())
+    data[ends[1] + 20] ^= 0xFF
+    (tmp_path / "a.gz").write_bytes(data)
+    with pytest.raises(UserError, match=f"damaged after byte {ends[1]}: .* truncate -s {ends[1]}"):
+        AnswerFile(tmp_path / "a.gz", PROTOCOL)
+    assert (tmp_path / "a.gz").read_bytes() == data
+
+
+def test_a_full_disk_leaves_whole_answers(tmp_path: Path):
+    ends = written(tmp_path / "whole.gz")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with AnswerFile(tmp_path / "a.gz", PROTOCOL) as file:
+            file.add(QUESTIONS[0])
+            resource.setrlimit(resource.RLIMIT_FSIZE, (ends[2] - 3, limits[1]))
+            with pytest.raises(UserError, match=r"a.gz cannot be written \(File too large\): make room"):
+                file.add(QUESTIONS[1])
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            assert (tmp_path / "a.gz").stat().st_size == ends[1] and file.answers == bare(QUESTIONS[:1])
+            for answers in QUESTIONS[1:]:
+                file.add(answers)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "whole.gz").read_bytes()

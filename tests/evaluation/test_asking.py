@@ -1,0 +1,171 @@
+"""Scripted answers, the real executor: what a model is asked, and what is made of its answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import nullcontext
+from functools import partial
+
+import numpy as np
+import pytest
+
+from azr.config import ExecutorConfig
+from azr.errors import UserError
+from azr.evaluation.answer_file import Answer
+from azr.evaluation.asking import Examiner, Executors, Sampling, open_graders, prompt_ids
+from azr.evaluation.graders.maths import MathGold
+from azr.evaluation.graders.value import ProgramValue
+from azr.evaluation.question import Judgement, Question, Verdict
+from azr.evaluation.suites import SUITES
+from azr.executor.pool import SandboxPool
+from azr.records import Completion, FinishReason, Task
+from azr.selfplay.chat_template import choose_template
+from azr.selfplay.prompt_codec import PromptCodec
+from azr.tasks.prompts import CompactFormat
+from tests import chat_tokenizers
+from tests.conftest import byte_tokenizer
+from tests.evaluation.grading import needs
+
+TAGS = PromptCodec(byte_tokenizer(), CompactFormat())
+EXECUTOR = ExecutorConfig(workers=1, wall_s=5.0)
+SAMPLING = Sampling(samples=4, temperature=0.6, max_tokens=77, seed=3)
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> PromptCodec:
+    tokenizer = chat_tokenizers.chatml()
+    folder = chat_tokenizers.save(tokenizer, tmp_path_factory.mktemp("words"))
+    return PromptCodec.with_template(str(folder), choose_template("conversation", tokenizer))
+
+
+def exam_task(kind: str) -> Question:
+    inputs = ("1", "2", "3", "4") if kind == "induction" else ("1",)
+    outputs = tuple(str(int(given) + 1) for given in inputs)
+    program = "def f(a):\n    return a + 1"
+    task = Task(id=kind, kind=kind, program=program, inputs=inputs, outputs=outputs, fingerprint="", message="add")
+    return Question(id=kind, suite="exam", group=f"{kind}/short", message=f"A {kind}?", gold=task)
+
+
+def crux(asked: str) -> Question:
+    gold = ProgramValue("def f(a):\n    return a * 2", asked, "3", "6")  # type: ignore[arg-type]
+    return Question(id="0", suite=f"cruxeval-{asked[0]}", group="all", message="What?", gold=gold)
+
+
+class Model:
+    """Gives the texts of a list in turn when it is sampled, and the first one when it is greedy."""
+
+    def __init__(self, codec: PromptCodec, texts: dict[str, list[str]], cut_off: str = "") -> None:
+        self._codec, self._texts, self._cut_off = codec, texts, cut_off
+        self.calls: Counter[tuple[float, int, int]] = Counter()
+        self.seeds: set[int | None] = set()
+
+    async def __call__(self, prompt_ids, *, n: int, max_tokens: int, temperature: float, seed: int | None = None):
+        self.calls[temperature, n, max_tokens] += 1
+        self.seeds.add(seed)
+        shown = self._codec.decode(prompt_ids)
+        (texts,) = (texts for mark, texts in self._texts.items() if mark in shown)
+        return [self._completion(prompt_ids, text) for text in texts[:n]]
+
+    def _completion(self, prompt_ids, text: str) -> Completion:
+        ids = np.array(self._codec.encode(text), np.int32)
+        return Completion(
+            prompt_ids=np.array(prompt_ids, np.int32),
+            response_ids=ids,
+            logprobs=np.zeros(len(ids), np.float32),
+            finish_reason=FinishReason.LENGTH if text == self._cut_off else FinishReason.STOP,
+            weight_versions=np.zeros(len(ids), np.int32),
+        )
+
+
+async def ask(
+    codec: PromptCodec, model: Model, questions: list[Question], sampling: Sampling = SAMPLING
+) -> list[Answer]:
+    executors = Executors(tasks=partial(SandboxPool, EXECUTOR), answers=partial(SandboxPool, EXECUTOR))
+    suites = [SUITES[name] for name in dict.fromkeys(question.suite for question in questions)]
+    found: list[Answer] = []
+    async with open_graders(suites, executors) as graders:
+        examiner = Examiner(codec=codec, generate=model, graders=graders, sampling=sampling)
+        await examiner.examine(questions, found.extend)
+    order = {(question.suite, question.id): i for i, question in enumerate(questions)}
+    return sorted(found, key=lambda answer: order[answer.suite, answer.question])
+
+
+def verdicts(answers: list[Answer]) -> list[Verdict]:
+    return [answer.verdict for answer in answers]
+
+
+RIGHT = {
+    "<|deduction|>": "<|output|>2<|end|>",
+    "<|abduction|>": "<|input|>1<|end|>",
+    "<|induction|>": "<|program|>def f(b):\n    return 1 + b<|end|>",
+}
+
+
+async def test_every_question_is_asked_greedily_and_by_samples_and_graded_by_running():
+    script = {mark: [right, "<|output|>9<|end|>", "never ends", right] for mark, right in RIGHT.items()}
+    model = Model(TAGS, script, cut_off="never ends")
+    answers = await ask(TAGS, model, [exam_task(kind) for kind in ("deduction", "abduction", "induction")])
+    right, malformed = Verdict.RIGHT, Verdict.MALFORMED
+    for number, mark in enumerate(RIGHT):
+        of_kind = answers[5 * number : 5 * number + 5]
+        second = Verdict.WRONG if mark == "<|deduction|>" else malformed
+        assert verdicts(of_kind) == [right, right, second, malformed, right]
+        assert [answer.sample for answer in of_kind] == [None, 0, 1, 2, 3]
+        assert [answer.truncated for answer in of_kind] == [False, False, False, True, False]
+        assert mark in of_kind[0].prompt and of_kind[3].response == "never ends" and of_kind[3].tokens == 10
+    assert model.calls == {(0.0, 1, 77): 3, (0.6, 4, 77): 3} and len(model.seeds) == 3
+
+
+async def test_a_model_of_tags_answers_questions_about_programs_by_tags():
+    script = {"<|deduction|>": ["<|output|>6<|end|>"], "<|abduction|>": ["<|input|>3<|end|>"]}
+    none = Sampling(samples=0, temperature=1.0, max_tokens=9, seed=1)
+    answers = await ask(TAGS, Model(TAGS, script), [crux("output"), crux("input")], none)
+    assert verdicts(answers) == [Verdict.RIGHT, Verdict.RIGHT] and [a.answer for a in answers] == ["6", "3"]
+    script = {"<|deduction|>": ["<|input|>6<|end|>"], "<|abduction|>": ["<|input|>3<|input|>3<|end|>"]}
+    answers = await ask(TAGS, Model(TAGS, script), [crux("output"), crux("input")], none)
+    assert verdicts(answers) == [Verdict.MALFORMED, Verdict.MALFORMED]
+
+
+def test_a_model_of_tags_is_not_asked_in_words():
+    question = Question(id="1", suite="math500", group="all", message="1 + 1?", gold=MathGold(("2",)))
+    with pytest.raises(UserError, match="math500 asks in words, but this model is asked by the tags"):
+        prompt_ids(TAGS, question)
+
+
+async def test_words_are_asked_by_the_template_and_the_last_answer_counts(words: PromptCodec):
+    needs("math_verify")
+    question = Question(id="1", suite="math500", group="all", message="1 + 1?", gold=MathGold(("2",)))
+    texts = ["Two.</think> <answer>\\boxed{2}</answer>", "\\boxed{3}", "\\boxed{2}", "no idea"]
+    model = Model(words, {"User: 1 + 1?": texts}, cut_off="\\boxed{2}")
+    answers = await ask(words, model, [question])
+    assert verdicts(answers)[:3] == [Verdict.RIGHT, Verdict.RIGHT, Verdict.WRONG]
+    # An answer that was cut off after its box states it all the same.
+    assert answers[3].verdict is Verdict.RIGHT and answers[3].truncated
+    assert answers[4].verdict is Verdict.MALFORMED
+    assert answers[0].prompt.endswith("User: 1 + 1?\nAssistant: <think>")
+
+
+async def test_what_an_engine_gave_up_is_ungraded():
+    answers = await ask(TAGS, Model(TAGS, {"<|deduction|>": ["<|output|>6<|end|>"] * 2}), [crux("output")])
+    assert verdicts(answers) == [Verdict.RIGHT] * 3 + [Verdict.UNGRADED] * 2 and answers[-1].truncated
+
+
+async def test_a_grader_that_fails_ends_the_evaluation_as_itself():
+    class Broken:
+        async def grade(self, question: Question, response: str) -> Judgement:
+            raise OSError("the disk is gone")
+
+    model = Model(TAGS, {"<|deduction|>": ["<|output|>6<|end|>"] * 4})
+    examiner = Examiner(codec=TAGS, generate=model, graders={"cruxeval-o": Broken()}, sampling=SAMPLING)
+    with pytest.raises(OSError, match="the disk is gone"):
+        await examiner.examine([crux("output")] * 3, lambda answers: None)
+
+
+async def test_only_the_executors_that_the_suites_need_are_started():
+    def refuse() -> nullcontext:
+        raise AssertionError("nobody needs it")
+
+    executors = Executors(tasks=refuse, answers=refuse)
+    async with open_graders([SUITES["arc-c"]], executors) as graders:
+        question = Question(id="1", suite="arc-c", group="all", message="?", gold=None)
+        assert set(graders) == {question.suite}

@@ -1,0 +1,87 @@
+"""Suites by name: limits, hashes, what is missing, and the list for people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from azr.errors import UserError
+from azr.evaluation.suites import SUITES
+from azr.evaluation.suites.exam import OWN
+from azr.evaluation.suites.loading import hash_of, listing, load_suites, subset
+from tests.executor.public_data import file
+
+ROW = {"code": "def f(a):\n    return a", "input": "1", "output": "1"}
+
+
+def crux(folder: Path, rows: int = 10, damaged: int | None = None) -> Path:
+    lines = [json.dumps(ROW | {"id": f"sample_{i}"}) for i in range(rows)]
+    if damaged is not None:
+        lines[damaged - 1] = lines[damaged - 1][:20]
+    (folder / "cruxeval.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_the_exam_needs_no_folder_and_others_do(tmp_path: Path):
+    (loaded,) = load_suites(["exam"], None, 30)
+    assert len(loaded.questions) == 30 and len(loaded.all_questions) == 800
+    assert loaded.sha256 == {path.name: hash_of(path) for path in sorted(OWN.glob("*.jsonl"))}
+    assert load_suites(["exam"], tmp_path)[0].questions == loaded.all_questions
+    with pytest.raises(UserError, match="gsm8k is read from files: give their folder by --data"):
+        load_suites(["exam", "gsm8k"], None)
+
+
+def test_a_folder_may_have_an_exam_of_its_own(tmp_path: Path):
+    (tmp_path / "exam").mkdir()
+    lines = (OWN / "deduction.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "exam" / "deduction.jsonl").write_text("".join(lines[:5]))
+    assert len(load_suites(["exam"], tmp_path)[0].questions) == 5
+
+
+def test_what_is_wrong_is_told_in_one_sentence(tmp_path: Path):
+    with pytest.raises(UserError, match=r"no suite 'gsm8'; did you mean gsm8k\?"):
+        load_suites(["gsm8"], tmp_path)
+    with pytest.raises(UserError, match="There is no folder"):
+        load_suites(["gsm8k"], tmp_path / "none")
+    with pytest.raises(UserError, match=r"has no gsm8k\.jsonl: see `azr eval --list`"):
+        load_suites(["gsm8k"], tmp_path)
+    with pytest.raises(UserError, match="named twice"):
+        load_suites(["exam", "exam"], None)
+
+
+def test_another_file_is_refused_unless_it_is_wanted(tmp_path: Path):
+    folder = crux(tmp_path)
+    with pytest.raises(
+        UserError, match=r"is not the file that the suite cruxeval-o was tested with \(SHA-256 \w{12}, not"
+    ):
+        load_suites(["cruxeval-o"], folder)
+    (loaded,) = load_suites(["cruxeval-o"], folder, altered=True)
+    assert len(loaded.questions) == 10 and loaded.sha256["cruxeval.jsonl"] == hash_of(folder / "cruxeval.jsonl")
+
+
+def test_a_damaged_row_is_named_rather_than_the_hash(tmp_path: Path):
+    with pytest.raises(UserError, match=r"cruxeval\.jsonl, row 7"):
+        load_suites(["cruxeval-i"], crux(tmp_path, damaged=7))
+
+
+def test_a_subset_is_spread_evenly_and_small_groups_give_what_they_have():
+    questions = load_suites(["exam"], None)[0].all_questions
+    half = subset(questions, 400)
+    assert half == tuple(questions[::2])
+    few = subset(questions[:20] + questions[790:], 30, groups_alike=True)
+    assert [sum(question.group.startswith(kind) for question in few) for kind in ("deduction", "induction")] == [15, 10]
+    assert subset(questions, 10_000, groups_alike=True) == questions
+
+
+def test_the_list_says_what_is_there(tmp_path: Path):
+    found = {row[0]: row for row in listing(crux(tmp_path, damaged=3))}
+    assert set(found) == set(SUITES)
+    assert found["cruxeval-o"][1].startswith("damaged: ") and "row 3" in found["cruxeval-o"][1]
+    assert found["exam"][1:3] == ("found", "800") and found["gsm8k"][1:4] == ("not found", "1319", "-")
+    assert "gsm8k.jsonl: gsm8k of" in found["gsm8k"][5]
+    assert {row[0]: row for row in listing(crux(tmp_path))}["cruxeval-o"][1] == "another file"
+    assert {row[0]: row for row in listing(None)}["exam"][1] == "found"
+    public = {row[0]: row for row in listing(file("cruxeval.jsonl").parent)}
+    assert public["cruxeval-o"][1:3] == ("found", "800") == public["cruxeval-i"][1:3]

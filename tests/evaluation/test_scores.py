@@ -1,0 +1,76 @@
+"""Numbers of a table from a few answers, each computed by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from azr.evaluation.question import Verdict
+from azr.evaluation.report import markdown
+from azr.evaluation.scores import Row, metrics, rows
+from tests.evaluation.written import answers_to
+
+R, W, M, U = Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED, Verdict.UNGRADED
+EXAM = [
+    *answers_to("exam", "1", "deduction/short", R, [R] * 8),
+    *answers_to("exam", "2", "deduction/short", R, [R, W] * 4),
+    *answers_to("exam", "3", "deduction/novel", W, [M] * 8),
+    *answers_to("exam", "4", "abduction/short", U, [R, R, *[W] * 6]),
+    *answers_to("exam", "5", "abduction/novel", U, [U] * 8),
+]
+PARTS = [
+    *answers_to("mbpp+", "1", "all", R, [], {"base": True, "plus": True}),
+    *answers_to("mbpp+", "2", "all", W, [], {"base": True, "plus": False}),
+    *answers_to("mbpp+", "3", "all", M, []),
+    *answers_to("mbpp+", "4", "all", U, []),
+]
+
+
+def table() -> dict[str, Row]:
+    return {row.name: row for row in rows([*EXAM, *PARTS], (1, 8), 8, ["exam"])}
+
+
+def values(name: str) -> dict[str, float]:
+    return {measure: share.value for measure, share in table()[name].estimates.items()}
+
+
+def test_ungraded_answers_count_for_nobody_and_groups_weigh_alike_where_the_suite_says_so():
+    assert values("exam/deduction/short") == {"greedy": 1.0, "mean@8": 0.75, "pass@1": 0.75, "pass@8": 1.0}
+    assert values("exam/deduction")["greedy"] == pytest.approx(2 / 3)
+    assert values("exam/abduction") == {"mean@8": 0.25, "pass@1": 0.25, "pass@8": 1.0}
+    assert values("exam/abduction/novel") == {}
+    whole = values("exam")
+    assert whole["greedy"] == pytest.approx(2 / 3) and whole["mean@8"] == pytest.approx((0.5 + 0.25) / 2)
+    assert whole["pass@8"] == pytest.approx((2 / 3 + 1) / 2)
+
+
+def test_parts_of_a_verdict_have_rows_of_their_own():
+    assert values("mbpp+")["greedy"] == pytest.approx(1 / 3)
+    assert values("mbpp+ (base)")["greedy"] == pytest.approx(2 / 3)
+    assert values("mbpp+ (plus)")["greedy"] == pytest.approx(1 / 3)
+    assert "mbpp+/all" not in table()
+
+
+def test_what_went_wrong_is_a_share_of_all_answers():
+    row = table()["mbpp+"]
+    assert (row.questions, row.malformed, row.ungraded, row.truncated) == (4, 0.25, 0.25, 0.0)
+    assert row.tokens == 7
+
+
+def test_metrics_have_intervals_for_suites_and_names_that_are_paths():
+    named = metrics(list(table().values()))
+    assert named["exam/deduction/short/mean@8"] == 0.75 and named["mbpp+/base/greedy"] == pytest.approx(2 / 3)
+    assert named["exam/mean@8_low"] <= named["exam/mean@8"] <= named["exam/mean@8_high"]
+    assert named["exam/malformed"] == pytest.approx(8 / 45)
+    assert "exam/deduction/mean@8_low" not in named
+
+
+def test_the_table_is_markdown_with_straight_columns():
+    lines = markdown(list(table().values())).splitlines()
+    assert [cell.strip() for cell in lines[0].strip("|").split("|")] == [
+        "suite", "questions", "greedy", "mean@8", "pass@1", "pass@8", "truncated", "malformed", "ungraded", "tokens",
+    ]  # fmt: skip
+    assert len({len(line) for line in lines}) == 1
+    (line,) = (line for line in lines if line.startswith("| exam/deduction/short "))
+    assert "100.0 [100.0, 100.0]" in line
+    (line,) = (line for line in lines if line.startswith("| exam/abduction/novel "))
+    assert line.split("|")[3].strip() == "-"

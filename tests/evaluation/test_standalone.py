@@ -1,0 +1,169 @@
+"""A whole evaluation with scripted answers: what it leaves, what it goes on from, and whom it makes way for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from azr.config import Config
+from azr.errors import UserError
+from azr.evaluation.answer_file import AnswerFile, read_answers
+from azr.evaluation.asking import GenerateFn
+from azr.evaluation.question import Verdict
+from azr.evaluation.standalone import Evaluation, Serve, make_evaluation, run_evaluation
+from azr.evaluation.suites.loading import load_suites
+from azr.records import Completion, FinishReason
+from azr.runs.asked_model import AskedModel, open_model
+from tests import chat_tokenizers
+from tests.evaluation.written import answers_to
+from tests.tiny_models import save_tiny
+
+SUITE = """
+name = "mine"
+file = "mine.jsonl"
+grader = "choice"
+prompt = "{question}{options}"
+"""
+ROWS = 6
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> AskedModel:
+    folder = save_tiny(tmp_path_factory.mktemp("model") / "tiny", "qwen2", chat_tokenizers.chatml())
+    return open_model(str(folder), template="tokenizer")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    rows = [{"id": i, "question": f"Which is {i}? ", "options": ["this", "that"], "answer": "A"} for i in range(ROWS)]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "mine.toml").write_text(SUITE)
+    return folder
+
+
+def evaluation(model: AskedModel, data: Path, ks: tuple[int, ...] = (2,)) -> Evaluation:
+    return make_evaluation(
+        model,
+        load_suites(["mine"], data),
+        samples=2,
+        temperature=1.0,
+        seed=1,
+        ks=ks,
+        config=Config(),
+        dtype="float32",
+        deterministic=False,
+        max_tokens=16,
+    )
+
+
+class Server:
+    """Answers "A" until it has been asked ``fails_after`` times."""
+
+    def __init__(self, model: AskedModel, fails_after: int = 10**9) -> None:
+        self._model, self._left = model, fails_after
+        self.asked = 0
+
+    async def generate(
+        self, prompt_ids: Sequence[int], *, n: int, max_tokens: int, temperature: float, seed: int | None = None
+    ) -> list[Completion]:
+        self.asked += 1
+        if self.asked > self._left:
+            raise RuntimeError("the engine is gone")
+        ids = np.array(self._model.codec.encode("ANSWER: A"), np.int32)
+        one = Completion(
+            prompt_ids=np.array(prompt_ids, np.int32),
+            response_ids=ids,
+            logprobs=np.zeros(len(ids), np.float32),
+            finish_reason=FinishReason.STOP,
+            weight_versions=np.zeros(len(ids), np.int32),
+        )
+        return [one] * n
+
+    def __call__(self, evaluation: Evaluation) -> AbstractAsyncContextManager[GenerateFn]:
+        @asynccontextmanager
+        async def serve() -> AsyncIterator[GenerateFn]:
+            yield self.generate
+
+        return serve()
+
+
+def keys(out: Path) -> list[tuple[str, int | None]]:
+    return [(answer.question, answer.sample) for answer in read_answers(out / "answers.jsonl.gz")[1]]
+
+
+async def test_what_an_engine_answered_before_it_failed_is_not_asked_again(model, data, tmp_path):
+    out = tmp_path / "out"
+    first, second = Server(model, fails_after=5), Server(model)
+    with pytest.raises(RuntimeError, match="the engine is gone"):
+        await run_evaluation(evaluation(model, data), out, first, resume=False)
+    assert not (out / "results.json").exists()
+    kept = len(keys(out))
+    (row,) = await run_evaluation(evaluation(model, data), out, second, resume=True)
+    assert second.asked == 2 * (ROWS - kept // 3) and len(set(keys(out))) == len(keys(out)) == 3 * ROWS
+    assert row.estimates["greedy"].value == row.estimates["pass@2"].value == 1 and row.questions == ROWS
+
+
+async def test_another_k_changes_the_results_and_asks_nothing(model, data, tmp_path):
+    out = tmp_path / "out"
+    await run_evaluation(evaluation(model, data), out, Server(model), resume=False)
+    before = json.loads((out / "results.json").read_text())
+    again = Server(model)
+    await run_evaluation(evaluation(model, data, ks=(1, 2)), out, again, resume=True)
+    after = json.loads((out / "results.json").read_text())
+    assert again.asked == 0 and after["seconds"] == before["seconds"]
+    assert set(after["rows"][0]["estimates"]) == {"greedy", "mean@2", "pass@1", "pass@2"}
+    assert "pass@1" in (out / "table.md").read_text()
+
+
+async def test_what_another_evaluation_answered_meanwhile_is_not_answered_twice(model, data, tmp_path):
+    out = tmp_path / "out"
+    late = Server(model)
+
+    def serve(asked: Evaluation) -> AbstractAsyncContextManager[GenerateFn]:
+        @asynccontextmanager
+        async def slow() -> AsyncIterator[GenerateFn]:
+            await run_evaluation(asked, out, Server(model), resume=False)
+            yield late.generate
+
+        return slow()
+
+    slow: Serve = serve
+    await run_evaluation(evaluation(model, data), out, slow, resume=False)
+    assert late.asked == 0 and len(keys(out)) == 3 * ROWS
+
+
+async def test_an_evaluation_does_not_write_into_anothers_folder(model, data, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    with AnswerFile(out / "answers.jsonl.gz", evaluation(model, data).protocol("digest")) as file:
+        file.add(answers_to("mine", "0", "all", Verdict.RIGHT, [Verdict.WRONG] * 2))
+        with pytest.raises(UserError, match="Another azr eval writes into"):
+            await run_evaluation(evaluation(model, data), out, Server(model), resume=True)
+
+
+async def test_questions_in_other_words_are_not_mixed_in(model, data, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(RuntimeError, match="the engine is gone"):
+        await run_evaluation(evaluation(model, data), out, Server(model, fails_after=5), resume=False)
+    (data / "mine.toml").write_text(SUITE.replace("{question}", "Choose well. {question}"))
+    with pytest.raises(UserError, match="an evaluation with another suites"):
+        await run_evaluation(evaluation(model, data), out, Server(model), resume=True)
+
+
+@pytest.mark.parametrize("place", ["file/out", "file"])
+async def test_a_folder_that_cannot_be_made_is_refused_before_the_engine_starts(model, data, tmp_path, place):
+    (tmp_path / "file").write_text("mine")
+
+    def refuse(asked: Evaluation) -> AbstractAsyncContextManager[GenerateFn]:
+        raise AssertionError("started")
+
+    with pytest.raises(UserError, match="file is a file: give a folder by --out"):
+        await run_evaluation(evaluation(model, data), tmp_path / place, refuse, resume=False)
+    assert (tmp_path / "file").read_text() == "mine"
