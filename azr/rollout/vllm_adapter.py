@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 CPU_KV_CACHE_BYTES = 1 << 30
 CPU_THREADS = 1
 """Compute threads of a CPU engine; with a tiny model, more of them wait for each other."""
+OWNER = "AZR_ENGINE_OWNER"
+"""In the environment of vLLM's processes: id of the one that started the engine, see `azr.rollout.measured_worker`."""
 POLL_S = 1.0
 """Between two looks at the core process while a call waits for it."""
 
@@ -67,8 +69,9 @@ async def start_vllm(
         **(_gpu_args(rollout, dtype, deterministic) if on_gpu else {}),
     }
     assert ours.keys() <= TAKEN, "a user's options must not replace these"
-    chosen = {} if on_gpu else _cpu_choices(max_model_len)
+    chosen = {} if on_gpu else cpu_choices(max_model_len)
     engine_args = AsyncEngineArgs(**ours, **(chosen | engine_options(rollout.engine_options)))
+    os.environ[OWNER] = str(os.getpid())
     try:
         engine = AsyncLLM.from_engine_args(engine_args)
     except ValueError as error:
@@ -104,20 +107,25 @@ def import_vllm(model_path: str) -> None:
 
 
 def _set_environment(model_path: str) -> None:
-    """vLLM reads these when it is imported and when it starts its processes."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    os.environ["VLLM_NO_USAGE_STATS"] = "1"
-    # Threads bound to cores, or spinning while they wait, would take the cores that trainers compute on.
-    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-    os.environ["OMP_WAIT_POLICY"] = "passive"
-    os.environ["OMP_NUM_THREADS"] = str(CPU_THREADS)
-    os.environ.update(KERNEL_CACHES)
+    os.environ.update(vllm_environment(model_path))
     keep_kernels()
-    # Without this vLLM's CPU platform would put the model into a worker process, and the core process, which waits for
-    # it, would poll and burn a core. On a GPU it changes nothing: AsyncLLM has a core process in any case.
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    if Path(model_path).is_dir():
-        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def vllm_environment(model_path: str) -> dict[str, str]:
+    """vLLM reads these when it is imported and when it starts its processes."""
+    return {
+        "VLLM_NO_USAGE_STATS": "1",
+        # Threads bound to cores, or spinning while they wait, would take the cores that trainers compute on.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_WAIT_POLICY": "passive",
+        "OMP_NUM_THREADS": str(CPU_THREADS),
+        **KERNEL_CACHES,
+        # Without this vLLM's CPU platform would put the model into a worker process, and the core process, which waits
+        # for it, would poll and burn a core. On a GPU it changes nothing: AsyncLLM has a core process in any case.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        **({"HF_HUB_OFFLINE": "1"} if Path(model_path).is_dir() else {}),
+    }
 
 
 def _weight_transfer_args() -> dict[str, Any]:
@@ -144,7 +152,7 @@ def head_overrides(dtype: str) -> dict[str, str]:
     return {"head_dtype": "float32"} if dtype == "bfloat16" else {}
 
 
-def _cpu_choices(max_model_len: int) -> dict[str, Any]:
+def cpu_choices(max_model_len: int) -> dict[str, Any]:
     """Measured with a 14M model on two shared cores, see docs/log.md; `rollout.engine_options` may say otherwise."""
     return {
         "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES,
@@ -157,6 +165,28 @@ def _cpu_choices(max_model_len: int) -> dict[str, Any]:
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": max(8192, max_model_len),
     }
+
+
+def sampling_params(
+    stops: Stops, *, max_tokens: int, temperature: float, seed: int | None, **others: Any
+) -> SamplingParams:
+    """Sampling from softmax(logits / temperature), without any truncation of the distribution; 0 is greedy."""
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        top_p=1.0,
+        top_k=-1,
+        stop=list(stops.strings),
+        stop_token_ids=list(stops.token_ids),
+        # Text costs time, and is only needed to find stop strings, which may hold tags that are special tokens.
+        detokenize=bool(stops.strings),
+        skip_special_tokens=False,
+        include_stop_str_in_output=True,
+        **others,
+    )
 
 
 async def sample(
@@ -179,26 +209,18 @@ async def sample(
     `exclusive`: nothing else is in the engine, nor is asked of it meanwhile; with a seed the responses then depend
     on the arguments and the weights only, to the last bit.
     """
-    from vllm import SamplingParams
     from vllm.inputs import tokens_input
     from vllm.sampling_params import RequestOutputKind
 
-    params = SamplingParams(
+    params = sampling_params(
+        stops,
         n=n,
         max_tokens=max_tokens,
         temperature=temperature,
         seed=seed,
-        top_p=1.0,
-        top_k=-1,
         # The sampled token's own logprob and no others, as plain lists.
         logprobs=0,
         flat_logprobs=True,
-        stop=list(stops.strings),
-        stop_token_ids=list(stops.token_ids),
-        # Text costs time, and is only needed to find stop strings, which may hold tags that are special tokens.
-        detokenize=bool(stops.strings),
-        skip_special_tokens=False,
-        include_stop_str_in_output=True,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
     generate = _generate_exclusive if exclusive else _generate_batched

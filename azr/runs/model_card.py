@@ -37,7 +37,7 @@ def write_card(out: Path, *, base: str, step: int, code: str, config: str, form:
         "",
         *asking,
         "",
-        "## The held-out exam",
+        "## Evaluations",
         "",
         exam or "The run evaluated no step up to this one.",
         "",
@@ -65,5 +65,11 @@ def exam_table(metrics: Path, step: int) -> str:
     found = {name.removeprefix(_EXAM): value for name, value in sorted(last.items()) if name.startswith(_EXAM)}
     rows = [f"| {name} | {value:.3f} |" for name, value in found.items() if isinstance(value, float)]
     return "\n".join(
-        [f"After step {last['step']}, shares of the tasks:", "", "| measure | value |", "|---|---|", *rows]
+        [
+            f"After step {last['step']}, shares of right answers and lengths:",
+            "",
+            "| measure | value |",
+            "|---|---|",
+            *rows,
+        ]
     )

@@ -57,10 +57,7 @@ def find_source(place: Path, step: int | None) -> Source:
     run = RunDirectory(place)
     if not run.config.is_file():
         raise UserError(f"{place} is neither a run nor a model: name a run directory, such as orz_ckpt/first.")
-    named = ((_STEP.fullmatch(path.parent.name), path) for path in run.checkpoints.glob("*/policy"))
-    folders = {int(match[1]): path for match, path in named if match}
-    if not folders:
-        raise UserError(f"{run.checkpoints} holds no policy yet: wait until the run has saved one.")
+    folders = _policies(run)
     chosen = max(folders) if step is None else step
     if chosen not in folders:
         *before, last = map(str, sorted(folders))
@@ -71,6 +68,23 @@ def find_source(place: Path, step: int | None) -> Source:
     except (yaml.YAMLError, OSError, KeyError, TypeError) as error:
         raise UserError(f"{run.config} does not say which model the run began with: {error!r}.") from error
     return Source(folders[chosen], chosen, base, run)
+
+
+def saved_steps(place: Path) -> list[int]:
+    """The steps of which a run has saved the policy, rising. Raises UserError when it has none, or is no run."""
+    run = RunDirectory(place)
+    if not run.config.is_file():
+        raise UserError(f"{place} is no run and has no steps: name a run directory, such as orz_ckpt/first.")
+    return sorted(_policies(run))
+
+
+def _policies(run: RunDirectory) -> dict[int, Path]:
+    """The folders of a run's policies by step. Raises UserError when there is none."""
+    named = ((_STEP.fullmatch(path.parent.name), path) for path in run.checkpoints.glob("*/policy"))
+    folders = {int(match[1]): path for match, path in named if match}
+    if not folders:
+        raise UserError(f"{run.checkpoints} holds no policy yet: wait until the run has saved one.")
+    return folders
 
 
 def export(source: Source, out: Path, *, remove_think_tokens: bool) -> int:
@@ -104,6 +118,21 @@ def export(source: Source, out: Path, *, remove_think_tokens: bool) -> int:
     except OSError as error:
         raise UserError(f"{out} was not written: {error}.") from error
     return nbytes
+
+
+def kept_export(source: Source) -> Path:
+    """The export of a run's step beside its checkpoints, made when it is not there yet.
+
+    Raises:
+        UserError: as `export`; or the one that is there is of an older policy.
+    """
+    assert source.run is not None and source.step is not None, "other models need no export"
+    out = source.run.exported(source.step)
+    if not out.is_dir():
+        export(source, out, remove_think_tokens=False)
+    elif max(path.stat().st_mtime for path in source.folder.iterdir()) > out.stat().st_mtime:
+        raise UserError(f"{out} is older than {source.folder}: remove the former, and it is made anew.")
+    return out
 
 
 def _describe(source: Source, out: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from jinja2 import TemplateError, TemplateSyntaxError
 from transformers import PreTrainedTokenizerBase
@@ -11,6 +13,8 @@ from transformers import PreTrainedTokenizerBase
 from azr.errors import UserError
 from azr.tasks.prompts import THINK
 
+Turn = Mapping[Literal["role", "content"], str]
+"""One message of a conversation; the role is ``user`` or ``assistant``."""
 _CONVERSATION = (
     "A conversation between a User and an Assistant. The Assistant first thinks the problem through, then gives the "
     "answer: the thinking stands between <think> and </think>, the answer between <answer> and </answer>."
@@ -28,8 +32,8 @@ _FAILURES = (
 """What the expressions of a template may raise when it is rendered."""
 
 
-def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Text of the Jinja template that `model.template` asks for; it opens the thinking at its end.
+def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase, *, thinking: bool = True) -> str:
+    """Text of the Jinja template that `model.template` asks for; with ``thinking`` its prompts open the thinking.
 
     ``auto`` takes the tokenizer's own only where the model was trained on it: where its turns end with the
     tokenizer's end token, or it opens the thinking itself, as in exported models. Base models often carry the
@@ -49,7 +53,7 @@ def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase) -> str:
         template = own
     else:
         template = _read(choice)
-    return _opening_thinking(template, tokenizer, choice)
+    return _checked(template, tokenizer, choice, thinking=thinking)
 
 
 def _own_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
@@ -75,8 +79,8 @@ def _read(choice: str) -> str:
         raise UserError(f"The file {choice} of model.template cannot be read as text: {error}.") from error
 
 
-def _opening_thinking(template: str, tokenizer: PreTrainedTokenizerBase, choice: str) -> str:
-    """The template, with the BOS token and the tag that opens the thinking added where its prompts lack them."""
+def _checked(template: str, tokenizer: PreTrainedTokenizerBase, choice: str, *, thinking: bool) -> str:
+    """The template, with the BOS token added where its prompts lack it, and with ``thinking`` the tag that opens it."""
     try:
         prompt = render(template, tokenizer, _QUESTION)
     except TemplateSyntaxError as error:
@@ -96,15 +100,40 @@ def _opening_thinking(template: str, tokenizer: PreTrainedTokenizerBase, choice:
     if adds_bos(tokenizer) and not prompt.startswith(str(tokenizer.bos_token)):
         # Encoding adds the token anyway; here it also reaches whoever reads the template of an exported model.
         template = "{{ bos_token }}" + template
-    if prompt.rstrip().endswith(THINK):
+    if not thinking or prompt.rstrip().endswith(THINK):
         return template
     return template + "{% if add_generation_prompt %}" + THINK + "{% endif %}"
 
 
 def render(template: str, tokenizer: PreTrainedTokenizerBase, question: str) -> str:
     """The prompt that asks a question."""
-    turns = [{"role": "user", "content": question}]
-    return str(tokenizer.apply_chat_template(turns, chat_template=template, tokenize=False, add_generation_prompt=True))
+    return _render_turns(template, tokenizer, [{"role": "user", "content": question}])
+
+
+def render_conversation(template: str, tokenizer: PreTrainedTokenizerBase, turns: Sequence[Turn]) -> str:
+    """The prompt that goes on with a conversation, oldest turn first, at whose end a user asks.
+
+    Raises:
+        UserError: the template cannot write as many turns, or leaves out what a user said.
+    """
+    try:
+        prompt = _render_turns(template, tokenizer, turns)
+    except _FAILURES as error:
+        raise UserError(f"The chat template cannot write this conversation: {error}.") from error
+    if not all(turn["content"].strip() in prompt for turn in turns if turn["role"] == "user"):
+        raise UserError("The chat template does not write every message of this conversation.")
+    return prompt
+
+
+def opened_response(prompt: str) -> str:
+    """How a prompt itself begins the response: with the tag that opens the thinking and blanks after it, or not."""
+    return prompt[prompt.rindex(THINK) :] if prompt.rstrip().endswith(THINK) else ""
+
+
+def _render_turns(template: str, tokenizer: PreTrainedTokenizerBase, turns: Sequence[Turn]) -> str:
+    return str(
+        tokenizer.apply_chat_template(list(turns), chat_template=template, tokenize=False, add_generation_prompt=True)
+    )
 
 
 def turn_end(template: str, tokenizer: PreTrainedTokenizerBase) -> str | None:

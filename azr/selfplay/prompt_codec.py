@@ -14,7 +14,16 @@ from azr.config import Config
 from azr.errors import UserError
 from azr.executor.static_check import ALLOWED_MODULES, BANNED_BUILTINS
 from azr.records import Completion, FinishReason, PromptIds, Stops, Task
-from azr.selfplay.chat_template import adds_bos, choose_template, control_tokens, render, turn_end
+from azr.selfplay.chat_template import (
+    Turn,
+    adds_bos,
+    choose_template,
+    control_tokens,
+    opened_response,
+    render,
+    render_conversation,
+    turn_end,
+)
 from azr.selfplay.token_text import SharedHeads, TokenArray, TokenTable
 from azr.tasks.base import TaskKind
 from azr.tasks.composites import GivenFunctions
@@ -34,11 +43,15 @@ class PromptCodec:
         *,
         template: str | None = None,
         end_ids: Collection[int] = (),
+        stop_strings: tuple[str, ...] | None = None,
     ) -> None:
-        """``template``: text of the chat template in use, if any; ``end_ids``: what ends a response beside its EOS."""
+        """``template``: text of the chat template in use, if any; ``end_ids``: what ends a response beside its EOS;
+        ``stop_strings``: those of the format when not given.
+        """
         self._tokenizer, self._format = tokenizer, prompt_format
         self.template = template
-        self.stops = Stops(prompt_format.stop_strings, tuple(sorted({int(tokenizer.eos_token_id), *end_ids})))
+        strings = prompt_format.stop_strings if stop_strings is None else stop_strings
+        self.stops = Stops(strings, tuple(sorted({int(tokenizer.eos_token_id), *end_ids})))
         """Where a response ends."""
         self._bos = [int(tokenizer.bos_token_id)] if adds_bos(tokenizer) else []
         self._heads = SharedHeads(tokenizer, self.encode, self._encode_rest)
@@ -55,20 +68,52 @@ class PromptCodec:
             UserError: the tokenizer has no end token, so no response could ever be finished, or the template is none.
         """
         model = config.model
-        tokenizer = AutoTokenizer.from_pretrained(model.path)
-        if tokenizer.eos_token_id is None:
-            raise UserError(
-                f"The tokenizer in {model.path} has no end token; set eos_token in its tokenizer_config.json."
-            )
-        end_ids = _end_ids_of_generation(model.path)
+        tokenizer = load_tokenizer(model.path)
         if model.prompt_format == "compact":
-            return cls(tokenizer, CompactFormat(), end_ids=end_ids)
+            return cls(tokenizer, CompactFormat(), end_ids=_end_ids_of_generation(model.path))
         template = choose_template(model.template, tokenizer)
-        if end := turn_end(template, tokenizer):
-            end_ids.add(int(tokenizer.convert_tokens_to_ids(end)))
-        render_with = partial(render, template, tokenizer)
-        style = ChatFormat(render_with, _facts(config), config.reward.format)
-        return cls(tokenizer, style, template=template, end_ids=end_ids)
+        style = ChatFormat(partial(render, template, tokenizer), _facts(config), config.reward.format)
+        return cls(tokenizer, style, template=template, end_ids=_end_ids(model.path, template, tokenizer))
+
+    @classmethod
+    def with_template(
+        cls,
+        path: str,
+        template: str,
+        *,
+        stops: Stops | None = None,
+        stop_strings: tuple[str, ...] | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+    ) -> PromptCodec:
+        """A model in chat form whose prompts are written by the text of a Jinja template, whatever it was trained on.
+
+        ``stops``: where its responses end, when that is known. ``stop_strings``: as in the constructor.
+        ``tokenizer``: the model's, when it is loaded already.
+        """
+        tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
+        ends = _end_ids(path, template, tokenizer) if stops is None else stops.token_ids
+        strings = stop_strings if stops is None else stops.strings
+        style = ChatFormat(partial(render, template, tokenizer))
+        return cls(tokenizer, style, template=template, end_ids=ends, stop_strings=strings)
+
+    def ask(self, message: str) -> list[int]:
+        """Ids of the prompt that asks a user's message; only models in chat form can be asked."""
+        assert self.template is not None, "the compact format has no messages"
+        return self.encode(render(self.template, self._tokenizer, message))
+
+    def converse(self, turns: Sequence[Turn]) -> tuple[list[int], str]:
+        """Ids of the prompt that goes on with a conversation, and with what that prompt itself begins the response.
+
+        Raises UserError when the chat template cannot write as many turns.
+        """
+        assert self.template is not None, "the compact format has no messages"
+        prompt = render_conversation(self.template, self._tokenizer, turns)
+        return self.encode(prompt), opened_response(prompt)
+
+    def response_text(self, completion: Completion) -> str:
+        """What a response says, without its end token."""
+        ids = completion.response_ids
+        return self.decode(ids[:-1] if len(ids) and ids[-1] in self.stops.token_ids else ids)
 
     def encode(self, prompt: str) -> list[int]:
         """Ids of a prompt, with the BOS token exactly once where the tokenizer begins texts with one."""
@@ -97,8 +142,7 @@ class PromptCodec:
         """Sections a response states; None when it was cut off or does not have the asked form."""
         if completion.finish_reason is not FinishReason.STOP:
             return None
-        ids = completion.response_ids
-        return self._format.parse(self.decode(ids[:-1] if ids[-1] in self.stops.token_ids else ids))
+        return self._format.parse(self.response_text(completion))
 
     def has_control_tokens(self, task: Task) -> bool:
         """Whether a text of the task would become control tokens in a prompt, such as a string ``'<|im_end|>'``."""
@@ -161,6 +205,22 @@ class PromptCodec:
             f"A {kind.name} proposal prompt with {fewest} references has {len(ids)} tokens, but "
             f"rollout.max_prompt_tokens is {max_tokens}; raise it."
         )
+
+
+def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    """Raises UserError when the tokenizer has no end token, so that no response could ever be finished."""
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path)
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"The tokenizer in {path} has no end token; set eos_token in its tokenizer_config.json.")
+    return tokenizer
+
+
+def _end_ids(path: str, template: str, tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """What ends a response beside the tokenizer's EOS: ends of generation, and the end of a turn in the template."""
+    end_ids = _end_ids_of_generation(path)
+    if end := turn_end(template, tokenizer):
+        end_ids.add(int(tokenizer.convert_tokens_to_ids(end)))
+    return end_ids
 
 
 def _facts(config: Config) -> PromptFacts:

@@ -128,9 +128,9 @@ def test_the_prompts_of_the_run_their_ends_and_a_card_come_along(run: Path, tmp_
     chat_tokenizers.chatml().save_pretrained(policy(run, 3))
     PromptForm(codec.template, codec.stops).keep(RunDirectory(run).prompt_form)
     lines = [
-        {"step": 0, "eval/mean/accuracy": 0.25},
+        {"step": 0, "eval/exam/mean@2": 0.25},
         {"step": 3, "policy/loss": 1.0},
-        {"step": 4, "eval/mean/accuracy": 0.5},
+        {"step": 4, "eval/exam/mean@2": 0.5},
     ]
     RunDirectory(run).metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert export(run, "--step", 3, tmp_path / "out") == 0
@@ -150,10 +150,7 @@ def test_the_prompts_of_the_run_their_ends_and_a_card_come_along(run: Path, tmp_
     assert ends["eos_token_id"] == list(codec.stops.token_ids) and ends["stop_strings"] == ["</answer>"]
     card = (tmp_path / "out" / "README.md").read_text()
     assert (
-        "Step 3 of" in card
-        and "model:\n  path: " in card
-        and "| mean/accuracy | 0.250 |" in card
-        and "0.500" not in card
+        "Step 3 of" in card and "model:\n  path: " in card and "| exam/mean@2 | 0.250 |" in card and "0.500" not in card
     )
 
 

@@ -281,3 +281,34 @@ def test_ids_of_a_prompt_that_was_encoded_before_are_not_those_that_somebody_cha
     first = codec.encode("the same text")
     first.append(0)
     assert codec.encode("the same text") == first[:-1]
+
+
+def test_a_conversation_is_written_by_the_same_template(folders):
+    turns = [
+        {"role": "user", "content": "One?"},
+        {"role": "assistant", "content": "<think>I see.</think><answer>1</answer>"},
+        {"role": "user", "content": "Two?"},
+    ]
+    codec = load(folders["chatml"])
+    ids, opened = codec.converse(turns)
+    said = "User: One?\nAssistant: <think>I see.</think><answer>1</answer><|endoftext|>\nUser: Two?\nAssistant: <think>"
+    assert codec.decode(ids).endswith(f"\n\n{said}") and opened == "<think>"
+    assert codec.converse(turns[:1])[0] == codec.ask("One?")
+    codec = PromptCodec.with_template(str(folders["llama"]), chat_tokenizers.HEADERS)
+    ids, opened = codec.converse(turns)
+    assert codec.decode(ids).count("<|begin_of_text|>") == 1 and codec.decode(ids).count("<|eot_id|>") == 3
+    assert opened == ""
+
+
+@pytest.mark.parametrize(
+    "template, said",
+    [
+        ("{{ messages[0]['content'] }}", "does not write every message"),
+        ("{{ 1 // (3 - messages | length) }}", "cannot write this conversation"),
+    ],
+)
+def test_a_template_for_one_message_drops_no_other(folders, template: str, said: str):
+    codec = PromptCodec.with_template(str(folders["chatml"]), template)
+    turns = [("user", "One?"), ("assistant", "1"), ("user", "Two?")]
+    with pytest.raises(UserError, match=said):
+        codec.converse([{"role": role, "content": content} for role, content in turns])

@@ -1,0 +1,120 @@
+"""``azr chat MODEL|RUN``: a conversation with a model at the terminal, asked as it was trained."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from azr.cli.options import Parser, above, share, whole
+from azr.errors import UserError
+
+if TYPE_CHECKING:
+    from azr.runs.asked_model import AskedModel
+
+RESPONSE_TOKENS = 4096
+"""Longest answer of a model that belongs to no run."""
+CONTEXT = 32768
+"""Longest conversation that room is made for; models say that they read much more than a GPU has memory for."""
+_ABOUT = (
+    "Talk with a model: a run's policy with the chat template and the ends of its training, or any Hugging Face model. "
+    "Without a terminal, each line of standard input is a message, and only answers go to standard output."
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns 0 when the conversation is over. Raises UserError for a user's mistake."""
+    parser = Parser("chat", _ABOUT)
+    parser.add_argument("model", metavar="MODEL|RUN", help="run directory, Hugging Face folder or hub name")
+    parser.add_argument("--step", type=whole(0, 10**9), help="which policy of the run; the last one when not given")
+    parser.add_argument(
+        "--template", default="train", help="train, conversation, tokenizer or a FILE.jinja: how a message is asked"
+    )
+    parser.add_argument(
+        "--raw", action="store_true", help="what is typed is the prompt as it is: no template, no history"
+    )
+    parser.add_argument("--temperature", type=temperature, default=1.0, help="as in training; 0 is greedy")
+    parser.add_argument(
+        "--max-response-tokens",
+        type=whole(1, 10**6),
+        help=f"longest answer; that of the run, or {RESPONSE_TOKENS}, when not given",
+    )
+    parser.add_argument(
+        "--context",
+        type=whole(2, 10**7),
+        help=f"longest conversation in tokens; what the model reads, at most {CONTEXT}, when not given",
+    )
+    parser.add_argument("--seed", type=whole(0, 2**31), help="for the same answers again; another one each time if not")
+    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
+    parser.add_argument("--tensor-parallel", type=whole(1, 1024), default=1, help="GPUs to spread the model over")
+    parser.add_argument("--gpu-memory-utilization", type=share, default=0.85, help="share of a GPU's memory to take")
+    options = parser.parse(argv)
+
+    # Only now, because these take seconds to load.
+    import torch
+
+    from azr.cli.conversation import AnswerOptions, Conversation, talk
+    from azr.config import RolloutConfig
+    from azr.hardware import compute_type
+    from azr.rollout.streaming import StreamingEngine
+    from azr.runs.asked_model import open_model
+
+    model = open_model(options.model, options.step, options.template)
+    if model.codec.template is None and not options.raw:
+        raise UserError(
+            f"{options.model} is asked by tags of the compact format and cannot chat: with --raw its prompts can be "
+            "typed, such as <|solve|><|deduction|><|program|>def f(x): return x + 1<|input|>2<|answer|>."
+        )
+    context = _context(model, options.context)
+    engine = StreamingEngine(
+        str(model.folder),
+        RolloutConfig(
+            max_concurrent=1,
+            tensor_parallel=options.tensor_parallel,
+            gpu_memory_utilization=options.gpu_memory_utilization,
+        ),
+        stops=model.codec.stops,
+        dtype=compute_type(options.dtype, "cuda" if torch.cuda.is_available() else "cpu"),
+        seed=secrets.randbelow(2**31) if options.seed is None else options.seed,
+        max_model_len=context,
+    )
+    of_run = model.config.rollout.max_response_tokens if model.config else RESPONSE_TOKENS
+    how = AnswerOptions(
+        raw=options.raw,
+        max_response_tokens=options.max_response_tokens or of_run,
+        context=context,
+        temperature=options.temperature,
+        seed=options.seed,
+    )
+    # No text that comes in or goes out can end the conversation.
+    for stream in (sys.stdin, sys.stdout):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    if sys.stdin.isatty():
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  gives input() its line editing and history
+    with asyncio.Runner() as runner:
+        try:
+            started = time.monotonic()
+            print(f"loading {model.label} ...", file=sys.stderr, flush=True)
+            runner.run(engine.start())
+            print(f"ready after {time.monotonic() - started:.0f} s; /help says more", file=sys.stderr, flush=True)
+            talk(Conversation(model.codec, engine, how), runner.run)
+        finally:
+            runner.run(engine.shutdown())
+    return 0
+
+
+def temperature(text: str) -> float:
+    """Reads 0 or a number above it."""
+    return 0.0 if text in ("0", "0.0") else above(0)(text)
+
+
+def _context(model: AskedModel, wanted: int | None) -> int:
+    if wanted is not None and model.context is not None and wanted > model.context:
+        raise UserError(f"--context is {wanted}, but {model.place} reads {model.context} tokens: lower it.")
+    return wanted or min(model.context or CONTEXT, CONTEXT)

@@ -1,0 +1,166 @@
+"""A conversation of a person, or of lines from a file, with one model."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from azr.cli.answer_printer import AnswerPrinter
+from azr.errors import UserError
+from azr.records import FinishReason
+from azr.rollout.streaming import StreamingEngine
+from azr.selfplay.chat_template import Turn
+from azr.selfplay.prompt_codec import PromptCodec
+from azr.selfplay.text_stream import TextStream
+
+_BLOCK = '"""'
+_COMMAND = re.compile(r"/[a-z]+")
+HELP = f"""\
+/reset    forget the conversation
+/quit     end, as Ctrl-D does
+/help     this text
+A message of several lines stands between {_BLOCK} and {_BLOCK}.
+Ctrl-C stops an answer that is being written and keeps the conversation; at the prompt it ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerOptions:
+    """How a model is asked."""
+
+    raw: bool
+    """A message is the prompt as it is: no template, and nothing of what was said before."""
+    max_response_tokens: int
+    context: int
+    """Most tokens of prompt and response."""
+    temperature: float
+    seed: int | None
+    """With the same one, the same messages get the same answers."""
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What was said, and how the next answer is got."""
+
+    codec: PromptCodec
+    engine: StreamingEngine
+    options: AnswerOptions
+    turns: list[Turn] = field(default_factory=list)
+    num_answers: int = 0
+
+    def prompt(self, message: str) -> tuple[list[int], str]:
+        """Ids of the prompt with this message at its end, and with what it begins the response itself.
+
+        Raises UserError when it leaves no room for a response, or the template cannot write it.
+        """
+        if self.options.raw:
+            ids, opened = self.codec.encode(message), ""
+        else:
+            ids, opened = self.codec.converse([*self.turns, {"role": "user", "content": message}])
+        if len(ids) >= self.options.context:
+            what = "This prompt" if self.options.raw or not self.turns else "The conversation with this message"
+            cure = "start anew with /reset, or say less" if self.turns else "shorten it"
+            raise UserError(f"{what} has {len(ids)} tokens, and the model reads {self.options.context}: {cure}.")
+        return ids, opened
+
+    async def answer(self, ids: list[int], printer: AnswerPrinter) -> FinishReason | None:
+        """Prints the response as it comes, and why it ended; None when it was stopped."""
+        options, reason = self.options, None
+        room = options.context - len(ids)
+        seed = None if options.seed is None else options.seed + self.num_answers
+        self.num_answers += 1
+        text = TextStream(self.codec)
+        pieces = self.engine.stream(
+            ids, max_tokens=min(room, options.max_response_tokens), temperature=options.temperature, seed=seed
+        )
+        async for piece in pieces:
+            reason = piece.finish_reason
+            ended = bool(piece.token_ids) and piece.token_ids[-1] in self.codec.stops.token_ids
+            printer.write(text.add(piece.token_ids[:-1] if ended else piece.token_ids))
+        printer.write(text.end())
+        return reason
+
+    def keep(self, message: str, response: str) -> None:
+        """Later prompts hold both; nothing is kept of a message that got no answer at all."""
+        if not self.options.raw and response:
+            self.turns += ({"role": "user", "content": message}, {"role": "assistant", "content": response})
+
+
+def talk(conversation: Conversation, run: Callable[..., FinishReason | None]) -> None:
+    """Answers messages until there are none; `run` runs a coroutine, and Ctrl-C ends that with KeyboardInterrupt.
+
+    Raises KeyboardInterrupt for Ctrl-C when standard input is no terminal.
+    """
+    terminal = sys.stdin.isatty()
+    styled = terminal and sys.stdout.isatty()
+    while (message := _read(terminal)) is not None:
+        if not message.strip():
+            continue
+        if _COMMAND.fullmatch(message.strip()):
+            if message.strip() == "/quit":
+                return
+            _obey(message.strip(), conversation)
+            continue
+        try:
+            ids, opened = conversation.prompt(message)
+        except UserError as error:
+            _say(str(error))
+            continue
+        printer = AnswerPrinter(sys.stdout, terminal=styled, thinking=bool(opened))
+        try:
+            reason = run(conversation.answer(ids, printer))
+            printer.end()
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            printer.end()
+            if not terminal:
+                raise KeyboardInterrupt from None
+            _say("stopped")
+            reason = None
+        conversation.keep(message, opened + printer.text if printer.text else "")
+        if reason is FinishReason.LENGTH:
+            _say(_why_cut(conversation.options, len(ids)))
+
+
+def _why_cut(options: AnswerOptions, num_prompt: int) -> str:
+    if options.context - num_prompt < options.max_response_tokens:
+        more = "" if options.raw else "; /reset starts anew"
+        return f"cut off: prompt and answer fill the {options.context} tokens that the model reads{more}"
+    return f"cut off after {options.max_response_tokens} tokens; --max-response-tokens allows more"
+
+
+def _obey(command: str, conversation: Conversation) -> None:
+    if command == "/help":
+        _say(HELP)
+    elif command == "/reset":
+        conversation.turns.clear()
+        _say("the conversation is forgotten")
+    else:
+        _say(f"There is no command {command}; /help lists them.")
+
+
+def _read(terminal: bool) -> str | None:
+    """The next message; None at the end, and for Ctrl-C at a terminal."""
+    try:
+        line = input("> " if terminal else "")
+        if not line.startswith(_BLOCK):
+            return line
+        lines = [line.removeprefix(_BLOCK)]
+        while not lines[-1].endswith(_BLOCK):
+            lines.append(input(". " if terminal else ""))
+        return "\n".join(lines).removesuffix(_BLOCK).strip("\n")
+    except EOFError:
+        pass
+    except KeyboardInterrupt:
+        if not terminal:
+            raise
+    if terminal:
+        print()
+    return None
+
+
+def _say(text: str) -> None:
+    """What is no answer, so that an answer can be told from it where the output is a file."""
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,108 @@
+"""``azr serve MODEL|RUN``: an OpenAI-compatible server, vLLM's own, that asks and ends as in training."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from azr.cli.options import Parser, whole
+
+if TYPE_CHECKING:
+    from azr.runs.asked_model import AskedModel
+
+_ABOUT = (
+    "Run vllm serve on a model: a run's policy with the chat template and the ends of its training, which is exported "
+    "to RUN/exports once, or any Hugging Face model. Options of vllm serve may follow after --."
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Becomes ``vllm serve``. Raises UserError for a user's mistake."""
+    own, others = _split(argv)
+    parser = Parser("serve", _ABOUT, usage="azr serve MODEL|RUN [options] [-- options of vllm serve]")
+    parser.add_argument("model", metavar="MODEL|RUN", help="run directory, Hugging Face folder or hub name")
+    parser.add_argument("--step", type=whole(0, 10**9), help="which policy of the run; the last one when not given")
+    parser.add_argument(
+        "--template", default="train", help="train, conversation, tokenizer or a FILE.jinja: how a message is asked"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for other machines")
+    parser.add_argument("--port", type=whole(1, 65535), default=8000)
+    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
+    options = parser.parse(own)
+
+    # Only now, because these take seconds to load.
+    import torch
+
+    from azr.hardware import compute_type
+    from azr.rollout.server import Server
+    from azr.runs.asked_model import open_model
+
+    model = open_model(options.model, options.step, options.template)
+    folder = _folder(model)
+    server = Server(
+        folder=folder,
+        name=model.label.replace(" ", "-"),
+        template=_template(model, folder),
+        stops=model.codec.stops,
+        dtype=compute_type(options.dtype, "cuda" if torch.cuda.is_available() else "cpu"),
+        host=options.host,
+        port=options.port,
+        max_model_len=model.context,
+    )
+    command = server.command(others)
+    chats = model.codec.template is not None
+    if not chats:
+        print(f"{options.model} is asked by tags of the compact format: it completes prompts, and cannot chat.")
+    print(f"serving {server.name} from {folder}; to ask it, once it is up:")
+    print(
+        _curl(server.name, f"http://{_reachable(options.host)}:{options.port}", chats=model.codec.template is not None)
+    )
+    sys.stdout.flush()
+    os.execve(command[0], command, server.environment())
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    words = list(argv)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+def _folder(model: AskedModel) -> Path:
+    from azr.runs.model_export import find_source, kept_export
+
+    if model.step is None:
+        return model.folder
+    source = find_source(Path(model.place), model.step)
+    assert source.run is not None
+    if not source.run.exported(model.step).is_dir():
+        print(f"exporting step {model.step} of {model.place} ...", flush=True)
+    return kept_export(source)
+
+
+def _template(model: AskedModel, folder: Path) -> str | None:
+    """What vLLM must be told of the template: nothing where the folder holds it, a file's name, or its text."""
+    text = model.codec.template
+    for file in (folder / "chat_template.jinja", Path(model.template)):
+        if text is not None and file.is_file() and file.read_text(encoding="utf-8") == text:
+            return None if file.parent == folder else str(file.resolve())
+    return text
+
+
+def _reachable(host: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+
+
+def _curl(name: str, url: str, *, chats: bool) -> str:
+    asked: dict[str, Any]
+    if chats:
+        path, asked = "chat/completions", {"messages": [{"role": "user", "content": "What is 6 times 7?"}]}
+    else:
+        prompt = "<|solve|><|deduction|><|program|>def f(x):\n    return x + 1<|input|>2<|answer|>"
+        path, asked = "completions", {"prompt": prompt, "skip_special_tokens": False}
+    body = json.dumps({"model": name, **asked})
+    return f"curl {url}/v1/{path} -H 'Content-Type: application/json' -d {shlex.quote(body)}"

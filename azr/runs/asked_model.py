@@ -1,0 +1,112 @@
+"""A model on disk and how it is asked: a run's policy as it was trained, or any model by a template of one's choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from azr.config import TEMPLATES, Config
+from azr.config_tree import from_yaml
+from azr.errors import UserError, nearest
+from azr.runs.model_export import check_model, find_source
+from azr.runs.model_folder import check_tokenizer_files, context_length, model_folder
+from azr.runs.prompt_form import PromptForm
+from azr.selfplay.chat_template import choose_template
+from azr.selfplay.prompt_codec import PromptCodec, load_tokenizer
+from azr.tasks.prompts import CompactFormat
+
+TRAIN = "train"
+"""The template that the model was trained with."""
+CHOICES = (TRAIN, *(name for name in TEMPLATES if name != "auto"))
+"""Templates by name; anything else names a Jinja file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedModel:
+    """A model that can be started and asked."""
+
+    place: str
+    """As its user named it: a run, a folder or a model of the hub."""
+    folder: Path
+    """Hugging Face folder."""
+    step: int | None
+    """Of the run; None for a model that belongs to none."""
+    config: Config | None
+    """Of the run."""
+    template: str
+    """Which was asked for."""
+    codec: PromptCodec
+    context: int | None
+    """Most tokens that it reads; None when its config does not tell."""
+
+    @property
+    def label(self) -> str:
+        """The model in a few words."""
+        name = Path(self.place).resolve().name if Path(self.place).exists() else self.place
+        return name if self.step is None else f"{name} step {self.step}"
+
+
+def open_model(place: str, step: int | None = None, template: str = TRAIN) -> AskedModel:
+    """Finds a model and reads its tokenizer; loads no weights.
+
+    ``place``: a run directory, a Hugging Face folder or a hub name; ``step``: of the run, by default its last policy.
+    ``template``: `TRAIN`, ``conversation``, ``tokenizer`` or the name of a Jinja file. The last two are taken as they
+    are: nothing opens the thinking where they do not, and only end tokens end a response.
+
+    Raises UserError when there is no such model, step or template.
+    """
+    if template not in CHOICES and not Path(template).is_file():
+        hint = "" if "." in template else f" Did you mean {nearest(template, CHOICES)}?"
+        raise UserError(f"The template {template!r} is neither {', '.join(CHOICES)} nor a file.{hint}")
+    folder, found, config, form = _find(place, step)
+    check_tokenizer_files(place, folder)
+    try:
+        codec = _codec(folder, template, config, form)
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise UserError(f"{place} holds no tokenizer that can be loaded ({why}): give a whole model folder.") from error
+    return AskedModel(
+        place=place,
+        folder=folder,
+        step=found,
+        config=config,
+        template=template,
+        codec=codec,
+        context=context_length(folder),
+    )
+
+
+def _find(place: str, step: int | None) -> tuple[Path, int | None, Config | None, PromptForm | None]:
+    if not (Path(place) / "config.yaml").is_file():
+        if step is not None:
+            raise UserError(f"{place} is one model and has no steps: leave out --step.")
+        folder = model_folder(place, fetch=True)
+        assert folder is not None, "fetching finds it or raises"
+        return folder, None, None, None
+    source = find_source(Path(place), step)
+    assert source.run is not None
+    check_model(source.folder)
+    config = from_yaml(source.run.config.read_text(encoding="utf-8"))
+    return source.folder, source.step, config, PromptForm.read(source.run.prompt_form)
+
+
+def _codec(folder: Path, template: str, config: Config | None, form: PromptForm | None) -> PromptCodec:
+    tokenizer = load_tokenizer(str(folder))
+    compact = CompactFormat.answer in tokenizer.get_vocab()
+    if compact and template != TRAIN:
+        raise UserError(
+            f"{folder} is asked by tags of the compact format, which has no template: leave out --template."
+        )
+    if compact:
+        return PromptCodec(tokenizer, CompactFormat(), end_ids=form.stops.token_ids if form else ())
+    asking = partial(PromptCodec.with_template, str(folder), tokenizer=tokenizer)
+    if template == TRAIN and form is not None and form.template is not None:
+        return asking(form.template, stops=form.stops)
+    if template == TRAIN:
+        return asking(choose_template(config.model.template if config else "auto", tokenizer))
+    if template == "conversation":
+        return asking(choose_template(template, tokenizer))
+    return asking(choose_template(template, tokenizer, thinking=False), stop_strings=())

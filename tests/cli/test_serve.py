@@ -1,0 +1,177 @@
+"""``azr serve``: which ``vllm serve`` it becomes, and what a plain client of that gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from azr.cli.main import dispatch
+from azr.config import Config, ModelConfig, RunConfig
+from azr.records import Stops
+from azr.rollout.stop_middleware import VARIABLE
+from azr.runs.asked_model import open_model
+from azr.runs.prompt_form import PromptForm
+from azr.runs.run_dir import RunDirectory
+from tests import chat_tokenizers
+from tests.tiny_models import save_tiny
+
+ROOT = Path(__file__).parents[2]
+BASE = ROOT / "data" / "azr_14m_base"
+BRACKETS = "{% for message in messages %}[{{ message['content'] }}]{% endfor %}"
+STOPS = Stops(("}",), (256, 258))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """Its prompts are brackets; its model's folder asks for other sampling than training does."""
+    base = save_tiny(tmp_path / "base", "qwen2", chat_tokenizers.chatml())
+    run = RunDirectory.create(Config(run=RunConfig(name="run", root=str(tmp_path)), model=ModelConfig(path=str(base))))
+    policy = run.checkpoints / "step_000002" / "policy"
+    save_tiny(policy, "qwen2", chat_tokenizers.chatml())
+    (policy / "generation_config.json").write_text(json.dumps({"temperature": 0.01, "top_k": 1, "eos_token_id": 256}))
+    PromptForm(BRACKETS, STOPS).write(run.prompt_form)
+    return run
+
+
+class Replaced(Exception):
+    """Stands for the end of this program, which becomes another one."""
+
+
+def served(argv: list[object], monkeypatch) -> tuple[list[str], dict[str, str]]:
+    """Command line and environment of the server that this process would become."""
+    taken: list[Any] = []
+
+    def execve(path: str, command: list[str], environment: dict[str, str]) -> None:
+        taken.extend((command, environment))
+        raise Replaced
+
+    monkeypatch.setattr("os.execve", execve)
+    with pytest.raises(Replaced):
+        dispatch(["serve", *map(str, argv)])
+    return taken[0], taken[1]
+
+
+def value(command: list[str], option: str) -> str:
+    """The last one is what argparse takes."""
+    return command[len(command) - command[::-1].index(option)]
+
+
+def test_a_runs_policy_is_exported_once_and_served(run: RunDirectory, monkeypatch, capsys):
+    command, environment = served([run.path, "--port", 8123, "--", "--max-model-len", "512"], monkeypatch)
+    out = run.path / "exports" / "step_000002"
+    assert command[:5] == [sys.executable, "-m", "azr.rollout.cpu_serve", "serve", str(out)]
+    assert value(command, "--port") == "8123" and command[-2:] == ["--max-model-len", "512"]
+    assert "--chat-template" not in command and (out / "chat_template.jinja").read_text() == BRACKETS
+    assert json.loads(environment[VARIABLE]) == {"strings": ["}"], "token_ids": [256, 258]}
+    said = capsys.readouterr().out
+    assert said.startswith("exporting step 2 of ")
+    assert "curl http://127.0.0.1:8123/v1/chat/completions" in said and '"model": "run-step-2"' in said
+    before = out.stat()
+    served([run.path], monkeypatch)
+    assert out.stat() == before and "exporting" not in capsys.readouterr().out
+    os.utime(run.checkpoints / "step_000002" / "policy" / "config.json", (time.time() + 60,) * 2)
+    assert dispatch(["serve", str(run.path)]) == 2
+    assert f"{out} is older than " in capsys.readouterr().err
+
+
+def test_a_model_is_served_as_it_is_with_the_template_that_is_asked_for(run: RunDirectory, monkeypatch, capsys):
+    base, file = run.path.parent / "base", run.path.parent / "own.jinja"
+    file.write_text(BRACKETS)
+    command, _ = served([base], monkeypatch)
+    assert command[4] == str(base) and "Assistant" in value(command, "--chat-template")
+    command, _ = served([base, "--template", "tokenizer"], monkeypatch)
+    assert "--chat-template" not in command
+    command, environment = served([base, "--template", file, "--host", "0.0.0.0"], monkeypatch)
+    assert value(command, "--chat-template") == str(file)
+    assert json.loads(environment[VARIABLE])["strings"] == []
+    assert "curl http://127.0.0.1:8000/" in capsys.readouterr().out
+
+
+def test_tags_are_served_without_chat(monkeypatch, capsys):
+    command, _ = served([BASE], monkeypatch)
+    assert "--chat-template" not in command
+    said = capsys.readouterr().out
+    assert "it completes prompts, and cannot chat" in said and "/v1/completions" in said
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["nowhere"], "'nowhere' holds no model"),
+        (["RUN", "--step", "3"], "has no policy of step 3: there is only step 2"),
+        (["RUN", "--template", "missing.jinja"], "nor a file"),
+        (["RUN", "--port", "70000"], "must be a whole number from 1 to 65535"),
+        (["RUN", "--max-model-len", "512"], "There is no option --max-model-len"),
+    ],
+)
+def test_a_mistake_is_one_sentence(run: RunDirectory, argv: list[str], said: str, capsys):
+    assert dispatch(["serve", *(str(run.path) if word == "RUN" else word for word in argv)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and said in error and error.count("\n") == 1
+    assert not (run.path / "exports").exists()
+
+
+@contextmanager
+def server(*argv: object) -> Iterator[str]:
+    """The address of an ``azr serve`` that is up."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, "-m", "azr", "serve", *map(str, argv), "--port", str(port)])
+    try:
+        for _ in range(240):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+                break
+            except (urllib.error.URLError, ConnectionError):
+                assert process.poll() is None, "the server has ended"
+                time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+@pytest.mark.long
+def test_a_plain_request_is_asked_and_ended_as_in_training(run: RunDirectory):
+    from openai import OpenAI
+
+    codec = open_model(str(run.path)).codec
+    question = [{"role": "user", "content": "Hi"}]
+    with server(run.path, "--dtype", "float32") as address, OpenAI(base_url=address, api_key="none") as client:
+        name = client.models.list().data[0].id
+        assert name == "run-step-2"
+        common = {"model": name, "seed": 1, "max_tokens": 300, "n": 8}
+        answer = client.chat.completions.create(messages=question, **common, extra_body={"return_token_ids": True})
+        assert answer.model_dump()["prompt_token_ids"] == codec.ask("Hi")
+        ends = set()
+        for choice in answer.choices:
+            ids, text = choice.model_dump()["token_ids"], choice.message.content
+            assert "}" not in text[:-1]
+            if choice.finish_reason == "stop":
+                assert text.endswith("}") or ids[-1] in STOPS.token_ids
+                ends.add("text" if text.endswith("}") else "token")
+        assert ends == {"text", "token"}
+        # As in training, and not as generation_config.json says.
+        assert len({choice.message.content for choice in answer.choices}) == 8
+        pieces = client.chat.completions.create(messages=question, **common | {"n": 1}, stream=True)
+        streamed = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
+        assert streamed and "}" not in streamed[:-1]
+        # A request that says where it ends is left alone.
+        ended = client.chat.completions.create(messages=question, **common, stop=["\x01"])
+        assert any("}" in choice.message.content for choice in ended.choices)
+        completed = client.completions.create(prompt="[Hi]", **common)
+        assert any(choice.text.endswith("}") for choice in completed.choices)

@@ -1,0 +1,91 @@
+"""Which model is meant, and how it is asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from azr.config import Config, ModelConfig, RunConfig
+from azr.errors import UserError
+from azr.records import Stops
+from azr.runs.asked_model import open_model
+from azr.runs.prompt_form import PromptForm
+from azr.runs.run_dir import RunDirectory
+from tests import chat_tokenizers
+from tests.tiny_models import save_tiny
+
+BRACKETS = "{% for message in messages %}[{{ message['content'] }}]{% endfor %}"
+
+
+def model(folder: Path, *, instruct: bool = False) -> Path:
+    return save_tiny(folder, "qwen2", chat_tokenizers.chatml(instruct=instruct))
+
+
+def asked(place: Path, template: str = "train", step: int | None = None) -> str:
+    codec = open_model(str(place), step, template).codec
+    return codec.decode(codec.ask("Hi"))
+
+
+def test_each_template_asks_in_its_own_way(tmp_path: Path):
+    base = model(tmp_path / "base")
+    (tmp_path / "own.jinja").write_text(BRACKETS)
+    assert asked(base) == asked(base, "conversation")
+    assert asked(base).endswith("\n\nUser: Hi\nAssistant: <think>")
+    assert asked(base, "tokenizer") == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert asked(base, str(tmp_path / "own.jinja")) == "[Hi]"
+    stops = {name: open_model(str(base), template=name).codec.stops for name in ("train", "tokenizer")}
+    ends = open_model(str(base)).codec
+    assert stops["train"].strings == ("</answer>",) and stops["tokenizer"].strings == ()
+    assert sorted(map(ends.decode, ([end] for end in stops["tokenizer"].token_ids))) == ["<|endoftext|>", "<|im_end|>"]
+
+
+def test_what_is_trained_on_its_template_keeps_it_in_training(tmp_path: Path):
+    assert asked(model(tmp_path / "instruct", instruct=True)).endswith("<|im_start|>assistant\n<think>")
+
+
+def test_a_run_is_asked_as_it_was_trained(tmp_path: Path):
+    base = model(tmp_path / "base")
+    run = RunDirectory.create(Config(run=RunConfig(name="run", root=str(tmp_path)), model=ModelConfig(path=str(base))))
+    for step in (2, 10):
+        model(run.checkpoints / f"step_{step:06d}" / "policy")
+    PromptForm(BRACKETS, Stops(("END",), (256,))).write(run.prompt_form)
+    opened = open_model(str(run.path))
+    assert (opened.step, opened.label, opened.context) == (10, "run step 10", 1024)
+    assert opened.config is not None and opened.config.model.path == str(base)
+    assert asked(run.path) == "[Hi]" and opened.codec.stops == Stops(("END",), (256,))
+    assert asked(run.path, "tokenizer", step=2).startswith("<|im_start|>user")
+    with pytest.raises(UserError, match="there are steps 2 and 10"):
+        open_model(str(run.path), 3)
+
+
+def test_tags_have_no_template(tiny_model_path: Path):
+    opened = open_model(str(tiny_model_path))
+    assert opened.codec.template is None and opened.step is None and opened.config is None
+    with pytest.raises(UserError, match="leave out --template"):
+        open_model(str(tiny_model_path), template="conversation")
+
+
+def test_mistakes_are_told_in_one_sentence(tmp_path: Path):
+    base = model(tmp_path / "base")
+    mistakes = [
+        ((tmp_path / "none", None, "train"), "holds no model"),
+        ((base, 3, "train"), "leave out --step"),
+        ((base, None, "trian"), r"Did you mean train\?"),
+        ((base, None, "missing.jinja"), "nor a file"),
+    ]
+    for (place, step, template), message in mistakes:
+        with pytest.raises(UserError, match=message):
+            open_model(str(place), step, template)
+    (base / "tokenizer_config.json").write_text(json.dumps([]))
+    with pytest.raises(UserError, match="no JSON object"):
+        open_model(str(base))
+
+
+@pytest.mark.parametrize("text, said", [("{{ messages[0] ", "does not parse: line 1"), ("hello", "as it is")])
+def test_a_bad_template_is_not_blamed_on_the_tokenizer(tmp_path: Path, text: str, said: str):
+    (tmp_path / "bad.jinja").write_text(text)
+    with pytest.raises(UserError, match=said) as refused:
+        open_model(str(model(tmp_path / "base")), template=str(tmp_path / "bad.jinja"))
+    assert "tokenizer" not in str(refused.value)
