@@ -150,6 +150,29 @@ def _unpickle(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What was made of a response's text, for the rollout records."""
+
+    outcome: str
+    """Of a proposal ``valid`` or why it was refused, of an answer its verdict."""
+    detail: str = ""
+    """One sentence on why, such as ``line 3: imports random``; empty where there is nothing to add."""
+    answer: tuple[tuple[str, str], ...] | None = None
+    """Label and text of every section that was read; None when the response does not have the asked form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a training step made of one trajectory."""
+
+    advantage: float | None
+    """Mean over the response tokens; None where it is not finite, so that its optimizer step was skipped."""
+    mismatch: float | None
+    """Mean over the response tokens of |log-probability in the trainer - in the engine|; None where the trainer gave
+    none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """A graded completion: what the algorithms train on."""
 
@@ -162,6 +185,8 @@ class Trajectory:
     """Trajectories with the same group answered the same prompt (RLOO, GRPO baselines)."""
     reward: float
     reward_parts: dict[str, float] = field(default_factory=dict)
-    """Named terms whose combination is ``reward``, for the rollout records."""
+    """Named terms whose combination is ``reward``, for the rollout records; empty where there is no reward."""
     accuracy: float | None = None
     """Solver: 1.0 right, 0.0 not. Proposer: None."""
+    judgement: Judged | None = None
+    """None where nothing but the reward is known."""

@@ -184,7 +184,7 @@ async def step(config: Config, codec: PromptCodec, ranks: int, folder: Path, cpu
     with cpu.part("metrics"):
         step_metrics(trajectories, played.proposal_stats, GROUP, {})
     with cpu.part("records"):
-        write_rollouts(folder / "rollouts.jsonl.gz", 1, trajectories, codec.decode)
+        write_rollouts(folder / "rollouts.jsonl.gz", 1, [(each, None) for each in trajectories], codec.decode)
     return len(trajectories)  # not the trajectories: asyncio.run writes out what it returns
 
 

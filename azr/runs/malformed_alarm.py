@@ -8,7 +8,7 @@ from pathlib import Path
 
 from azr.errors import RunEnded
 from azr.records import Role
-from azr.runs.sinks import Decode
+from azr.runs.rollout_record import Decode
 from azr.selfplay.form import FormCount
 
 ALARMING_SHARE = 0.8

@@ -6,7 +6,8 @@ Names are paths: ``<kind>/<role>/<quantity>``, or ``<part>/<quantity>`` for what
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from azr.records import FinishReason, Trajectory
@@ -18,7 +19,10 @@ from azr.tasks.base import RejectReason
 Value = float | int | list[int]
 Metrics = dict[str, Value]
 EVAL = "eval/"
-"""Begins the names of evaluation results; see `azr.evaluation`."""
+"""Begins the names of evaluation results; see `azr.evaluation.scores.metrics`."""
+FEW_GROUPS = 4
+"""Groups of a suite that a summary shows."""
+_MEAN = re.compile(r"mean@\d+")
 
 
 def step_metrics(
@@ -119,11 +123,17 @@ def has_eval(metrics: Metrics) -> bool:
     return any(name.startswith(EVAL) for name in metrics)
 
 
-def eval_accuracies(metrics: Metrics) -> dict[str, float]:
-    """Accuracy in the evaluation at temperature 1 of every kind, and of all kinds under ``mean``."""
-    paths = [name.removeprefix(EVAL).split("/") for name in metrics if name.startswith(EVAL)]
-    kinds = [path[0] for path in paths if path[1:] == ["accuracy"]]
-    return {kind: scalar(metrics, f"{EVAL}{kind}/accuracy") for kind in kinds}
+def eval_shares(metrics: Metrics) -> dict[str, float]:
+    """Right answers in the evaluation of every suite, and of its groups where they are few: ``exam``,
+    ``exam, deduction``. At temperature 1 where samples were taken, else greedily.
+    """
+    names = [name for name in metrics if name.startswith(EVAL)]
+    ends = [name.rpartition("/")[2] for name in names]
+    measure = next((end for end in ends if _MEAN.fullmatch(end)), "greedy")
+    paths = [name.split("/")[1:-1] for name, end in zip(names, ends, strict=True) if end == measure]
+    few = Counter(path[0] for path in paths if len(path) == 2)
+    shown = [path for path in paths if len(path) == 1 or (len(path) == 2 and few[path[0]] <= FEW_GROUPS)]
+    return {", ".join(path): scalar(metrics, "/".join([EVAL[:-1], *path, measure])) for path in shown}
 
 
 def scalar(metrics: Metrics, name: str) -> float:

@@ -87,8 +87,16 @@ class RunDirectory:
     def log(self) -> Path:
         return self.path / "log.txt"
 
+    def exported(self, step: int) -> Path:
+        """The policy of a step as others load it, once somebody has wanted it."""
+        return self.path / "exports" / f"step_{step:06d}"
+
     def rollouts(self, step: int) -> Path:
         return self.path / "rollouts" / f"step_{step:06d}.jsonl.gz"
+
+    def answers(self, step: int) -> Path:
+        """Of the evaluation after a step."""
+        return self.path / "evaluations" / f"step_{step:06d}.jsonl.gz"
 
     def check_logs(self, offsets: LogOffsets) -> None:
         """Raises UserError when the logs are not what they were there, apart from what came later. Reads them."""
@@ -99,10 +107,11 @@ class RunDirectory:
         """Takes away what later steps wrote. TensorBoard's files go too: they are made again from the metrics."""
         offsets.metrics.truncate(self.metrics)
         offsets.tasks.truncate(self.tasks)
-        for path in self.rollouts(0).parent.glob("*.gz"):
-            # Drafts included: their names begin with a dot.
-            if path.name.lstrip(".") > self.rollouts(step).name:
-                path.unlink()
+        for last in (self.rollouts(step), self.answers(step)):
+            for path in last.parent.glob("*.gz"):
+                # Drafts included: their names begin with a dot.
+                if path.name.lstrip(".") > last.name:
+                    path.unlink()
         if self.tensorboard.exists():
             shutil.rmtree(self.tensorboard)
 

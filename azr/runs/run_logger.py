@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Self
 
 from azr.config import Config
-from azr.records import Task, Trajectory
+from azr.records import Learned, Task, Trajectory
 from azr.runs.background_writer import BackgroundWriter
 from azr.runs.metrics import (
     EVAL,
     Metrics,
     check_finite,
-    eval_accuracies,
+    eval_shares,
     has_eval,
     scalar,
     solve_rates,
@@ -25,9 +25,10 @@ from azr.runs.metrics import (
     valid_rate,
 )
 from azr.runs.progress import Progress
+from azr.runs.rollout_record import Decode
 from azr.runs.run_dir import RunDirectory, logging_to, run_path
 from azr.runs.run_state import LogOffsets
-from azr.runs.sinks import Decode, JsonLines, TensorBoardWriter, read_metrics, write_rollouts
+from azr.runs.sinks import JsonLines, TensorBoardWriter, read_metrics, write_rollouts
 from azr.runs.timing import PhaseClock, StepTiming
 from azr.selfplay.play import ProposalStats
 
@@ -115,9 +116,18 @@ class RunLogger:
         """Tasks entered the buffer."""
         self._tasks.write(asdict(task) for task in tasks)
 
-    async def log_rollouts(self, step: int, trajectories: Sequence[Trajectory], decode: Decode) -> None:
-        """Texts of a step, which are written beside the next one. Raises when those of an earlier step could not be."""
-        await self._beside.put(partial(write_rollouts, self.run.rollouts(step), step, trajectories, decode))
+    async def log_rollouts(
+        self, step: int, rollouts: Sequence[tuple[Trajectory, Learned | None]], decode: Decode
+    ) -> None:
+        """Texts of a step, which are written beside the next one; None for what was not trained on.
+
+        Raises when those of an earlier step could not be written.
+        """
+        await self._beside.put(partial(write_rollouts, self.run.rollouts(step), step, rollouts, decode))
+
+    async def log_answers(self, step: int, write: Callable[[Path], None]) -> None:
+        """Answers of an evaluation after a step, which ``write`` puts into a file beside what comes next."""
+        await self._beside.put(partial(write, self.run.answers(step)))
 
     def end_step(
         self,
@@ -176,23 +186,31 @@ def summary(steps: Sequence[Metrics], run: RunDirectory, window: int = 3, evals:
     rows = [("", "start", "end"), _row("valid proposals", valid_rate, first, last)]
     rows += [_row(f"solve rate, {kind}", _rate_of(kind), first, last) for kind in kinds]
     if evals:
-        before, after = eval_accuracies(evals[0]), eval_accuracies(evals[-1])
-        rows += [(f"held-out exam, {kind}", f"{before[kind]:.1%}", f"{after[kind]:.1%}") for kind in after]
+        before, after = eval_shares(evals[0]), eval_shares(evals[-1])
+        rows += [(name, f"{before[name]:.1%}" if name in before else "-", f"{after[name]:.1%}") for name in after]
     prefix = "buffer/"
     buffers = {name.removeprefix(prefix): scalar(steps[-1], name) for name in steps[-1] if name.startswith(prefix)}
     rows += [(f"tasks in the buffer, {kind}", "", f"{count:.0f}") for kind, count in buffers.items()]
     width = max(len(label) for label, _, _ in rows)
     title = f"{len(steps)} steps; start and end: means of {window} step{'s' * (window > 1)} each"
     table = [f"{label:<{width}}  {start:>6}  {end:>6}" for label, start, end in rows]
-    return "\n".join([title, *table, f"run directory: {run.path}", f"to see it:     {tensorboard_command(run)}"])
+    see = [f"to see it:     {view_command(run)}", f"               {tensorboard_command(run)}"]
+    return "\n".join([title, *table, f"run directory: {run.path}", *see])
+
+
+def view_command(run: RunDirectory) -> str:
+    """The one command that shows a run's tasks and answers, from the folder this process was started in."""
+    return f"{_program('azr')} view {run.path}"
 
 
 def tensorboard_command(run: RunDirectory) -> str:
     """The one command that opens TensorBoard on a run, from the folder this process was started in."""
-    program = Path(sys.prefix, "bin", "tensorboard")
-    here = Path.cwd()
-    shown = program.relative_to(here) if program.is_relative_to(here) else program
-    return f"{shown} --logdir {run.tensorboard}"
+    return f"{_program('tensorboard')} --logdir {run.tensorboard}"
+
+
+def _program(name: str) -> Path:
+    program, here = Path(sys.prefix, "bin", name), Path.cwd()
+    return program.relative_to(here) if program.is_relative_to(here) else program
 
 
 def _rate_of(kind: str) -> Callable[[Metrics], float | None]:

@@ -28,6 +28,8 @@ class Answers:
     """Share of right answers among the graded ones; None when the executor graded none."""
     trajectories: list[Trajectory]
     """What is trained on."""
+    untrained: list[Trajectory]
+    """The others: ungraded answers, and all of an estimate that only estimates."""
     num_tokens: int
     """Of all responses."""
     num_ungraded: int
@@ -46,6 +48,8 @@ class Proposed:
     """Of the response."""
     trajectory: Trajectory | None
     """None when the proposal is not trained on."""
+    untrained: Trajectory | None
+    """None when it is, or when it took too long."""
     estimate: Answers | None
     """None when there was nothing to estimate."""
     form: FormCount

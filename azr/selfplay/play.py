@@ -16,13 +16,19 @@ from typing import Any
 
 from azr.concurrency import Phase, gather
 from azr.config import Config
-from azr.records import Completion, Role, Task, Trajectory
+from azr.records import Completion, Judged, Role, Task, Trajectory
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.form import FormCount
 from azr.selfplay.in_flight import Begins, Leftover, Origin
 from azr.selfplay.ordering import OrderedGate, sort_trajectories, stable_seed
 from azr.selfplay.pieces import Answers, Begun, Carried, Proposed, ended_with_errors
-from azr.selfplay.rewards.pay import intrinsic_bonuses, proposer_trajectory, solver_trajectory, with_length_penalty
+from azr.selfplay.rewards.pay import (
+    intrinsic_bonuses,
+    proposer_trajectory,
+    solver_trajectory,
+    unrewarded,
+    with_length_penalty,
+)
 from azr.selfplay.roles import Proposer, Shown, Solver
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.composites import GivenFunctions, give_functions, schedule
@@ -33,7 +39,9 @@ PARTIAL_SHARE = 0.9
 _NOT_TRAINED_ON = (RejectReason.LOST, RejectReason.IN_BENCHMARK)
 
 
-LOST_PROPOSAL = Proposed(outcome=RejectReason.LOST, num_tokens=0, trajectory=None, estimate=None, form=FormCount())
+LOST_PROPOSAL = Proposed(
+    outcome=RejectReason.LOST, num_tokens=0, trajectory=None, untrained=None, estimate=None, form=FormCount()
+)
 """One whose response took too long."""
 
 
@@ -64,6 +72,8 @@ class StepResult:
     """Of everything that was sampled."""
     carried: Sequence[Carried] = ()
     """What goes on in the next step, with ``rollout.partial``."""
+    untrained: Sequence[Trajectory] = ()
+    """Responses that are only recorded: without a grade, of an estimate that only estimates, or too old."""
 
 
 @dataclass(slots=True)
@@ -135,15 +145,21 @@ class SelfPlayStep:
             async with self._gates[kind].turn(index):
                 return LOST_PROPOSAL
         with self.phase("validate"):
-            validated = await self.proposer.validate(kind, completion, shown, id=id, step=self.step)
+            validated, judgement = await self.proposer.judge(kind, completion, shown, id=id, step=self.step)
         async with self._gates[kind].turn(index):
             reserved = self._reserve(validated)
         answers = await self.estimate(reserved, index) if estimate and isinstance(reserved, Task) else None
         outcome = _with_solve_rate(reserved, answers)
+        judgement = _judged_late(judgement, validated, outcome)
+        trajectory = self._reward(kind, id, completion, outcome, shown.references, judgement)
+        is_trained = trajectory is not None
         return Proposed(
             outcome=outcome,
             num_tokens=len(completion.response_ids),
-            trajectory=self._reward(kind, id, completion, outcome, shown.references),
+            trajectory=trajectory,
+            untrained=None
+            if is_trained
+            else unrewarded(Role.PROPOSER, kind, id, f"propose:{id}", completion, judgement),
             estimate=answers,
             form=FormCount.of([completion], [validated is RejectReason.MALFORMED]),
         )
@@ -195,7 +211,9 @@ class SelfPlayStep:
     async def estimate(self, task: Task, index: int) -> Answers:
         """A group of answers of the current policy at the rollout temperature, for its share of right ones."""
         answers = await self._answer("estimate", task, self.config.selfplay.group_size, index, f"estimate:{task.id}")
-        return answers if self.config.selfplay.train_on_estimates else replace(answers, trajectories=[])
+        if self.config.selfplay.train_on_estimates:
+            return answers
+        return replace(answers, trajectories=[], untrained=answers.trajectories + answers.untrained)
 
     async def solve_one(self, task: Task, salt: int | str) -> Answers:
         """One answer to train on; ``salt`` tells apart the draws of a task that is drawn more than once."""
@@ -205,13 +223,21 @@ class SelfPlayStep:
         with self.phase(phase):
             completions = await self.solver.solve(task, count, self._seed(phase, task.id, salt))
         with self.phase("verify"):
-            verdicts = await self.solver.verify(task, completions)
-        graded = [pair for pair in zip(completions, verdicts, strict=True) if pair[1] is not Verdict.UNGRADED]
-        right = sum(verdict is Verdict.RIGHT for _, verdict in graded)
+            judged = await self.solver.judge(task, completions)
+        verdicts = [verdict for verdict, _ in judged]
+        right = sum(verdict is Verdict.RIGHT for verdict in verdicts)
+        graded, ungraded = list[Trajectory](), list[Trajectory]()
+        for completion, (verdict, judgement) in zip(completions, judged, strict=True):
+            if verdict is Verdict.UNGRADED:
+                ungraded.append(unrewarded(Role.SOLVER, task.kind, task.id, group, completion, judgement))
+            else:
+                paid = solver_trajectory(task, group, completion, verdict, self.config.reward, judgement)
+                graded.append(self._paid(paid))
         return Answers(
             phase=phase,
             solve_rate=right / len(graded) if graded else None,
-            trajectories=[self._paid(solver_trajectory(task, group, *pair, self.config.reward)) for pair in graded],
+            trajectories=graded,
+            untrained=ungraded,
             num_tokens=sum(len(completion.response_ids) for completion in completions),
             num_ungraded=count - len(graded),
             form=FormCount.of(completions, [verdict is Verdict.MALFORMED for verdict in verdicts]),
@@ -230,7 +256,13 @@ class SelfPlayStep:
         return outcome
 
     def _reward(
-        self, kind: str, id: str, completion: Completion, outcome: Task | RejectReason, shown: Sequence[Task]
+        self,
+        kind: str,
+        id: str,
+        completion: Completion,
+        outcome: Task | RejectReason,
+        shown: Sequence[Task],
+        judgement: Judged,
     ) -> Trajectory | None:
         """What the proposal teaches, if anything."""
         is_seed = isinstance(outcome, Task) and outcome.solve_rate is None
@@ -239,7 +271,7 @@ class SelfPlayStep:
         config, bonuses = self.config.reward, {}
         if isinstance(outcome, Task):
             bonuses = intrinsic_bonuses(outcome, shown, lambda: self.buffer.tasks(kind), config.intrinsic)
-        return self._paid(proposer_trajectory(kind, id, completion, outcome, bonuses, config))
+        return self._paid(proposer_trajectory(kind, id, completion, outcome, bonuses, config, judgement))
 
     def _paid(self, trajectory: Trajectory) -> Trajectory:
         """With what its length costs."""
@@ -379,6 +411,18 @@ def _with_solve_rate(outcome: Task | RejectReason, estimate: Answers | None) -> 
     return RejectReason.LOST if estimate.solve_rate is None else replace(outcome, solve_rate=estimate.solve_rate)
 
 
+def _judged_late(judgement: Judged, validated: Task | RejectReason, outcome: Task | RejectReason) -> Judged:
+    """With what became of a valid proposal after it was validated."""
+    if outcome is validated or not isinstance(outcome, RejectReason):
+        return judgement
+    details = {
+        RejectReason.DUPLICATE: "an equal task is in the buffer, or was proposed in this step before",
+        RejectReason.IN_BENCHMARK: "the program is one of the held-out benchmark",
+        RejectReason.LOST: "no attempt at it could be graded",
+    }
+    return replace(judgement, outcome=str(outcome), detail=details[outcome])
+
+
 async def _listed(answers: Coroutine[Any, Any, Answers]) -> list[Answers]:
     return [await answers]
 
@@ -390,6 +434,8 @@ def _step_result(begun: Mapping[str, Begun]) -> StepResult:
     all_answers += [each.estimate for each in proposals if each.estimate is not None]
     trajectories = [each.trajectory for each in proposals if each.trajectory is not None]
     trajectories += [trajectory for each in all_answers for trajectory in each.trajectories]
+    untrained = [each.untrained for each in proposals if each.untrained is not None]
+    untrained += [trajectory for each in all_answers for trajectory in each.untrained]
     tokens = Counter(propose=sum(each.num_tokens for each in proposals))
     for each in all_answers:
         tokens[each.phase] += each.num_tokens
@@ -405,6 +451,7 @@ def _step_result(begun: Mapping[str, Begun]) -> StepResult:
             Role.SOLVER: sum((each.form for each in all_answers), FormCount()),
         },
         carried=[piece for of_kind in begun.values() for piece in of_kind.left_over],
+        untrained=sort_trajectories(untrained),
     )
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from azr.config import Config
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
-from azr.records import Completion, PromptIds, Task
+from azr.records import Completion, Judged, PromptIds, Task
+from azr.selfplay.judgement import Seen, judge_answer, judge_proposal
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run, Verdict
 from azr.tasks.composites import GivenFunctions, compose
@@ -73,16 +74,21 @@ class Proposer:
         self, kind: str, completion: Completion, shown: Shown, *, id: str, step: int
     ) -> Task | RejectReason:
         """The task that a proposal becomes once its program ran, or the first check that it failed."""
+        return (await self.judge(kind, completion, shown, id=id, step=step))[0]
 
-        async def judge(run: Run) -> Task | RejectReason:
-            return await self._validate(kind, completion, shown, run, id=id, step=step)
-
-        return await _judged(id, RejectReason.MALFORMED, self._executor, judge)
+    async def judge(
+        self, kind: str, completion: Completion, shown: Shown, *, id: str, step: int
+    ) -> tuple[Task | RejectReason, Judged]:
+        """As `validate`, with what was read and why it was refused."""
+        seen = Seen(completion)
+        judging = self._validate(kind, seen, shown, _recorded(self._executor, seen), id=id, step=step)
+        outcome = await _judged(id, RejectReason.MALFORMED, seen, judging)
+        return outcome, judge_proposal(outcome, seen)
 
     async def _validate(
-        self, kind: str, completion: Completion, shown: Shown, run: Run, *, id: str, step: int
+        self, kind: str, seen: Seen, shown: Shown, run: Run, *, id: str, step: int
     ) -> Task | RejectReason:
-        sections = self._codec.parse_response(completion)
+        sections = seen.sections = self._codec.parse_response(seen.completion)
         if sections is None:
             return RejectReason.MALFORMED
         parents = shown.references
@@ -130,37 +136,50 @@ class Solver:
 
     async def verify(self, task: Task, completions: Sequence[Completion]) -> list[Verdict]:
         """One verdict per completion, in their order."""
-        return await asyncio.gather(*(self._grade(task, completion) for completion in completions))
+        return [verdict for verdict, _ in await self.judge(task, completions)]
 
-    async def _grade(self, task: Task, completion: Completion) -> Verdict:
-        async def judge(run: Run) -> Verdict:
-            answer = self._codec.parse_response(completion)
-            return Verdict.MALFORMED if answer is None else await KINDS[task.kind].grade(task, answer, run)
+    async def judge(self, task: Task, completions: Sequence[Completion]) -> list[tuple[Verdict, Judged]]:
+        """As `verify`, each with what was read and why it is not right."""
+        return await asyncio.gather(*(self._judge(task, completion) for completion in completions))
 
-        return await _judged(task.id, Verdict.MALFORMED, self._executor, judge)
+    async def _judge(self, task: Task, completion: Completion) -> tuple[Verdict, Judged]:
+        seen = Seen(completion)
+        grading = self._grade(task, seen, _recorded(self._executor, seen))
+        verdict = await _judged(task.id, Verdict.MALFORMED, seen, grading)
+        return verdict, judge_answer(verdict, task, seen)
+
+    async def _grade(self, task: Task, seen: Seen, run: Run) -> Verdict:
+        answer = seen.sections = self._codec.parse_response(seen.completion)
+        return Verdict.MALFORMED if answer is None else await KINDS[task.kind].grade(task, answer, run)
 
 
 T = TypeVar("T")
 
 
-async def _judged(id: str, otherwise: T, executor: Executor, judge: Callable[[Run], Awaitable[T]]) -> T:
+def _recorded(executor: Executor, seen: Seen) -> Run:
+    """Runs programs, and keeps what was run last."""
+
+    async def run(request: ExecutionRequest) -> ExecutionResult:
+        try:
+            result = await executor.execute(request)
+        except Exception as error:
+            seen.failures.append(error)
+            raise
+        seen.last_run = request, result
+        return result
+
+    return run
+
+
+async def _judged(id: str, otherwise: T, seen: Seen, judging: Awaitable[T]) -> T:
     """What judging a model's text leads to; ``otherwise``, with the traceback in the log, when the judging fails.
 
     So no text ends a run. A failure of the executor is not the text's, and passes.
     """
-    failures: list[Exception] = []
-
-    async def run(request: ExecutionRequest) -> ExecutionResult:
-        try:
-            return await executor.execute(request)
-        except Exception as error:
-            failures.append(error)
-            raise
-
     try:
-        return await judge(run)
+        return await judging
     except Exception as error:
-        if any(error is failure for failure in failures):
+        if any(error is failure for failure in seen.failures):
             raise
         log.exception("the response about task %s could not be judged and counts as %s", id, otherwise)
         return otherwise

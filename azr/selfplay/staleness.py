@@ -19,17 +19,21 @@ class FreshBatch:
     """``mean`` and ``max``: updates between the policy that sampled a token and the one that is trained, over the
     tokens trained on. ``mixed``: share of trajectories that several policies sampled. ``dropped``: trajectories that
     were too old. Empty where nothing may be old."""
+    stale: Sequence[Trajectory] = ()
+    """Those that were dropped."""
 
 
 def select_fresh(trajectories: Sequence[Trajectory], version: int, staleness: int) -> FreshBatch:
     """Trajectories of which no token is older than `staleness` updates of the policy that is at `version`."""
     if not staleness:
         return FreshBatch(list(trajectories), {})
-    fresh = [t for t in trajectories if version - int(t.completion.weight_versions[0]) <= staleness]
-    metrics = {"dropped": float(len(trajectories) - len(fresh))}
+    fresh, stale = list[Trajectory](), list[Trajectory]()
+    for t in trajectories:
+        (fresh if version - int(t.completion.weight_versions[0]) <= staleness else stale).append(t)
+    metrics = {"dropped": float(len(stale))}
     if fresh:
         versions = [t.completion.weight_versions for t in fresh]
         age = version - np.concatenate(versions)
         mixed = [bool(of_one[0] != of_one[-1]) for of_one in versions]
         metrics |= {"mean": float(age.mean()), "max": float(age.max()), "mixed": float(np.mean(mixed))}
-    return FreshBatch(fresh, metrics)
+    return FreshBatch(fresh, metrics, stale)

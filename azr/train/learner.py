@@ -5,6 +5,7 @@ Legend: R response tokens of all trajectories of a step, in their order.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,7 +24,7 @@ from azr.cluster.gpu_turns import leave_gpu, return_to_gpu
 from azr.concurrency import Phase
 from azr.config import Config
 from azr.errors import RunEnded
-from azr.records import FinishReason, Trajectory
+from azr.records import FinishReason, Learned, Trajectory
 from azr.train.model_worker import StepReport
 from azr.train.policy import PolicyUpdate
 from azr.train.train_batch import PerToken, TrainBatch
@@ -47,6 +49,8 @@ class Learner:
         self._policy, self._critic, self._reference = policy, critic, reference
         self._skipped: dict[str, float] = {}
         """Optimizer steps that were skipped since the last that was taken, by model."""
+        self.learned: list[Learned | None] = []
+        """Of the last `learn`, one for each of its trajectories; None for one that took no part."""
 
     async def learn(self, trajectories: Sequence[Trajectory], seed: int) -> dict[str, dict[str, float]]:
         """One training step; metrics as `{"policy": …, "critic": …}`, the latter where there is a critic.
@@ -61,8 +65,11 @@ class Learner:
             finished = without_cut_off(trajectories)
             masked: dict[str, float] = {"masked": len(trajectories) - len(finished)}
             if len(finished) < self._least_trajectories():
+                self.learned = [None] * len(trajectories)
                 return {"policy": masked}
             learned = await self._learn(finished, seed)
+            outcomes = dict(zip(map(id, finished), self.learned, strict=True))
+            self.learned = [outcomes.get(id(each)) for each in trajectories]
             return learned | {"policy": learned["policy"] | masked}
         return await self._learn(trajectories, seed)
 
@@ -109,7 +116,8 @@ class Learner:
                 batch = self._pack(trajectories, kept)
             if (weights_R := self._loss_weights(inputs, mini_batches, kept)) is not None:
                 per_token["loss_weights"] = weights_R
-            metrics["policy"] = await update_policy(self._policy, batch, per_token, timeout_s)
+            metrics["policy"], trainer_R = await _update_policy(self._policy, batch, per_token, timeout_s)
+        self.learned = learned_of(inputs.response_lengths, estimate.advantages_R, batch.index_R, trainer_R, rollout_R)
         self._skipped = {model: values["skipped_in_a_row"] for model, values in metrics.items()}
         return metrics
 
@@ -184,15 +192,22 @@ async def update_policy(
     not, as `skipped_steps`, and since the last that was, as `skipped_in_a_row`; `micro_batches` and `packing` of the
     batch; and as `mismatch_…` how far the engines' logprobs were from the policy's own before its first step.
     """
+    return (await _update_policy(group, batch, per_token, timeout_s))[0]
+
+
+async def _update_policy(
+    group: WorkerGroup, batch: TrainBatch, per_token: PerToken, timeout_s: float
+) -> tuple[dict[str, float], Tensor]:
+    """As `update_policy`, with the policy's logprobs of the batch's tokens before its first step."""
     updates: list[PolicyUpdate] = await _update(group, batch, per_token, timeout_s)
     metrics = _mean_metrics(batch, [update.steps for update in updates], policy_metrics)
     old_R = per_token.get("old_logprobs")
     trainer_R = batch.gather([update.logprobs for update in updates]) if old_R is None else batch.select(old_R)
     finite_R = trainer_R.isfinite()  # others are those of a step that was skipped
     if not finite_R.any():
-        return metrics
+        return metrics, trainer_R
     mismatch = mismatch_metrics(trainer_R[finite_R], batch.select(per_token["rollout_logprobs"])[finite_R])
-    return metrics | {f"mismatch_{name}": value for name, value in mismatch.items()}
+    return metrics | {f"mismatch_{name}": value for name, value in mismatch.items()}, trainer_R
 
 
 async def update_critic(
@@ -228,6 +243,31 @@ def _mean_metrics(
         "micro_batches": batch.micro_batches,
         "packing": batch.packing,
     }
+
+
+def learned_of(
+    lengths: Sequence[int],
+    advantages_R: Tensor,
+    index_B: Tensor,
+    trainer_B: Tensor,
+    rollout_R: npt.NDArray[np.float32],
+) -> list[Learned | None]:
+    """What a step made of each of its trajectories, of these many response tokens.
+
+    ``index_B`` says which of the R tokens the B are that the trainer gave logprobs of.
+    """
+    count = len(lengths)
+    owner_R = np.repeat(np.arange(count), lengths)
+    advantages = np.bincount(owner_R, advantages_R.numpy(), count) / np.maximum(lengths, 1)
+    index, trainer = index_B.numpy(), trainer_B.numpy()
+    is_known = np.isfinite(trainer)  # others are those of a step that was skipped
+    owner, apart = owner_R[index[is_known]], np.abs(trainer - rollout_R[index])[is_known]
+    counts = np.bincount(owner, minlength=count)
+    mismatch = np.bincount(owner, apart, count) / np.maximum(counts, 1)
+    return [
+        Learned(each if math.isfinite(each) else None, apart if known else None)
+        for each, apart, known in zip(advantages.tolist(), mismatch.tolist(), counts.tolist(), strict=True)
+    ]
 
 
 def without_cut_off(trajectories: Sequence[Trajectory]) -> list[Trajectory]:

@@ -93,4 +93,9 @@ class TrainBatch:
 
     def select(self, values_R: Tensor) -> Tensor:
         """Of one of the step's arrays the numbers of this batch's tokens, in the order of `gather`."""
-        return values_R[torch.cat(self.token_index).sort().values]
+        return values_R[self.index_R]
+
+    @property
+    def index_R(self) -> Tensor:
+        """Which of the step's tokens are in this batch, in the order of `gather`: int64, at most (R)."""
+        return torch.cat(self.token_index).sort().values

@@ -19,7 +19,7 @@ from azr.records import PromptIds, Role
 from azr.runs.metrics import Metrics
 from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
-from azr.runs.run_logger import RunLogger, summary, tensorboard_command
+from azr.runs.run_logger import RunLogger, summary, tensorboard_command, view_command
 from azr.runs.sinks import read_metrics
 from azr.tasks.base import RejectReason
 from tests.runs.factory import stats, trajectory
@@ -43,7 +43,7 @@ async def step(logger: RunLogger, number: int, loss: float = 0.5) -> Metrics:
         await asyncio.sleep(0.01)
     trajectories = [trajectory(Role.SOLVER, accuracy=number - 1.0), trajectory(Role.PROPOSER)]
     timing = logger.step_timing()
-    await logger.log_rollouts(number, trajectories, decode)
+    await logger.log_rollouts(number, [(each, None) for each in trajectories], decode)
     return logger.end_step(
         number,
         trajectories,
@@ -82,7 +82,7 @@ async def test_texts_are_written_beside_the_next_step(tmp_path: Path) -> None:
         threads.add(threading.get_ident())
         return "text"
 
-    await logger.log_rollouts(1, [trajectory(Role.SOLVER)], slow)
+    await logger.log_rollouts(1, [(trajectory(Role.SOLVER), None)], slow)
     assert not logger.run.rollouts(1).exists()
     flushing = asyncio.ensure_future(logger.flush())
     await asyncio.sleep(0.05)
@@ -97,7 +97,7 @@ async def test_texts_are_written_beside_the_next_step(tmp_path: Path) -> None:
 async def test_texts_that_could_not_be_written_end_the_run(next_call: str, tmp_path: Path) -> None:
     logger = opened(config(tmp_path))
     logger.run.rollouts(1).with_name(".step_000001.jsonl.gz").mkdir()
-    await logger.log_rollouts(1, [trajectory(Role.SOLVER)], decode)
+    await logger.log_rollouts(1, [(trajectory(Role.SOLVER), None)], decode)
     for _ in range(2):
         with pytest.raises(IsADirectoryError):
             await (logger.flush() if next_call == "flush" else logger.log_rollouts(2, [], decode))
@@ -109,7 +109,7 @@ async def test_texts_that_could_not_be_written_end_the_run(next_call: str, tmp_p
 async def test_texts_are_complete_when_the_logger_is_closed(tmp_path: Path) -> None:
     logger = opened(config(tmp_path))
     for number in (1, 2, 3, 4):
-        await logger.log_rollouts(number, [trajectory(Role.SOLVER)] * 200, decode)
+        await logger.log_rollouts(number, [(trajectory(Role.SOLVER), None)] * 200, decode)
     logger.close()
     for number in (1, 2, 3, 4):
         with gzip.open(logger.run.rollouts(number), "rt") as file:
@@ -151,7 +151,7 @@ async def run():
         logger = RunLogger.create(config(root), open_progress())
     for step in range(done + 1, 9):
         decode = deadly if step == int(sys.argv[3]) else str
-        await logger.log_rollouts(step, [trajectory(Role.SOLVER)] * 20, decode)
+        await logger.log_rollouts(step, [(trajectory(Role.SOLVER), None)] * 20, decode)
         logger.end_step(step, [], {}, {})
         if step % 2 == 0:
             await logger.flush()
@@ -196,20 +196,26 @@ async def test_a_diverged_step_is_refused_and_leaves_no_line(tmp_path: Path) -> 
 async def test_an_evaluation_before_the_first_step_is_step_0(tmp_path: Path) -> None:
     logger = opened(config(tmp_path))
     logger.log_baseline({})
-    logger.log_baseline({"mean/accuracy": 0.25})
+    logger.log_baseline({"exam/mean@2": 0.25})
     await step(logger, 1)
     logger.close()
     lines = [json.loads(line) for line in logger.run.metrics.read_text().splitlines()]
-    assert lines[0] == {"step": 0, "eval/mean/accuracy": 0.25} and lines[1]["step"] == 1
+    assert lines[0] == {"step": 0, "eval/exam/mean@2": 0.25} and lines[1]["step"] == 1
 
 
 def test_the_final_table_shows_the_first_and_the_last_evaluation() -> None:
     evals: list[Metrics] = [
-        {"eval/mean/accuracy": share, "eval/mean/accuracy_low": 0.0, "eval/mean/short/accuracy": 0.5}
+        {
+            "eval/exam/mean@2": share,
+            "eval/exam/mean@2_low": 0.0,
+            "eval/exam/greedy": 0.5,
+            "eval/exam/deduction/mean@2": 0.3,
+            "eval/exam/deduction/short/mean@2": 0.1,
+        }
         for share in (0.125, 0.5, 0.75)
     ]
     table = summary([{}], RunDirectory(Path("orz_ckpt/x")), evals=evals).splitlines()
-    assert "held-out exam, mean   12.5%   75.0%" in table
+    assert {"exam              12.5%   75.0%", "exam, deduction   30.0%   30.0%"} <= set(table)
 
 
 def test_the_final_table_compares_start_and_end() -> None:
@@ -231,8 +237,10 @@ def test_the_final_table_compares_start_and_end() -> None:
         "solve rate, deduction            20.0%   60.0%",
         "tasks in the buffer, deduction              40",
         "run directory: orz_ckpt/x",
-        f"to see it:     {tensorboard_command(run)}",
+        f"to see it:     {view_command(run)}",
+        f"               {tensorboard_command(run)}",
     ]
     (title, *_) = summary(steps[:1], run).splitlines()
     assert title == "1 steps; start and end: means of 1 step each"
+    assert view_command(run).endswith("bin/azr view orz_ckpt/x")
     assert tensorboard_command(run).endswith("tensorboard --logdir orz_ckpt/x/tensorboard")

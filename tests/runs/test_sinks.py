@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import resource
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from azr.hashed_files import hash_file
-from azr.records import Role, Task
+from azr.records import Learned, Role, Task
 from azr.runs.run_state import FileOffset
-from azr.runs.sinks import JsonLines, TensorBoardWriter, read_tasks, write_rollouts
+from azr.runs.sinks import MEMBER_BYTES, JsonLines, TensorBoardWriter, read_tasks, write_rollouts
 from tests.runs.factory import trajectory
 
 
@@ -89,8 +90,8 @@ def test_tasks_read_back_as_they_were(tmp_path: Path) -> None:
 
 def test_rollouts_are_decoded(tmp_path: Path) -> None:
     path = tmp_path / "step_000003.jsonl.gz"
-    trajectories = [trajectory(Role.SOLVER, accuracy=1.0), trajectory(Role.PROPOSER)]
-    write_rollouts(path, 3, trajectories, lambda ids: " ".join(map(str, ids)))
+    rollouts = [(trajectory(Role.SOLVER, accuracy=1.0), Learned(0.25, 0.125)), (trajectory(Role.PROPOSER), None)]
+    write_rollouts(path, 3, rollouts, lambda ids: " ".join(map(str, ids)))
     with gzip.open(path, "rt") as file:
         solver, proposer = map(json.loads, file)
     assert solver == {
@@ -106,14 +107,42 @@ def test_rollouts_are_decoded(tmp_path: Path) -> None:
         "accuracy": 1.0,
         "finish_reason": "stop",
         "weight_versions": [[4, 2]],
+        "schema": 2,
+        "outcome": None,
+        "detail": "",
+        "answer": None,
+        "prompt_tokens": 3,
+        "response_tokens": 2,
+        "trained": True,
+        "advantage": 0.25,
+        "mismatch": 0.125,
     }
-    assert proposer["accuracy"] is None and proposer["role"] == "proposer"
+    assert proposer["accuracy"] is None and proposer["role"] == "proposer" and not proposer["trained"]
+
+
+def test_a_reader_gets_at_the_middle_of_a_step_by_its_gzip_member(tmp_path: Path) -> None:
+    path = tmp_path / "step_000001.jsonl.gz"
+    write_rollouts(path, 1, [(trajectory(Role.SOLVER), None)] * 100, lambda ids: "x" * 10_000)
+    with gzip.open(path) as file:
+        lines = file.read().splitlines()
+    assert len(lines) == 100
+    member, rest = zlib.decompressobj(wbits=31), path.read_bytes()
+    first = member.decompress(rest)
+    assert MEMBER_BYTES <= len(first) < MEMBER_BYTES + len(lines[0]) + 1
+    assert gzip.decompress(member.unused_data).startswith(lines[0])
+
+
+def test_a_step_without_rollouts_is_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "step_000001.jsonl.gz"
+    write_rollouts(path, 1, [], str)
+    with gzip.open(path) as file:
+        assert file.read() == b""
 
 
 def test_rollouts_that_cannot_be_written_whole_do_not_appear(tmp_path: Path) -> None:
     path = tmp_path / "step_000001.jsonl.gz"
     with pytest.raises(ValueError, match="not JSON compliant"):
-        write_rollouts(path, 1, [trajectory(Role.SOLVER, reward=math.nan)], str)
+        write_rollouts(path, 1, [(trajectory(Role.SOLVER, reward=math.nan), None)], str)
     assert not path.exists()
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from azr.cluster.gpu_turns import leave_gpu
 from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config, DrGRPO
 from azr.errors import UserError
-from azr.records import Completion, FinishReason, Role, Trajectory
+from azr.records import Completion, FinishReason, Learned, Role, Trajectory
 from azr.train.critic import CriticWorker
-from azr.train.learner import Learner, drop_zero_advantage, shuffle_rewards
+from azr.train.learner import Learner, drop_zero_advantage, learned_of, shuffle_rewards
 from azr.train.model_worker import ModelWorker
 from azr.train.policy import PolicyWorker, ReferenceWorker
 from azr.train.worker_group import WorkerGroup
@@ -81,12 +83,17 @@ def phases(seen: Counter[str]):
 async def test_ppo_with_critic_reference_and_several_mini_batches(ppo: Models, trajectories: list[Trajectory]) -> None:
     config, groups = ppo
     seen: Counter[str] = Counter()
-    learned = await Learner(config, *groups, phases(seen)).learn(trajectories, seed=1)
+    learner = Learner(config, *groups, phases(seen))
+    learned = await learner.learn(trajectories, seed=1)
     assert set(seen) == {
         "critic values", "reference logprobs", "policy logprobs", "train critic", "train policy",
     }  # fmt: skip
     assert learned["policy"]["grad_norm"] > 0 and learned["critic"]["grad_norm"] > 0
     assert learned["policy"]["mismatch_mean"] > 0 and learned["policy"]["entropy"] > 0
+    apart = [each.mismatch for each in learner.learned]
+    lengths = [len(each.completion.response_ids) for each in trajectories]
+    assert np.average(apart, weights=lengths) == pytest.approx(learned["policy"]["mismatch_mean"], rel=1e-4)
+    assert any(each.advantage for each in learner.learned)
     steps = [(await on_ranks(group, lambda worker: worker.engine.global_steps))[0] for group in groups[:2]]
     assert steps == [2, 3]
 
@@ -171,8 +178,10 @@ async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(
         await policy.call("load_checkpoint", str(tmp_path), timeout_s=60)
         reward = replace(config.reward, overlong=overlong)
         learner = Learner(replace(config, reward=reward), policy, None, None, phases(Counter()))
+        learners.append(learner)
         return (await learner.learn(taught, seed=1))["policy"]
 
+    learners: list[Learner] = []
     cut = [
         replace(t, completion=replace(t.completion, finish_reason=FinishReason.LENGTH), reward=-9.0)
         if i % 4 == 0
@@ -185,6 +194,12 @@ async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(
     assert (await learn("mask", finished)) == without | {"masked": 0}
     assert (await learn("keep", cut))["grad_norm"] != without["grad_norm"]
     assert await learn("mask", cut[:1]) == {"masked": 1}, "nothing is left to learn from"
+    assert learners[0].learned == [
+        None if each.completion.finish_reason is FinishReason.LENGTH else outcome
+        for each, outcome in zip(cut, learners[0].learned, strict=True)
+    ]
+    assert [each for each in learners[0].learned if each is not None] == learners[1].learned
+    assert learners[-1].learned == [None]
 
 
 def test_a_mini_batch_stays_as_it_is_when_too_little_would_be_left() -> None:
@@ -220,3 +235,12 @@ async def test_training_sees_shuffled_rewards_only_where_asked(paper: Models, tr
         seen[shuffle] = [list(learner._advantage_inputs(trajectories, None, seed).rewards) for seed in (1, 2)]
     assert seen[False][0] == seen[False][1] and seen[True][0] != seen[True][1]
     assert [t.reward for t in trajectories] == kept
+
+
+def test_what_a_step_made_of_each_trajectory():
+    advantages_R = torch.tensor([1.0, 3.0, -2.0, math.nan])
+    rollout_R = np.array([-1.0, -1.0, -2.0, -3.0], np.float32)
+    # The second trajectory is empty; of the last one, the trainer's step was skipped.
+    index_B, trainer_B = torch.tensor([0, 1, 3]), torch.tensor([-1.5, -1.25, math.nan])
+    learned = learned_of([2, 0, 1, 1], advantages_R, index_B, trainer_B, rollout_R)
+    assert learned == [Learned(2.0, 0.375), Learned(0.0, None), Learned(-2.0, None), Learned(None, None)]

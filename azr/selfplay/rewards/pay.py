@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import prod
 
 from azr.config import IntrinsicRewardConfig, RewardConfig
-from azr.records import Completion, Role, Task, Trajectory
+from azr.records import Completion, Judged, Role, Task, Trajectory
 from azr.selfplay.rewards.inputs import BonusInputs
 from azr.selfplay.rewards.registry import BONUSES, SOLVE_RATE_REWARDS, bonus_coefficients
 from azr.tasks.base import RejectReason, Verdict
@@ -27,6 +27,7 @@ def proposer_trajectory(
     outcome: Task | RejectReason,
     bonuses: dict[str, float],
     config: RewardConfig,
+    judgement: Judged | None = None,
 ) -> Trajectory:
     """A proposal with its reward; see `proposer_reward`."""
     reward, parts = proposer_reward(outcome, bonuses, config)
@@ -38,11 +39,26 @@ def proposer_trajectory(
         group=f"propose:{id}",
         reward=reward,
         reward_parts=parts,
+        judgement=judgement,
+    )
+
+
+def unrewarded(
+    role: Role, kind: str, task_id: str, group: str, completion: Completion, judgement: Judged
+) -> Trajectory:
+    """A response that earns nothing and is not trained on, for the records."""
+    return Trajectory(
+        completion=completion, role=role, kind=kind, task_id=task_id, group=group, reward=0.0, judgement=judgement
     )
 
 
 def solver_trajectory(
-    task: Task, group: str, completion: Completion, verdict: Verdict, config: RewardConfig
+    task: Task,
+    group: str,
+    completion: Completion,
+    verdict: Verdict,
+    config: RewardConfig,
+    judgement: Judged | None = None,
 ) -> Trajectory:
     """A graded answer with its reward; answers to one prompt share a group."""
     reward = solver_reward(verdict, config)
@@ -55,6 +71,7 @@ def solver_trajectory(
         reward=reward,
         reward_parts={str(verdict): reward},
         accuracy=float(verdict is Verdict.RIGHT),
+        judgement=judgement,
     )
 
 

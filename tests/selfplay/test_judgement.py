@@ -1,0 +1,92 @@
+"""What the records say of refused proposals and wrong answers, with the real executor."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from azr.records import Learned, Role
+from azr.runs.rollout_record import RolloutRecord, rollout_record
+from azr.tasks.base import RejectReason, Verdict
+from tests.selfplay.test_play import CODEC, CONFIG, Script, play, proposal, replace_play  # noqa: F401
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def program(text: str, given: str = "2") -> str:
+    return f"<|program|>{text}<|input|>{given}<|end|>"
+
+
+REFUSED = {
+    program("import random\ndef f(a):\n    return random.random()"): ("not_allowed", "line 1: imports random"),
+    program("def f(a):\n    return (a"): ("malformed", "line 2: '(' was never closed"),
+    program("def g(a):\n    return a"): ("malformed", "the program defines 0 functions f instead of one"),
+    program("def f():\n    return 1"): ("malformed", "f takes no argument"),
+    program("def f(a):\n    return a", "x y"): ("malformed", "the answer holds 1 program, 1 input: others were asked"),
+    proposal("1 // 0"): ("failed", "f(2) raised: ZeroDivisionError"),
+    proposal("hash('a')"): ("non_deterministic", "runs with other hash seeds gave other results"),
+    "<|program|>never ends": ("malformed", "cut off after"),
+    "no sections<|end|>": ("malformed", "no answer in the asked form was found"),
+}
+
+
+async def test_a_refused_proposal_says_why(play):  # noqa: F811
+    config = replace_play(CONFIG, proposer_prompts=len(REFUSED), solver_prompts=0)
+    result, _ = await play(config, Script(list(REFUSED), lambda prompt, attempt: ""))
+    judged = {CODEC.decode(t.completion.response_ids): t.judgement for t in result.trajectories}
+    assert judged.keys() == REFUSED.keys()
+    for text, (outcome, detail) in REFUSED.items():
+        assert (judged[text].outcome, judged[text].detail[: len(detail)]) == (outcome, detail)
+    assert judged[proposal("1 // 0")].answer == (("program", "def f(a):\n    return 1 // 0"), ("input", "2"))
+    assert judged["no sections<|end|>"].answer is None
+
+
+async def test_two_equal_proposals_and_wrong_answers_say_why(play):  # noqa: F811
+    again = "<|program|>def f(number):\n    # again\n    return number + 1<|input|>2<|end|>"
+    answers = ["<|output|>3<|end|>", "<|output|>4<|end|>", "<|output|>three<|end|>", "<|output|>3"]
+    script = Script([proposal("a + 1"), again], lambda prompt, attempt: answers[attempt % 4])
+    config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
+    result, _ = await play(config, script)
+    said = {(t.judgement.outcome, t.judgement.detail) for t in result.trajectories if t.role is Role.PROPOSER}
+    assert said == {
+        ("valid", ""),
+        (str(RejectReason.DUPLICATE), "an equal task is in the buffer, or was proposed in this step before"),
+    }
+    solved = {
+        CODEC.decode(t.completion.response_ids): t.judgement for t in result.trajectories if t.accuracy is not None
+    }
+    assert [solved[text].outcome for text in answers] == [
+        Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED, Verdict.MALFORMED,
+    ]  # fmt: skip
+    assert solved[answers[1]].answer == (("output", "4"),)
+    assert solved[answers[3]].detail.startswith("cut off after")
+
+
+async def test_what_an_answer_ran_is_told_with_its_arguments(play):  # noqa: F811
+    play_config = replace(CONFIG.selfplay, kinds=("abduction",), proposer_prompts=1, solver_prompts=0, group_size=2)
+    config = replace(CONFIG, selfplay=play_config)
+    script = Script([proposal("10 // a")], lambda prompt, attempt: f"<|input|>{[3, 0][attempt % 2]}<|end|>")
+    result, _ = await play(config, script)
+    details = [t.judgement.detail for t in result.trajectories if t.role is Role.SOLVER]
+    assert sorted(details) == ["f(0) raised: ZeroDivisionError", "f(3) returned 3, not 5"]
+
+
+async def test_estimates_that_only_estimate_are_recorded_and_not_trained_on(play):  # noqa: F811
+    config = replace_play(CONFIG, proposer_prompts=1, solver_prompts=0, train_on_estimates=False)
+    result, _ = await play(config, Script([proposal("a + 1")], lambda prompt, attempt: "<|output|>3<|end|>"))
+    assert [t.role for t in result.trajectories] == [Role.PROPOSER]
+    assert [(t.role, t.accuracy, t.group.split(":")[0]) for t in result.untrained] == [
+        (Role.SOLVER, 1.0, "estimate")
+    ] * 4  # fmt: skip
+
+
+async def test_every_record_is_of_the_schema(play):  # noqa: F811
+    script = Script([proposal("a + 1"), "never", *REFUSED], lambda prompt, attempt: "<|output|>3<|end|>")
+    result, _ = await play(replace_play(CONFIG, train_on_estimates=False, train_proposer=False), script)
+    rollouts = [(t, Learned(0.5, None)) for t in result.trajectories] + [(t, None) for t in result.untrained]
+    assert len(result.untrained) >= 4 + 4 and result.trajectories
+    for trajectory, learned in rollouts:
+        record = rollout_record(1, trajectory, learned, "prompt", CODEC.decode)
+        line = msgspec.json.encode(record)
+        assert msgspec.json.decode(line, type=RolloutRecord).trained == (learned is not None)
+        assert (record.reward is None) == (not trajectory.reward_parts)
