@@ -1,5 +1,5 @@
-# What the sandboxes' tests need on a bare Debian machine: a Docker engine, bubblewrap, the executor image's base, and
-# gVisor where the release has it. Read by run. What is there already is left as it is.
+# What the tests need on a bare Debian machine: for sandboxes a Docker engine, bubblewrap, the executor image's base, and
+# gVisor where the release has it; for the explorer's pages a browser. Read by run. What is there already is left as it is.
 
 ENGINE=
 LOGS=$(mktemp -d)
@@ -18,6 +18,7 @@ install_missing() {
     command -v debootstrap >/dev/null || missing+=(debootstrap)
     command -v runsc >/dev/null || missing+=(runsc)
     command -v docker-compose >/dev/null || missing+=(docker-compose)
+    command -v chromium >/dev/null || missing+=(chromium)
     test ${#missing[@]} -gt 0 || return 0
     apt-get update -qq
     if ! apt-cache show runsc >/dev/null 2>&1; then missing=("${missing[@]/runsc/}"); fi

@@ -1,0 +1,88 @@
+"""``azr show RUN``: prints what a run has thought: its tasks, refusals, prompts and responses."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from azr.cli.options import Parser, whole
+from azr.errors import UserError, nearest
+from azr.explorer import queries, terminal
+from azr.explorer.index import RunIndex
+from azr.explorer.queries import ROLLOUT_ORDERS, RolloutFilter
+from azr.selfplay.judgement import VALID
+from azr.tasks.base import RejectReason, Verdict
+from azr.tasks.registry import KINDS
+
+OUTCOMES = tuple(dict.fromkeys([VALID, *map(str, Verdict), *map(str, RejectReason)]))
+_DESCRIPTION = (
+    "Print trajectories of a run, newest step first; without any choice, what there is and the hardest tasks of the "
+    "last step. An index is kept beside the run; it may be deleted."
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints and returns 0. Raises UserError for a user's mistake."""
+    parser = Parser("show", _DESCRIPTION)
+    parser.add_argument("run", metavar="RUN", type=Path, help="run directory; it may be growing or damaged")
+    parser.add_argument("--step", type=whole(0, 10**9), help="only trajectories of this step")
+    parser.add_argument("--kind", choices=tuple(KINDS), help="only of this kind of task")
+    parser.add_argument("--role", choices=("proposer", "solver"), help="only of this role")
+    parser.add_argument("--verdict", choices=OUTCOMES, help="only proposals and answers that were judged so")
+    parser.add_argument("--order", choices=tuple(ROLLOUT_ORDERS), default="step", help="which come first")
+    parser.add_argument("-n", type=whole(1, 10_000), default=5, help="how many trajectories")
+    parser.add_argument("--task", metavar="ID", help="one task with its attempts instead")
+    parser.add_argument("--whole", action="store_true", help="print long prompts and responses to their end")
+    options = parser.parse(argv)
+    index = RunIndex(options.run)
+    index.refresh(lambda sentence: print(sentence, file=sys.stderr))
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if options.task is not None:
+        _print_task(index, options.task)
+        return 0
+    wanted = RolloutFilter(
+        step=options.step,
+        role=options.role or "",
+        kind=options.kind or "",
+        outcome=options.verdict or "",
+        order=options.order,
+        limit=options.n,
+    )
+    if wanted == RolloutFilter(limit=options.n) and "-n" not in argv:
+        _print(terminal.overview(index))
+        return 0
+    _check_step(index, options.step)
+    rows, total = queries.find_rollouts(index, wanted)
+    for row in rows:
+        _print(terminal.rollout(index, row, whole=options.whole))
+    print(f"{len(rows)} of {total} trajectories")
+    return 0
+
+
+def _check_step(index: RunIndex, step: int | None) -> None:
+    there = queries.steps(index)
+    if step is not None and step not in there:
+        known = f"it has steps {there[0]} to {there[-1]}" if there else "it has none yet"
+        raise UserError(f"{index.run} has no rollouts of step {step}: {known}.")
+
+
+def _print_task(index: RunIndex, id: str) -> None:
+    known = queries.find_task(index, id)
+    if known is not None:
+        _print(terminal.task(index, *known))
+        return
+    rows, total = queries.find_rollouts(index, RolloutFilter(task_id=id, limit=20))
+    if not rows:
+        ids = [row[0] for row in index.select("SELECT id FROM tasks ORDER BY n DESC LIMIT 2000")]
+        hint = f"; did you mean {nearest(id, ids)}?" if ids else "."
+        raise UserError(f"{index.run} has no task {id!r}{hint}")
+    print(
+        f"{id} was not stored: it is a refused proposal, or a task that was derived from another. {total} trajectories"
+    )
+    for row in rows:
+        _print(terminal.rollout(index, row, whole=False))
+
+
+def _print(lines: Iterable[str]) -> None:
+    print(*lines, sep="\n")

@@ -1,0 +1,89 @@
+"""``azr view RUN``: the pages of runs in a browser, also of runs that are going on, or as one file."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from azr.cli.options import Parser, whole
+from azr.errors import UserError
+from azr.explorer.index import RunIndex
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_DESCRIPTION = (
+    "Show runs in a browser: curves, tasks, prompts, answers and why they failed. The page of a growing run grows. "
+    "Everything is local; over ssh, forward the port (ssh -L 8777:localhost:8777 HOST)."
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serves until it is interrupted, or writes the report, and returns 0. Raises UserError for a user's mistake."""
+    parser = Parser("view", _DESCRIPTION)
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run directories; curves show all of them")
+    parser.add_argument("--port", type=whole(0, 65535), default=8777, help="port to listen at; 0: any that is free")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at; others than loopback get a token")
+    parser.add_argument("--out", type=Path, help="write one HTML file instead, which opens without a server")
+    options = parser.parse(argv)
+    if len(options.runs) != len({path.resolve() for path in options.runs}):
+        raise UserError("A run is named twice: name each run once.")
+    for path in options.runs:
+        RunIndex(path).close()
+    if options.out is not None:
+        return _write_report(options.runs, options.out)
+    return _serve(options.runs, options.host, options.port)
+
+
+def _write_report(runs: Sequence[Path], out: Path) -> int:
+    from azr.explorer.single_file import report
+
+    html = report(runs, lambda sentence: print(sentence, file=sys.stderr))
+    try:
+        out.write_bytes(html.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror}): choose another --out.") from error
+    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")
+    return 0
+
+
+def _serve(runs: Sequence[Path], host: str, port: int) -> int:
+    import uvicorn
+
+    from azr.explorer.server import Watcher, make_app
+
+    listener = _listener(host, port)
+    is_local = _is_loopback(listener.getsockname()[0])
+    token = "" if is_local else secrets.token_urlsafe(24)
+    with listener, Watcher(runs) as watcher:
+        app = make_app(runs, watcher, token=token, hosts=LOOPBACK if is_local else ())
+        address = listener.getsockname()
+        name = socket.gethostname() if ipaddress.ip_address(address[0]).is_unspecified else address[0]
+        shown = f"[{name}]" if ":" in name else name
+        print(f"http://{shown}:{address[1]}/{token}{'/' * bool(token)}  (end with Ctrl-C)", flush=True)
+        if token:
+            print("Whoever has this address reads the run; it is not encrypted.", flush=True)
+        config = uvicorn.Config(app, log_level="error", lifespan="off", server_header=False, access_log=False)
+        uvicorn.Server(config).run(sockets=[listener])
+    return 0
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)  # so that the address is one when it is printed
+    except OSError as error:
+        why = error.strerror or error
+        raise UserError(
+            f"Nothing can listen at {host} port {port} ({why}): choose another --port or --host."
+        ) from error
+    return listener
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback

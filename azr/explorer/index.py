@@ -1,0 +1,335 @@
+"""The index of a run: a sqlite file beside its records, made from them, brought up to date, and thrown away at will."""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import hashlib
+import json
+import os
+import sqlite3
+import tempfile
+import time
+import warnings
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from azr.errors import UserError
+from azr.explorer.record_files import ROLLOUTS, IndexedRecord, LinePlace, Problem, clean, read_grown, read_rollouts
+from azr.records import Task
+
+NAME = "explorer.sqlite"
+"""In the run's directory."""
+MAX_KEPT = 2000
+"""Characters of an answer or a reason that the index keeps; the record has all of it."""
+_TAIL = 256
+"""Bytes before a growing file's offset by which it is known again."""
+_TABLES = """
+CREATE TABLE files (path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, offset INTEGER, tail BLOB);
+CREATE TABLE problems (path TEXT, sentence TEXT);
+CREATE TABLE metrics (step INTEGER PRIMARY KEY, numbers TEXT);
+CREATE TABLE tasks (
+    n INTEGER PRIMARY KEY, id TEXT UNIQUE, kind TEXT, step INTEGER, solve_rate REAL, lines INTEGER, nodes INTEGER,
+    inputs INTEGER, parents TEXT
+);
+CREATE TABLE children (parent TEXT, child TEXT);
+CREATE INDEX child_of ON children (parent);
+CREATE TABLE texts (n INTEGER PRIMARY KEY, text TEXT);
+CREATE TABLE task_records (n INTEGER PRIMARY KEY, record TEXT);
+CREATE TABLE rollouts (
+    n INTEGER PRIMARY KEY, step INTEGER, line INTEGER, member INTEGER, start INTEGER, size INTEGER, role TEXT,
+    kind TEXT, task_id TEXT, grp TEXT, outcome TEXT, detail TEXT, answer TEXT, reward REAL, accuracy REAL,
+    advantage REAL, mismatch REAL, prompt_tokens INTEGER, response_tokens INTEGER, finish_reason TEXT,
+    first_version INTEGER, last_version INTEGER, trained INTEGER
+);
+CREATE INDEX rollouts_of_step ON rollouts (step);
+CREATE INDEX rollouts_of_task ON rollouts (task_id);
+CREATE TABLE lengths (
+    step INTEGER, kind TEXT, role TEXT, count INTEGER, truncated INTEGER, mean REAL, p10 INTEGER, p50 INTEGER,
+    p90 INTEGER, longest INTEGER
+);
+CREATE TABLE changes (count INTEGER);
+INSERT INTO changes VALUES (0);
+"""
+READER = 1
+"""To be raised when the same tables are filled otherwise."""
+VERSION = zlib.crc32(f"{READER}{_TABLES}".encode()) >> 1 | 1
+"""An index of another version is made anew."""
+Told = Callable[[str], None]
+
+
+class RunIndex:
+    """The index of one run directory. Threads and processes may use it at once, each by an object of its own."""
+
+    def __init__(self, run: Path) -> None:
+        """Opens the index, or makes an empty one; `refresh` fills it.
+
+        Raises:
+            UserError: the folder is no run directory.
+        """
+        if not any((run / name).exists() for name in ("metrics.jsonl", "tasks.jsonl", "rollouts")):
+            raise UserError(f"There is no run in {run}: name a run directory, such as orz_ckpt/NAME.")
+        self.run = run
+        self.path = _writable(run)
+        self._connection = self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        with _locked(self.path.parent):
+            if (connection := _current(self.path)) is not None:
+                return connection
+            for leftover in (self.path, self.path.with_name(f"{self.path.name}-journal")):
+                leftover.unlink(missing_ok=True)
+            connection = _connected(self.path)
+            with _transaction(connection):
+                for statement in _TABLES.split(";\n"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+            return connection
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @property
+    def changes(self) -> int:
+        """Grows with every change."""
+        return int(self._connection.execute("SELECT count FROM changes").fetchone()[0])
+
+    def select(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        """Rows of a query."""
+        return self._connection.execute(query, values).fetchall()
+
+    def refresh(self, tell: Told = lambda sentence: None, seconds: float | None = None) -> bool:
+        """Reads what is new, changed or gone since; whether everything was read in these seconds.
+
+        ``tell`` hears how far it is, every few seconds.
+        """
+        started = told = time.monotonic()
+        self._grown("metrics.jsonl", dict, self._add_metrics, "metrics")
+        self._grown("tasks.jsonl", Task, self._add_tasks, "tasks", "texts", "task_records", "children")
+        paths = self._changed_rollouts()
+        for done, (step, path) in enumerate(paths):
+            if seconds is not None and time.monotonic() - started > seconds:
+                return False
+            if time.monotonic() - told > 2:
+                told = time.monotonic()
+                tell(f"indexing {self.run}: {done} of {len(paths)} steps")
+            self._read_rollouts(step, path)
+        return True
+
+    def _grown(self, name: str, kind: type[Any], add: Callable[[list[Any]], None], *tables: str) -> None:
+        path = self.run / name
+        known = self._file(name)
+        offset, tail = (known["offset"], known["tail"]) if known is not None else (0, b"")
+        stat = _stat(path)
+        if known is not None and stat == (known["size"], known["mtime_ns"]):
+            return
+        with _transaction(self._connection):
+            if known is not None and _tail(path, offset) != tail:
+                offset = 0  # a resumed run has taken lines away
+                for table in tables:
+                    self._connection.execute(f"DELETE FROM {table}")
+                self._forget_problems(name)
+            records, offset, problems = read_grown(path, offset, kind)
+            add(records)
+            self._note(name, stat, offset, _tail(path, offset), problems)
+
+    def _add_metrics(self, records: list[dict[str, Any]]) -> None:
+        rows = [(record["step"], json.dumps(record)) for record in records if isinstance(record.get("step"), int)]
+        self._connection.executemany("INSERT OR REPLACE INTO metrics VALUES (?, ?)", rows)
+
+    def _add_tasks(self, tasks: list[Task]) -> None:
+        for task in tasks:
+            values = (clean(task.id), task.kind, task.step, task.solve_rate, task.program.count("\n") + 1)
+            cursor = self._connection.execute(
+                "INSERT OR IGNORE INTO tasks VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, _num_nodes(task.program), len(task.inputs), json.dumps(task.parents)),
+            )
+            if cursor.rowcount != 1:
+                continue  # read before
+            text = "\n".join((task.id, task.program, task.message, *task.inputs, *task.outputs))
+            record = json.dumps(
+                {"program": task.program, "message": task.message, "inputs": task.inputs, "outputs": task.outputs}
+            )
+            self._connection.execute("INSERT INTO texts VALUES (?, ?)", (cursor.lastrowid, clean(text)))
+            self._connection.execute("INSERT INTO task_records VALUES (?, ?)", (cursor.lastrowid, record))
+            self._connection.executemany(
+                "INSERT INTO children VALUES (?, ?)", [(parent, task.id) for parent in task.parents]
+            )
+
+    def _changed_rollouts(self) -> list[tuple[int, Path]]:
+        """Rollout files to be read; what is of others that are gone is forgotten."""
+        folder = self.run / "rollouts"
+        known = {row["path"]: (row["size"], row["mtime_ns"]) for row in self.select("SELECT * FROM files")}
+        there: dict[str, Path] = {}
+        changed: list[tuple[int, Path]] = []
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name) if folder.is_dir() else []
+        except OSError:
+            return []
+        for entry in entries:
+            if match := ROLLOUTS.fullmatch(entry.name):
+                there[entry.name] = Path(entry.path)
+                if _stat(Path(entry.path)) != known.get(entry.name):
+                    changed.append((int(match[1]), Path(entry.path)))
+        for name in known:
+            if (match := ROLLOUTS.fullmatch(name)) and name not in there:
+                with _transaction(self._connection):
+                    self._forget(int(match[1]), name)
+                    self._connection.execute("UPDATE changes SET count = count + 1")
+        return changed
+
+    def _read_rollouts(self, step: int, path: Path) -> None:
+        stat = _stat(path)
+        rows, problems = list[tuple[Any, ...]](), list[Problem]()
+        lengths: defaultdict[tuple[str, str], list[tuple[int, bool]]] = defaultdict(list)
+        for item in read_rollouts(path):
+            if isinstance(item, Problem):
+                problems.append(item)
+                continue
+            place, record = item
+            rows.append(_row(step, len(rows), place, record))
+            if record.response_tokens is not None:
+                lengths[record.kind, record.role].append((record.response_tokens, record.finish_reason == "length"))
+        with _transaction(self._connection):
+            self._forget(step, path.name)
+            if rows:
+                marks = ", ".join("?" * len(rows[0]))
+                self._connection.executemany(f"INSERT INTO rollouts VALUES (NULL, {marks})", rows)
+            spreads = [(step, *player, *_spread(some)) for player, some in sorted(lengths.items())]
+            self._connection.executemany("INSERT INTO lengths VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", spreads)
+            self._note(path.name, stat, 0, b"", problems)
+
+    def _forget(self, step: int, name: str) -> None:
+        for table in ("rollouts", "lengths"):
+            self._connection.execute(f"DELETE FROM {table} WHERE step = ?", (step,))
+        self._connection.execute("DELETE FROM files WHERE path = ?", (name,))
+        self._forget_problems(name)
+
+    def _forget_problems(self, name: str) -> None:
+        self._connection.execute("DELETE FROM problems WHERE path = ?", (name,))
+
+    def _file(self, name: str) -> sqlite3.Row | None:
+        row: sqlite3.Row | None = self._connection.execute("SELECT * FROM files WHERE path = ?", (name,)).fetchone()
+        return row
+
+    def _note(self, name: str, stat: tuple[int, int], offset: int, tail: bytes, problems: list[Problem]) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (name, *stat, offset, tail))
+        rows = [(name, clean(str(problem))) for problem in problems]
+        self._connection.executemany("INSERT INTO problems VALUES (?, ?)", rows)
+        self._connection.execute("UPDATE changes SET count = count + 1")
+
+
+def _row(step: int, line: int, place: LinePlace, record: IndexedRecord) -> tuple[Any, ...]:
+    versions = [version for version, _ in record.weight_versions]
+    answer = None
+    if record.answer is not None:
+        # Escapes, so that half a surrogate pair is no trouble here either.
+        answer = json.dumps([(label, text[:MAX_KEPT]) for label, text in record.answer])
+    return (
+        step, line, place.member, place.start, place.size, record.role, record.kind, clean(record.task_id),
+        clean(record.group), record.known_outcome, clean(record.detail[:MAX_KEPT]), answer, record.reward,
+        record.accuracy, record.advantage, record.mismatch, record.prompt_tokens, record.response_tokens,
+        record.finish_reason, min(versions, default=None), max(versions, default=None), record.trained,
+    )  # fmt: skip
+
+
+def _spread(lengths: list[tuple[int, bool]]) -> tuple[float, ...]:
+    """Count, how many were cut off, mean, three percentiles and the longest."""
+    tokens = sorted(length for length, _ in lengths)
+    last = len(tokens) - 1
+    percentiles = (tokens[round(share * last)] for share in (0.1, 0.5, 0.9))
+    cut_off = sum(is_cut_off for _, is_cut_off in lengths)
+    return len(tokens), cut_off, sum(tokens) / len(tokens), *percentiles, tokens[-1]
+
+
+def _num_nodes(program: str) -> int | None:
+    """Nodes of the syntax tree; None for what is no program."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return sum(1 for _ in ast.walk(ast.parse(program)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _writable(run: Path) -> Path:
+    """Where the index goes: into the run, or where that cannot be written, into the folder for temporary files."""
+    if os.access(run, os.W_OK) and (not (run / NAME).exists() or os.access(run / NAME, os.W_OK)):
+        return run / NAME
+    name = hashlib.sha256(os.fsencode(run.resolve())).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"azr-explorer-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise UserError(f"{run} cannot be written, and {folder} is another user's: set TMPDIR to a folder of yours.")
+    return folder / f"{name}.sqlite"
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
+    # It can be made again at any time, so it need not survive a power cut.
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("PRAGMA cache_size = -65536")
+    return connection
+
+
+def _current(path: Path) -> sqlite3.Connection | None:
+    """The index there, if it is one and of this version."""
+    connection = None
+    try:
+        connection = _connected(path)
+        if connection.execute("PRAGMA user_version").fetchone()[0] == VERSION:
+            connection.execute("SELECT count FROM changes, (SELECT count(*) FROM files)").fetchone()
+            return connection
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            raise
+    if connection is not None:
+        connection.close()
+    return None
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps others from opening an index in this folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing; one at a time, whichever process it is of."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _stat(path: Path) -> tuple[int, int]:
+    """Size and time of change; of what is not there, -1."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return -1, -1
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _tail(path: Path, offset: int) -> bytes:
+    """What comes right before the offset."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, offset - _TAIL))
+            return file.read(min(offset, _TAIL))
+    except OSError:
+        return b""

@@ -1,0 +1,177 @@
+"""The overview of one run or several: what a run's numbers say, as curves over its steps."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from azr.explorer import queries
+from azr.explorer.charts import Series, area_chart, line_chart
+from azr.explorer.index import RunIndex
+from azr.explorer.markup import Html, el, number, table
+from azr.explorer.site import Links, ShownRun
+from azr.tasks.base import RejectReason
+
+EVAL = "eval/"
+_MEASURE = re.compile(r"greedy|accuracy|(?:mean|pass)@\d+")
+"""Ends the names of evaluations' shares of right answers; ``accuracy`` in older runs."""
+MAX_SERIES = 12
+"""Lines of one chart; of more, the first."""
+_SINGLE = {
+    "policy/loss": "policy loss",
+    "policy/grad_norm": "gradient norm of the policy",
+    "policy/entropy": "entropy of the policy",
+    "policy/mismatch_mean": "mean |log-probability, trainer - engine|",
+    "critic/loss": "critic loss",
+    "batch/tokens": "tokens trained on",
+}
+_NO_PHASES = ("step", "executor alone", "checkpoint", "learned beside play")
+Numbers = Mapping[str, Any]
+StepNumbers = Sequence[Numbers]
+
+
+def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links) -> Html:
+    """Curves of all runs together, then the latest steps of the current one."""
+    index = current.index
+    steps = queries.metrics(index)
+    _, tasks = queries.find_tasks(index, queries.TaskFilter(limit=1))
+    rollouts = index.select("SELECT coalesce(sum(count), 0), count(DISTINCT step) FROM lengths")[0]
+    seconds = sum(step.get("seconds/step", 0.0) for step in steps)
+    facts = [
+        ("steps", number(steps[-1]["step"]) if steps else "none yet"),
+        ("tasks in the log", number(tasks)),
+        ("responses recorded", number(int(rollouts[0]))),
+        ("hours of steps", number(seconds / 3600)),
+    ]
+    together = [(run.name, queries.metrics(run.index)) for run in runs]
+    return el(
+        "section",
+        el("h1", " and ".join(run.name for run in runs)),
+        el("div", *(el("span", f"{name} ", el("b", value)) for name, value in facts), cls="facts"),
+        el("div", *charts(together), cls="charts"),
+        el("h2", f"Latest steps of {current.name}"),
+        _latest(index, steps, links),
+    )
+
+
+def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Html]:
+    """Of what was measured in any of the runs."""
+    yield line_chart("solve rate of this step's attempts", _by_kind(runs, "/solver/accuracy"), least=0.0, most=1.0)
+    yield line_chart("valid proposals, share", _by_kind(runs, "/proposer/valid_rate"), least=0.0, most=1.0)
+    yield line_chart(
+        "learnable among valid tasks, share", _by_kind(runs, "/proposer/learnable_rate"), least=0.0, most=1.0
+    )
+    yield line_chart("estimated solve rate of new tasks", _by_kind(runs, "/proposer/solve_rate"), least=0.0, most=1.0)
+    for title, names in _evaluations(runs).items():
+        yield line_chart(title, _series(runs, names), least=0.0)
+    for name, steps in runs:
+        for kind in _kinds(steps):
+            title = f"proposal funnel, {kind}" + (f" ({name})" if len(runs) > 1 else "")
+            yield area_chart(title, _funnel(steps, kind))
+    yield line_chart("reward of proposers", _by_kind(runs, "/proposer/reward"))
+    yield line_chart("reward of solvers", _by_kind(runs, "/solver/reward"))
+    yield line_chart("mean length of proposals, tokens", _by_kind(runs, "/proposer/response_length"), least=0.0)
+    yield line_chart("mean length of answers, tokens", _by_kind(runs, "/solver/response_length"), least=0.0)
+    yield line_chart("seconds per step", _series(runs, {"seconds/step": "step"}), least=0.0)
+    for name, steps in runs:
+        title = "seconds per phase; phases overlap" + (f" ({name})" if len(runs) > 1 else "")
+        yield line_chart(title, _phases(steps), least=0.0)
+    for metric, title in _SINGLE.items():
+        yield line_chart(title, _series(runs, {metric: metric.partition("/")[2]}))
+    yield line_chart("tasks in the buffer", _matching(runs, lambda name: name.startswith("buffer/")), least=0.0)
+
+
+def _latest(index: RunIndex, steps: StepNumbers, links: Links, count: int = 15) -> Html:
+    recorded = set(queries.steps(index))
+    rows = []
+    for step in reversed(steps[-count:]):
+        at = step["step"]
+        proposed = _total(step, "/proposer/funnel/proposed")
+        rows.append([
+            links.link(f"step {at}", "step", step=at) if at in recorded else f"step {at}",
+            f"{_total(step, '/proposer/funnel/valid'):.0f} of {proposed:.0f}" if proposed else "-",
+            *(_share(step.get(f"{kind}/solver/accuracy")) for kind in _kinds(steps)),
+            number(step.get("policy/loss")), number(step.get("seconds/step")),
+        ])  # fmt: skip
+    heads = ["", "valid proposals", *(f"solved, {kind}" for kind in _kinds(steps)), "policy loss", "seconds"]
+    return table(heads, rows)
+
+
+def _share(value: Any) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _total(step: Numbers, suffix: str) -> float:
+    return float(sum(value for name, value in step.items() if name.endswith(suffix)))
+
+
+def _kinds(steps: StepNumbers) -> list[str]:
+    ending = "/solver/trajectories", "/proposer/trajectories", "/solver/accuracy", "/proposer/funnel/proposed"
+    return sorted({name.partition("/")[0] for step in steps[-50:] for name in step if name.endswith(ending)})
+
+
+def _funnel(steps: StepNumbers, kind: str) -> list[Series]:
+    names = ["valid", *map(str, RejectReason)]
+    found = [Series(name, _points(steps, f"{kind}/proposer/funnel/{name}")) for name in names]
+    return [series for series in found if series.points]
+
+
+def _phases(steps: StepNumbers) -> list[Series]:
+    """The phases that take longest."""
+    totals: defaultdict[str, float] = defaultdict(float)
+    for step in steps:
+        for name, value in step.items():
+            if name.startswith("seconds/") and name.partition("/")[2] not in _NO_PHASES:
+                totals[name] += value
+    names = sorted(totals, key=lambda name: -totals[name])[:10]
+    return [Series(name.partition("/")[2], _points(steps, name)) for name in names]
+
+
+def _evaluations(runs: Sequence[tuple[str, StepNumbers]]) -> dict[str, dict[str, str]]:
+    """Lines by title: of a suite its measures, and of its groups the mean of samples, or else greedy answers."""
+    found: dict[str, dict[str, str]] = {}
+    of_groups: dict[str, list[tuple[str, str, str]]] = {}
+    for name in _names(runs):
+        suite, _, rest = name.removeprefix(EVAL).partition("/")
+        path, _, measure = rest.rpartition("/")
+        if not name.startswith(EVAL) or not _MEASURE.fullmatch(measure):
+            continue
+        if not path:
+            found.setdefault(f"evaluation: {suite}", {})[name] = measure
+        elif "/" not in path:
+            of_groups.setdefault(suite, []).append((name, path, measure))
+    for suite, names in of_groups.items():
+        chosen = max((measure for *_, measure in names), key=lambda measure: measure.startswith(("mean@", "accuracy")))
+        title = f"evaluation: {suite} by group, {chosen}"
+        found[title] = {name: path for name, path, measure in names if measure == chosen}
+    return dict(sorted(found.items()))
+
+
+def _by_kind(runs: Sequence[tuple[str, StepNumbers]], ending: str) -> list[Series]:
+    return _matching(runs, lambda name: name.endswith(ending) and not name.startswith(EVAL))
+
+
+def _matching(runs: Sequence[tuple[str, StepNumbers]], chosen: Callable[[str], bool]) -> list[Series]:
+    names = [name for name in _names(runs) if chosen(name)]
+    is_prefixed = all(name.startswith("buffer/") for name in names)
+    return _series(runs, {name: name.split("/")[1 if is_prefixed else 0] for name in names})
+
+
+def _names(runs: Sequence[tuple[str, StepNumbers]]) -> list[str]:
+    return sorted({name for _, steps in runs for step in steps for name in step})
+
+
+def _series(runs: Sequence[tuple[str, StepNumbers]], names: Mapping[str, str]) -> list[Series]:
+    found = [
+        Series(f"{run} · {label}" if len(runs) > 1 else label, _points(steps, name))
+        for name, label in names.items()
+        for run, steps in runs
+    ]
+    return [series for series in found if series.points][:MAX_SERIES]
+
+
+def _points(steps: StepNumbers, name: str) -> list[tuple[float, float]]:
+    values = ((step["step"], step.get(name)) for step in steps)
+    return [(step, value) for step, value in values if isinstance(value, int | float)]

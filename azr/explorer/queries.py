@@ -1,0 +1,328 @@
+"""Questions about a run, asked of its index; texts that the index does not hold come from the records."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from azr.explorer.index import RunIndex
+from azr.explorer.record_files import LinePlace, Problem, read_rollout
+from azr.runs.rollout_record import RolloutRecord
+
+T = TypeVar("T")
+TASK_ORDERS = {
+    "newest": "step DESC, n DESC",
+    "oldest": "step, n",
+    "hardest": "solve_rate IS NULL, solve_rate, n",
+    "easiest": "solve_rate DESC, n",
+    "longest": "lines DESC, n",
+    "most complex": "nodes DESC, n",
+}
+ROLLOUT_ORDERS = {
+    "step": "step DESC, n",
+    "reward": "reward DESC, n",
+    "lowest reward": "reward IS NULL, reward, n",
+    "longest": "response_tokens DESC, n",
+    "shortest": "response_tokens IS NULL, response_tokens, n",
+    "advantage": "abs(advantage) DESC, n",
+    "mismatch": "mismatch DESC, n",
+}
+
+
+REFUSED = "refused"
+"""An outcome that stands for those of all proposals that are not valid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """A task that entered the buffer, without its texts."""
+
+    n: int
+    id: str
+    kind: str
+    step: int
+    solve_rate: float | None
+    lines: int
+    nodes: int | None
+    """Of the syntax tree."""
+    inputs: int
+    parents: str
+    """A JSON list of ids."""
+    head: str
+    """The program's beginning."""
+
+    @property
+    def parent_ids(self) -> list[str]:
+        return list(json.loads(self.parents))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTexts:
+    program: str
+    message: str
+    inputs: list[str]
+    outputs: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRow:
+    """A trajectory, without prompt and response."""
+
+    n: int
+    step: int
+    line: int
+    """Its place among the step's trajectories, from 0."""
+    member: int
+    start: int
+    size: int
+    role: str
+    kind: str
+    task_id: str
+    grp: str
+    outcome: str
+    detail: str
+    answer: str | None
+    reward: float | None
+    accuracy: float | None
+    advantage: float | None
+    mismatch: float | None
+    prompt_tokens: int | None
+    response_tokens: int | None
+    finish_reason: str
+    first_version: int | None
+    last_version: int | None
+    trained: int
+
+    @property
+    def sections(self) -> list[tuple[str, str]]:
+        """Labels and texts, shortened, that were read from the response."""
+        return [] if self.answer is None else [(label, text) for label, text in json.loads(self.answer)]
+
+    @property
+    def phase(self) -> str:
+        """``propose``, ``estimate`` or ``solve``."""
+        return self.grp.partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Response lengths in tokens of one kind and role in one step."""
+
+    step: int
+    kind: str
+    role: str
+    count: int
+    truncated: int
+    mean: float
+    p10: int
+    p50: int
+    p90: int
+    longest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """Which tasks; what is None or empty matches all."""
+
+    kind: str = ""
+    text: str = ""
+    """Anywhere in the program, its inputs, outputs, message or id; letters in either case."""
+    step_from: int | None = None
+    step_to: int | None = None
+    rate_from: float | None = None
+    rate_to: float | None = None
+    lines_from: int | None = None
+    lines_to: int | None = None
+    nodes_from: int | None = None
+    nodes_to: int | None = None
+    order: str = "newest"
+    offset: int = 0
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutFilter:
+    """Which trajectories; what is None or empty matches all."""
+
+    step: int | None = None
+    role: str = ""
+    kind: str = ""
+    outcome: str = ""
+    task_id: str = ""
+    trained: Literal["", "yes", "no"] = ""
+    order: str = "step"
+    offset: int = 0
+    limit: int = 50
+
+
+def find_tasks(index: RunIndex, wanted: TaskFilter) -> tuple[list[TaskRow], int]:
+    """Tasks in the asked order, and how many there are in all."""
+    where, values = list[str](), list[Any]()
+    for condition, value in (
+        ("kind = ?", wanted.kind or None),
+        ("step >= ?", wanted.step_from),
+        ("step <= ?", wanted.step_to),
+        ("solve_rate >= ?", wanted.rate_from),
+        ("solve_rate <= ?", wanted.rate_to),
+        ("lines >= ?", wanted.lines_from),
+        ("lines <= ?", wanted.lines_to),
+        ("nodes >= ?", wanted.nodes_from),
+        ("nodes <= ?", wanted.nodes_to),
+    ):
+        if value is not None:
+            where.append(condition)
+            values.append(value)
+    if wanted.text:
+        # Every text is read, at a microsecond each; an index of words would not find parts of expressions.
+        pattern = wanted.text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        rows = index.select("SELECT n FROM texts WHERE text LIKE ? ESCAPE '\\'", f"%{pattern}%")
+        where.append("n IN (SELECT value FROM json_each(?))")
+        values.append(json.dumps([row[0] for row in rows]))
+    conditions = f"WHERE {' AND '.join(where)}" if where else ""
+    (total,) = index.select(f"SELECT count(*) FROM tasks {conditions}", *values)[0]
+    order = TASK_ORDERS[wanted.order]
+    rows = index.select(
+        f"SELECT t.*, substr(json_extract(x.record, '$.program'), 1, 200) AS head "
+        f"FROM (SELECT * FROM tasks {conditions} ORDER BY {order} LIMIT ? OFFSET ?) t JOIN task_records x ON x.n = t.n "
+        f"ORDER BY {order}",
+        *values, wanted.limit, wanted.offset,
+    )  # fmt: skip
+    return [_made(TaskRow, row) for row in rows], int(total)
+
+
+def find_task(index: RunIndex, id: str) -> tuple[TaskRow, TaskTexts] | None:
+    """A task with its texts; None when there is none of this id."""
+    rows = index.select(
+        "SELECT t.*, x.record, '' AS head FROM tasks t JOIN task_records x ON x.n = t.n WHERE id = ?", id
+    )
+    if not rows:
+        return None
+    return _made(TaskRow, rows[0]), msgspec.convert(json.loads(rows[0]["record"]), TaskTexts)
+
+
+def children(index: RunIndex, id: str, limit: int = 100) -> tuple[list[tuple[str, str, int, float | None]], int]:
+    """Id, kind, step and solve rate of tasks whose proposer was shown this one, and how many there are."""
+    (total,) = index.select("SELECT count(*) FROM children WHERE parent = ?", id)[0]
+    rows = index.select(
+        "SELECT t.id, t.kind, t.step, t.solve_rate FROM children c JOIN tasks t ON t.id = c.child "
+        "WHERE c.parent = ? ORDER BY t.n LIMIT ?", id, limit,
+    )  # fmt: skip
+    return [tuple(row) for row in rows], int(total)
+
+
+def most_children(index: RunIndex, limit: int) -> list[tuple[str, str, int, float | None, int]]:
+    """Id, kind, step, solve rate and number of children of the tasks that have most."""
+    rows = index.select(
+        "SELECT t.id, t.kind, t.step, t.solve_rate, c.count FROM (SELECT parent, count(*) AS count FROM children "
+        "GROUP BY parent ORDER BY count DESC LIMIT ?) c JOIN tasks t ON t.id = c.parent ORDER BY c.count DESC, t.n",
+        limit,
+    )  # fmt: skip
+    return [tuple(row) for row in rows]
+
+
+def known_tasks(index: RunIndex, ids: Sequence[str]) -> dict[str, tuple[str, int, float | None]]:
+    """Kind, step and solve rate of those tasks that were stored."""
+    known: dict[str, tuple[str, int, float | None]] = {}
+    for start in range(0, len(ids), 500):
+        some = ids[start : start + 500]
+        marks = ", ".join("?" * len(some))
+        rows = index.select(f"SELECT id, kind, step, solve_rate FROM tasks WHERE id IN ({marks})", *some)
+        known |= {row["id"]: (row["kind"], row["step"], row["solve_rate"]) for row in rows}
+    return known
+
+
+def find_rollouts(index: RunIndex, wanted: RolloutFilter) -> tuple[list[RolloutRow], int]:
+    """Trajectories in the asked order, and how many there are in all."""
+    where, values = list[str](), list[Any]()
+    if wanted.outcome == REFUSED:
+        where.append("role = 'proposer' AND outcome != 'valid'")
+    for condition, value in (
+        ("step = ?", wanted.step),
+        ("role = ?", wanted.role or None),
+        ("kind = ?", wanted.kind or None),
+        ("outcome = ?", wanted.outcome if wanted.outcome not in ("", REFUSED) else None),
+        ("task_id = ?", wanted.task_id or None),
+        ("trained = ?", {"yes": 1, "no": 0}.get(wanted.trained)),
+    ):
+        if value is not None:
+            where.append(condition)
+            values.append(value)
+    conditions = f"WHERE {' AND '.join(where)}" if where else ""
+    (total,) = index.select(f"SELECT count(*) FROM rollouts {conditions}", *values)[0]
+    rows = index.select(
+        f"SELECT * FROM rollouts {conditions} ORDER BY {ROLLOUT_ORDERS[wanted.order]} LIMIT ? OFFSET ?",
+        *values, wanted.limit, wanted.offset,
+    )  # fmt: skip
+    return [_made(RolloutRow, row) for row in rows], int(total)
+
+
+def derived_attempts(index: RunIndex, id: str) -> list[tuple[str, int, float | None]]:
+    """Id, attempts and share of right ones of the tasks that were derived from one, which are not stored."""
+    # From the id and a hyphen up to the id and what comes after a hyphen: an index finds these.
+    rows = index.select(
+        "SELECT task_id, count(*), avg(accuracy) FROM rollouts WHERE task_id >= ? AND task_id < ? GROUP BY task_id",
+        f"{id}-", f"{id}.",
+    )  # fmt: skip
+    return [tuple(row) for row in rows]
+
+
+def read_texts(index: RunIndex, row: RolloutRow) -> RolloutRecord:
+    """The whole record of a trajectory. Raises `Problem`."""
+    path = index.run / "rollouts" / f"step_{row.step:06d}.jsonl.gz"
+    record = read_rollout(path, LinePlace(row.member, row.start, row.size))
+    if (record.task_id, record.group) != (row.task_id, row.grp):
+        raise Problem(f"{path.name} has changed since it was indexed: load the page again")
+    return record
+
+
+def find_rollout(index: RunIndex, step: int, line: int) -> RolloutRow | None:
+    """A trajectory by its step and its place in it; None when there is none."""
+    rows = index.select("SELECT * FROM rollouts WHERE step = ? AND line = ?", step, line)
+    return _made(RolloutRow, rows[0]) if rows else None
+
+
+def metrics(index: RunIndex) -> list[dict[str, Any]]:
+    """Numbers of every step, with their ``step``."""
+    return [json.loads(row["numbers"]) for row in index.select("SELECT numbers FROM metrics ORDER BY step")]
+
+
+def lengths(index: RunIndex) -> list[Spread]:
+    """Of every step, kind and role."""
+    return [_made(Spread, row) for row in index.select("SELECT * FROM lengths ORDER BY kind, role, step")]
+
+
+def steps(index: RunIndex) -> list[int]:
+    """Those that have rollouts."""
+    return [row[0] for row in index.select("SELECT DISTINCT step FROM rollouts ORDER BY step")]
+
+
+def outcomes(index: RunIndex, step: int) -> dict[tuple[str, str], dict[str, int]]:
+    """Of a step, how many there are of each outcome by kind and role."""
+    counts: dict[tuple[str, str], dict[str, int]] = {}
+    for row in index.select(
+        "SELECT kind, role, outcome, count(*) FROM rollouts WHERE step = ? GROUP BY kind, role, outcome "
+        "ORDER BY kind, role, 4 DESC", step,
+    ):  # fmt: skip
+        counts.setdefault((row[0], row[1]), {})[row[2]] = row[3]
+    return counts
+
+
+def kinds(index: RunIndex) -> list[str]:
+    """Those of any task or trajectory."""
+    rows = index.select("SELECT DISTINCT kind FROM tasks UNION SELECT DISTINCT kind FROM lengths ORDER BY 1")
+    return [row[0] for row in rows]
+
+
+def problems(index: RunIndex) -> list[tuple[str, str]]:
+    """Files and what is wrong with them; of many files with the same sentence, the first and how many."""
+    rows = index.select("SELECT min(path), sentence, count(*) FROM problems GROUP BY sentence ORDER BY 1")
+    return [(path if count == 1 else f"{path} and {count - 1} more", sentence) for path, sentence, count in rows]
+
+
+def _made(kind: type[T], row: sqlite3.Row) -> T:
+    return kind(**{field.name: row[field.name] for field in fields(kind)})  # type: ignore[arg-type]

@@ -1,0 +1,195 @@
+"""Reads a run's files as far as they can be read: half-written, damaged and older ones too, and says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from azr.runs.rollout_record import SCHEMA, RolloutRecord
+
+ROLLOUTS = re.compile(r"step_(\d{6,})\.jsonl\.gz")
+"""Name of a step's rollout file."""
+T = TypeVar("T")
+_PIECE = 1 << 20
+
+
+class Problem(Exception):
+    """What cannot be read, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinePlace:
+    """Where a line of a rollout file is."""
+
+    member: int
+    """Byte of the file at which its gzip member begins."""
+    start: int
+    """Byte of the member's text at which it begins."""
+    size: int
+    """Bytes, without the end of the line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedRecord:
+    """What the index keeps of a `RolloutRecord`; everything but the two long texts."""
+
+    step: int
+    role: str
+    kind: str
+    task_id: str
+    group: str
+    reward: float | None
+    reward_parts: dict[str, float]
+    accuracy: float | None
+    finish_reason: str
+    weight_versions: list[tuple[int, int]]
+    schema: int = 1
+    outcome: str | None = None
+    detail: str = ""
+    answer: list[tuple[str, str]] | None = None
+    prompt_tokens: int | None = None
+    response_tokens: int | None = None
+    trained: bool = True
+    advantage: float | None = None
+    mismatch: float | None = None
+
+    @property
+    def known_outcome(self) -> str:
+        """``outcome``; of older records as the parts of the reward tell it."""
+        if self.outcome is not None:
+            return self.outcome
+        names = [name for name in self.reward_parts if name != "overlong"]
+        if self.role == "solver":
+            return names[0] if names else ""
+        is_refused = len(names) == 1 and self.reward_parts[names[0]] < 0
+        return names[0] if is_refused else "valid"
+
+
+def read_rollouts(path: Path) -> Iterator[tuple[LinePlace, IndexedRecord] | Problem]:
+    """Every record that can be read, and a problem for everything else, once for all lines of a sort."""
+    bad, first, older = 0, "", 0
+    for item in read_lines(path):
+        if isinstance(item, Problem):
+            yield item
+            continue
+        place, line = item
+        try:
+            record = decode(line, IndexedRecord)
+        except Problem as problem:
+            bad, first = bad + 1, first or str(problem)
+            continue
+        older += record.schema < SCHEMA
+        if record.schema > SCHEMA:
+            bad, first = bad + 1, first or f"schema {record.schema} is newer than {SCHEMA}: update azr"
+            continue
+        yield place, record
+    if bad:
+        yield Problem(f"{bad} of its lines cannot be read, the first because {first}")
+    if older:
+        yield Problem(
+            "it was written before outcomes, reasons, lengths and advantages were recorded: those are missing"
+        )
+
+
+def read_rollout(path: Path, place: LinePlace) -> RolloutRecord:
+    """One record with its texts. Raises `Problem` when the file is not what it was."""
+    wanted, text = place.start + place.size, bytearray()
+    try:
+        with path.open("rb") as file:
+            file.seek(place.member)
+            member = zlib.decompressobj(wbits=31)
+            while len(text) < wanted and not member.eof and (piece := file.read(_PIECE)):
+                text += member.decompress(piece)
+        return decode(bytes(text[place.start : wanted]), RolloutRecord)
+    except (OSError, zlib.error, Problem) as error:
+        raise Problem(f"{path.name} has changed since it was indexed: load the page again ({error})") from error
+
+
+def decode(line: bytes, kind: type[T]) -> T:
+    """A line as a record of this class, whose fields are checked. Raises `Problem`."""
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass  # JSON's escape of half a surrogate pair, which a program's text may hold, is none for msgspec
+    try:
+        return msgspec.convert(_mended(json.loads(line)), kind)
+    except (ValueError, RecursionError) as error:  # msgspec.ValidationError is a ValueError
+        raise Problem(f"it is no {kind.__name__} ({error})") from error
+
+
+def clean(text: str) -> str:
+    """A text that UTF-8 can hold: half a surrogate pair becomes its escape."""
+    return text.encode("utf-8", "backslashreplace").decode() if not text.isascii() else text
+
+
+def _mended(tree: Any) -> Any:
+    """JSON's tree with texts that UTF-8 can hold."""
+    if isinstance(tree, str):
+        return clean(tree)
+    if isinstance(tree, list):
+        return [_mended(each) for each in tree]
+    if isinstance(tree, dict):
+        return {clean(key): _mended(value) for key, value in tree.items()}
+    return tree
+
+
+def read_lines(path: Path) -> Iterator[tuple[LinePlace, bytes] | Problem]:
+    """Lines of a row of gzip members; the last one is left out when the file is cut short."""
+    try:
+        packed = path.read_bytes()
+    except OSError as error:
+        yield Problem(f"it cannot be read: {error.strerror}")
+        return
+    at = 0
+    while at < len(packed):
+        member = zlib.decompressobj(wbits=31)
+        text, damage = bytearray(), ""
+        view = memoryview(packed)[at:]
+        try:
+            for start in range(0, len(view), _PIECE):
+                text += member.decompress(view[start : start + _PIECE])
+                if member.eof:
+                    used = start + len(view[start : start + _PIECE]) - len(member.unused_data)
+                    break
+            else:
+                damage, used = "it is cut short", len(view)
+        except zlib.error as error:
+            damage, used = f"it is damaged ({error})", len(view)
+        start = 0
+        while (end := text.find(b"\n", start)) >= 0:
+            yield LinePlace(at, start, end - start), bytes(text[start:end])
+            start = end + 1
+        if damage:
+            yield Problem(f"{damage}: what comes before is shown")
+        at += used
+
+
+def read_grown(path: Path, offset: int, kind: type[T]) -> tuple[list[T], int, list[Problem]]:
+    """Whole lines of a growing file after an offset, as records; and where the last of them ends.
+
+    A last line without an end is being written, and is read when it is whole.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            grown = file.read()
+    except FileNotFoundError:
+        return [], 0, []
+    except OSError as error:
+        return [], offset, [Problem(f"it cannot be read: {error.strerror}")]
+    end = grown.rfind(b"\n") + 1
+    records, bad, first = list[T](), 0, ""
+    for line in grown[:end].split(b"\n")[:-1]:
+        try:
+            records.append(decode(line, kind))
+        except Problem as problem:
+            bad, first = bad + 1, first or str(problem)
+    problems = [Problem(f"{bad} of its lines cannot be read, the first because {first}")] if bad else []
+    return records, offset + end, problems

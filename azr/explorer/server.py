@@ -1,0 +1,170 @@
+"""The explorer's pages over HTTP: read only, for the runs it was started with, with nothing from elsewhere."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from importlib import resources
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from azr.explorer import evaluations, lineage, pages
+from azr.explorer.index import RunIndex
+from azr.explorer.markup import Html, el
+from azr.explorer.overview import overview
+from azr.explorer.site import BadAddress, Links, ShownRun, frame, seen
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+STATIC = {"explorer.css": "text/css", "explorer.js": "text/javascript", "icon.svg": "image/svg+xml"}
+REFRESH_S = 2.0
+"""Between two looks at the files of runs that may grow."""
+Values = Mapping[str, str]
+Body = Callable[[RunIndex, Links, Values], Html]
+BODIES: dict[str, Body] = {
+    "tasks": pages.tasks,
+    "task": pages.task,
+    "step": pages.step,
+    "response": pages.response,
+    "lengths": lambda index, links, values: pages.lengths(index),
+    "lineage": lineage.lineage,
+}
+COMPARING = {"evaluations": evaluations.evaluations, "question": evaluations.question}
+"""Pages that may show two runs."""
+
+
+def static(name: str) -> bytes:
+    """A file that comes with the explorer."""
+    return resources.files("azr.explorer").joinpath("static", name).read_bytes()
+
+
+class Watcher:
+    """Keeps the indexes of runs up to date in a thread of its own; a context manager."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.reading: dict[Path, str] = {}
+        """How far the index of a run is that is not up to date."""
+        self._paths = paths
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="explorer index", daemon=True)
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            for path in self._paths:
+                self._look(path)
+            self._over.wait(REFRESH_S)
+
+    def _look(self, path: Path) -> None:
+        try:
+            with closing(RunIndex(path)) as index:
+                while not self._over.is_set() and not index.refresh(seconds=1.0):
+                    self.reading[path] = "The index is being made: older steps are here already, newer ones follow."
+            self.reading.pop(path, None)
+        except (OSError, sqlite3.Error) as error:  # such as an index that was deleted meanwhile, or a full disk
+            self.reading[path] = f"The index could not be brought up to date: {error}."
+
+
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """What runs are called: the last part of their path, or all of it where that is not enough."""
+    short = [path.resolve().name for path in paths]
+    return [str(path) if short.count(name) > 1 else name for path, name in zip(paths, short, strict=True)]
+
+
+def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts: Sequence[str] = ()) -> Starlette:
+    """The application.
+
+    ``token``: every address begins with it; without it, nothing is there. ``hosts``: names that a request's Host may
+    have, whatever its port; all where none is given.
+    """
+    root = f"/{token}" if token else ""
+    names = names_of(paths)
+
+    def page(number: int, name: str, values: Values) -> Response:
+        with ExitStack() as opened:
+            runs = []
+            for path, run_name in zip(paths, names, strict=True):
+                index = opened.enter_context(closing(RunIndex(path)))
+                runs.append(ShownRun(run_name, index, watcher.reading.get(path, "")))
+            run, links = runs[number], Links(f"{root}/{number}")
+            status = 200
+            try:
+                if name in COMPARING:
+                    body = COMPARING[name](runs, number, links, values)
+                else:
+                    body = BODIES[name](run.index, links, values) if name else overview(runs, run, links)
+            except BadAddress as mistake:
+                body, status = el("p", str(mistake), cls="note"), 404
+            title = name or "overview"
+            html = frame(title, body, run=run, runs=runs, page=name, root=root, links=links)
+        return Response(html.encode("utf-8", "backslashreplace"), status, media_type="text/html; charset=utf-8")
+
+    def changes(number: int) -> Response:
+        with closing(RunIndex(paths[number])) as index:
+            return PlainTextResponse(seen(ShownRun(names[number], index, watcher.reading.get(paths[number], ""))))
+
+    async def answer(request: Request) -> Response:
+        if hosts and _host(request.headers.get("host", "")) not in hosts:
+            return _sealed(PlainTextResponse("This name is not the explorer's.", 421))
+        parts = request.url.path.strip("/").split("/")
+        if token:
+            if not secrets.compare_digest(parts[0].encode(), token.encode()):
+                return _sealed(PlainTextResponse("Not found.", 404))
+            parts = parts[1:]
+        return _sealed(await run_in_threadpool(route, parts, dict(request.query_params)))
+
+    def route(parts: Sequence[str], values: Values) -> Response:
+        match parts:
+            case [] | [""]:
+                return RedirectResponse(f"{root}/0/")
+            case ["static", name] if name in STATIC:
+                return Response(static(name), media_type=f"{STATIC[name]}; charset=utf-8")
+            case [number] if _is_run(number, paths):
+                return page(int(number), "", values)
+            case [number, "changes"] if _is_run(number, paths):
+                return changes(int(number))
+            case [number, name] if _is_run(number, paths) and (name in BODIES or name in COMPARING):
+                return page(int(number), name, values)
+        return PlainTextResponse("Not found.", 404)
+
+    return Starlette(routes=[Route("/{path:path}", answer, methods=["GET"])])
+
+
+def _is_run(number: str, paths: Sequence[Path]) -> bool:
+    return number.isascii() and number.isdigit() and len(number) < 5 and int(number) < len(paths)
+
+
+def _host(header: str) -> str:
+    """The name of a Host header, without its port."""
+    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header
+    return name.strip("[]").lower()
+
+
+def _sealed(response: Response) -> Response:
+    response.headers.update(HEADERS)
+    return response

@@ -1,0 +1,104 @@
+"""Runs as one HTML file that opens without a server: curves, lengths, the last step, and its hardest tasks."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from azr.explorer import lineage, pages, queries
+from azr.explorer.index import RunIndex, Told
+from azr.explorer.markup import Child, Html, el, join
+from azr.explorer.overview import overview
+from azr.explorer.queries import RolloutFilter, TaskFilter, TaskRow
+from azr.explorer.server import names_of, static
+from azr.explorer.site import Links, ShownRun, notes
+
+MAX_TASKS = 40
+"""With all their attempts: the hardest of the last step, then the hardest of all."""
+MAX_TRAJECTORIES = 200
+"""Of the last step."""
+
+
+class Anchors(Links):
+    """Links within the file, for those tasks that it holds."""
+
+    def __init__(self, run: int, ids: Sequence[str]) -> None:
+        super().__init__("")
+        self._run, self._held = run, {id: f"task-{run}-{number}" for number, id in enumerate(ids)}
+
+    def to(self, page: str, /, **values: str | int | float | None) -> str | None:
+        anchor = self.anchor(str(values.get("id", ""))) if page in ("task", "lineage") else None
+        return None if anchor is None else f"#{anchor}"
+
+    def form(self, *fields: Html) -> Html:
+        """None: nothing would answer it."""
+        return Html()
+
+    def anchor(self, id: str) -> str | None:
+        """The name of a task's place in the file; None where it is not there."""
+        return self._held.get(id)
+
+
+def report(paths: Sequence[Path], tell: Told) -> str:
+    """The file's text. ``tell`` hears how far indexing is."""
+    with ExitStack() as opened:
+        runs = []
+        for path, name in zip(paths, names_of(paths), strict=True):
+            index = opened.enter_context(closing(RunIndex(path)))
+            index.refresh(tell)
+            runs.append(ShownRun(name, index))
+        body = join(_run(runs, number) for number in range(len(runs)))
+        title = " and ".join(run.name for run in runs)
+    style, script = static("explorer.css").decode(), static("explorer.js").decode()
+    policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'"
+    head = el(
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", http_equiv="Content-Security-Policy", content=policy),
+        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        el("title", title),
+        Html(f"<style>{style}</style>"),
+    )
+    page = el("body", el("main", body), Html(f"<script>{script}</script>"))
+    return f"<!doctype html>{el('html', head, page, lang='en')}"
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _run(runs: Sequence[ShownRun], number: int) -> Html:
+    run = runs[number]
+    index, steps = run.index, queries.steps(run.index)
+    tasks = _tasks(index, steps)
+    links = Anchors(number, [row.id for row in tasks])
+    shown = runs if number == 0 else [run]  # the curves of all runs once
+    parts: list[Child] = [notes(run), overview(shown, run, links), pages.lengths(index)]
+    if steps:
+        parts += [pages.step(index, links, {"step": str(steps[-1])}), *_refusals(index, links, steps[-1])]
+    parts += [lineage.lineage(index, links, {}), el("h1", f"The hardest tasks of {run.name}")]
+    for row in tasks:
+        parts.append(el("section", pages.task(index, links, {"id": row.id}), id=links.anchor(row.id)))
+    return join(parts)
+
+
+def _tasks(index: RunIndex, steps: Sequence[int]) -> list[TaskRow]:
+    last, _ = (
+        queries.find_tasks(
+            index, TaskFilter(step_from=steps[-1], step_to=steps[-1], order="hardest", limit=MAX_TASKS // 2)
+        )
+        if steps
+        else ([], 0)
+    )
+    hardest, _ = queries.find_tasks(index, TaskFilter(order="hardest", limit=MAX_TASKS))
+    return [*{row.id: row for row in [*last, *hardest]}.values()][:MAX_TASKS]
+
+
+def _refusals(index: RunIndex, links: Links, step: int) -> list[Child]:
+    wanted = RolloutFilter(step=step, outcome=queries.REFUSED, limit=MAX_TRAJECTORIES)
+    rows, total = queries.find_rollouts(index, wanted)
+    heading = el("h2", f"Refused proposals of step {step}: {len(rows)} of {total}")
+    return [heading, pages.trajectory_table(rows, links)] if rows else []

@@ -1,0 +1,73 @@
+"""`azr show` prints what the records hold."""
+
+from pathlib import Path
+
+import pytest
+
+from azr.cli.main import dispatch
+from tests.cli.test_main import assert_light
+from tests.explorer.made_runs import HOSTILE, MadeRun, proposal, small_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> MadeRun:
+    return small_run(tmp_path / "run")
+
+
+def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert dispatch(["show", *argv]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_hardest_task_of_a_step_and_why_its_solvers_failed(run, capsys):
+    text = shown(capsys, str(run.path))
+    assert "16 trajectories of 2 steps, 5 tasks" in text and "hardest tasks of step 2" in text
+    assert "deduction  solver    2 right, 1 wrong" in text
+    text = shown(capsys, str(run.path), "--task", "000001-deduction-0001")
+    assert "000001-deduction-0001 · deduction · step 1 · solve rate 0 · 2 lines" in text
+    assert text.count("wrong · reward -1") == 4 and f"why: f(1) returned {HOSTILE}, not 2" in text
+    assert "references: seed-deduction" in text and "children (1): 000002-deduction-0000" in text
+
+
+def test_refusals_are_found_with_their_prompt_and_reason(run, capsys):
+    text = shown(capsys, str(run.path), "--step", "1", "--kind", "deduction", "--verdict", "not_allowed", "-n", "5")
+    assert "why: line 3: imports random" in text and text.endswith("1 of 1 trajectories\n")
+    assert "prompt:\n    the prompt of 000001-deduction-0002\nresponse:\n    a proposal\n" in text
+
+
+def test_the_id_of_a_refused_proposal_shows_it(run, capsys):
+    assert "was not stored" in shown(capsys, str(run.path), "--task", "000001-deduction-0002")
+
+
+def test_a_response_cannot_steer_the_terminal(tmp_path, capsys):
+    run = MadeRun(tmp_path / "run")
+    run.step(1, [proposal("x", "failed", "a\x1b[2Jb", text="\x1b]0;owned\x07 line\nnext\r\u202e")])
+    text = shown(capsys, str(run.path), "-n", "1")
+    assert "a\\x1b[2Jb" in text and "    \\x1b]0;owned\\x07 line\n    next\\r\\u202e\n" in text and "\x1b" not in text
+
+
+def test_long_texts_are_shortened_unless_all_is_asked_for(tmp_path, capsys):
+    run = MadeRun(tmp_path / "run")
+    run.step(1, [proposal("x", text="y" * 5000)])
+    assert "[2000 characters; --whole shows them]" in shown(capsys, str(run.path), "-n", "1")
+    assert "y" * 5000 in shown(capsys, str(run.path), "-n", "1", "--whole")
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["--step", "7"], "has no rollouts of step 7: it has steps 1 to 2."),
+        (
+            ["--task", "000002-deduction-0009"],
+            "has no task '000002-deduction-0009'; did you mean 000002-deduction-0000?",
+        ),
+        (["--verdict", "wrongg"], "invalid choice: 'wrongg'"),
+    ],
+)
+def test_mistakes_are_one_sentence(argv, said, run, capsys):
+    assert dispatch(["show", str(run.path), *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_nothing_heavy_is_loaded(run):
+    assert_light(["show", str(run.path)])

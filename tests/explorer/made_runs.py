@@ -1,0 +1,155 @@
+"""Run directories made by the real writers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from azr.evaluation.answer_file import Answer
+from azr.evaluation.periodic import Evaluated
+from azr.evaluation.question import Verdict
+from azr.records import Completion, FinishReason, Judged, Learned, Role, Task, Trajectory
+from azr.runs.sinks import JsonLines, write_rollouts
+
+HOSTILE = "</pre><script>document.title='owned'</script>\"'&"
+"""What must stay text on every page."""
+
+
+def decode(ids: Sequence[int]) -> str:
+    return "".join(map(chr, ids))
+
+
+def task(id: str, *, kind: str = "deduction", body: str = "return a", **change: object) -> Task:
+    settings: dict[str, object] = {
+        "inputs": ("1",), "outputs": ("1",), "fingerprint": id, "step": 1, "solve_rate": 0.5, **change,
+    }  # fmt: skip
+    return Task(id=id, kind=kind, program=f"def f(a):\n    {body}", **settings)  # type: ignore[arg-type]
+
+
+def proposal(id: str, outcome: str = "valid", detail: str = "", text: str = "a proposal", **change: object):
+    return _rollout(Role.PROPOSER, id, f"propose:{id}", outcome, detail, text, **change)
+
+
+def answer(id: str, outcome: str = "right", detail: str = "", text: str = "an answer", **change: object):
+    group = str(change.pop("group", f"estimate:{id}"))
+    return _rollout(Role.SOLVER, id, group, outcome, detail, text, **change)
+
+
+def _rollout(
+    role: Role, id: str, group: str, outcome: str, detail: str, text: str, **change: object
+) -> tuple[Trajectory, Learned | None]:
+    completion = Completion(
+        prompt_ids=[*map(ord, str(change.get("prompt", f"the prompt of {id}")))],
+        response_ids=[*map(ord, text)],
+        logprobs=-0.5,
+        finish_reason=FinishReason(str(change.get("finish", "stop"))),
+        weight_versions=3,
+    )
+    reward = float(str(change.get("reward", 1.0 if outcome in ("valid", "right") else -1.0)))
+    trajectory = Trajectory(
+        completion=completion,
+        role=role,
+        kind=str(change.get("kind", "deduction")),
+        task_id=id,
+        group=group,
+        reward=reward,
+        reward_parts={outcome: reward},
+        accuracy=float(outcome == "right") if role is Role.SOLVER else None,
+        judgement=Judged(outcome=outcome, detail=detail, answer=(("output", text),)),
+    )
+    trained = bool(change.get("trained", True))
+    return trajectory, Learned(float(str(change.get("advantage", 0.5))), 0.01) if trained else None
+
+
+class MadeRun:
+    """A run directory that grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "rollouts").mkdir(parents=True)
+        (path / "metrics.jsonl").touch()
+        (path / "tasks.jsonl").touch()
+
+    def rollouts(self, step: int) -> Path:
+        return self.path / "rollouts" / f"step_{step:06d}.jsonl.gz"
+
+    def step(
+        self,
+        step: int,
+        rollouts: Sequence[tuple[Trajectory, Learned | None]],
+        tasks: Sequence[Task] = (),
+        **numbers: float,
+    ) -> None:
+        """Adds a step as the run does."""
+        write_rollouts(self.rollouts(step), step, rollouts, decode)
+        self._append("tasks.jsonl", [asdict(each) for each in tasks])
+        self._append("metrics.jsonl", [{"step": step, **{name.replace("__", "/"): v for name, v in numbers.items()}}])
+
+    def evaluation(self, step: int, answers: Sequence[Answer]) -> Path:
+        """The answers of an evaluation after a step, as a run writes them."""
+        path = self.path / "evaluations" / f"step_{step:06d}.jsonl.gz"
+        Evaluated({}, list(answers), {"suites": ["exam"]}).write(path)
+        return path
+
+    def _append(self, name: str, records: list[dict]) -> None:
+        lines = JsonLines(self.path / "more")
+        lines.write(records)
+        lines.close()
+        with (self.path / name).open("ab") as file:
+            file.write((self.path / "more").read_bytes())
+        (self.path / "more").unlink()
+
+
+def eval_answer(question: str, verdict: str, sample: int | None = None, **change: object) -> Answer:
+    settings: dict[str, object] = {"suite": "exam", "group": "deduction", "response": f"{verdict} answer", **change}
+    return Answer(
+        question=question,
+        sample=sample,
+        prompt=f"What is {question}?",
+        tokens=7,
+        truncated=False,
+        verdict=Verdict(verdict),
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def small_run(path: Path) -> MadeRun:
+    """Two steps with everything that pages show."""
+    run = MadeRun(path)
+    parents = [task("seed-deduction", step=0, solve_rate=None), task("seed-induction", kind="induction", step=0)]
+    easy = task("000001-deduction-0000", parents=("seed-deduction",), solve_rate=0.75)
+    evil = task(
+        "000001-deduction-0001",
+        body=f"return {HOSTILE!r}",
+        solve_rate=0.0,
+        outputs=(repr(HOSTILE),),
+        parents=("seed-deduction",),
+    )
+    run.step(
+        1,
+        [
+            proposal(easy.id),
+            proposal(evil.id, text=f"<think>{HOSTILE}</think>", prompt=HOSTILE),
+            proposal("000001-deduction-0002", "not_allowed", "line 3: imports random", advantage=-0.75),
+            proposal("000001-induction-0000", "malformed", "cut off", kind="induction", finish="length"),
+            *(answer(easy.id, verdict) for verdict in ("right", "right", "right", "wrong")),
+            *(answer(evil.id, "wrong", f"f(1) returned {HOSTILE}, not 2", HOSTILE, trained=False) for _ in range(4)),
+        ],
+        [*parents, easy, evil],
+        deduction__solver__accuracy=0.25, deduction__proposer__funnel__proposed=3,
+        deduction__proposer__funnel__valid=2, deduction__proposer__funnel__not_allowed=1, seconds__step=12.0,
+        seconds__solve=8.0, policy__loss=0.5, eval__mean__accuracy=0.125,
+    )  # fmt: skip
+    late = task("000002-deduction-0000", body="return a * 2 + 1", parents=(evil.id,), step=2, solve_rate=0.25)
+    run.step(
+        2,
+        [proposal(late.id), *(answer(late.id, verdict) for verdict in ("right", "wrong")), answer(easy.id)],
+        [late],
+        deduction__solver__accuracy=0.5, deduction__proposer__funnel__proposed=1,
+        deduction__proposer__funnel__valid=1, seconds__step=10.0, seconds__solve=6.0, policy__loss=0.25,
+    )  # fmt: skip
+    run.evaluation(0, [eval_answer("q1", "wrong"), eval_answer("q1", "wrong", 0), eval_answer("q2", "right")])
+    now = [eval_answer("q1", "right", answer="7"), eval_answer("q1", "wrong", 0, response=HOSTILE, answer=HOSTILE)]
+    run.evaluation(2, [*now, eval_answer("q2", "malformed")])
+    return run

@@ -1,0 +1,139 @@
+"""The explorer's pages in a real browser: Debian's Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from azr.cli.main import dispatch
+from tests.explorer.conftest import serving
+from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+WAIT_MS = 20_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium; skipped where this machine lacks it, but never in continuous integration."""
+    try:
+        playwright = importlib.import_module("playwright.sync_api")
+    except ImportError:
+        playwright = None
+    if playwright is None or CHROMIUM is None:
+        give_up = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        give_up("there is no Chromium, or no Playwright to drive it")
+    with playwright.sync_playwright() as started:
+        # As root, Chromium's own sandbox does not start; in a container, /dev/shm may be small.
+        arguments = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.getuid() == 0 else [])]
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
+    return small_run(tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.fixture(scope="module")
+def address(run: MadeRun) -> Iterator[str]:
+    with serving(str(run.path)) as served:
+        yield served
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page; whatever the browser complains of, breaches of the policy included, fails the test."""
+    opened, complaints = browser.new_page(), list[str]()
+    opened.set_default_timeout(WAIT_MS)
+    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    yield opened
+    opened.close()
+    assert not complaints
+
+
+def test_what_a_model_wrote_stays_text(page, address) -> None:
+    for path in (
+        "task?id=000001-deduction-0001", "tasks", "step?step=1", "lineage?id=000001-deduction-0001",
+        "response?step=1&line=1", "tasks?text=%22%3E%3Cscript%3Edocument.title%3D1%3C/script%3E",
+    ):  # fmt: skip
+        page.goto(f"{address}/0/{path}")
+        assert page.title().endswith(" · run")
+        assert page.locator("script").count() == 1 and page.locator("main script").count() == 0
+    page.goto(f"{address}/0/task?id=000001-deduction-0001")
+    assert page.get_by_text(f"f(1) returned {HOSTILE}, not 2").count() == 4
+    page.goto(f"{address}/0/tasks?text=%22%27%26")
+    assert page.input_value("input[name=text]") == "\"'&"
+
+
+def test_the_hardest_task_of_a_step_is_three_clicks_away_with_why_its_solvers_failed(page, address) -> None:
+    page.goto(address)
+    page.get_by_role("link", name="step 1", exact=True).click()
+    page.locator("h2:has-text('Hardest new tasks') + div a").first.click()
+    assert page.locator("h1").inner_text() == "Task 000001-deduction-0001"
+    why = page.locator("h2:has-text('Attempts') + div td .text")
+    assert why.all_inner_texts() == [f"f(1) returned {HOSTILE}, not 2"] * 4
+    page.get_by_role("link", name="step 1 #8").click()
+    assert page.locator("h1").inner_text() == "Response 8 of step 1"
+
+
+def test_forms_filter_as_the_files_say(page, address) -> None:
+    page.goto(f"{address}/0/step?step=1")
+    page.select_option("select[name=outcome]", "refused")
+    page.click("button")
+    rows = page.locator("h2:has-text('Trajectories') ~ div tbody tr").all_inner_texts()
+    assert [[cell.strip() for cell in row.split("\t")[4:6]] for row in rows] == [
+        ["not_allowed", "line 3: imports random"], ["malformed", "cut off"],
+    ]  # fmt: skip
+    page.goto(f"{address}/0/tasks")
+    page.fill("input[name=rate_to]", "0.5")
+    page.fill("input[name=step_from]", "1")
+    page.select_option("select[name=order]", "hardest")
+    page.click("button")
+    ids = page.locator("tbody tr td:first-child").all_inner_texts()
+    assert ids == ["000001-deduction-0001", "000002-deduction-0000"]
+
+
+def test_charts_have_their_lines_and_say_their_values_beside_the_pointer(page, address) -> None:
+    page.goto(f"{address}/0/")
+    chart = page.locator("figure:has-text('solve rate of this step')")
+    assert chart.locator("polyline").count() == 1
+    chart.locator("svg").hover(position={"x": 60, "y": 50})
+    assert chart.locator(".tip").inner_text().split("\n") == ["step 1", "deduction  0.25"]
+    funnel = page.locator("figure:has-text('proposal funnel, deduction')")
+    assert funnel.locator("polygon").count() == 2
+    assert page.evaluate("getComputedStyle(document.querySelector('polyline')).stroke") == "rgb(47, 111, 222)"
+
+
+def test_the_page_of_a_growing_run_grows_by_itself(page, tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run")
+    with serving(str(run.path)) as address:
+        page.goto(f"{address}/0/tasks")
+        page.get_by_text("000002-deduction-0000").wait_for()
+        run.step(
+            3,
+            [proposal("000003-deduction-0000"), answer("000003-deduction-0000")],
+            [task("000003-deduction-0000", step=3)],
+        )
+        page.get_by_text("000003-deduction-0000").wait_for()
+
+
+def test_a_report_opens_without_a_server(page, run: MadeRun, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    assert dispatch(["view", str(run.path), "--out", str(out)]) == 0
+    page.goto(out.as_uri())
+    assert page.title() == "run" and page.locator("script").count() == 1
+    page.locator("h2:has-text('Hardest new tasks') + div a").first.click()
+    assert page.evaluate("location.hash") == "#task-0-0"
+    assert page.get_by_text(f"f(1) returned {HOSTILE}, not 2").count() >= 4
+    page.locator("figure:has-text('solve rate of this step') svg").first.hover(position={"x": 60, "y": 50})
+    assert page.locator(".tip:not([hidden])").inner_text().startswith("step 1")
+    assert page.evaluate("getComputedStyle(document.querySelector('polyline')).stroke") == "rgb(47, 111, 222)"

@@ -1,0 +1,66 @@
+"""Charts: round axes, long lines as means, and stacks that add up."""
+
+import re
+
+import pytest
+
+from azr.explorer.charts import MAX_POINTS, Series, area_chart, line_chart, ticks
+from azr.explorer.markup import Html, el, highlighted
+
+
+@pytest.mark.parametrize(
+    "low, high, least, expected",
+    [
+        (0.0, 1.0, 0.0, [0.0, 0.5, 1.0]),
+        (1.0, 3.0, 1.0, [1.0, 2.0, 3.0]),
+        (0.0, 500.0, 1.0, [0.0, 200.0, 400.0]),
+        (-0.5, 0.5, 0.0, [-0.5, 0.0, 0.5]),
+        (0.0, 3e-5, 0.0, [0.0, 1e-5, 2e-5, 3e-5]),
+    ],
+)
+def test_axes_have_round_values(low, high, least, expected):
+    assert ticks(low, high, least=least) == pytest.approx(expected)
+
+
+def points(chart: Html, mark: str) -> list[tuple[float, ...]]:
+    places = re.search(rf'<{mark} points="([^"]+)"', chart)[1]
+    return [tuple(map(float, place.split(","))) for place in places.split()]
+
+
+def test_a_line_goes_from_corner_to_corner():
+    assert points(line_chart("t", [Series("a", [(1, 0.0), (2, 0.5), (3, 1.0)])]), "polyline") == [
+        (52.0, 178.0), (252.0, 93.0), (452.0, 8.0),
+    ]  # fmt: skip
+
+
+def test_a_long_line_is_drawn_by_means():
+    drawn = points(
+        line_chart("t", [Series("a", [(x, x % 2) for x in range(10 * MAX_POINTS)])], least=0, most=1), "polyline"
+    )
+    assert len(drawn) == MAX_POINTS and {y for _, y in drawn} == {93.0}
+
+
+def test_areas_stand_upon_each_other_and_a_missing_step_counts_nothing():
+    chart = area_chart("t", [Series("a", [(1, 2.0), (2, 2.0)]), Series("b", [(2, 2.0)]), Series("none", [(1, 0.0)])])
+    below, above = re.findall(r'<polygon points="([^"]+)"', chart)
+    assert below == "52.0,93.0 452.0,93.0 452.0,178.0 52.0,178.0"
+    assert above == "52.0,93.0 452.0,8.0 452.0,93.0 52.0,93.0" and "none" not in chart
+
+
+def test_nothing_is_drawn_of_nothing_and_one_step_is_a_dot():
+    assert line_chart("t", [Series("a", [])]) == area_chart("t", []) == ""
+    assert "<circle" in line_chart("t", [Series("a", [(1, 0.0)])])
+
+
+def test_markup_escapes_text_and_attributes_and_keeps_what_was_made():
+    made = el("a", "<b>&", el("i", 1), None, ["x", Html("<u></u>")], href='"><script>', hidden=True, title=None)
+    assert made == '<a href="&quot;&gt;&lt;script&gt;" hidden>&lt;b&gt;&amp;<i>1</i>x<u></u></a>'
+    assert el("p", "\x1b[2J\u202e\r\ud800\n\t") == "<p>\\x1b[2J\\u202e\\r\\ud800\n\t</p>"
+
+
+@pytest.mark.parametrize(
+    "program", ['def f(a):\n    return \'<\' + "x\\"" # <b>', "'unfinished", '"""', "f(λ) = 0x1F_2 '\\", ""]
+)
+def test_highlighting_changes_no_character(program):
+    text = re.sub(r"<[^>]+>", "", highlighted(program))
+    assert text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"').replace("&#x27;", "'") == program

@@ -1,0 +1,249 @@
+"""The index shows what the files hold, also of runs that grow, go back, are damaged, or were written before."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from azr.errors import UserError
+from azr.explorer import queries
+from azr.explorer.index import NAME, RunIndex
+from azr.explorer.queries import RolloutFilter, TaskFilter
+from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
+
+
+def opened(run: MadeRun) -> RunIndex:
+    index = RunIndex(run.path)
+    assert index.refresh()
+    return index
+
+
+def ids(index: RunIndex, **wanted: object) -> list[str]:
+    return [each.id for each in queries.find_tasks(index, TaskFilter(**wanted))[0]]  # type: ignore[arg-type]
+
+
+def count(index: RunIndex, **wanted: object) -> int:
+    return queries.find_rollouts(index, RolloutFilter(**wanted))[1]  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> MadeRun:
+    return small_run(tmp_path / "run")
+
+
+def test_filters_give_what_the_files_hold(run: MadeRun) -> None:
+    index = opened(run)
+    assert count(index) == 16 and count(index, step=2) == 4
+    assert count(index, outcome="wrong", step=1) == 5 and count(index, trained="no") == 4
+    (refused,), _ = queries.find_rollouts(index, RolloutFilter(outcome="not_allowed"))
+    assert (refused.detail, refused.advantage, refused.mismatch) == ("line 3: imports random", -0.75, 0.01)
+    assert (refused.prompt_tokens, refused.response_tokens) == (len(f"the prompt of {refused.task_id}"), 10)
+    assert ids(index, step_from=1, step_to=1, order="hardest") == ["000001-deduction-0001", "000001-deduction-0000"]
+    assert ids(index, kind="induction") == ["seed-induction"]
+    assert ids(index, rate_from=0.5, order="easiest")[0] == "000001-deduction-0000"
+    assert ids(index, nodes_from=12) == ["000002-deduction-0000"]
+    assert queries.kinds(index) == ["deduction", "induction"]
+    assert queries.outcomes(index, 1)["deduction", "solver"] == {"wrong": 5, "right": 3}
+    assert [(s.step, s.count, s.p50, s.truncated) for s in queries.lengths(index) if s.kind == "induction"] == [
+        (1, 1, 10, 1)
+    ]  # fmt: skip
+    assert queries.problems(index) == []
+
+
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        ("A * 2", ["000002-deduction-0000"]),
+        ("<script>", ["000001-deduction-0001"]),
+        ('"', ["000001-deduction-0001"]),
+        ("a_", []),
+        ("%", []),
+        ("\\\\", []),
+        ("\\'\"", []),
+        ("0002-ded", ["000002-deduction-0000"]),
+    ],
+)
+def test_texts_are_found_anywhere_and_hold_no_wildcards(text: str, found: list[str], run: MadeRun) -> None:
+    assert ids(opened(run), text=text) == found
+
+
+def test_texts_of_a_record_are_read_from_its_place(run: MadeRun) -> None:
+    index = opened(run)
+    (row,), _ = queries.find_rollouts(index, RolloutFilter(role="proposer", task_id="000001-deduction-0001"))
+    record = queries.read_texts(index, row)
+    assert (record.prompt, record.response) == (HOSTILE, f"<think>{HOSTILE}</think>")
+    assert queries.find_rollout(index, row.step, row.line) == row
+    below, total = queries.children(index, "seed-deduction")
+    assert total == 2 and below[0] == ("000001-deduction-0000", "deduction", 1, 0.75)
+
+
+def test_records_beyond_the_first_gzip_member_are_read_too(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    run.step(1, [answer(str(i), text=f"{i} " * 20_000) for i in range(30)])
+    index = opened(run)
+    rows, _ = queries.find_rollouts(index, RolloutFilter(step=1, limit=100))
+    assert len({row.member for row in rows}) > 3
+    assert all(queries.read_texts(index, row).response.startswith(f"{row.line} ") for row in rows)
+
+
+def test_what_grows_is_read_once_and_half_a_line_when_it_is_whole(run: MadeRun) -> None:
+    index = opened(run)
+    changes = index.changes
+    assert index.refresh() and index.changes == changes
+    with (run.path / "tasks.jsonl").open("a") as file:
+        file.write('{"id": "half", "kind": "ded')
+    run.step(3, [proposal("000003-deduction-0000")], deduction__solver__accuracy=0.75)
+    (run.path / "rollouts" / ".step_000004.jsonl.gz").write_bytes(b"a draft")
+    assert index.refresh() and index.changes > changes
+    assert count(index) == 17 and queries.steps(index) == [1, 2, 3] and len(queries.metrics(index)) == 3
+    assert ids(index, text="half") == [] and queries.problems(index) == []
+
+
+def test_a_resumed_run_takes_back_what_it_plays_again(run: MadeRun) -> None:
+    index = opened(run)
+    before = run.path / "tasks.jsonl"
+    lines = before.read_bytes().splitlines(keepends=True)
+    before.write_bytes(b"".join(lines[:-1]))
+    run.rollouts(2).unlink()
+    (run.path / "metrics.jsonl").write_bytes((run.path / "metrics.jsonl").read_bytes().splitlines(keepends=True)[0])
+    index.refresh()
+    assert queries.steps(index) == [1] and "000002-deduction-0000" not in ids(index)
+    run.step(2, [proposal("again")], [task("again", step=2, parents=("seed-deduction",))])
+    index.refresh()
+    assert count(index, step=2) == 1 and ids(index, step_from=2) == ["again"]
+    assert [each["step"] for each in queries.metrics(index)] == [1, 2]
+    assert queries.children(index, "seed-deduction")[1] == 3
+
+
+def test_damaged_files_are_shown_as_far_as_they_go_with_a_sentence(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    for step in (1, 2, 3, 4):
+        texts = os.urandom(200_000).hex()
+        run.step(step, [answer(str(i), text=texts[i * 40_000 : (i + 1) * 40_000]) for i in range(10)])
+    cut, damaged, alien = run.rollouts(1), run.rollouts(2), run.rollouts(3)
+    cut.write_bytes(cut.read_bytes()[:-20_000])
+    raw = bytearray(damaged.read_bytes())
+    raw[-100] ^= 0xFF
+    damaged.write_bytes(raw)
+    alien.write_bytes(gzip.compress(b'{"step": 3}\nno json\n\xff\n' + gzip.decompress(alien.read_bytes())))
+    run.rollouts(5).write_bytes(b"no gzip at all")
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('nonsense\n{"step": 9}\n[]\n')
+    index = opened(run)
+    assert 0 < count(index, step=1) < 10 and 0 < count(index, step=2) <= 10
+    assert count(index, step=3) == count(index, step=4) == 10 and count(index, step=5) == 0
+    said = dict(queries.problems(index))
+    assert said["step_000001.jsonl.gz"] == "it is cut short: what comes before is shown"
+    assert said["step_000002.jsonl.gz"].startswith("it is damaged")
+    assert said["step_000003.jsonl.gz"].startswith("3 of its lines cannot be read, the first because it is no ")
+    assert said["step_000005.jsonl.gz"].startswith("it is damaged")
+    assert said["metrics.jsonl"].startswith("2 of its lines cannot be read")
+    assert "step_000004.jsonl.gz" not in said
+    assert queries.metrics(index)[-1] == {"step": 9}
+
+
+def test_a_file_that_is_mended_loses_its_sentence(run: MadeRun) -> None:
+    whole = run.rollouts(2).read_bytes()
+    run.rollouts(2).write_bytes(whole[:-10])
+    index = opened(run)
+    assert queries.problems(index)
+    run.rollouts(2).write_bytes(whole)
+    index.refresh()
+    assert not queries.problems(index) and count(index, step=2) == 4
+
+
+def test_records_of_schema_1_are_shown_without_what_they_lack(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    old = {
+        "step": 1, "role": "solver", "kind": "deduction", "task_id": "t", "group": "solve:000001:t", "prompt": "p",
+        "response": "r", "reward": -0.5, "reward_parts": {"wrong": -0.5}, "accuracy": 0.0, "finish_reason": "stop",
+        "weight_versions": [[0, 7]],
+    }  # fmt: skip
+    proposed = {**old, "role": "proposer", "accuracy": None, "task_id": "u"}
+    rows = [
+        old,
+        {**proposed, "reward_parts": {"learnability": 0.5}},
+        {**proposed, "reward_parts": {"failed": -1.0}},
+        {**proposed, "schema": 99},
+    ]
+    run.rollouts(1).write_bytes(gzip.compress("".join(f"{json.dumps(row)}\n" for row in rows).encode()))
+    index = opened(run)
+    found, _ = queries.find_rollouts(index, RolloutFilter(order="step"))
+    assert [row.outcome for row in found] == ["wrong", "valid", "failed"]
+    assert found[0].response_tokens is None and queries.read_texts(index, found[0]).response == "r"
+    sentences = {sentence for _, sentence in queries.problems(index)}
+    assert any("before outcomes, reasons, lengths and advantages were recorded" in each for each in sentences)
+    assert any("schema 99 is newer" in each for each in sentences)
+
+
+def test_half_a_surrogate_pair_is_shown_as_its_escape(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    odd = task("odd", body="return '\ud800'", outputs=("'\ud800ü'",))
+    run.step(1, [answer("odd", detail="returned '\ud800'", text="\ud800 is it")], [odd])
+    index = opened(run)
+    _, texts = queries.find_task(index, "odd")  # type: ignore[misc]
+    assert texts.outputs == ["'\\ud800ü'"]
+    (attempt,), _ = queries.find_rollouts(index, RolloutFilter())
+    assert attempt.detail == "returned '\\ud800'" and attempt.sections == [("output", "\\ud800 is it")]
+    assert queries.read_texts(index, attempt).response == "\\ud800 is it"
+    assert ids(index, text="\\ud800") == ["odd"]
+
+
+@pytest.mark.parametrize("damage", ["another version", "no database", "half a database"])
+def test_an_index_that_cannot_be_used_is_made_anew(damage: str, run: MadeRun) -> None:
+    opened(run).close()
+    path = run.path / NAME
+    match damage:
+        case "another version":
+            with sqlite3.connect(path) as connection:
+                connection.execute("PRAGMA user_version = 99")
+        case "no database":
+            path.write_bytes(b"nothing of sqlite" * 1000)
+        case "half a database":
+            path.write_bytes(path.read_bytes()[:5000])
+    assert count(opened(run)) == 16
+
+
+def test_an_index_may_be_deleted_and_a_folder_without_a_run_has_none(run: MadeRun, tmp_path: Path) -> None:
+    opened(run).close()
+    (run.path / NAME).unlink()
+    assert count(opened(run)) == 16
+    with pytest.raises(UserError, match="There is no run in"):
+        RunIndex(tmp_path)
+    assert not (tmp_path / NAME).exists()
+
+
+def test_two_may_index_and_read_at_once(run: MadeRun) -> None:
+    for step in range(3, 20):
+        run.step(step, [answer(f"{step}-{i}") for i in range(50)])
+    failures = list[BaseException]()
+
+    def work() -> None:
+        try:
+            index = RunIndex(run.path)
+            for _ in range(20):
+                index.refresh(seconds=0.01)
+                queries.find_rollouts(index, RolloutFilter(step=4))
+            index.refresh()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures and count(opened(run)) == 16 + 17 * 50
+
+
+def test_a_run_that_cannot_be_written_is_indexed_elsewhere(run: MadeRun, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    index = opened(run)
+    assert count(index) == 16 and not (run.path / NAME).exists() and index.path.is_relative_to(tmp_path)

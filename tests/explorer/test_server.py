@@ -1,0 +1,252 @@
+"""What the server answers, to whom, and that nothing in a run becomes markup."""
+
+from __future__ import annotations
+
+import re
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from azr.explorer.index import NAME
+from azr.explorer.server import BODIES, COMPARING, Watcher, make_app, names_of
+from tests.explorer.made_runs import HOSTILE, MadeRun, answer, eval_answer, proposal, small_run, task
+
+
+class Page(HTMLParser):
+    """Tags, attributes, links and the visible text of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    @property
+    def links(self) -> list[str]:
+        return [value for tag, name, value in self.attributes if (tag, name) == ("a", "href") and value]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> MadeRun:
+    return small_run(tmp_path / "run")
+
+
+def client(*runs: MadeRun, token: str = "", hosts: tuple[str, ...] = ()) -> TestClient:
+    paths = [run.path for run in runs]
+    watcher = Watcher(paths)
+    for path in paths:
+        watcher._look(path)
+    return TestClient(make_app(paths, watcher, token=token, hosts=hosts), raise_server_exceptions=True)
+
+
+def page(of: TestClient, path: str, status: int = 200) -> Page:
+    response = of.get(path)
+    assert response.status_code == status, response.text
+    return Page(response.text)
+
+
+def crawl(of: TestClient, start: str = "/0/") -> dict[str, Page]:
+    """Every page that links lead to."""
+    seen: dict[str, Page] = {}
+    waiting = [start]
+    while waiting:
+        path = waiting.pop()
+        if path not in seen:
+            seen[path] = page(of, path)
+            waiting += seen[path].links
+    return seen
+
+
+def test_every_link_leads_somewhere_and_nothing_in_a_run_becomes_markup(run: MadeRun) -> None:
+    pages = crawl(client(run))
+    assert {re.split(r"[/?]", path)[2] for path in pages} == {"", *BODIES, *COMPARING}
+    for path, found in pages.items():
+        assert found.tags.count("script") == 1, path
+        assert not [each for each in found.attributes if each[1].startswith("on") or each[1] == "style"], path
+        for tag, name, value in found.attributes:
+            if name in ("href", "src", "action"):
+                assert str(value).startswith(("/0/", "/static/")), (path, tag, value)
+    hostile = pages["/0/task?id=000001-deduction-0001"]
+    assert hostile.text.count(HOSTILE) >= 6, "in program, prompt, thinking, answers and reasons"
+
+
+def test_the_policy_allows_only_what_the_explorer_serves(run: MadeRun) -> None:
+    of = client(run)
+    for path in ("/0/", "/static/explorer.js", "/nothing", "/0/task?id=none"):
+        policy = of.get(path).headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert "unsafe" not in policy and "http" not in policy
+        assert of.get(path).headers["x-content-type-options"] == "nosniff"
+    for method in ("post", "put", "delete"):
+        assert getattr(of, method)("/0/").status_code == 405
+    assert of.get("/static/../server.py").status_code == of.get("/static/%2e%2e/server.py").status_code == 404
+
+
+def test_only_those_who_ask_for_this_host_are_answered(run: MadeRun) -> None:
+    of = client(run, hosts=("localhost", "127.0.0.1", "::1"))
+    for host in ("localhost:8777", "127.0.0.1:1", "[::1]:8777", "LOCALHOST"):
+        assert of.get("/0/", headers={"host": host}).status_code == 200, host
+    for host in ("evil.example:8777", "localhost.evil.example", "127.0.0.1.evil.example:8777", ""):
+        answered = of.get("/0/", headers={"host": host})
+        assert answered.status_code == 421 and "deduction" not in answered.text, host
+
+
+def test_a_token_is_needed_for_everything(run: MadeRun) -> None:
+    of = client(run, token="secret")
+    for path in ("/", "/0/", "/0/tasks", "/static/explorer.js", "/secre/0/", "/secrets/0/", "/SECRET/0/"):
+        answered = of.get(path, follow_redirects=False)
+        assert answered.status_code == 404 and "deduction" not in answered.text, path
+    assert of.get("/secret/").status_code == 200
+    assert all(link.startswith("/secret/0/") for link in page(of, "/secret/0/").links)
+    assert of.get("/secret/static/explorer.css").status_code == 200
+
+
+def test_the_steps_page_tells_the_hardest_task_and_why_its_solvers_failed_in_three_clicks(run: MadeRun) -> None:
+    of = client(run)
+    (to_step,) = {link for link in page(of, "/0/").links if link.endswith("step?step=1")}
+    to_task = next(link for link in page(of, to_step).links if "/task?" in link)
+    assert to_task.endswith("000001-deduction-0001")
+    assert page(of, to_task).text.count(f"f(1) returned {HOSTILE}, not 2") == 4
+
+
+def test_filters_and_orders(run: MadeRun) -> None:
+    of = client(run)
+    refused = page(of, "/0/step?step=1&outcome=refused").text
+    assert "line 3: imports random" in refused and "1 to 2 of 2" in refused
+    assert "1 to 5 of 5" in page(of, "/0/step?step=1&outcome=wrong").text
+    assert "1 to 4 of 4" in page(of, "/0/step?step=1&trained=no&order=longest").text
+    assert "1 to 1 of 1" in page(of, "/0/tasks?text=a+*+2&kind=deduction").text
+    assert "1 to 2 of 2" in page(of, "/0/tasks?rate_from=0.2&rate_to=0.75&step_from=1&order=easiest&lines_to=5").text
+    form = page(of, "/0/tasks?text=t%3E%22&order=hardest")
+    assert ("input", "value", 't>"') in form.attributes and "000001-deduction-0001" in form.text
+
+
+def test_long_lists_have_pages_that_keep_what_was_asked(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    run.step(1, [answer(f"t{i}") for i in range(120)], [task(f"t{i}") for i in range(120)])
+    of = client(run)
+    asked = "text=return&order=oldest&self=1&page=2&name=3"
+    (after,) = {link for link in page(of, f"/0/tasks?{asked}").links if "offset=" in link}
+    assert after == f"/0/tasks?{asked}&offset=50"
+    last = page(of, after.replace("offset=50", "offset=100"))
+    assert "101 to 120 of 120" in last.text and "t119" in last.text and "t99" not in last.text
+    (before,) = {link for link in last.links if "offset=" in link}
+    assert before == after
+    assert "51 to 100 of 120" in page(of, "/0/step?order=longest&offset=50").text
+
+
+@pytest.mark.parametrize(
+    "path, said",
+    [
+        ("/0/step?step=9", "There are no records of step 9: the run has steps 1 to 2."),
+        ("/0/step?step=x", "step must be a whole number, not 'x'."),
+        ("/0/tasks?rate_from=x", "rate_from must be a number"),
+        ("/0/tasks?order=x", "order must be one of newest, oldest"),
+        ("/0/task?id=%3Cscript%3E", "There is no task '<script>' in this run."),
+        ("/0/response?step=1&line=99", "There is no response 99 in step 1."),
+        ("/0/question?suite=exam&id=q9", "There is no answer to the question 'q9'"),
+        ("/0/evaluations?left=7-1", "left must be one of 0-0, 0-2, not '7-1'."),
+        ("/0/lineage?id=x", "There is no task 'x'"),
+    ],
+)
+def test_an_address_of_nothing_is_a_sentence(path: str, said: str, run: MadeRun) -> None:
+    assert said in page(client(run), path, 404).text
+
+
+def test_what_is_wrong_with_the_files_is_on_every_page(run: MadeRun) -> None:
+    whole = run.rollouts(1).read_bytes()
+    run.rollouts(1).write_bytes(whole[: len(whole) // 2])
+    of = client(run)
+    for path in ("/0/", "/0/tasks", "/0/lengths"):
+        assert "step_000001.jsonl.gz: it is cut short" in page(of, path).text
+
+
+def test_a_record_that_changed_since_it_was_indexed_is_said_to(run: MadeRun) -> None:
+    of = client(run)
+    run.step(1, [answer("other", text="x" * 5000)])
+    assert "has changed since it was indexed" in page(of, "/0/response?step=1&line=9").text
+
+
+def test_two_runs_share_their_curves_and_keep_their_tasks(run: MadeRun, tmp_path: Path) -> None:
+    other = MadeRun(tmp_path / "other")
+    other.step(1, [proposal("b-0")], [task("b-0")], deduction__solver__accuracy=0.125)
+    of = client(run, other)
+    text = page(of, "/0/").text
+    assert "run and other" in text and "run · deduction 0.5" in text and "other · deduction 0.125" in text
+    assert "b-0" in page(of, "/1/tasks").text and "b-0" not in page(of, "/0/tasks").text
+    assert names_of([tmp_path / "a" / "x", tmp_path / "b" / "x"]) == [
+        str(tmp_path / "a" / "x"),
+        str(tmp_path / "b" / "x"),
+    ]
+
+
+def rows(of: Page) -> list[str]:
+    """Questions of an evaluation's table."""
+    return re.findall(r"q\d+(?=exam)", of.text)
+
+
+def test_two_evaluations_stand_side_by_side(run: MadeRun, tmp_path: Path) -> None:
+    of = client(run)
+    both = page(of, "/0/evaluations")
+    assert "step 0: greedystep 0: all rightstep 2: greedystep 2: all right" in both.text
+    assert (
+        "q1examdeductionwrong0 of 2right1 of 2" in both.text
+        and "q2examdeductionright1 of 1malformed0 of 1" in both.text
+    )
+    assert "step 0250.0%50.0%" in both.text and "step 2250.0%25.0%" in both.text
+    assert rows(page(of, "/0/evaluations?change=better")) == ["q1"]
+    assert rows(page(of, "/0/evaluations?change=worse&suite=exam")) == ["q2"]
+    assert rows(page(of, "/0/evaluations?change=wrong")) == []
+    asked = page(of, "/0/question?suite=exam&id=q1")
+    assert "What is q1?" in asked.text and asked.text.count(HOSTILE) == 2 and "sample 0, 7 tokens wrong" in asked.text
+    other = MadeRun(tmp_path / "other")
+    other.evaluation(5, [eval_answer("q1", "right"), eval_answer("q3", "right")])
+    two = client(run, other)
+    compared = page(two, "/0/evaluations?left=1-5&right=0-0")
+    assert "other, step 5" in compared.text and rows(compared) == ["q1", "q2", "q3"]
+    assert "It was not asked." in page(two, "/0/question?left=1-5&right=0-0&suite=exam&id=q3").text
+
+
+def test_answers_of_an_evaluation_that_are_cut_short_are_shown_as_far_as_they_go(run: MadeRun) -> None:
+    path = run.evaluation(3, [eval_answer(f"q{i}", "right", response="x" * 50) for i in range(50)])
+    path.write_bytes(path.read_bytes()[:-30])
+    found = page(client(run), "/0/evaluations?left=0-3&right=0-3")
+    assert "evaluations/step_000003.jsonl.gz: it is cut short" in found.text
+
+
+def test_an_empty_run_has_every_page(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    of = client(run)
+    for name in ("", "tasks", "step", "lengths", "lineage", "evaluations"):
+        page(of, f"/0/{name}")
+
+
+def test_the_watcher_reads_what_grows_and_survives_the_loss_of_its_index(run: MadeRun) -> None:
+    watcher = Watcher([run.path])
+    of = TestClient(make_app([run.path], watcher))
+    with watcher:
+        wait_for(lambda: "000002-deduction-0000" in of.get("/0/tasks").text)
+        before = of.get("/0/changes").text
+        run.step(3, [proposal("000003-deduction-0000")], [task("000003-deduction-0000", step=3)])
+        wait_for(lambda: "000003-deduction-0000" in of.get("/0/tasks").text)
+        assert of.get("/0/changes").text != before
+        (run.path / NAME).unlink()
+        wait_for(lambda: "000003-deduction-0000" in of.get("/0/tasks").text)
+
+
+def wait_for(happened) -> None:
+    until = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < until
+        time.sleep(0.1)
