@@ -85,7 +85,7 @@ class ActorSystem:
                 reference = starting.create_task(role("reference", ReferenceWorker))
             first = [task for task in (policy, critic, reference) if task is not None] if shared else []
             # vLLM measures how much of a GPU is free, and fails when that changes meanwhile.
-            engines = starting.create_task(_start_engines(config, stops, placement, phase, from_step, after=first))
+            engines = starting.create_task(start_engines(config, stops, placement, phase, from_step, after=first))
         weights = WeightSync(policy.result(), engines.result().slots, config.timeout.train_s)
         engines.result().weights = weights
         return cls(
@@ -133,7 +133,7 @@ class RolloutSystem:
                 placement = await place(config)
             decided = replace(config, train=replace(config.train, dtype=placement.dtype))
             async with task_group() as starting:
-                engines = starting.create_task(_start_engines(decided, stops, placement, phase))
+                engines = starting.create_task(start_engines(decided, stops, placement, phase))
                 executor = starting.create_task(_start_executor(decided, phase))
             return cls(placement=placement, engines=engines.result(), executor=executor.result())
         except BaseException:
@@ -150,7 +150,7 @@ class RolloutSystem:
             ray.shutdown()
 
 
-async def _start_engines(
+async def start_engines(
     config: Config,
     stops: Stops,
     placement: Placement,
@@ -158,6 +158,7 @@ async def _start_engines(
     from_step: int = 0,
     after: Iterable[Awaitable[WorkerGroup]] = (),
 ) -> EngineGroup:
+    """The engines of a placement, begun when ``after`` are there; ``phase``: see `ActorSystem.start`."""
     places = [
         EnginePlacement(placement.options(bundles[0]), partial(placement.gpus, bundles))
         for bundles in placement.engines
@@ -176,4 +177,4 @@ async def _start_engines(
 async def _start_executor(config: Config, phase: Phase) -> RemoteExecutor:
     with phase("start executor"):
         seed = config.run.seed if config.run.deterministic else None
-        return await RemoteExecutor.start(config.executor, config.timeout.generate_s, seed)
+        return await RemoteExecutor.start(config.executor, config.timeout.generate_s, seed=seed)

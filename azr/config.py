@@ -350,16 +350,20 @@ class TimeoutConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig:
-    """The held-out exam during a run; `azr eval` evaluates a finished model on all of it."""
+    """Benchmarks during a run; `azr eval` evaluates a finished model on all of them."""
 
     path: str | None = "data/exam"
-    """Folder of the exam. No program of it is ever stored or trained on; none lifts that."""
+    """Folder of the project's own exam. No program of it is ever stored or trained on; none lifts that."""
+    data: str | None = None
+    """Folder of the files of other suites; without it they are not evaluated."""
+    suites: tuple[str, ...] = ("exam",)
+    """What is evaluated, see `azr eval --list`. No program of these suites is ever stored or trained on."""
     every: CountOrZero = 0
     """Steps between evaluations, with one more before the first step and after the last; 0 for none."""
-    tasks_per_kind: Count = 64
-    """Tasks evaluated, the same ones every time and in every run."""
-    samples: Count = 2
-    """Answers per task at temperature 1, beside a greedy one."""
+    limit: Count = 192
+    """Most questions of each suite, the same ones every time and in every run; of the exam as many of each kind."""
+    samples: CountOrZero = 2
+    """Answers per question at temperature 1, beside a greedy one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Absolute Zero self-play (arXiv 2505.03335, algorithm 1): the whole run, to be read from top to bottom.
 
     seed                 the first tasks of every kind: a seed file, or grown from one identity program
-    evaluate             what the policy knows of the held-out benchmark before its first step
+    evaluate             what the policy knows of held-out benchmarks before its first step
     for every step:
         play             propose, validate, estimate, solve, verify, reward -> trajectories
         trainers' turn   engines leave their GPU memory to the trainers
@@ -114,7 +114,9 @@ class SelfPlayExperiment:
                 is_last = self._is_last(step)
                 evaluated = await self.evaluate(step, is_last)
                 learned |= {"eval": evaluated, "staleness": batch.metrics}
-                await self.record(step, replace(played, trajectories=batch.trajectories), learned, pushed)
+                untrained = [*played.untrained, *batch.stale]
+                played = replace(played, trajectories=batch.trajectories, untrained=untrained)
+                await self.record(step, played, learned, pushed)
                 self.in_flight.leftovers = [piece.leftover for piece in played.carried]
                 self.checkpointer.step_done(step)
                 self.alarm.raise_if_over()
@@ -164,18 +166,22 @@ class SelfPlayExperiment:
             await self.checkpointer.finish()
 
     async def evaluate(self, step: int, is_last: bool = False) -> dict[str, float]:
-        """What the policy of this step knows of the held-out benchmark; nothing when no evaluation is due."""
+        """What the policy of this step knows of held-out benchmarks; nothing when no evaluation is due."""
         if not self.evaluation.should_run(step, is_last):
             return {}
         with self.logger.phase("evaluate"):
-            return await self.evaluation.run(self.system.engines.generate, self.system.executor)
+            found = await self.evaluation.run(self.system.engines.generate, self.system.executor)
+        await self.logger.log_answers(step, found.write)
+        return found.metrics
 
     async def record(
         self, step: int, played: StepResult, learned: dict[str, dict[str, float]], pushed: PushReport
     ) -> None:
         """Writes the tasks, texts and metrics of a step."""
         self.logger.log_tasks(played.stored)
-        await self.logger.log_rollouts(step, played.trajectories, self.codec.decode)
+        rollouts = [*zip(played.trajectories, self.learner.learned, strict=True)]
+        rollouts += [(trajectory, None) for trajectory in played.untrained]
+        await self.logger.log_rollouts(step, rollouts, self.codec.decode)
         self.alarm.observe(f"step {step}", played.forms, self.logger.run.rollouts(step))
         timing = self.logger.step_timing()
         trained = sum(t.completion.num_tokens for t in played.trajectories)

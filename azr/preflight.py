@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from azr.algorithms.architectures import check_architecture
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
@@ -14,10 +13,11 @@ from azr.cluster.weight_transfers import Site, choose_transfer
 from azr.config import TEMPLATES, Config
 from azr.doctor.gpus import Gpus
 from azr.errors import UserError, nearest
-from azr.evaluation.suite import read_suite
+from azr.evaluation.suites.exam import read_exam
 from azr.plan import fit
 from azr.plan.inputs import ClusterSpec
 from azr.rollout.engine_options import engine_options
+from azr.runs.model_folder import check_tokenizer_files, config_json, context_length, model_folder
 from azr.runs.run_dir import check_free
 from azr.selfplay.rewards.registry import check_names
 from azr.selfplay.seeds import read_seeds
@@ -25,13 +25,6 @@ from azr.tasks.registry import KINDS
 
 if TYPE_CHECKING:
     from azr.selfplay.prompt_codec import PromptCodec
-
-_HUB_S = 5.0
-"""A dry run waits this long for an answer of the hub."""
-_SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
-"""Files of a hub model that hold its config and its tokenizer."""
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-"""A tokenizer is in one of these."""
 
 
 def check(config: Config) -> None:
@@ -67,11 +60,11 @@ def check_model_and_files(config: Config, *, seeds: bool = True, fetch: bool = T
     folder = model_folder(config.model.path, fetch=fetch)
     if folder is None:
         if config.eval.path is not None:
-            read_suite(Path(config.eval.path))
+            read_exam(Path(config.eval.path))
         return [f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"]
     _check_context(config, folder)
     _check_tokenizer_and_exam(config, folder)
-    tree = _config_json(folder)
+    tree = config_json(folder)
     check_architecture(config.model.path, tree, unchecked=config.model.unchecked)
     if config.train.device != "cpu":
         choose_kernels(config.train.kernels, "cuda", tree.get("model_type"))
@@ -239,51 +232,8 @@ def _check_seeds(path: Path, kinds: Sequence[str]) -> None:
         )
 
 
-def model_folder(path: str, *, fetch: bool) -> Path | None:
-    """Folder of a local model, or of a hub model; None when that cannot be had and need not be, without `fetch`."""
-    folder = Path(path)
-    if (folder / "config.json").is_file():
-        return folder
-    local = folder.is_absolute() or path.startswith(".") or folder.exists() or folder.parent.is_dir()
-    if local or path.count("/") != 1:
-        raise UserError(f"model.path {path!r} holds no model (no config.json there); give a Hugging Face model folder.")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
-
-    try:
-        if fetch:
-            return Path(snapshot_download(path))
-        return Path(snapshot_download(path, allow_patterns=[*_SMALL_FILES], etag_timeout=_HUB_S))
-    except GatedRepoError as error:
-        raise UserError(
-            f"The hub has the model.path {path!r}, but does not let you read it: ask for access on its page, and log "
-            "in with .venv/bin/hf auth login."
-        ) from error
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise UserError(
-            f"model.path {path!r} is no local folder, and the hub has no such model; give a Hugging Face model folder."
-        ) from error
-    except OSError as error:
-        if not fetch:
-            return None
-        raise UserError(
-            f"model.path {path!r} is no local folder and could not be fetched from the hub; "
-            "give a Hugging Face model folder."
-        ) from error
-
-
-def _config_json(folder: Path) -> dict[str, Any]:
-    try:
-        tree = json.loads((folder / "config.json").read_text())
-    except ValueError as error:
-        raise UserError(f"{folder / 'config.json'} is not JSON ({error}): give a whole Hugging Face folder.") from error
-    if not isinstance(tree, dict):
-        raise UserError(f"{folder / 'config.json'} holds no JSON object: give a whole Hugging Face model folder.")
-    return tree
-
-
 def _check_context(config: Config, folder: Path) -> None:
-    limit = _config_json(folder).get("max_position_embeddings")
+    limit = context_length(folder)
     longest = config.max_trajectory_tokens
     if limit is not None and longest > limit:
         raise UserError(
@@ -297,24 +247,6 @@ def _check_tokenizer_and_exam(config: Config, folder: Path) -> None:
     from azr.evaluation.periodic import PeriodicEval
 
     PeriodicEval(config, load_codec(config, folder))
-
-
-def check_tokenizer_files(path: str, folder: Path) -> None:
-    """Raises UserError for a folder without any, for which transformers would at times make an empty tokenizer, or
-    with settings that cannot be read.
-    """
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        raise UserError(
-            f"model.path {path!r} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); give a whole Hugging "
-            "Face model folder."
-        )
-    settings = folder / "tokenizer_config.json"
-    try:
-        sound = not settings.is_file() or isinstance(json.loads(settings.read_text(encoding="utf-8")), dict)
-    except ValueError:
-        sound = False
-    if not sound:
-        raise UserError(f"{settings} holds no JSON object: take a fresh copy of the model.")
 
 
 def load_codec(config: Config, folder: Path) -> PromptCodec:

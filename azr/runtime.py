@@ -128,6 +128,8 @@ class Driver:
                 progress.log(f"an engine's KV cache holds {system.engines.kv_cache_tokens:,} tokens")
                 logger.log_start(started_in)
                 progress.log(f"model-written code runs behind {system.executor.isolation}")
+                for note in self._evaluation.notes:
+                    progress.log(note)
                 # What there is now stays until the end; looking through it again and again is a tenth of a step's work.
                 gc.collect()
                 gc.freeze()

@@ -11,7 +11,7 @@ config = replace(
     run=replace(mini.run, name="azr_14m_learn", steps=100),
     # The solver learns from groups of answers to this step's own tasks and to those that their runs make.
     selfplay=replace(mini.selfplay, group_size=8, derived_tasks=3, solver_prompts=0, seed_tasks=64),
-    eval=EvalConfig(every=25, tasks_per_kind=96, samples=4),
+    eval=EvalConfig(every=25, limit=288, samples=4),
     checkpoint=CheckpointConfig(every=50),
     algorithm=AlgorithmConfig(estimator=RLOO(), loss_weighting="kind_role", drop_zero_advantage=True),
     train=replace(mini.train, warmup_steps=10, decay_steps=90, adam_beta2=0.99),

@@ -12,6 +12,7 @@ from azr.config import (
     GAE,
     AlgorithmConfig,
     Config,
+    EvalConfig,
     ExecutorConfig,
     RolloutConfig,
     RunConfig,
@@ -28,6 +29,8 @@ full = Config(
     executor=ExecutorConfig(workers=16),
     algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.001, entropy_coef=0.001),
     train=TrainConfig(policy_lr=1e-6, critic_lr=5e-6, weight_decay=0.01),
+    # Greedy, where eval.data names the folder of their files.
+    eval=EvalConfig(every=20, suites=("cruxeval-i", "cruxeval-o", "mbpp+"), limit=100, samples=0),
 )
 
 
@@ -40,6 +43,7 @@ def tiny(config: Config) -> Config:
         selfplay=replace(play, seed_tasks=8),
         reward=replace(config.reward, overlong_buffer=64),
         rollout=replace(config.rollout, max_prompt_tokens=3072, max_response_tokens=512, max_concurrent=64),
+        eval=replace(config.eval, every=2, limit=8),
     )
 
 

@@ -18,6 +18,7 @@ from azr.config import Config
 from azr.errors import RunEnded
 from azr.executor.pool import SandboxPool
 from azr.experiment import SelfPlayExperiment
+from azr.records import Learned
 from azr.runs.checkpoint_store import CheckpointStore
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
@@ -41,8 +42,15 @@ class Engines(Script):
         return {"restarts": 0}
 
 
-async def learn(trajectories: list, seed: int) -> dict[str, dict[str, float]]:
-    return {"policy": {"loss": 0.0}}
+class Trainers:
+    """Stands where the learner stands."""
+
+    def __init__(self, raise_if_diverged: Callable[[], None]) -> None:
+        self.raise_if_diverged, self.learned = raise_if_diverged, list[Learned | None]()
+
+    async def learn(self, trajectories: list, seed: int) -> dict[str, dict[str, float]]:
+        self.learned = [Learned(0.5, 0.01)] * len(trajectories)
+        return {"policy": {"loss": 0.0}}
 
 
 async def trainers_turn(phase: Phase) -> None: ...
@@ -82,7 +90,7 @@ def play(config: Config, engines: Engines, saved: list[int], raise_if_diverged: 
                     engines_turn=engines_turn,
                     turns=SimpleNamespace(memory={}),
                 ),
-                learner=SimpleNamespace(learn=learn, raise_if_diverged=raise_if_diverged),
+                learner=Trainers(raise_if_diverged),
                 logger=logger,
                 checkpointer=checkpointer,
                 in_flight=InFlight(),

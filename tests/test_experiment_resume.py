@@ -18,7 +18,7 @@ from azr.cluster.weight_sync import PushReport
 from azr.concurrency import Phase
 from azr.config import Config
 from azr.experiment import SelfPlayExperiment
-from azr.records import Completion, Trajectory
+from azr.records import Completion, Learned, Trajectory
 from azr.runs.checkpoint_store import CheckpointStore, Staging
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
@@ -76,7 +76,10 @@ def play(config: Config, engine: Engine) -> None:
 
     async def learn(trajectories: list[Trajectory], seed: int) -> dict[str, dict[str, float]]:
         await asyncio.sleep(0.05)
+        learner.learned = [Learned(0.5, 0.01)] * len(trajectories)
         return {}
+
+    learner = SimpleNamespace(learn=learn, learned=[], raise_if_diverged=lambda: None)
 
     async def trainers_turn(phase: Phase) -> None: ...
 
@@ -118,7 +121,7 @@ def play(config: Config, engine: Engine) -> None:
                 engines_turn=engines_turn,
                 turns=SimpleNamespace(memory={}),
             ),
-            learner=SimpleNamespace(learn=learn, raise_if_diverged=lambda: None),
+            learner=learner,
             logger=logger,
             checkpointer=AsyncCheckpointer(store, 1, write, print, done),
             in_flight=in_flight,

@@ -125,7 +125,11 @@ def test_knobs_that_contradict_each_other_are_named(sound, values, said):
         ({"eval.path": None}, "give the folder of an exam"),
         ({"selfplay.seeds": "no_such.jsonl"}, "no_such.jsonl cannot be read"),
         ({"selfplay.seeds": "README.md"}, "README.md holds no task"),
-        ({"rollout.max_prompt_tokens": 100}, "rollout.max_prompt_tokens is 100; raise it or set eval.every to 0"),
+        ({"rollout.max_prompt_tokens": 100}, "rollout.max_prompt_tokens is 100; raise it, leave the suite out"),
+        ({"eval.suites": ("exam", "cruxeval-u")}, "did you mean cruxeval-"),
+        ({"eval.data": "no_such"}, "There is no folder no_such"),
+        ({"eval.data": "data", "eval.suites": ("mbpp+",)}, "data has no MbppPlus.jsonl"),
+        ({"eval.suites": ("exam,exam",)}, "named twice"),
     ],
 )
 @pytest.mark.parametrize("fetch", [True, False])

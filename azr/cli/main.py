@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -14,9 +16,13 @@ COMMANDS = {
     "execute": "run programs from a JSON-lines file in the sandbox",
     "plan": "say whether a recipe fits on some GPUs, and how long a step takes",
     "seeds": "grow a set of seed tasks and save it, or convert one of the authors' code",
-    "eval": "grade a model on the held-out benchmark",
+    "eval": "ask a model the questions of benchmarks, and grade its answers",
+    "view": "show runs in a browser: curves, tasks, answers and why they failed",
+    "show": "print tasks and responses of a run",
     "prompts": "print the exact prompts of a recipe, and where its responses end",
     "check-model": "compare a model in Hugging Face, the trainer and vLLM, before and after a push",
+    "chat": "talk with a model or a run's policy at the terminal",
+    "serve": "run vllm serve on a model or a run's policy, asked and ended as in training",
     "export": "write a run's policy as a Hugging Face folder",
     "doctor": "say what works on this machine and what to do about the rest",
 }
@@ -24,6 +30,8 @@ COMMANDS = {
 
 _USER_ERROR = 2
 _INTERRUPTED = 130
+_PIPE_CLOSED = 141
+"""As shells have it for what SIGPIPE ends."""
 
 
 def main() -> None:
@@ -39,18 +47,35 @@ def dispatch(argv: Sequence[str]) -> int:
 
 
 def exit_code(command: Callable[[], int]) -> int:
-    """What the command returns; 2 after a user's mistake, which is told in one sentence; 130 after Ctrl-C.
+    """What the command returns; 2 after a user's mistake, which is told in one sentence; 130 after Ctrl-C; 141 when
+    who read its output, such as ``head``, wanted no more of it.
 
     Any other exception passes: Python prints its traceback and exits with code 1.
     """
     try:
-        return command()
+        code = command()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        return _PIPE_CLOSED
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return _USER_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return _INTERRUPTED
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output is a pipe that is closed; what is still to be written goes nowhere then."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    closed = any(event & select.POLLERR for _, event in output.poll(0))
+    if closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return closed
 
 
 def _module(name: str) -> ModuleType:

@@ -148,6 +148,13 @@ def above(bound: float) -> Callable[[str], float]:
     return read
 
 
+def share(text: str) -> float:
+    """Reads a number above 0 and below 1."""
+    if not 0 < (value := _float(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be a number above 0 and below 1, not {text!r}")
+    return value
+
+
 def _float(text: str) -> float:
     try:
         return float(text)

@@ -53,11 +53,23 @@ def test_every_command_is_a_module_with_help():
     assert all(option in done.stdout for option in options)
 
 
+def test_a_reader_that_leaves_early_gets_no_traceback():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "azr", "eval", "--list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    )
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait() == 141
+
+
 LIGHT = [["--help"], ["execute", "/dev/null", "--backend", "namespace"], ["doctor"], ["plan", "azr_7b_ppo"]]
 
 
 @pytest.mark.parametrize("argv", LIGHT, ids=" ".join)
 def test_light_commands_load_nothing_heavy(argv):
+    assert_light(argv)
+
+
+def assert_light(argv):
     script = (
         "import sys\n"
         "from azr.cli.main import dispatch\n"

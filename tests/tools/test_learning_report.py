@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import random
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -20,12 +22,15 @@ from azr.config import (
     TrainConfig,
 )
 from azr.errors import UserError
-from azr.evaluation import results
-from azr.evaluation.evaluate import TaskScore
+from azr.evaluation.answer_file import Answer
+from azr.evaluation.question import Verdict
+from azr.evaluation.scores import metrics
+from azr.evaluation.scores import rows as score_rows
 from azr.records import Role
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
 from azr.tasks.base import RejectReason
+from tests.evaluation.written import answers_to, write_evaluation
 from tests.runs.factory import stats, trajectory
 from tools.learning_report import report
 from tools.learning_report.__main__ import main
@@ -36,27 +41,36 @@ KINDS = ("deduction", "abduction")
 SAMPLES = 4
 
 
-def scores(share: float, seed: int) -> list[TaskScore]:
+def answers(share: float, seed: int) -> list[Answer]:
     """Of a model that is right at that rate, and always when greedy."""
     rng = random.Random(seed)
     return [
-        TaskScore(id=f"{kind}-{index}-{difficulty}", kind=kind, difficulty=difficulty, greedy=True, graded=SAMPLES,
-                  right=sum(rng.random() < share for _ in range(SAMPLES)))
-        for kind in KINDS for difficulty in ("short", "novel") for index in range(40)
-    ]  # fmt: skip
+        answer
+        for kind in KINDS
+        for difficulty in ("short", "novel")
+        for index in range(40)
+        for answer in answers_to(
+            "exam",
+            f"{kind}-{index}-{difficulty}",
+            f"{kind}/{difficulty}",
+            Verdict.RIGHT,
+            [Verdict.RIGHT if rng.random() < share else Verdict.WRONG for _ in range(SAMPLES)],
+        )
+    ]
 
 
-def write_eval(path: Path, share: float, seed: int, samples: int = SAMPLES) -> None:
-    about = {"model": "m", "samples": samples, "dtype": "bfloat16"}
-    results.write_results(path, about, scores(share, seed))
+def write_eval(folder: Path, share: float, seed: int, samples: int = SAMPLES) -> Path:
+    if folder.exists():
+        shutil.rmtree(folder)
+    return write_evaluation(folder, answers(share, seed), samples=samples)
 
 
 def config(root: Path, name: str, seed: int = 1, **sections: object) -> Config:
     default = Config(
-        run=RunConfig(name=name, root=str(root), seed=seed),
+        run=RunConfig(name=name, root=str(root), seed=seed, steps=6),
         model=ModelConfig(path=str(root / "base")),
         selfplay=SelfPlayConfig(kinds=KINDS, group_size=2),
-        eval=EvalConfig(every=2),
+        eval=EvalConfig(every=2, samples=SAMPLES),
     )
     return replace(default, **sections)
 
@@ -64,7 +78,8 @@ def config(root: Path, name: str, seed: int = 1, **sections: object) -> Config:
 def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
     """A run directory whose evaluations, every other step, have these accuracies; proposals get better by the step."""
     logger = RunLogger.create(of, open_progress(io.StringIO()))
-    evals = [results.metrics(results.rows(scores(share, seed=of.run.seed))) for share in shares]
+    tables = [score_rows(answers(share, seed=of.run.seed), (), SAMPLES, ["exam"]) for share in shares]
+    evals = [metrics(table) for table in tables]
     logger.log_baseline(evals[0])
     for step in range(1, 2 * len(evals) - 1):
         failed = 8 - min(step, 6)
@@ -126,23 +141,27 @@ def test_the_table_has_a_column_per_arm_and_the_evaluation_inside_the_runs(folde
 
 
 def test_the_whole_exam_is_shown_where_every_run_was_evaluated_on_it(folders: list[Path], tmp_path: Path) -> None:
-    write_eval(tmp_path / "base" / "eval.json", 0.2, seed=8)
+    base = write_eval(tmp_path / "base", 0.2, seed=8)
     for path in folders[:-1]:
-        write_eval(path / "eval.json", 0.5, seed=9)
+        write_eval(path / "eval" / "step_000006", 0.5, seed=9)
     *evaluated, last = folders
-    runs = [read(path) for path in evaluated]
-    start, end = (sum(s.right for s in of) / (len(of) * SAMPLES) for of in (scores(0.2, 8), scores(0.5, 9)))
+    runs = [read(path, base) for path in evaluated]
+    start, end = map(right_samples, (answers(0.2, 8), answers(0.5, 9)))
     _, still, _ = rows(report.table(arms(runs)))["**mean, temperature 1**"]
     assert still.startswith(f"{100 * start:.1f} → {100 * end:.1f} (") and still.endswith("])")
-    assert "all of it" in report.legend(runs) and "the subset" in report.legend([*runs, read(last)])
-    write_eval(folders[0] / "eval.json", 0.5, seed=9, samples=16)
+    assert "all of it" in report.legend(runs) and "the subset" in report.legend([*runs, read(last, base)])
+    write_eval(folders[0] / "eval" / "step_000006", 0.5, seed=9, samples=16)
     with pytest.raises(UserError, match="are not the same evaluation"):
-        read(folders[0])
+        read(folders[0], base)
+
+
+def right_samples(of: list[Answer]) -> float:
+    return fmean(answer.verdict is Verdict.RIGHT for answer in of if answer.sample is not None)
 
 
 def test_an_evaluation_without_that_of_the_base_is_refused(folders: list[Path]) -> None:
-    write_eval(folders[0] / "eval.json", 0.5, seed=9)
-    with pytest.raises(UserError, match="nothing to be compared with: evaluate the first model"):
+    write_eval(folders[0] / "eval" / "step_000006", 0.5, seed=9)
+    with pytest.raises(UserError, match="nothing to be compared with: evaluate the first model and give it by --base"):
         read(folders[0])
 
 

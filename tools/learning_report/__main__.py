@@ -1,11 +1,11 @@
 """What runs learned, arm by arm: a table in Markdown on standard output, and a figure.
 
-python -m tools.learning_report RUN_DIR... [--base EVAL.json] [--out docs/learning.png]
+python -m tools.learning_report RUN_DIR... [--base DIR] [--out docs/learning.png]
 
 The first run given is one of the main arm. Runs whose configs differ in nothing but name and seed are one arm; other
-arms are called by what they change. The table shows the whole exam where every run directory has an ``eval.json`` of
-its last checkpoint (``azr eval --model RUN_DIR/checkpoints/STEP/policy --out RUN_DIR/eval.json``), and otherwise the
-subset of it that each run evaluates before its first step and after its last. The figure always shows that subset.
+arms are called by what they change. The table shows the whole exam where every run directory has an evaluation of its
+last step (``azr eval RUN_DIR --samples 8``), and otherwise the subset of it that each run evaluates before its first
+step and after its last. The figure always shows that subset.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tools.learning_report.runs import arms, read
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.learning_report", description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR", help="run directories, the main arm's first")
-    parser.add_argument("--base", type=Path, help="eval.json of the first model; in its folder when not given")
+    parser.add_argument("--base", type=Path, help="folder of the first model's evaluation, see azr eval")
     parser.add_argument("--out", type=Path, default=Path("docs/learning.png"), help="the figure")
     options = parser.parse_args(argv)
     try:

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from azr.errors import UserError
-from azr.evaluation.evaluate import TaskScore
-from azr.evaluation.results import ALL, Measure, estimate
-from azr.runs.metrics import EVAL, Metrics, scalar
+from azr.evaluation.answer_file import Answer
+from azr.evaluation.estimates import estimate
+from azr.evaluation.scores import GREEDY, greedy_share, mean_at, sampled_share
+from azr.runs.metrics import Metrics, scalar
 from azr.tasks.base import RejectReason
-from tools.learning_report.runs import Run
+from tools.learning_report.runs import EXAM, Run
 
+ALL = "all"
+"""Every kind, or every difficulty."""
+SAMPLED = "samples"
+"""The share of right answers at temperature 1, as a measure beside ``greedy``."""
 WINDOW = 5
 """Steps that make up the start, and the end, of a run's proposals."""
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -39,25 +44,36 @@ class Change:
         return f"{100 * self.start:.1f} → {100 * self.end:.1f} ({100 * self.gain:+.1f}{within})"
 
 
-def in_run_change(run: Run, kind: str, difficulty: str, measure: Measure) -> Change | None:
+def exam_metrics(run: Run, kind: str, difficulty: str, measure: str) -> list[str]:
+    """Names of the metrics whose mean is a measure of the exam inside a run; kinds weigh the same."""
+    name = measure if measure == GREEDY else mean_at(run.config.eval.samples)
+    if difficulty == ALL:
+        return [f"{EXAM}/{name}" if kind == ALL else f"{EXAM}/{kind}/{name}"]
+    kinds = run.config.selfplay.kinds if kind == ALL else [kind]
+    return [f"{EXAM}/{each}/{difficulty}/{name}" for each in kinds]
+
+
+def in_run_change(run: Run, kind: str, difficulty: str, measure: str) -> Change | None:
     """From the first to the last evaluation inside the run; None when they have no such measure."""
-    kind = "mean" if kind == ALL else kind
-    path = EVAL + (f"{kind}/{measure}" if difficulty == ALL else f"{kind}/{difficulty}/{measure}")
+    names = exam_metrics(run, kind, difficulty, measure)
     first, *_, last = run.evals
-    return Change(scalar(first, path), scalar(last, path)) if path in first and path in last else None
+    if not all(name in line for name in names for line in (first, last)):
+        return None
+    start, end = (fmean(scalar(line, name) for name in names) for line in (first, last))
+    return Change(start, end)
 
 
-def whole_exam_change(run: Run, kind: str, difficulty: str, measure: Measure) -> Change | None:
+def whole_exam_change(run: Run, kind: str, difficulty: str, measure: str) -> Change | None:
     """On the whole exam; kinds weigh the same. The interval is a bootstrap over tasks, paired task by task."""
     assert run.whole is not None
     before, after = run.whole
-    ends = {score.id: _share_right(score, measure) for score in after}
     pairs: dict[str, list[tuple[float, float]]] = {}
-    for score in before:
-        start, end = _share_right(score, measure), ends[score.id]
-        selected = kind in (score.kind, ALL) and difficulty in (score.difficulty, ALL)
+    for task, answers in before.items():
+        of_kind, _, of_difficulty = answers[0].group.partition("/")
+        start, end = _share_right(answers, measure), _share_right(after[task], measure)
+        selected = kind in (of_kind, ALL) and difficulty in (of_difficulty, ALL)
         if selected and start is not None and end is not None:
-            pairs.setdefault(score.kind, []).append((start, end))
+            pairs.setdefault(of_kind, []).append((start, end))
     if not pairs:
         return None
     gain = estimate([[end - start for start, end in of_kind] for of_kind in pairs.values()])
@@ -65,11 +81,9 @@ def whole_exam_change(run: Run, kind: str, difficulty: str, measure: Measure) ->
     return Change(start, end, (gain.low, gain.high))
 
 
-def _share_right(score: TaskScore, measure: Measure) -> float | None:
-    """Share of right answers; None where the executor lost them all."""
-    if measure is Measure.GREEDY:
-        return None if score.greedy is None else float(score.greedy)
-    return score.right / score.graded if score.graded else None
+def _share_right(answers: Sequence[Answer], measure: str) -> float | None:
+    """Share of right answers to a task; None where the executor lost them all."""
+    return greedy_share(answers) if measure == GREEDY else sampled_share(answers)
 
 
 def proposal_change(run: Run, part: Callable[[Metrics], float], whole: Callable[[Metrics], float]) -> Change | None:

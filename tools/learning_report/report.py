@@ -9,15 +9,14 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from azr.evaluation.results import ALL, Measure
-from azr.runs.metrics import EVAL, scalar
+from azr.evaluation.scores import GREEDY
+from azr.runs.metrics import scalar
 from tools.learning_report import changes
-from tools.learning_report.changes import Change
+from tools.learning_report.changes import ALL, SAMPLED, Change
 from tools.learning_report.runs import Run
 
 HARDEST = "novel"
 """The difficulty of compositions that pretraining never shows."""
-SHOWN = f"{EVAL}mean/{Measure.ACCURACY}"
 PROPOSALS = {
     "valid proposals": (changes.valid, changes.judged),
     "valid and new proposals": (changes.fresh, changes.judged),
@@ -41,7 +40,7 @@ def table(arms: dict[str, list[Run]]) -> str:
 
 def _changes(runs: Sequence[Run]) -> dict[str, Callable[[Run], Change | None]]:
     """What a row shows of a run, by name."""
-    kinds, accuracy, greedy = runs[0].config.selfplay.kinds, Measure.ACCURACY, Measure.GREEDY
+    kinds, accuracy, greedy = runs[0].config.selfplay.kinds, SAMPLED, GREEDY
     shown = {f"{kind}, temperature 1": (kind, ALL, accuracy) for kind in kinds}
     shown |= {"**mean, temperature 1**": (ALL, ALL, accuracy), f"mean, {HARDEST} tasks": (ALL, HARDEST, accuracy)}
     shown |= {f"{kind}, greedy": (kind, ALL, greedy) for kind in kinds} | {"**mean, greedy**": (ALL, ALL, greedy)}
@@ -93,14 +92,15 @@ def figure(arms: dict[str, list[Run]]) -> Figure:
 
 
 def _draw(axes: Axes, name: str, runs: Sequence[Run]) -> None:
-    lines = [{scalar(line, "step"): 100 * scalar(line, SHOWN) for line in run.evals} for run in runs]
+    (shown,) = changes.exam_metrics(runs[0], ALL, ALL, SAMPLED)
+    lines = [{scalar(line, "step"): 100 * scalar(line, shown) for line in run.evals} for run in runs]
     steps = sorted(set.intersection(*map(set, lines)))
     means = [fmean(line[step] for line in lines) for step in steps]
     if len(runs) > 1:
         halves = [changes.half_width([line[step] for line in lines]) for step in steps]
         low, high = ([mean + sign * half for mean, half in zip(means, halves, strict=True)] for sign in (-1, 1))
     else:
-        low, high = ([100 * scalar(line, f"{SHOWN}_{end}") for line in runs[0].evals] for end in ("low", "high"))
+        low, high = ([100 * scalar(line, f"{shown}_{end}") for line in runs[0].evals] for end in ("low", "high"))
     (curve,) = axes.plot(steps, means, marker="o", markersize=3, label=name + f", {len(runs)} seeds" * (len(runs) > 1))
     axes.fill_between(steps, low, high, color=curve.get_color(), alpha=0.15, linewidth=0)
     if len(runs) > 1:

@@ -10,9 +10,14 @@ from pathlib import Path
 from azr.config import Config
 from azr.config_tree import from_yaml, leaves
 from azr.errors import UserError
-from azr.evaluation.evaluate import TaskScore
-from azr.runs.metrics import Metrics, has_eval
+from azr.evaluation.answer_file import Answer
+from azr.evaluation.compare import load
+from azr.runs.metrics import EVAL, Metrics, has_eval, scalar
 
+EXAM = f"{EVAL}exam"
+"""Begins the names of the exam's metrics."""
+Answers = dict[str, list[Answer]]
+"""By task."""
 CONTROLS = {
     ("train.policy_lr", 0.0): "learning rate 0",
     ("ablation.shuffle_rewards", True): "rewards shuffled",
@@ -32,12 +37,12 @@ class Run:
     """From step 1."""
     evals: list[Metrics]
     """Of step 0 and the others with an evaluation: a subset of the exam, few samples."""
-    whole: tuple[list[TaskScore], list[TaskScore]] | None
-    """Scores on the whole exam of the model that the run started from and of its last checkpoint."""
+    whole: tuple[Answers, Answers] | None
+    """Answers to the whole exam of the model that the run started from and of its last checkpoint."""
 
 
 def read(path: Path, base: Path | None = None) -> Run:
-    """A run; ``base`` is the evaluation of its first model, ``eval.json`` in that model's folder when not given.
+    """A run; ``base`` is the evaluation of its first model, if there is any.
 
     Raises:
         UserError: this is no run directory, it has no evaluation before and after its steps, or the base's is missing.
@@ -50,21 +55,20 @@ def read(path: Path, base: Path | None = None) -> Run:
     steps, evals = [line for line in lines if line["step"]], [line for line in lines if has_eval(line)]
     if not steps or len(evals) < 2:
         raise UserError(f"{path} has no evaluation before and after its steps: let it end, with eval.every above 0.")
-    return Run(path, config, steps, evals, _whole(path / "eval.json", base or Path(config.model.path, "eval.json")))
+    return Run(path, config, steps, evals, _whole(path / "eval" / f"step_{int(scalar(steps[-1], 'step')):06d}", base))
 
 
-def _whole(after: Path, before: Path) -> tuple[list[TaskScore], list[TaskScore]] | None:
+def _whole(after: Path, before: Path | None) -> tuple[Answers, Answers] | None:
     if not after.exists():
         return None
-    if not before.exists():
-        raise UserError(
-            f"{after} has nothing to be compared with: evaluate the first model with azr eval into {before}."
-        )
-    files = [json.loads(file.read_text()) for file in (before, after)]
-    if len({(tree["samples"], tree["dtype"], len(tree["scores"])) for tree in files}) > 1:
+    if before is None:
+        raise UserError(f"{after} has nothing to be compared with: evaluate the first model and give it by --base.")
+    (protocol_before, first), (protocol_after, last) = load(before), load(after)
+    differ = [name for name in protocol_before if name != "model" and protocol_before[name] != protocol_after.get(name)]
+    if differ or first.keys() != last.keys():
         raise UserError(f"{before} and {after} are not the same evaluation: make both with the same options.")
-    first, last = ([TaskScore(**score) for score in tree["scores"]] for tree in files)
-    return first, last
+    by_task = [{task: answers for (suite, task), answers in each.items() if suite == "exam"} for each in (first, last)]
+    return by_task[0], by_task[1]
 
 
 def arms(runs: Sequence[Run]) -> dict[str, list[Run]]:
