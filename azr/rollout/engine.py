@@ -112,6 +112,7 @@ class RolloutEngine(TakesSharedCalls):
         self._changed = asyncio.Condition()
         self._asleep: frozenset[MemoryPart] = frozenset()
         self._updating: int | None = None
+        self._next_bucket = 0
         self._workers_updating = False
         self._unusable: str | None = None
         """Why the weights must not be sampled from; None when they may."""
@@ -302,7 +303,7 @@ class RolloutEngine(TakesSharedCalls):
         if "weights" in self._asleep:
             raise RuntimeError("a sleeping engine cannot take weights: call wake() first")
         async with self._changed:
-            self._updating = version
+            self._updating, self._next_bucket = version, 0
             await self._hold()
         self._unusable = f"the update to weight version {version} failed: send all weights again"
         if self._workers_updating:
@@ -329,11 +330,14 @@ class RolloutEngine(TakesSharedCalls):
     async def load_bucket(self, bucket: WeightBucket) -> None:
         """Load one bucket; when this returns, its bytes may be overwritten.
 
-        Raises ValueError for a bucket of another version, and RuntimeError when the workers refuse it; the engine
-        then serves nothing until a whole update succeeds.
+        Buckets are loaded by their index, in whatever order they come: an actor with coroutines may begin its calls in
+        another order than they were made. Raises ValueError for a bucket of another version, and RuntimeError when the
+        workers refuse it; the engine then serves nothing until a whole update succeeds.
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._updating != bucket.version or bucket.index <= self._next_bucket)
         self._check_version(bucket.version)
         try:
             await self._llm.update_weights(WeightTransferUpdateRequest({"bucket": asdict(bucket)}))
@@ -342,6 +346,9 @@ class RolloutEngine(TakesSharedCalls):
             self._workers_updating = False
             await self._end_update()
             raise
+        async with self._changed:
+            self._next_bucket += 1
+            self._changed.notify_all()
 
     @raise_if_dead
     async def finish_update(self, version: int, digest: str) -> WeightUpdate:

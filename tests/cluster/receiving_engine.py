@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -76,7 +77,9 @@ class ReceivingEngine:
             return NcclInbox(cpu, GLOO)
         return TRANSFERS[transfer].inbox(cpu)
 
-    def load_bucket(self, bucket: WeightBucket) -> None:
+    async def load_bucket(self, bucket: WeightBucket) -> None:
+        while bucket.index > len(self.buckets):
+            await asyncio.sleep(0.001)
         if self.mischief == "fail":
             raise ValueError("no room")
         if self.mischief == "die":

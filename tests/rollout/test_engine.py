@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
 import torch
 from ray.exceptions import RayTaskError
 
+from azr.cluster.push_host import host_writer
 from azr.cluster.weight_sender import WeightUpdate
 from azr.records import FinishReason
 from tests.conftest import byte_tokenizer
@@ -104,6 +106,26 @@ async def test_layers_split_over_buckets_arrive_whole(served: Served):
     served.model.load_state_dict(weights, strict=False)
     served.version = version
     (completion,) = await served.engine.generate.remote(PROMPT, n=1, max_tokens=24, temperature=1.0)
+    assert served.logprob_error(completion, 1.0) < 1e-4
+
+
+async def test_buckets_are_loaded_by_index_in_whatever_order_they_come(served: Served):
+    version, weights = served.version + 1, served.perturbed(14)
+    # A writer overwrites each bucket with the one after the next, so each bucket has a writer of its own here.
+    writers = [host_writer(1 << 18) for _ in host_writer(1 << 18).pack(version, weights.items())]
+    buckets = [next(islice(writer.pack(version, weights.items()), i, None)) for i, writer in enumerate(writers)]
+    assert len(buckets) > 2 and buckets[-1].last
+    await served.engine.begin_update.remote(version)
+    loading = []
+    for bucket in reversed(buckets):
+        loading.append(asyncio.ensure_future(served.engine.load_bucket.remote(bucket)))
+        await served.engine.ping.remote()
+    assert not any(call.done() for call in loading[:-1])
+    await asyncio.gather(*loading)
+    await served.engine.finish_update.remote(version, buckets[-1].digest)
+    served.model.load_state_dict(weights, strict=False)
+    served.version = version
+    (completion,) = await served.engine.generate.remote(PROMPT, n=1, max_tokens=16, temperature=1.0)
     assert served.logprob_error(completion, 1.0) < 1e-4
 
 
