@@ -46,11 +46,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from azr.actor_system import ActorSystem
 from azr.cluster.weight_sync import PushReport
 from azr.config import Config
 from azr.evaluation.periodic import PeriodicEval
+from azr.records import Trajectory
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.metrics import throughput
@@ -136,11 +138,16 @@ class SelfPlayExperiment:
             buffer=self.buffer,
             phase=logger.phase,
             store=logger.log_tasks,
+            record=self._record_seeding,
             log=logger.progress.log,
             refused=logger.run.seeds_refused,
-            watch=self.alarm.watch,
+            watch=partial(self.alarm.watch, texts=logger.run.rollouts(0)),
         ).run()
         await system.executor.stats_delta()
+
+    async def _record_seeding(self, proposals: Sequence[Trajectory]) -> None:
+        """As step 0: nothing of it is trained on."""
+        await self.logger.log_rollouts(0, [(each, None) for each in proposals], self.codec.decode)
 
     async def play(self, step: int, carried: Sequence[Carried]) -> StepResult:
         """One step of self-play with the current policy, and with what the step before has left over."""

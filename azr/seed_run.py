@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from azr.actor_system import RolloutSystem
 from azr.cluster.ray_start import start_ray
 from azr.config import Config
 from azr.evaluation.periodic import PeriodicEval
-from azr.records import Task
+from azr.records import Task, Trajectory
 from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.progress import Progress, open_progress
 from azr.runs.stop_signal import StopSignal
@@ -42,6 +43,10 @@ async def grow_seeds(config: Config, refused: Path) -> list[Task]:
         progress.close()
 
 
+async def _not_recorded(proposals: Sequence[Trajectory]) -> None:
+    """There is no run directory that they could go into."""
+
+
 async def _grow(config: Config, refused: Path, progress: Progress, stop: StopSignal) -> list[Task]:
     codec = PromptCodec.load(config)
     buffer = TaskBuffer(config.selfplay.kinds, benchmark=PeriodicEval(config, codec).programs)
@@ -61,6 +66,7 @@ async def _grow(config: Config, refused: Path, progress: Progress, stop: StopSig
             buffer=buffer,
             phase=progress.busy,
             store=tasks.extend,
+            record=_not_recorded,
             log=progress.log,
             refused=refused,
             watch=MalformedAlarm(codec.decode, progress.log, stop=config.run.stop_when_malformed).watch,

@@ -76,8 +76,8 @@ class PeriodicEval:
             others = []
         exam = [load_exam(Path(config.eval.path), config.eval.limit)] if config.eval.path is not None else []
         known = [*exam, *load_suites(others, folder, config.eval.limit)]
-        self.programs = frozenset(_fingerprints([question for each in known for question in each.all_questions]))
-        """Fingerprints of all programs of the exam and of these suites."""
+        self.programs = dict(_fingerprints([question for each in known for question in each.all_questions]))
+        """Questions by the fingerprints of all programs of the exam and of these suites: ``question 7 of mbpp+``."""
         self._loaded = [each for each in known if each.suite.name in names]
         self.questions: list[Question] = [question for each in self._loaded for question in each.questions]
         """What is asked, the same in every run of these settings."""
@@ -181,8 +181,8 @@ class _AnswerExecutor:
             self._executor.kill()
 
 
-def _fingerprints(questions: list[Question]) -> Iterator[str]:
-    """Of the programs as a proposal would write them, whose function is called ``f``."""
+def _fingerprints(questions: list[Question]) -> Iterator[tuple[str, str]]:
+    """Of the programs as a proposal would write them, whose function is called ``f``; each with its question."""
     for question in questions:
         entry = question.gold.entry if isinstance(question.gold, Calls | ProgramValue) else ENTRY
         for program in question.programs:
@@ -190,7 +190,7 @@ def _fingerprints(questions: list[Question]) -> Iterator[str]:
             if tree is not None:
                 proposed = ast.unparse(_Renamed(entry).visit(tree))
                 if parse_program(proposed) is not None:
-                    yield fingerprint(proposed)
+                    yield fingerprint(proposed), f"question {question.id} of {question.suite}"
 
 
 class _Renamed(ast.NodeTransformer):

@@ -42,9 +42,9 @@ class MalformedAlarm:
             self._in_a_row[role] += 1
             self._log(self._sentence(name, role, form, texts))
 
-    def watch(self, name: str, forms: Mapping[Role, FormCount]) -> None:
+    def watch(self, name: str, forms: Mapping[Role, FormCount], texts: Path | None = None) -> None:
         """Observes a round that leaves nothing to be saved, and raises as `raise_if_over`."""
-        self.observe(name, forms)
+        self.observe(name, forms, texts)
         self.raise_if_over()
 
     def raise_if_over(self) -> None:

@@ -8,7 +8,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -63,6 +63,7 @@ class Progress:
         self._since = clock()
         self._until = math.inf
         self._durations: list[float] = []
+        self._explained = False
 
     def start(
         self, total_steps: int, first_step: int = 1, max_minutes: float | None = None, elapsed_s: float = 0.0
@@ -103,15 +104,22 @@ class Progress:
         self._since = self._clock()
 
     def step_done(self, step: int, metrics: Metrics) -> None:
-        """Ends a step with one line: ``step 3/24 · valid 91% · solve ded .41 abd .38 · loss 0.0123 · 21 s · …``."""
+        """Ends a step with one line: ``step 3/24 · valid 91% · solve ded .41 abd .38 · loss 0.0123 · 21 s · …``.
+
+        The first of a process follows one that explains it.
+        """
         seconds = self._clock() - self._since
         self._durations.append(seconds)
         self.step = step + 1
         self.step_begun()
         parts = [f"step {step}/{self._total_steps}"]
+        rates = solve_rates(metrics)
+        if rates and not self._explained:
+            self._explained = True
+            self.log(legend(rates))
         if (valid := valid_rate(metrics)) is not None:
             parts.append(f"valid {valid:.0%}")
-        if rates := solve_rates(metrics):
+        if rates:
             parts.append("solve " + " ".join(f"{kind[:3]} {share(rate)}" for kind, rate in rates.items()))
         if "policy/loss" in metrics:
             parts.append(f"loss {scalar(metrics, 'policy/loss'):.4f}")
@@ -165,6 +173,15 @@ class Progress:
         if left is None:
             return [f"time left known after step {self.step}"] if self._total_steps else []
         return [f"about {duration(left)} left"] if left else []
+
+
+def legend(kinds: Iterable[str]) -> str:
+    """What the words of a step's line mean."""
+    shortened = ", ".join(f"{kind[:3]}: {kind}" for kind in kinds)
+    return (
+        "how to read a step's line: valid, share of proposals that became tasks; solve, share of right answers to "
+        f"each kind of task ({shortened}; .41 is 41%); loss, of the policy; how long the step took"
+    )
 
 
 def duration(seconds: float) -> str:

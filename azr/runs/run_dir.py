@@ -109,8 +109,8 @@ class RunDirectory:
         offsets.tasks.truncate(self.tasks)
         for last in (self.rollouts(step), self.answers(step)):
             for path in last.parent.glob("*.gz"):
-                # Drafts included: their names begin with a dot.
-                if path.name.lstrip(".") > last.name:
+                # Drafts included: their names begin with a dot. A run that goes on from step 0 seeds its buffer again.
+                if path.name.lstrip(".") > last.name or step == 0:
                     path.unlink()
         if self.tensorboard.exists():
             shutil.rmtree(self.tensorboard)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from azr.records import Task
 from azr.tasks.base import RejectReason
@@ -21,12 +21,16 @@ class TaskBuffer:
     When a kind is full its oldest task leaves, so stale programs never displace new ones.
     """
 
-    def __init__(self, kinds: Sequence[str], capacity: int = CAPACITY, benchmark: Collection[str] = ()) -> None:
-        """``benchmark``: fingerprints of the programs alone that may never be stored, with whatever inputs."""
+    def __init__(
+        self, kinds: Sequence[str], capacity: int = CAPACITY, benchmark: Mapping[str, str] | None = None
+    ) -> None:
+        """``benchmark``: names of questions by the fingerprints of their programs, which may never be stored, whatever
+        their inputs."""
         self._capacity = capacity
-        self._benchmark = frozenset(benchmark)
+        self._benchmark = benchmark or {}
         self._tasks: dict[str, deque[Task]] = {kind: deque() for kind in kinds}
-        self._fingerprints: dict[str, set[str]] = {kind: set() for kind in kinds}
+        self._ids: dict[str, dict[str, str]] = {kind: {} for kind in kinds}
+        """Of the stored tasks of a kind, by their fingerprints."""
 
     def sizes(self) -> dict[str, int]:
         """Stored tasks per kind."""
@@ -40,7 +44,12 @@ class TaskBuffer:
         """Why the task cannot be stored: an equal one is there already, or its program is in the benchmark."""
         if fingerprint(task.program) in self._benchmark:
             return RejectReason.IN_BENCHMARK
-        return RejectReason.DUPLICATE if task.fingerprint in self._fingerprints[task.kind] else None
+        return RejectReason.DUPLICATE if task.fingerprint in self._ids[task.kind] else None
+
+    def twin(self, task: Task) -> str:
+        """Id of the stored task, or name of the benchmark's question, for which a task is rejected."""
+        question = self._benchmark.get(fingerprint(task.program))
+        return question if question is not None else self._ids[task.kind][task.fingerprint]
 
     def add(self, task: Task) -> None:
         """Stores a task that nothing speaks against."""
@@ -53,11 +62,11 @@ class TaskBuffer:
             self._append(task)
 
     def _append(self, task: Task) -> None:
-        tasks, fingerprints = self._tasks[task.kind], self._fingerprints[task.kind]
+        tasks, ids = self._tasks[task.kind], self._ids[task.kind]
         if len(tasks) == self._capacity:
-            fingerprints.remove(tasks.popleft().fingerprint)
+            del ids[tasks.popleft().fingerprint]
         tasks.append(task)
-        fingerprints.add(task.fingerprint)
+        ids[task.fingerprint] = task.id
 
     def references(self, kind: str, count: int, rng: random.Random) -> list[Task]:
         """Past tasks to show a proposer of this kind, up to ``count``, drawn without replacement."""

@@ -89,12 +89,13 @@ class SelfPlayStep:
     solver: Solver
     phase: Phase
     _gates: dict[str, OrderedGate] = field(init=False)
-    _reserved: dict[str, set[str]] = field(init=False)
-    """Fingerprints that this step's proposals of a kind hold; tasks that are not stored give them back with its end."""
+    _reserved: dict[str, dict[str, str]] = field(init=False)
+    """Fingerprints that this step's proposals of a kind hold, with their ids; tasks that are not stored give them back
+    with its end."""
 
     def __post_init__(self) -> None:
         self._gates = {kind: OrderedGate(self.config.run.deterministic) for kind in self.config.selfplay.kinds}
-        self._reserved = {kind: set() for kind in self.config.selfplay.kinds}
+        self._reserved = {kind: {} for kind in self.config.selfplay.kinds}
 
     async def play(self, carried: Sequence[Carried] = (), *, is_last: bool = True) -> StepResult:
         """Proposals and solutions of every kind, graded. Solvers get this step's tasks first.
@@ -147,11 +148,13 @@ class SelfPlayStep:
         with self.phase("validate"):
             validated, judgement = await self.proposer.judge(kind, completion, shown, id=id, step=self.step)
         async with self._gates[kind].turn(index):
-            reserved = self._reserve(validated)
+            reserved, twin = self._reserve(validated)
         answers = await self.estimate(reserved, index) if estimate and isinstance(reserved, Task) else None
         outcome = _with_solve_rate(reserved, answers)
-        judgement = _judged_late(judgement, validated, outcome)
-        trajectory = self._reward(kind, id, completion, outcome, shown.references, judgement)
+        judgement = _judged_late(judgement, validated, outcome, twin)
+        trajectory = None
+        if estimate:
+            trajectory = self._reward(kind, id, completion, outcome, shown.references, judgement)
         is_trained = trajectory is not None
         return Proposed(
             outcome=outcome,
@@ -243,17 +246,20 @@ class SelfPlayStep:
             form=FormCount.of(completions, [verdict is Verdict.MALFORMED for verdict in verdicts]),
         )
 
-    def _reserve(self, outcome: Task | RejectReason) -> Task | RejectReason:
-        """Claims the fingerprint of a task, so that of two equal proposals in flight one is a duplicate."""
+    def _reserve(self, outcome: Task | RejectReason) -> tuple[Task | RejectReason, str]:
+        """Claims the fingerprint of a task, so that of two equal proposals in flight one is a duplicate.
+
+        Also says what a task equals that is rejected.
+        """
         if isinstance(outcome, RejectReason):
-            return outcome
-        reason = self.buffer.reject_reason(outcome)
-        if reason is not None:
-            return reason
-        if outcome.fingerprint in self._reserved[outcome.kind]:
-            return RejectReason.DUPLICATE
-        self._reserved[outcome.kind].add(outcome.fingerprint)
-        return outcome
+            return outcome, ""
+        if (reason := self.buffer.reject_reason(outcome)) is not None:
+            return reason, self.buffer.twin(outcome)
+        reserved = self._reserved[outcome.kind]
+        if outcome.fingerprint in reserved:
+            return RejectReason.DUPLICATE, reserved[outcome.fingerprint]
+        reserved[outcome.fingerprint] = outcome.id
+        return outcome, ""
 
     def _reward(
         self,
@@ -265,8 +271,7 @@ class SelfPlayStep:
         judgement: Judged,
     ) -> Trajectory | None:
         """What the proposal teaches, if anything."""
-        is_seed = isinstance(outcome, Task) and outcome.solve_rate is None
-        if is_seed or outcome in _NOT_TRAINED_ON or not self.config.ablation.train_proposer:
+        if outcome in _NOT_TRAINED_ON or not self.config.ablation.train_proposer:
             return None
         config, bonuses = self.config.reward, {}
         if isinstance(outcome, Task):
@@ -411,13 +416,13 @@ def _with_solve_rate(outcome: Task | RejectReason, estimate: Answers | None) -> 
     return RejectReason.LOST if estimate.solve_rate is None else replace(outcome, solve_rate=estimate.solve_rate)
 
 
-def _judged_late(judgement: Judged, validated: Task | RejectReason, outcome: Task | RejectReason) -> Judged:
-    """With what became of a valid proposal after it was validated."""
+def _judged_late(judgement: Judged, validated: Task | RejectReason, outcome: Task | RejectReason, twin: str) -> Judged:
+    """With what became of a valid proposal after it was validated; ``twin``: what it equals."""
     if outcome is validated or not isinstance(outcome, RejectReason):
         return judgement
     details = {
-        RejectReason.DUPLICATE: "an equal task is in the buffer, or was proposed in this step before",
-        RejectReason.IN_BENCHMARK: "the program is one of the held-out benchmark",
+        RejectReason.DUPLICATE: f"duplicate of {twin}",
+        RejectReason.IN_BENCHMARK: f"the program is that of {twin}, which is held out",
         RejectReason.LOST: "no attempt at it could be graded",
     }
     return replace(judgement, outcome=str(outcome), detail=details[outcome])

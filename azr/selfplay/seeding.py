@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from azr.concurrency import Phase
 from azr.config import Config
 from azr.errors import UserError
-from azr.records import Role, Task
+from azr.records import Role, Task, Trajectory
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.form import FormCount
 from azr.selfplay.play import SelfPlayStep
@@ -35,6 +35,8 @@ class Seeding:
     phase: Phase
     store: Callable[[Sequence[Task]], None]
     """Is given every task that entered the buffer, in order."""
+    record: Callable[[Sequence[Trajectory]], Awaitable[None]]
+    """Is given after every round the proposals of all rounds so far."""
     log: Callable[[str], None]
     refused: Path
     """Where the refused lines of a seed file are written."""
@@ -54,12 +56,15 @@ class Seeding:
             if not self.buffer.sizes()[kind]:
                 self.buffer.add(KINDS[kind].seed())
                 self.store([KINDS[kind].seed()])
+        proposals: list[Trajectory] = []
         for index in range(MAX_SEED_ROUNDS):
             short = [kind for kind, size in self.buffer.sizes().items() if size < selfplay.seed_tasks]
             if not short:
                 break
             grown = await self._round(index).seed(selfplay.kinds if selfplay.seeds is None else short)
             self.store(grown.stored)
+            proposals += grown.untrained
+            await self.record(tuple(proposals))
             self.watch(f"seeding round {index + 1}", grown.forms)
         sizes = ", ".join(f"{size} {kind}" for kind, size in self.buffer.sizes().items())
         self.log(f"tasks to start from: {sizes}")

@@ -127,6 +127,14 @@ def test_rollouts_hold_what_was_trained_on(run, metrics):
         assert {row["reward"] for row in rows if row["role"] == "solver"} <= {1.0, -0.5, -1.0}
 
 
+def test_the_proposals_of_seeding_are_recorded_as_step_0(run):
+    rows = rollouts(run, 0)
+    assert {(row["role"], row["trained"], row["reward"]) for row in rows} == {("proposer", False, None)}
+    tasks = [json.loads(line) for line in (run / "tasks.jsonl").read_text().splitlines()]
+    valid = {row["task_id"] for row in rows if row["outcome"] == "valid"}
+    assert valid and valid == {task["id"] for task in tasks if task["step"] == 0 and task["parents"]}
+
+
 def test_solvers_play_tasks_of_the_same_step(run):
     rows = rollouts(run, STEPS)
     solved = {row["task_id"] for row in rows if row["group"].startswith("solve:")}

@@ -101,7 +101,7 @@ def test_programs_of_the_suites_are_refused_however_their_function_is_called(tmp
     (tmp_path / "MbppPlus.jsonl.gz").write_bytes(gzip.compress((tmp_path / "MbppPlus.jsonl").read_bytes()))
     (tmp_path / "MbppPlus.jsonl").unlink()
     periodic = PeriodicEval(with_eval(**options | {"suites": ("mbpp+",)}), CODEC)
-    assert periodic.programs == {fingerprint("def f(a):\n    return a + 1")}
+    assert periodic.programs == {fingerprint("def f(a):\n    return a + 1"): "question Mbpp/3 of mbpp+"}
 
 
 async def test_a_run_gets_metrics_and_answers_of_its_subset(own: Path, ray_cluster: None):

@@ -77,14 +77,17 @@ def test_after_the_last_step_a_run_is_ending() -> None:
     progress.close()
 
 
-def test_a_restarted_run_is_starting_again() -> None:
+def test_a_restarted_run_is_starting_again_and_explains_its_lines_no_more() -> None:
     clock = Clock()
-    progress, _ = started(clock, 9)
+    progress, stream = started(clock, 9)
     progress.step_begun()
     progress.enter("solve")
     clock.now = 5.0
+    progress.step_done(1, METRICS)
     progress.start(9, first_step=4)
     assert progress.line() == "starting · 0 s · time left known after step 4"
+    progress.step_done(4, METRICS)
+    assert stream.getvalue().count("how to read") == 1
     progress.close()
 
 
@@ -116,7 +119,7 @@ def test_time_left_is_the_median_of_past_steps_times_what_is_left() -> None:
     progress.close()
 
 
-def test_a_step_ends_in_one_summary_line() -> None:
+def test_a_step_ends_in_one_summary_line_which_is_explained_before_the_first() -> None:
     clock = Clock()
     progress, stream = started(clock, 3, first_step=2)
     clock.now = 21.0
@@ -124,6 +127,8 @@ def test_a_step_ends_in_one_summary_line() -> None:
     clock.now = 22.0
     progress.step_done(3, {})
     assert stream.getvalue().splitlines() == [
+        "how to read a step's line: valid, share of proposals that became tasks; solve, share of right answers to "
+        "each kind of task (ded: deduction, abd: abduction; .41 is 41%); loss, of the policy; how long the step took",
         "step 2/3 · valid 91% · solve ded .41 abd 1.0 · loss -0.0123 · 21 s · about 21 s left",
         "step 3/3 · 1 s",
     ]

@@ -66,6 +66,16 @@ def test_a_run_is_cut_back_to_a_step_and_tensorboard_made_again(tmp_path: Path) 
     assert scalars(run) == {1: 1.0, 2: 2.0, 3: 7.0}
 
 
+def test_a_run_that_seeds_again_has_nothing_of_its_first_seeding(tmp_path: Path) -> None:
+    config = Config(run=RunConfig(root=str(tmp_path), name="run", steps=9))
+    logger = RunLogger.create(config, open_progress(io.StringIO()))
+    logger.log_tasks([TASK])
+    logger.run.rollouts(0).write_bytes(b"...")
+    logger.close()
+    run = RunLogger.reopen(config, open_progress(io.StringIO()), 0, LogOffsets()).run
+    assert not run.rollouts(0).exists() and read_tasks(run.tasks) == []
+
+
 def scalars(run: RunDirectory) -> dict[int, float]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -34,6 +34,7 @@ def test_new_tasks_are_played_however_long_the_run():
 def test_an_equal_task_is_rejected_until_it_is_evicted():
     buffer = filled(2, capacity=2)
     assert buffer.reject_reason(task(0)) is RejectReason.DUPLICATE and buffer.reject_reason(task(2)) is None
+    assert buffer.twin(replace(task(0), id="another")) == "deduction-0"
     with pytest.raises(AssertionError):
         buffer.add(task(0))
     buffer.add(task(2))
@@ -58,10 +59,10 @@ def test_problems_repeat_only_when_there_are_too_few():
 
 
 def test_a_program_of_the_benchmark_is_rejected_with_any_input_and_any_names():
-    buffer = TaskBuffer(["deduction"], 10, {fingerprint("def f(b):\n    return 7")})
+    buffer = TaskBuffer(["deduction"], 10, {fingerprint("def f(b):\n    return 7"): "question 7"})
     renamed = replace(task(7), inputs=("'other'",), program='def f(number):\n    """7."""\n    return 7  # seven')
     for held_out in (task(7), renamed):
-        assert buffer.reject_reason(held_out) is RejectReason.IN_BENCHMARK
+        assert buffer.reject_reason(held_out) is RejectReason.IN_BENCHMARK and buffer.twin(held_out) == "question 7"
         with pytest.raises(AssertionError):
             buffer.add(held_out)
     assert buffer.reject_reason(task(8)) is None

@@ -141,13 +141,15 @@ async def test_of_two_equal_proposals_in_flight_one_is_a_duplicate(play):
 
 async def test_a_program_of_the_benchmark_is_counted_but_neither_stored_nor_estimated_nor_trained_on(play):
     config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
-    buffer = TaskBuffer(("deduction",), 10, {fingerprint("def f(other):\n    return other + 1")})
+    buffer = TaskBuffer(("deduction",), 10, {fingerprint("def f(other):\n    return other + 1"): "question 7 of mbpp+"})
     script = Script([proposal("a + 1"), proposal("a + 2")], half_right)
     result, buffer = await play(config, script, buffer=buffer)
     assert result.proposal_stats["deduction"].rejected == {RejectReason.IN_BENCHMARK: 1}
     assert [task.program for task in buffer.tasks("deduction")] == ["def f(a):\n    return a + 2"]
     texts = [CODEC.decode(t.completion.token_ids) for t in result.trajectories]
     assert len(texts) == 5 and not any("a + 1" in text for text in texts)
+    (refused,) = result.untrained
+    assert refused.judgement.detail == "the program is that of question 7 of mbpp+, which is held out"
 
 
 async def test_estimates_are_groups_that_are_trained_on(play):

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 
@@ -11,7 +12,7 @@ import pytest_asyncio
 from azr.config import Config, ExecutorConfig, RolloutConfig, SelfPlayConfig
 from azr.errors import UserError
 from azr.executor.pool import SandboxPool
-from azr.records import Task
+from azr.records import Task, Trajectory
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.seeding import Seeding
@@ -76,13 +77,16 @@ LINES = [
 
 def seeding(path, pool, config: Config = CONFIG, proposals: tuple[str, ...] = ()) -> tuple[Seeding, list[Task], list]:
     """A seeding, the tasks that it stores and the lines that it prints."""
-    buffer = TaskBuffer(config.selfplay.kinds, benchmark={fingerprint(EXAM)})
+    buffer = TaskBuffer(config.selfplay.kinds, benchmark={fingerprint(EXAM): "question 1"})
     stored: list[Task] = []
     said: list[str] = []
+
+    async def not_recorded(proposals) -> None: ...
+
     return Seeding(
         config=replace(config, selfplay=replace(config.selfplay, seeds=None if path is None else str(path))),
         codec=CODEC, engines=Script(list(proposals), half_right), executor=pool, buffer=buffer,
-        phase=lambda name: nullcontext(), store=stored.extend, log=said.append,
+        phase=lambda name: nullcontext(), store=stored.extend, record=not_recorded, log=said.append,
         refused=path.with_name("seeds_rejected.jsonl"), watch=lambda name, forms: None,
     ), stored, said  # fmt: skip
 
@@ -164,8 +168,16 @@ async def test_without_a_file_all_kinds_grow_from_the_identity_until_the_smalles
     # Of the first round one proposal fails, so both kinds have another.
     proposals = (proposal("a + 1"), proposal("a // 0"), proposal("a + 3"), proposal("a + 4"))
     work, stored, _ = seeding(tmp_path / "none", pool, config, proposals)
-    await replace(work, config=config).run()
+    recorded: list[list[Trajectory]] = []
+
+    async def record(proposals) -> None:
+        recorded.append(proposals)
+
+    await replace(work, config=config, record=record).run()
     assert work.buffer.sizes() == {"deduction": 3, "abduction": 2} and len(stored) == 5
+    assert [len(each) for each in recorded] == [2, 4]
+    assert Counter(each.judgement.outcome for each in recorded[-1]) == {"valid": 3, "failed": 1}
+    assert not any(each.reward_parts for each in recorded[-1]), "nothing of it is rewarded"
     assert [task.id for task in stored[:2]] == ["seed-deduction", "seed-abduction"]
 
 
