@@ -36,6 +36,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--whole", action="store_true", help="print long prompts and responses to their end")
     options = parser.parse(argv)
     index = RunIndex(options.run)
+    if index.is_evaluation:
+        raise UserError(f"{options.run} holds an evaluation and no run: azr view {options.run} shows its answers.")
     index.refresh(lambda sentence: print(sentence, file=sys.stderr))
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if options.task is not None:

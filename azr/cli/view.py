@@ -23,7 +23,13 @@ _DESCRIPTION = (
 def main(argv: Sequence[str]) -> int:
     """Serves until it is interrupted, or writes the report, and returns 0. Raises UserError for a user's mistake."""
     parser = Parser("view", _DESCRIPTION)
-    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run directories; curves show all of them")
+    parser.add_argument(
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        type=Path,
+        help="run directories, whose curves are shown together, or folders of azr eval",
+    )
     parser.add_argument("--port", type=whole(0, 65535), default=8777, help="port to listen at; 0: any that is free")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at; others than loopback get a token")
     parser.add_argument("--out", type=Path, help="write one HTML file instead, which opens without a server")

@@ -15,6 +15,8 @@ from typing import Any, BinaryIO, Self
 from azr.errors import UserError
 from azr.evaluation.question import Verdict
 
+ANSWERS = "answers.jsonl.gz"
+"""Name of the file in a folder of azr eval."""
 _GZIP = 31
 """zlib's number for a gzip member with its header and checksum."""
 _CHUNK = 1 << 16

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from azr.errors import UserError
+from azr.evaluation.answer_file import ANSWERS as ANSWERS
 from azr.evaluation.estimates import Estimate
 from azr.evaluation.scores import Row
 
-RESULTS, ANSWERS, TABLE, CHART = "results.json", "answers.jsonl.gz", "table.md", "chart.png"
+RESULTS, TABLE, CHART = "results.json", "table.md", "chart.png"
 FORMAT = 1
 """Version of the results file."""
 

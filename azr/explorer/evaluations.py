@@ -1,19 +1,21 @@
-"""Pages about a run's evaluations: what was answered, after two steps or in two runs side by side."""
+"""Pages about evaluations: what was answered, after two steps, in two runs or by two models side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 
+from azr.evaluation.answer_file import Answer
+from azr.explorer.eval_files import EvalSide, Key, is_graded, known_sides, read_side
 from azr.explorer.markup import Child, Html, el, join, table
 from azr.explorer.pages import outcome
-from azr.explorer.record_files import ROLLOUTS, Problem, decode, read_lines
 from azr.explorer.site import BadAddress, Links, ShownRun, choice, paging, select, whole
+from azr.tasks.base import Verdict
 
 LIMIT = 100
 """Questions of a page."""
+MAX_REPORTED = 40
+"""Questions of a report, with their answers."""
 GREEDY = "greedy"
 CHANGES = {
     "": "all questions",
@@ -21,43 +23,7 @@ CHANGES = {
     "worse": "right more often on the left side",
     "wrong": "never right on either side",
 }
-RIGHT = "right"
 Values = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvalAnswer:
-    """One answer as `azr.evaluation.answer_file` writes it."""
-
-    suite: str
-    question: str
-    group: str
-    sample: int | None
-    """None for the greedy answer."""
-    prompt: str
-    response: str
-    tokens: int
-    truncated: bool
-    verdict: str
-    answer: str | None = None
-
-    @property
-    def name(self) -> str:
-        return GREEDY if self.sample is None else f"sample {self.sample}"
-
-
-@dataclass(frozen=True, slots=True)
-class EvalSide:
-    """The answers after one step of one run, by suite and question."""
-
-    title: str
-    answers: Mapping[tuple[str, str], Sequence[EvalAnswer]]
-    problems: Sequence[str]
-
-    def share(self, key: tuple[str, str]) -> float | None:
-        """Of right answers to a question; None where there is none."""
-        graded = [each.verdict == RIGHT for each in self.answers.get(key, ()) if each.verdict != "ungraded"]
-        return sum(graded) / len(graded) if graded else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +36,30 @@ class Sides:
     choices: Sequence[tuple[str, str]]
     """Value and text of every evaluation there is."""
 
+    @property
+    def keys(self) -> list[Key]:
+        """Questions of either side."""
+        return sorted({*self.left.answers, *self.right.answers})
+
+    def changed(self, how: str) -> list[Key]:
+        """Questions by a word of `CHANGES`."""
+        return [key for key in self.keys if _is(how, self.left.share(key), self.right.share(key))]
+
+    def first_answer(self, key: Key) -> Answer:
+        """Any answer to a question."""
+        return next(each for side in (self.left, self.right) for each in side.answers.get(key, ()))
+
 
 def evaluations(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Html:
     """Questions with what became of them on both sides."""
     sides = _sides(runs, number, values)
     if sides is None:
-        return join([el("h1", "Evaluations"), el("p", "This run holds no answers of an evaluation yet.", cls="note")])
-    keys = sorted({*sides.left.answers, *sides.right.answers})
-    suites = sorted({suite for suite, _ in keys})
+        return join([el("h1", "Evaluations"), el("p", "There are no answers of an evaluation here yet.", cls="note")])
+    suites = sorted({suite for suite, _ in sides.keys})
     suite = choice(values, "suite", ["", *suites], "")
     change = choice(values, "change", [*CHANGES], "")
-    shown = [
-        key for key in keys if suite in ("", key[0]) and _is(change, sides.left.share(key), sides.right.share(key))
-    ]
+    shown = [key for key in sides.changed(change) if suite in ("", key[0])]
     offset = whole(values, "offset") or 0
-    rows: list[list[Child]] = []
-    for key in shown[offset : offset + LIMIT]:
-        group = next(each.group for side in (sides.left, sides.right) for each in side.answers.get(key, ()))
-        link = links.link(key[1], "question", **sides.named, suite=key[0], id=key[1])
-        rows.append([link, key[0], group, *_cells(sides.left, key), *_cells(sides.right, key)])
     form = links.form(
         select("left side", "left", sides.choices, sides.named["left"]),
         select("right side", "right", sides.choices, sides.named["right"]),
@@ -96,37 +67,93 @@ def evaluations(runs: Sequence[ShownRun], number: int, links: Links, values: Val
         select("which", "change", [*CHANGES.items()], change),
     )
     pages = paging(links, "evaluations", values, offset, LIMIT, len(shown))
-    names = [sides.left.title, sides.right.title]
-    heads = ["question", "suite", "group", *(f"{name}: {what}" for name in names for what in ("greedy", "all right"))]
-    return join([el("h1", "Evaluations"), _notes(sides), form, _totals(sides, shown), pages, table(heads, rows), pages])
+    rows = _question_table(sides, shown[offset : offset + LIMIT], links)
+    return join([el("h1", "Evaluations"), _notes(sides), form, _totals(sides, shown), pages, rows, pages])
 
 
 def question(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Html:
     """One question with all its answers on both sides."""
     sides = _sides(runs, number, values)
     key = (values.get("suite", ""), values.get("id", ""))
-    if sides is None or not (key in sides.left.answers or key in sides.right.answers):
+    if sides is None or key not in sides.keys:
         raise BadAddress(f"There is no answer to the question {key[1]!r} of the suite {key[0]!r}.")
-    prompt = next(each.prompt for side in (sides.left, sides.right) for each in side.answers.get(key, ()))
-    columns = []
-    for side in (sides.left, sides.right):
-        answers = [_shown(each) for each in side.answers.get(key, ())] or [el("p", "It was not asked.", cls="dim")]
-        columns.append(el("section", el("h2", side.title), *answers))
     return join([
         el("h1", f"Question {key[1]} of {key[0]}"),
         el("p", links.link("all questions", "evaluations", **sides.named)),
         _notes(sides),
-        el("details", el("summary", "prompt"), el("pre", prompt), open=len(prompt) < 3000),
+        _answered(sides, key, every_response=True),
+    ])  # fmt: skip
+
+
+def reported_questions(runs: Sequence[ShownRun], number: int) -> tuple[Sides, list[Key]] | None:
+    """The first and the last evaluation of a run and the questions that a report shows; None without evaluations.
+
+    They are those that changed, as many of either direction as there is room for; the first ones where none did.
+    """
+    sides = _sides(runs, number, {})
+    if sides is None:
+        return None
+    better, worse = sides.changed("better"), sides.changed("worse")
+    of_worse = worse[: max(MAX_REPORTED // 2, MAX_REPORTED - len(better))]
+    changed = better[: MAX_REPORTED - len(of_worse)] + of_worse
+    return sides, sorted(changed) or sides.keys[:MAX_REPORTED]
+
+
+def reported(sides: Sides, keys: Sequence[Key], links: Links, anchors: Sequence[str | None]) -> Html:
+    """Two evaluations in a report, with these questions."""
+    total, num_changed = len(sides.keys), len(sides.changed("better")) + len(sides.changed("worse"))
+    held = f"{len(keys)} of the {num_changed} that changed" if num_changed else f"{len(keys)}; none of them changed"
+    sentence = (
+        f"Of {total} questions this file holds {held}. The other questions, and what was said in samples, are in the "
+        "run's own files: azr view shows them."
+    )
+    shown = [
+        el(
+            "section",
+            el("h2", f"Question {key[1]} of {key[0]}"),
+            _answered(sides, key, every_response=False),
+            id=anchor,
+        )
+        for key, anchor in zip(keys, anchors, strict=True)
+    ]
+    return join([
+        el("h1", "Evaluations"), _notes(sides), _totals(sides, sides.keys), el("p", sentence, cls="dim"),
+        _question_table(sides, keys, links), *shown,
+    ])  # fmt: skip
+
+
+def _question_table(sides: Sides, keys: Sequence[Key], links: Links) -> Html:
+    rows: list[list[Child]] = []
+    for key in keys:
+        link = links.link(key[1], "question", **sides.named, suite=key[0], id=key[1])
+        rows.append([link, key[0], sides.first_answer(key).group, *_cells(sides.left, key), *_cells(sides.right, key)])
+    names = [sides.left.title, sides.right.title]
+    heads = ["question", "suite", "group", *(f"{name}: {what}" for name in names for what in ("greedy", "all right"))]
+    return table(heads, rows)
+
+
+def _answered(sides: Sides, key: Key, *, every_response: bool) -> Html:
+    columns = []
+    for side in (sides.left, sides.right):
+        answers = [_shown(each, every_response) for each in side.answers.get(key, ())]
+        columns.append(el("section", el("h3", side.title), *answers or [el("p", "It was not asked.", cls="dim")]))
+    prompt = sides.first_answer(key).prompt
+    return join([
+        el("details", el("summary", "prompt"), el("pre", prompt), open=every_response and len(prompt) < 3000),
         el("div", *columns, cls="sides"),
     ])  # fmt: skip
 
 
-def _shown(each: EvalAnswer) -> Html:
-    said = f"{each.name}, {each.tokens} tokens{', cut off' if each.truncated else ''} "
+def _shown(each: Answer, every_response: bool) -> Html:
+    name = GREEDY if each.sample is None else f"sample {each.sample}"
+    said = f"{name}, {each.tokens} tokens{', cut off' if each.truncated else ''} "
+    read_as = el("p", "read as ", el("code", each.answer)) if each.answer is not None else None
+    if each.sample is not None and not every_response:
+        return el("div", el("p", said, outcome(each.verdict)), read_as)
     return el(
         "details",
         el("summary", said, outcome(each.verdict)),
-        el("p", "read as ", el("code", each.answer)) if each.answer is not None else None,
+        read_as,
         el("pre", each.response),
         open=each.sample is None,
     )
@@ -137,12 +164,17 @@ def _notes(sides: Sides) -> Html:
     return join(el("p", each, cls="note") for each in sentences)
 
 
-def _totals(sides: Sides, keys: Sequence[tuple[str, str]]) -> Html:
-    """Shares of right answers over the questions shown, and how many changed."""
+def _totals(sides: Sides, keys: Sequence[Key]) -> Html:
+    """Shares of right answers over the questions shown."""
     rows: list[list[Child]] = []
     for side in (sides.left, sides.right):
         shares = [share for key in keys if (share := side.share(key)) is not None]
-        greedy = [each.verdict == RIGHT for key in keys for each in side.answers.get(key, ()) if each.sample is None]
+        greedy = [
+            float(each.verdict is Verdict.RIGHT)
+            for key in keys
+            for each in side.answers.get(key, ())
+            if each.sample is None and is_graded(each)
+        ]
         rows.append([side.title, len(shares), _percent(greedy), _percent(shares)])
     return table(["", "questions", "greedy right", "all answers right"], rows)
 
@@ -151,10 +183,11 @@ def _percent(shares: Sequence[float]) -> str:
     return f"{sum(shares) / len(shares):.1%}" if shares else "-"
 
 
-def _cells(side: EvalSide, key: tuple[str, str]) -> tuple[Child, Child]:
+def _cells(side: EvalSide, key: Key) -> tuple[Child, Child]:
     answers = side.answers.get(key, ())
     greedy = [outcome(each.verdict) for each in answers if each.sample is None]
-    return greedy or "-", f"{sum(each.verdict == RIGHT for each in answers)} of {len(answers)}" if answers else "-"
+    right = sum(each.verdict is Verdict.RIGHT for each in answers)
+    return join(greedy) if greedy else "-", f"{right} of {len(answers)}" if answers else "-"
 
 
 def _is(change: str, left: float | None, right: float | None) -> bool:
@@ -168,58 +201,19 @@ def _is(change: str, left: float | None, right: float | None) -> bool:
 
 
 def _sides(runs: Sequence[ShownRun], number: int, values: Values) -> Sides | None:
-    """The two that an address names as ``left`` and ``right``; else the first and the last of the run."""
-    known: dict[str, tuple[str, Path]] = {}
-    for place in [number, *(other for other in range(len(runs)) if other != number)]:
-        for step, path in _files(runs[place].index.run):
-            title = f"step {step}" if len(runs) == 1 else f"{runs[place].name}, step {step}"
-            known[f"{place}-{step}"] = (title, path)
+    """The two that an address names as ``left`` and ``right``; else the first and the last within the run.
+
+    Of a run without any, the first and the last of `azr eval`; of one alone, beside another run's last.
+    """
+    known = known_sides(runs, number)
     own = [name for name in known if name.startswith(f"{number}-")]
     if not own:
         return None
+    usual = [name for name in own if name.partition("-")[2].isdigit()] or own
+    others = [name for name in known if name not in own]
     named = {
-        "left": choice(values, "left", [*known], own[0]),
-        "right": choice(values, "right", [*known], own[-1]),
+        "left": choice(values, "left", [*known], usual[0]),
+        "right": choice(values, "right", [*known], (others or own)[-1] if len(own) == 1 else usual[-1]),
     }
-    left, right = (_read(*known[name]) for name in named.values())
+    left, right = (read_side(*known[name]) for name in named.values())
     return Sides(left, right, named, [(name, title) for name, (title, _) in known.items()])
-
-
-def _files(run: Path) -> list[tuple[int, Path]]:
-    folder = run / "evaluations"
-    paths = folder.iterdir() if folder.is_dir() else ()
-    return sorted((int(match[1]), path) for path in paths if (match := ROLLOUTS.fullmatch(path.name)))
-
-
-def _read(title: str, path: Path) -> EvalSide:
-    try:
-        stat = path.stat()
-    except OSError as error:
-        return EvalSide(title, {}, [f"{path.name} cannot be read: {error.strerror}"])
-    answers, problems = _answers(path, stat.st_size, stat.st_mtime_ns)
-    return EvalSide(title, answers, problems)
-
-
-@lru_cache(maxsize=8)
-def _answers(
-    path: Path, size: int, mtime_ns: int
-) -> tuple[Mapping[tuple[str, str], Sequence[EvalAnswer]], Sequence[str]]:
-    """By suite and question, and what could not be read; of a file as it was at that time."""
-    answers: dict[tuple[str, str], list[EvalAnswer]] = {}
-    problems: list[str] = []
-    bad = 0
-    for place, item in enumerate(read_lines(path)):
-        if isinstance(item, Problem):
-            problems.append(f"evaluations/{path.name}: {item}")
-            continue
-        if place == 0 and item[1].startswith(b'{"protocol"'):
-            continue
-        try:
-            each = decode(item[1], EvalAnswer)
-        except Problem:
-            bad += 1
-            continue
-        answers.setdefault((each.suite, each.question), []).append(each)
-    if bad:
-        problems.append(f"evaluations/{path.name}: {bad} of its lines are no answers")
-    return answers, problems

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from azr.errors import UserError
+from azr.evaluation.answer_file import ANSWERS
 from azr.explorer.record_files import ROLLOUTS, IndexedRecord, LinePlace, Problem, clean, read_grown, read_rollouts
 from azr.records import Task
 
@@ -69,12 +70,15 @@ class RunIndex:
         """Opens the index, or makes an empty one; `refresh` fills it.
 
         Raises:
-            UserError: the folder is no run directory.
+            UserError: the folder is no run directory, nor one that azr eval has written.
         """
-        if not any((run / name).exists() for name in ("metrics.jsonl", "tasks.jsonl", "rollouts")):
+        is_run = any((run / name).exists() for name in ("metrics.jsonl", "tasks.jsonl", "rollouts"))
+        self.is_evaluation = not is_run and (run / ANSWERS).is_file()
+        """The folder is no run's but of azr eval."""
+        if not is_run and not self.is_evaluation:
             raise UserError(f"There is no run in {run}: name a run directory, such as orz_ckpt/NAME.")
         self.run = run
-        self.path = _writable(run)
+        self.path = _elsewhere(run) if self.is_evaluation else _writable(run)
         self._connection = self._open()
 
     def _open(self) -> sqlite3.Connection:
@@ -260,6 +264,10 @@ def _writable(run: Path) -> Path:
     """Where the index goes: into the run, or where that cannot be written, into the folder for temporary files."""
     if os.access(run, os.W_OK) and (not (run / NAME).exists() or os.access(run / NAME, os.W_OK)):
         return run / NAME
+    return _elsewhere(run)
+
+
+def _elsewhere(run: Path) -> Path:
     name = hashlib.sha256(os.fsencode(run.resolve())).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"azr-explorer-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

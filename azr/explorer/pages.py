@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from azr.explorer import queries
-from azr.explorer.charts import Series, line_chart
 from azr.explorer.index import RunIndex
 from azr.explorer.markup import Child, Html, el, highlighted, join, number, table
 from azr.explorer.queries import ROLLOUT_ORDERS, TASK_ORDERS, RolloutFilter, RolloutRow, TaskFilter, TaskRow
@@ -17,7 +17,10 @@ from azr.runs.rollout_record import RolloutRecord
 LIMIT = 50
 """Rows of a page."""
 HARDEST = 10
+SEEDING = "Step 0: the proposals that first filled the buffer"
 MAX_ATTEMPTS = 100
+_TWIN = re.compile(r"duplicate of (\S+)")
+"""A reason that names a task."""
 MAX_CELL = 300
 """Characters of a model's text in a cell of a table."""
 _GOOD, _BAD = ("valid", "right"), ("wrong", "failed", "not_allowed", "malformed", "in_benchmark")
@@ -83,7 +86,8 @@ def task(index: RunIndex, links: Links, values: Values) -> Html:
         parts.append(_stored_task(index, links, *known))
     proposals = [row for row in rows if row.role == "proposer"]
     for row in proposals:
-        parts += [el("h2", "How it was proposed"), _facts(row), texts(index, row, opened=True)]
+        at = links.link(f"step {row.step} #{row.line}", "response", step=row.step, line=row.line)
+        parts += [el("h2", "How it was proposed: ", at), _facts(row, links), texts(index, row, opened=True)]
     attempts = [row for row in rows if row.role == "solver"]
     if attempts:
         shown = f"the newest {len(rows)} of {total}" if total > len(rows) else str(len(attempts))
@@ -136,7 +140,7 @@ def attempt_table(rows: Sequence[RolloutRow], links: Links) -> Html:
             f"{row.phase}{'' if row.trained else ', not trained on'}",
             outcome(row.outcome),
             _sections(row),
-            el("div", _cut(row.detail), cls="text"),
+            _why(row, links),
             number(row.reward),
             _tokens(row),
         ]
@@ -186,15 +190,21 @@ def step(index: RunIndex, links: Links, values: Values) -> Html:
     ]
     pages = paging(links, "step", {**values, "step": str(at)}, wanted.offset, LIMIT, total)
     return join([
-        el("h1", f"Step {at}"),
+        el("h1", f"Step {at}" if at else SEEDING),
         el("p", join((each, " · ") for each in beside), links.link("last", "step", step=there[-1])),
         table(["kind", "role", "outcomes"], summary),
+        el("p", _given_up(lost), cls="note") if (lost := queries.given_up(index, at)) else None,
         el("h2", "Hardest new tasks"),
         task_table(hardest, links) if hardest else el("p", "No task of this step was stored.", cls="dim"),
         el("h2", "Trajectories"),
         _step_form(index, links, wanted, known),
         pages, trajectory_table(rows, links), pages,
     ])  # fmt: skip
+
+
+def _given_up(count: int) -> str:
+    were = "response" if count == 1 else "responses"
+    return f"{count} {were} took an engine longer than timeout.generate_s: given up, and not among these records."
 
 
 def _step_form(index: RunIndex, links: Links, wanted: RolloutFilter, known: Sequence[str]) -> Html:
@@ -219,7 +229,7 @@ def trajectory_table(rows: Sequence[RolloutRow], links: Links) -> Html:
             row.role,
             links.task(row.task_id),
             outcome(row.outcome),
-            el("div", _cut(row.detail), cls="text"),
+            _why(row, links),
             number(row.reward),
             number(row.advantage),
             number(row.mismatch),
@@ -241,7 +251,7 @@ def response(index: RunIndex, links: Links, values: Values) -> Html:
         el("h1", f"Response {row.line} of step {row.step}"),
         el("p", f"{row.kind}, {row.role}, task ", links.task(row.task_id)),
         el("p", links.link("its step", "step", step=row.step)),
-        _facts(row),
+        _facts(row, links),
         texts(index, row, opened=True),
     ])  # fmt: skip
 
@@ -266,7 +276,7 @@ def shown_texts(record: RolloutRecord, *, opened: bool) -> Html:
     return join(parts)
 
 
-def _facts(row: RolloutRow) -> Html:
+def _facts(row: RolloutRow, links: Links) -> Html:
     versions = number(row.last_version)
     if row.first_version != row.last_version:
         versions = f"{number(row.first_version)} to {versions}"
@@ -276,7 +286,17 @@ def _facts(row: RolloutRow) -> Html:
         ("weights", versions), ("trained on", "yes" if row.trained else "no"),
     ]  # fmt: skip
     shown = el("div", *(el("span", f"{name} ", el("b", value)) for name, value in facts), cls="facts")
-    return join([shown, el("p", f"why: {row.detail}", cls="note") if row.detail else None])
+    return join([shown, el("p", "why: ", _reason(row.detail, links), cls="note") if row.detail else None])
+
+
+def _why(row: RolloutRow, links: Links) -> Html:
+    return el("div", _reason(_cut(row.detail), links), cls="text")
+
+
+def _reason(detail: str, links: Links) -> Child:
+    """Why a proposal was refused or an answer is not right; the task that it names is a link."""
+    twin = _TWIN.fullmatch(detail)
+    return detail if twin is None else join(["duplicate of ", links.task(twin[1])])
 
 
 def outcome(name: str) -> Html:
@@ -295,25 +315,3 @@ def _tokens(row: RolloutRow) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
-
-
-def lengths(index: RunIndex) -> Html:
-    """Response lengths of every kind and role over the steps."""
-    players: dict[tuple[str, str], list[queries.Spread]] = {}
-    for spread in queries.lengths(index):
-        players.setdefault((spread.kind, spread.role), []).append(spread)
-    charts = []
-    for (kind, role), spreads in players.items():
-        lines = {
-            "90 of 100 are shorter": "p90",
-            "half are shorter": "p50",
-            "10 of 100 are shorter": "p10",
-            "mean": "mean",
-        }
-        series = [Series(name, [(s.step, getattr(s, key)) for s in spreads]) for name, key in lines.items()]
-        charts.append(line_chart(f"{kind}, {role}: tokens", series, least=0.0))
-        cut_off = [(s.step, s.truncated / s.count) for s in spreads]
-        charts.append(line_chart(f"{kind}, {role}: cut off, share", [Series("cut off", cut_off)], least=0.0, most=1.0))
-    if not charts:
-        return join([el("h1", "Response lengths"), el("p", "No lengths have been recorded.", cls="note")])
-    return join([el("h1", "Response lengths"), el("div", *charts, cls="charts")])

@@ -291,6 +291,17 @@ def metrics(index: RunIndex) -> list[dict[str, Any]]:
     return [json.loads(row["numbers"]) for row in index.select("SELECT numbers FROM metrics ORDER BY step")]
 
 
+def given_up(index: RunIndex, step: int) -> int:
+    """Responses of a step, evaluations included, that took an engine too long."""
+    rows = index.select("SELECT numbers FROM metrics WHERE step <= ? ORDER BY step DESC LIMIT 2", step)
+    counts = [(each["step"], int(each.get("engines/given_up", 0))) for row in rows for each in [json.loads(row[0])]]
+    if not counts or counts[0][0] != step:
+        return 0
+    # A counter of the process, which begins at 0 again when a run is resumed.
+    before = counts[1][1] if len(counts) > 1 else 0
+    return counts[0][1] - (before if before <= counts[0][1] else 0)
+
+
 def lengths(index: RunIndex) -> list[Spread]:
     """Of every step, kind and role."""
     return [_made(Spread, row) for row in index.select("SELECT * FROM lengths ORDER BY kind, role, step")]

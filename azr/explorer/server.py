@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from azr.explorer import evaluations, lineage, pages
 from azr.explorer.index import RunIndex
+from azr.explorer.lengths import lengths
 from azr.explorer.markup import Html, el
 from azr.explorer.overview import overview
 from azr.explorer.site import BadAddress, Links, ShownRun, frame, seen
@@ -44,11 +45,15 @@ BODIES: dict[str, Body] = {
     "task": pages.task,
     "step": pages.step,
     "response": pages.response,
-    "lengths": lambda index, links, values: pages.lengths(index),
     "lineage": lineage.lineage,
 }
-COMPARING = {"evaluations": evaluations.evaluations, "question": evaluations.question}
-"""Pages that may show two runs."""
+Comparison = Callable[[Sequence[ShownRun], int, Links, Values], Html]
+COMPARING: dict[str, Comparison] = {
+    "evaluations": evaluations.evaluations,
+    "question": evaluations.question,
+    "lengths": lambda runs, number, links, values: lengths(_with_curves(runs)),
+}
+"""Pages that may show several runs."""
 
 
 def static(name: str) -> bytes:
@@ -117,10 +122,10 @@ def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts:
                 if name in COMPARING:
                     body = COMPARING[name](runs, number, links, values)
                 else:
-                    body = BODIES[name](run.index, links, values) if name else overview(runs, run, links)
+                    body = BODIES[name](run.index, links, values) if name else _first(runs, number, links, values)
             except BadAddress as mistake:
                 body, status = el("p", str(mistake), cls="note"), 404
-            title = name or "overview"
+            title = name or ("evaluations" if run.index.is_evaluation else "overview")
             html = frame(title, body, run=run, runs=runs, page=name, root=root, links=links)
         return Response(html.encode("utf-8", "backslashreplace"), status, media_type="text/html; charset=utf-8")
 
@@ -153,6 +158,16 @@ def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts:
         return PlainTextResponse("Not found.", 404)
 
     return Starlette(routes=[Route("/{path:path}", answer, methods=["GET"])])
+
+
+def _first(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Html:
+    if runs[number].index.is_evaluation:
+        return evaluations.evaluations(runs, number, links, values)
+    return overview(_with_curves(runs), runs[number], links)
+
+
+def _with_curves(runs: Sequence[ShownRun]) -> list[ShownRun]:
+    return [run for run in runs if not run.index.is_evaluation]
 
 
 def _is_run(number: str, paths: Sequence[Path]) -> bool:

@@ -1,4 +1,4 @@
-"""Runs as one HTML file that opens without a server: curves, lengths, the last step, and its hardest tasks."""
+"""Runs as one HTML file that opens without a server: curves, the last step, the hardest tasks, evaluations."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from azr.explorer import lineage, pages, queries
+from azr.explorer import evaluations, lineage, pages, queries
+from azr.explorer.eval_files import Key
 from azr.explorer.index import RunIndex, Told
+from azr.explorer.lengths import lengths
 from azr.explorer.markup import Child, Html, el, join
 from azr.explorer.overview import overview
 from azr.explorer.queries import RolloutFilter, TaskFilter, TaskRow
@@ -23,23 +25,32 @@ MAX_TRAJECTORIES = 200
 
 
 class Anchors(Links):
-    """Links within the file, for those tasks that it holds."""
+    """Links within the file, for those tasks and questions that it holds."""
 
-    def __init__(self, run: int, ids: Sequence[str]) -> None:
+    def __init__(self, run: int, ids: Sequence[str], questions: Sequence[Key] = ()) -> None:
         super().__init__("")
-        self._run, self._held = run, {id: f"task-{run}-{number}" for number, id in enumerate(ids)}
+        self._tasks = {id: f"task-{run}-{number}" for number, id in enumerate(ids)}
+        self._questions = {key: f"question-{run}-{number}" for number, key in enumerate(questions)}
 
     def to(self, page: str, /, **values: str | int | float | None) -> str | None:
-        anchor = self.anchor(str(values.get("id", ""))) if page in ("task", "lineage") else None
+        anchor = None
+        if page in ("task", "lineage"):
+            anchor = self.of_task(str(values.get("id", "")))
+        elif page == "question":
+            anchor = self.of_question((str(values.get("suite", "")), str(values.get("id", ""))))
         return None if anchor is None else f"#{anchor}"
 
     def form(self, *fields: Html) -> Html:
         """None: nothing would answer it."""
         return Html()
 
-    def anchor(self, id: str) -> str | None:
+    def of_task(self, id: str) -> str | None:
         """The name of a task's place in the file; None where it is not there."""
-        return self._held.get(id)
+        return self._tasks.get(id)
+
+    def of_question(self, key: Key) -> str | None:
+        """As `of_task`, of a question."""
+        return self._questions.get(key)
 
 
 def report(paths: Sequence[Path], tell: Told) -> str:
@@ -74,15 +85,26 @@ def _run(runs: Sequence[ShownRun], number: int) -> Html:
     run = runs[number]
     index, steps = run.index, queries.steps(run.index)
     tasks = _tasks(index, steps)
-    links = Anchors(number, [row.id for row in tasks])
-    shown = runs if number == 0 else [run]  # the curves of all runs once
-    parts: list[Child] = [notes(run), overview(shown, run, links), pages.lengths(index)]
+    evaluated = evaluations.reported_questions(runs, number)
+    links = Anchors(number, [row.id for row in tasks], evaluated[1] if evaluated is not None else ())
+    answered = _evaluated(links, *evaluated) if evaluated is not None else None
+    if index.is_evaluation:
+        return join([notes(run), answered])
+    with_curves = [each for each in runs if not each.index.is_evaluation]
+    is_first = run is with_curves[0]  # which has the curves of all
+    parts: list[Child] = [notes(run), overview(with_curves if is_first else [run], run, links)]
+    if is_first:
+        parts.append(lengths(with_curves))
     if steps:
         parts += [pages.step(index, links, {"step": str(steps[-1])}), *_refusals(index, links, steps[-1])]
     parts += [lineage.lineage(index, links, {}), el("h1", f"The hardest tasks of {run.name}")]
     for row in tasks:
-        parts.append(el("section", pages.task(index, links, {"id": row.id}), id=links.anchor(row.id)))
-    return join(parts)
+        parts.append(el("section", pages.task(index, links, {"id": row.id}), id=links.of_task(row.id)))
+    return join([*parts, answered])
+
+
+def _evaluated(links: Anchors, sides: evaluations.Sides, keys: Sequence[Key]) -> Html:
+    return evaluations.reported(sides, keys, links, [links.of_question(key) for key in keys])
 
 
 def _tasks(index: RunIndex, steps: Sequence[int]) -> list[TaskRow]:

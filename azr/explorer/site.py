@@ -67,9 +67,10 @@ def frame(
         el("a", each.name, href=f"{root}/{number}/", cls="run", aria_current="true" if each is run else None)
         for number, each in enumerate(runs)
     ]
+    known = {"": "evaluations"} if run.index.is_evaluation else PAGES
     pages = [
         el("a", name, href=links.to(path), aria_current="page" if path == page else None)
-        for path, name in PAGES.items()
+        for path, name in known.items()
     ]
     changes = f"{root}/{runs.index(run)}/changes"
     head = el(

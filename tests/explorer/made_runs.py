@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from azr.evaluation.answer_file import Answer
+from azr.evaluation.answer_file import ANSWERS, Answer, AnswerFile
 from azr.evaluation.periodic import Evaluated
 from azr.evaluation.question import Verdict
 from azr.records import Completion, FinishReason, Judged, Learned, Role, Task, Trajectory
@@ -92,6 +92,10 @@ class MadeRun:
         Evaluated({}, list(answers), {"suites": ["exam"]}).write(path)
         return path
 
+    def azr_eval(self, name: str, answers: Sequence[Answer]) -> Path:
+        """The answers of an evaluation of the run by `azr eval`."""
+        return azr_eval(self.path / "eval" / name, answers)
+
     def _append(self, name: str, records: list[dict]) -> None:
         lines = JsonLines(self.path / "more")
         lines.write(records)
@@ -99,6 +103,15 @@ class MadeRun:
         with (self.path / name).open("ab") as file:
             file.write((self.path / "more").read_bytes())
         (self.path / "more").unlink()
+
+
+def azr_eval(folder: Path, answers: Sequence[Answer]) -> Path:
+    """A folder as `azr eval` fills it."""
+    folder.mkdir(parents=True)
+    with AnswerFile(folder / ANSWERS, {"suites": ["exam"]}) as file:
+        for each in answers:
+            file.add([each])
+    return folder
 
 
 def eval_answer(question: str, verdict: str, sample: int | None = None, **change: object) -> Answer:

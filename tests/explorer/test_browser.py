@@ -134,6 +134,11 @@ def test_a_report_opens_without_a_server(page, run: MadeRun, tmp_path: Path) -> 
     page.locator("h2:has-text('Hardest new tasks') + div a").first.click()
     assert page.evaluate("location.hash") == "#task-0-0"
     assert page.get_by_text(f"f(1) returned {HOSTILE}, not 2").count() >= 4
+    page.locator("h1:has-text('Evaluations') ~ div a:has-text('q2')").click()
+    assert page.evaluate("location.hash") == "#question-0-1"
+    said = page.locator("#question-0-1 .sides section").all_inner_texts()
+    assert [text.split("\n")[1].strip() for text in said] == ["greedy, 7 tokens right", "greedy, 7 tokens malformed"]
+    assert "Of 2 questions this file holds 2 of the 2 that changed." in page.locator("main").inner_text()
     page.locator("figure:has-text('solve rate of this step') svg").first.hover(position={"x": 60, "y": 50})
     assert page.locator(".tip:not([hidden])").inner_text().startswith("step 1")
     assert page.evaluate("getComputedStyle(document.querySelector('polyline')).stroke") == "rgb(47, 111, 222)"

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from azr.explorer.index import NAME
 from azr.explorer.server import BODIES, COMPARING, Watcher, make_app, names_of
-from tests.explorer.made_runs import HOSTILE, MadeRun, answer, eval_answer, proposal, small_run, task
+from tests.explorer.made_runs import HOSTILE, MadeRun, answer, azr_eval, eval_answer, proposal, small_run, task
 
 
 class Page(HTMLParser):
@@ -42,8 +42,8 @@ def run(tmp_path: Path) -> MadeRun:
     return small_run(tmp_path / "run")
 
 
-def client(*runs: MadeRun, token: str = "", hosts: tuple[str, ...] = ()) -> TestClient:
-    paths = [run.path for run in runs]
+def client(*runs: MadeRun | Path, token: str = "", hosts: tuple[str, ...] = ()) -> TestClient:
+    paths = [run if isinstance(run, Path) else run.path for run in runs]
     watcher = Watcher(paths)
     for path in paths:
         watcher._look(path)
@@ -223,6 +223,59 @@ def test_answers_of_an_evaluation_that_are_cut_short_are_shown_as_far_as_they_go
     path.write_bytes(path.read_bytes()[:-30])
     found = page(client(run), "/0/evaluations?left=0-3&right=0-3")
     assert "evaluations/step_000003.jsonl.gz: it is cut short" in found.text
+
+
+def test_evaluations_of_azr_eval_stand_beside_those_of_the_run(run: MadeRun, tmp_path: Path) -> None:
+    run.azr_eval("step_000002", [eval_answer("q1", "right", answer="8"), eval_answer("q7", "wrong", suite="math500")])
+    both = page(client(run), "/0/evaluations?left=0-2&right=0-eval-step_000002")
+    assert "step 2: greedystep 2: all rightazr eval, step_000002: greedy" in both.text
+    assert "q7math500deduction--wrong0 of 1" in both.text
+    assert "step 0: greedystep 0: all rightstep 2: greedy" in page(client(run), "/0/evaluations").text
+
+
+def test_folders_of_azr_eval_have_pages_of_their_own_and_stand_beside_a_run(run: MadeRun, tmp_path: Path) -> None:
+    before, after = tmp_path / "eval" / "base", tmp_path / "eval" / "tuned"
+    azr_eval(before, [eval_answer("q1", "wrong"), eval_answer("q2", "right")])
+    azr_eval(after, [eval_answer("q1", "right")])
+    of = client(before, after, run)
+    alone = page(of, "/0/")
+    assert "base: greedybase: all rightrun, step 2: greedy" in alone.text and rows(alone) == ["q1", "q2"]
+    assert [link for link in alone.links if "question" not in link] == ["/0/", "/1/", "/2/", "/0/"]
+    compared = page(of, "/0/evaluations?left=0-eval&right=1-eval")
+    assert "q1examdeductionwrong0 of 1right1 of 1" in compared.text
+    assert page(of, "/2/").text.count("solve rate of this step's attempts") == 1
+    assert "tuned · " not in page(of, "/2/lengths").text
+    assert not [path for path in before.iterdir() if path.name != "answers.jsonl.gz"]
+
+
+def test_an_evaluation_that_goes_on_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
+    folder = azr_eval(tmp_path / "going", [eval_answer(f"q{i}", "right") for i in range(9)])
+    path = folder / "answers.jsonl.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    found = page(client(folder), "/0/")
+    assert rows(found) == [f"q{i}" for i in range(8)] and "going/answers.jsonl.gz: it is cut short" in found.text
+
+
+def test_a_duplicate_links_its_twin_and_a_step_tells_of_responses_that_were_given_up(run: MadeRun) -> None:
+    numbers = {"engines__given_up": 3}
+    run.step(3, [proposal("again", "duplicate", "duplicate of 000001-deduction-0000")], **numbers)
+    run.step(4, [proposal("more")], engines__given_up=4)
+    run.step(5, [proposal("resumed")], engines__given_up=2)
+    of = client(run)
+    for path in ("step?step=3", "response?step=3&line=0", "task?id=again"):
+        assert "/0/task?id=000001-deduction-0000" in page(of, f"/0/{path}").links, path
+    said = [page(of, f"/0/step?step={step}").text for step in range(2, 6)]
+    assert "given up" not in said[0] and "3 responses took an engine longer" in said[1]
+    assert "1 response took an engine longer" in said[2] and "2 responses took" in said[3]
+
+
+def test_lengths_of_two_runs_share_their_charts(run: MadeRun, tmp_path: Path) -> None:
+    other = MadeRun(tmp_path / "other")
+    other.step(1, [answer("a", text="x" * 33)])
+    found = page(client(run, other), "/0/lengths")
+    assert (
+        "other · mean 33" in found.text and "run · mean 9" in found.text and "deduction, solver: tokens" in found.text
+    )
 
 
 def test_an_empty_run_has_every_page(tmp_path: Path) -> None:

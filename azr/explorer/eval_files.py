@@ -1,0 +1,112 @@
+"""The evaluations that a folder holds: those within a run, and those that `azr eval` has made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from azr.evaluation.answer_file import ANSWERS, Answer
+from azr.explorer.record_files import ROLLOUTS, Problem, decode, read_lines
+from azr.explorer.site import ShownRun
+from azr.tasks.base import Verdict
+
+Key = tuple[str, str]
+"""Suite and id of a question."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalFile:
+    """The answers of one evaluation."""
+
+    name: str
+    """Of its step or its folder, as an address has it."""
+    title: str
+    """Within its folder; empty for all that a folder is."""
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class EvalSide:
+    """What was answered in one evaluation, by suite and question."""
+
+    title: str
+    answers: Mapping[Key, Sequence[Answer]]
+    problems: Sequence[str]
+
+    def share(self, key: Key) -> float | None:
+        """Of right answers to a question; None where there is none."""
+        graded = [each.verdict is Verdict.RIGHT for each in self.answers.get(key, ()) if is_graded(each)]
+        return sum(graded) / len(graded) if graded else None
+
+
+def is_graded(answer: Answer) -> bool:
+    return answer.verdict is not Verdict.UNGRADED
+
+
+def eval_files(run: Path) -> list[EvalFile]:
+    """Those within the run by step, then those of `azr eval` by folder."""
+    within = sorted(
+        (int(match[1]), path)
+        for path in _entries(run / "evaluations")
+        if (match := ROLLOUTS.fullmatch(path.name)) is not None
+    )
+    made = sorted(folder for folder in _entries(run / "eval") if (folder / ANSWERS).is_file())
+    files = [EvalFile(str(step), f"step {step}", path) for step, path in within]
+    files += [EvalFile(f"eval-{folder.name}", f"azr eval, {folder.name}", folder / ANSWERS) for folder in made]
+    return [*files, EvalFile("eval", "", run / ANSWERS)] if (run / ANSWERS).is_file() else files
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def known_sides(runs: Sequence[ShownRun], number: int) -> dict[str, tuple[str, Path]]:
+    """Titles and paths of the evaluations of all runs by their names in addresses, this run's first."""
+    known: dict[str, tuple[str, Path]] = {}
+    for place in [number, *(other for other in range(len(runs)) if other != number)]:
+        for file in eval_files(runs[place].index.run):
+            title = ", ".join(filter(None, [runs[place].name if len(runs) > 1 else "", file.title]))
+            title = title or runs[place].name
+            known[f"{place}-{file.name}"] = (title, file.path)
+    return known
+
+
+def read_side(title: str, path: Path) -> EvalSide:
+    """What can be read of an evaluation's answers, and what cannot."""
+    try:
+        stat = path.stat()
+    except OSError as error:
+        return EvalSide(title, {}, [f"{path.name} cannot be read: {error.strerror}"])
+    answers, problems = _answers(path, stat.st_size, stat.st_mtime_ns)
+    return EvalSide(title, answers, problems)
+
+
+@lru_cache(maxsize=8)
+def _answers(path: Path, size: int, mtime_ns: int) -> tuple[Mapping[Key, Sequence[Answer]], Sequence[str]]:
+    """Of a file as it was at that time.
+
+    `azr.evaluation.answer_file` reads to go on writing, and so takes a file whole or not at all.
+    """
+    answers: dict[Key, list[Answer]] = {}
+    problems: list[str] = []
+    bad, name = 0, f"{path.parent.name}/{path.name}"
+    for place, item in enumerate(read_lines(path)):
+        if isinstance(item, Problem):
+            problems.append(f"{name}: {item}")
+            continue
+        if place == 0 and item[1].startswith(b'{"protocol"'):
+            continue
+        try:
+            each = decode(item[1], Answer)
+        except Problem:
+            bad += 1
+            continue
+        answers.setdefault((each.suite, each.question), []).append(each)
+    if bad:
+        problems.append(f"{name}: {bad} of its lines are no answers")
+    return answers, problems
