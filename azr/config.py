@@ -116,6 +116,29 @@ class SelfPlayConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Questions from a file to train on, alone or beside self-play; `docs/data.md` describes its rows."""
+
+    path: str | None = None
+    """JSON lines (`.gz` is unpacked) or parquet; none for self-play alone."""
+    play: Literal["alone", "mixed", "alternate"] = "alone"
+    """`alone`: no step plays with itself. `mixed`: every step answers rows and plays with itself. `alternate`: odd
+    steps play with themselves, even ones answer rows."""
+    prompts: Count = 128
+    """Rows of a step that takes some. Epochs follow one another, each in an order that `run.seed` gives."""
+    samples: Count = 8
+    """Answers to each row, which form a group."""
+
+    def takes_rows(self, step: int) -> bool:
+        """Whether this step, counted from 1, answers rows."""
+        return self.path is not None and (self.play != "alternate" or step % 2 == 0)
+
+    def plays_itself(self, step: int) -> bool:
+        """Whether this step plays with itself."""
+        return self.path is None or self.play == "mixed" or not self.takes_rows(step)
+
+
+@dataclass(frozen=True, kw_only=True)
 class AblationConfig:
     """Controls for experiments: each takes one part of the algorithm away."""
 
@@ -383,6 +406,7 @@ class Config:
     run: RunConfig = field(default_factory=RunConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     selfplay: SelfPlayConfig = field(default_factory=SelfPlayConfig)
+    data: DataConfig = field(default_factory=DataConfig)
     ablation: AblationConfig = field(default_factory=AblationConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
@@ -395,11 +419,19 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     @property
-    def min_trajectories(self) -> int:
-        """Trajectories that a step is sure to train on; estimate samples come on top."""
+    def kinds(self) -> tuple[str, ...]:
+        """Reasoning kinds that are played: none where all that is trained on comes from a file."""
+        return () if self.data.path is not None and self.data.play == "alone" else self.selfplay.kinds
+
+    @property
+    def trajectories_by_step(self) -> tuple[int, ...]:
+        """Trajectories that steps are sure to train on, one number for each sort of step; estimates come on top."""
         play = self.selfplay
         proposals = play.proposer_prompts if self.ablation.train_proposer and self.ablation.new_tasks else 0
-        return len(play.kinds) * (proposals + play.solver_prompts)
+        of_play, of_data = len(self.kinds) * (proposals + play.solver_prompts), self.data.prompts * self.data.samples
+        if self.data.path is None:
+            return (of_play,)
+        return (of_play, of_data) if self.data.play == "alternate" else (of_play + of_data,)
 
     @property
     def max_trajectory_tokens(self) -> int:

@@ -31,6 +31,9 @@ coroutine, so engines and executor are busy with every phase at the same time.
                                    ▼
     play waits for all kinds ──► sorted trajectories ──► learn, which also waits for the last checkpoint
 
+With ``data.path`` rows of a file are answered and graded instead of self-play, beside it, or in turns with it
+(`azr.datasets.play`); all that follows is the same.
+
 With ``rollout.staleness`` 1 and engines of their own, the next step is played while one is learned. A push interrupts
 what is in flight, which goes on under the new weights; what has become too old is not trained on.
 
@@ -44,13 +47,16 @@ checkpoint holds what recreates them (`azr.selfplay.in_flight`), and a step that
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from azr.actor_system import ActorSystem
 from azr.cluster.weight_sync import PushReport
+from azr.concurrency import gather
 from azr.config import Config
+from azr.datasets.play import DataPlay
 from azr.evaluation.periodic import PeriodicEval
 from azr.records import Trajectory
 from azr.runs.checkpointer import AsyncCheckpointer
@@ -63,7 +69,7 @@ from azr.selfplay.ahead import PlayAhead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.in_flight import InFlight, Journal, Leftover
 from azr.selfplay.pieces import Carried
-from azr.selfplay.play import SelfPlayStep, StepResult
+from azr.selfplay.play import SelfPlayStep, StepResult, together
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Proposer, Solver
 from azr.selfplay.seeding import Seeding
@@ -78,6 +84,8 @@ class SelfPlayExperiment:
     config: Config
     codec: PromptCodec
     evaluation: PeriodicEval
+    data: DataPlay | None
+    """None without a file of rows."""
     buffer: TaskBuffer
     system: ActorSystem
     learner: Learner
@@ -100,7 +108,8 @@ class SelfPlayExperiment:
         """
         system, stop, phase = self.system, self.stop_signal, self.logger.phase
         if self.checkpointer.done == 0:
-            await stop.cancel_on_stop(self.seed())
+            if self.config.kinds:
+                await stop.cancel_on_stop(self.seed())
             self.logger.log_baseline(await stop.cancel_on_stop(self.evaluate(0)))
         first, last = self.checkpointer.done + 1, self.config.run.steps
         async with PlayAhead(self.play, first, last, self.config.steps_ahead, self.begin_again()) as ahead:
@@ -150,11 +159,19 @@ class SelfPlayExperiment:
         await self.logger.log_rollouts(0, [(each, None) for each in proposals], self.codec.decode)
 
     async def play(self, step: int, carried: Sequence[Carried]) -> StepResult:
-        """One step of self-play with the current policy, and with what the step before has left over."""
-        selfplay, first = self.config.selfplay, "propose" if self.config.ablation.new_tasks else "estimate"
-        self.logger.progress.phase(first, len(selfplay.kinds) * selfplay.proposer_prompts)
-        self.logger.progress.phase("solve", len(selfplay.kinds) * selfplay.solver_prompts)
-        return await self._step(step, f"{step:06d}").play(carried, is_last=step == self.config.run.steps)
+        """One step with the current policy: of self-play, with what the step before has left over, of rows, or both."""
+        config, selfplay, phase = self.config, self.config.selfplay, self.logger.progress.phase
+        playing = list[Coroutine[Any, Any, StepResult]]()
+        solves = 0
+        if config.data.plays_itself(step):
+            phase("propose" if config.ablation.new_tasks else "estimate", len(config.kinds) * selfplay.proposer_prompts)
+            solves += len(config.kinds) * selfplay.solver_prompts
+            playing.append(self._step(step, f"{step:06d}").play(carried, is_last=step == config.run.steps))
+        if self.data is not None and config.data.takes_rows(step):
+            solves += config.data.prompts
+            playing.append(self.data.play(step, self.system.engines, self.logger.phase))
+        phase("solve", solves)
+        return together(await gather(*playing))
 
     def begin_again(self) -> list[Carried]:
         """What the step that a resumed run goes on from has left over."""

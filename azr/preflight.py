@@ -31,6 +31,7 @@ def check(config: Config) -> None:
     """Raises UserError for the first mistake in the config itself: knobs that contradict each other."""
     _check_kinds(config)
     _check_prompts(config)
+    _check_data(config)
     _check_reward(config)
     engine_options(config.rollout.engine_options)
     _check_batch(config)
@@ -55,7 +56,7 @@ def check_surroundings(config: Config, *, resumed: bool = False, fetch: bool = T
 
 def check_model_and_files(config: Config, *, seeds: bool = True, fetch: bool = True) -> list[str]:
     """As ``check_surroundings``, but for the run directory; `seeds`: look at the seed file too."""
-    if seeds and config.selfplay.seeds is not None:
+    if seeds and config.kinds and config.selfplay.seeds is not None:
         _check_seeds(Path(config.selfplay.seeds), config.selfplay.kinds)
     folder = model_folder(config.model.path, fetch=fetch)
     if folder is None:
@@ -103,6 +104,20 @@ def _check_prompts(config: Config) -> None:
         hint = "" if "." in model.template else f" Did you mean {nearest(model.template, TEMPLATES)}?"
         raise UserError(
             f"model.template is {model.template!r}, which is neither {', '.join(TEMPLATES)} nor a file.{hint}"
+        )
+
+
+def _check_data(config: Config) -> None:
+    if config.data.path is None and config.data.play != "alone":
+        raise UserError(f"data.play is {config.data.play}, but data.path names no file of rows: give one.")
+    if config.data.play == "alternate" and config.rollout.partial:
+        raise UserError(
+            "rollout.partial leaves self-play over to the next step, and with data.play alternate that one has none: "
+            "take data.play mixed, or leave partial out."
+        )
+    if config.data.path is not None and config.model.prompt_format == "compact":
+        raise UserError(
+            "data.path has questions in words, but the compact format asks by tags: set model.prompt_format to chat."
         )
 
 
@@ -159,21 +174,24 @@ def _check_kernels(config: Config) -> None:
 
 
 def _check_batch(config: Config) -> None:
-    total = config.min_trajectories
-    if not total and not config.selfplay.train_on_estimates:
+    sizes = config.trajectories_by_step
+    if not all(sizes) and not config.selfplay.train_on_estimates:
         raise UserError(
             "No step would train on anything: raise selfplay.solver_prompts or switch selfplay.train_on_estimates on."
         )
+    of_play = "selfplay.proposer_prompts or selfplay.solver_prompts"
+    of_data = "data.prompts or data.samples"
+    size_knobs = of_play if config.data.path is None else f"{of_data}, {of_play}" if config.kinds else of_data
     for knob, parts in (
         ("algorithm.policy_mini_batches", config.algorithm.policy_mini_batches),
         ("algorithm.estimator.critic_mini_batches", config.algorithm.critic_mini_batches),
         ("train.data_parallel", config.train.data_parallel),
     ):
-        if total % parts:
-            raise UserError(
-                f"A step has {total} trajectories, which {knob}={parts} does not divide; "
-                "change it, selfplay.proposer_prompts or selfplay.solver_prompts."
-            )
+        for total in sizes:
+            if total % parts:
+                raise UserError(
+                    f"A step has {total} trajectories, which {knob}={parts} does not divide; change it, {size_knobs}."
+                )
     if config.selfplay.derived_tasks and not config.selfplay.train_on_estimates:
         raise UserError(
             "selfplay.derived_tasks are played only to be trained on: switch selfplay.train_on_estimates on, or take 0."
@@ -244,9 +262,13 @@ def _check_context(config: Config, folder: Path) -> None:
 
 def _check_tokenizer_and_exam(config: Config, folder: Path) -> None:
     # Only now, because this takes seconds to load.
+    from azr.datasets.choice import load_rows
     from azr.evaluation.periodic import PeriodicEval
 
-    PeriodicEval(config, load_codec(config, folder))
+    codec = load_codec(config, folder)
+    PeriodicEval(config, codec)
+    if config.data.path is not None:
+        load_rows(config, codec)
 
 
 def load_codec(config: Config, folder: Path) -> PromptCodec:

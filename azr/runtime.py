@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from pathlib import Path
 
 from ray.exceptions import RayTaskError
 
@@ -16,6 +17,8 @@ from azr.actor_system import ActorSystem
 from azr.cluster.ray_start import start_ray
 from azr.cluster.supervisor import root_cause
 from azr.config import Config
+from azr.datasets.choice import keep_identity, load_rows
+from azr.datasets.play import DataPlay, open_graders
 from azr.errors import RunEnded
 from azr.evaluation.periodic import PeriodicEval
 from azr.experiment import SelfPlayExperiment
@@ -57,12 +60,18 @@ class Driver:
         self._codec = PromptCodec.load(config)
         self._prompt_form = PromptForm(self._codec.template, self._codec.stops)
         self._evaluation = PeriodicEval(config, self._codec)
+        self._rows, self._notes = load_rows(config, self._codec) if config.data.path is not None else ([], [])
         self._resume = resume
         self._stop_signal = StopSignal()
         self._run = RunDirectory(run_path(config.run))
         if resume is not None:
             self._prompt_form.keep(self._run.prompt_form)
+            self._keep_data()
         self._store = CheckpointStore(self._run.checkpoints, config.checkpoint.keep)
+
+    def _keep_data(self) -> None:
+        if self._config.data.path is not None:
+            keep_identity(self._run.data, Path(self._config.data.path))
 
     async def run(self) -> None:
         """Starts everything, runs the experiment, and ends what it started.
@@ -128,14 +137,25 @@ class Driver:
                 progress.log(f"an engine's KV cache holds {system.engines.kv_cache_tokens:,} tokens")
                 logger.log_start(started_in)
                 progress.log(f"model-written code runs behind {system.executor.isolation}")
-                for note in self._evaluation.notes:
+                for note in [*self._evaluation.notes, *self._notes]:
                     progress.log(note)
                 # What there is now stays until the end; looking through it again and again is a tenth of a step's work.
                 gc.collect()
                 gc.freeze()
-                await self._play(self._experiment(system, logger, state.step, lambda: time.monotonic() - started))
+                async with self._open_data() as data:
+                    elapsed_s = lambda: time.monotonic() - started  # noqa: E731
+                    await self._play(self._experiment(system, logger, data, state.step, elapsed_s))
         finally:
             await system.stop()
+
+    @asynccontextmanager
+    async def _open_data(self) -> AsyncIterator[DataPlay | None]:
+        """What answers rows of the run's file, while the block lasts; None without one."""
+        if not self._rows:
+            yield None
+            return
+        async with open_graders(self._rows, self._config) as graders:
+            yield DataPlay(config=self._config, codec=self._codec, rows=self._rows, graders=graders)
 
     @asynccontextmanager
     async def _open_logger(self, progress: Progress, resume: ResumeState | None) -> AsyncIterator[RunLogger]:
@@ -147,6 +167,7 @@ class Driver:
             logger = await asyncio.to_thread(RunLogger.reopen, self._config, progress, state.step, state.offsets)
         try:
             self._prompt_form.keep(self._run.prompt_form)
+            self._keep_data()
             if resume is not None:
                 await asyncio.to_thread(self._store.delete_after, resume.state.step)
                 for note in resume.notes:
@@ -164,10 +185,15 @@ class Driver:
             logger.close()
 
     def _experiment(
-        self, system: ActorSystem, logger: RunLogger, done: int, elapsed_s: Callable[[], float]
+        self,
+        system: ActorSystem,
+        logger: RunLogger,
+        data: DataPlay | None,
+        done: int,
+        elapsed_s: Callable[[], float],
     ) -> SelfPlayExperiment:
-        config, play = self._config, self._config.selfplay
-        buffer = TaskBuffer(play.kinds, benchmark=self._evaluation.programs)
+        config = self._config
+        buffer = TaskBuffer(config.kinds, benchmark=self._evaluation.programs)
         buffer.refill(read_tasks(self._run.tasks))
         in_flight = InFlight.read(self._store.path(done)) if done else InFlight()
         write = partial(self._save_checkpoint, system, logger, in_flight, elapsed_s)
@@ -175,6 +201,7 @@ class Driver:
             config=config,
             codec=self._codec,
             evaluation=self._evaluation,
+            data=data,
             buffer=buffer,
             system=system,
             learner=Learner(config, system.policy, system.critic, system.reference, logger.phase),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,7 +15,10 @@ import pytest
 
 from azr.cluster.weight_sync import PushReport
 from azr.concurrency import Phase
-from azr.config import Config
+from azr.config import Config, DataConfig
+from azr.datasets.choice import load_rows
+from azr.datasets.order import rows_of_step
+from azr.datasets.play import DataPlay, open_graders
 from azr.errors import RunEnded
 from azr.executor.pool import SandboxPool
 from azr.experiment import SelfPlayExperiment
@@ -28,6 +32,9 @@ from azr.runs.stop_signal import StopSignal
 from azr.runtime import Driver
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.in_flight import InFlight
+from azr.selfplay.prompt_codec import PromptCodec
+from tests.datasets import test_play as datasets
+from tests.datasets.test_rows import write
 from tests.selfplay.test_play import CODEC, CONFIG, Script, half_right, proposal
 
 
@@ -53,6 +60,13 @@ class Trainers:
         return {"policy": {"loss": 0.0}}
 
 
+class Answering(datasets.Sampler):
+    """Answers rows."""
+
+    async def stats(self) -> dict[str, float]:
+        return {"restarts": 0}
+
+
 async def trainers_turn(phase: Phase) -> None: ...
 
 
@@ -63,15 +77,22 @@ async def engines_turn(version: int, phase: Phase) -> PushReport:
 def go_on() -> None: ...
 
 
-def play(config: Config, engines: Engines, saved: list[int], raise_if_diverged: Callable[[], None] = go_on) -> None:
+def play(
+    config: Config,
+    engines: Engines | Answering,
+    saved: list[int],
+    raise_if_diverged: Callable[[], None] = go_on,
+    codec: PromptCodec = CODEC,
+) -> None:
     """Plays to the end as the driver does; ``saved`` gets the steps whose checkpoints were written."""
+    rows = load_rows(config, codec)[0] if config.data.path is not None else []
 
     async def write(step: int, staging: object) -> None:
         saved.append(step)
 
     async def run() -> None:
         logger = RunLogger.create(config, open_progress())
-        async with SandboxPool(config.executor) as pool:
+        async with SandboxPool(config.executor) as pool, open_graders(rows, config) as graders:
 
             async def stats_delta() -> dict[str, float]:
                 return {}
@@ -80,9 +101,10 @@ def play(config: Config, engines: Engines, saved: list[int], raise_if_diverged: 
             checkpointer = AsyncCheckpointer(CheckpointStore(logger.run.checkpoints, 2), 0, write, print, 0)
             experiment = SelfPlayExperiment(
                 config=config,
-                codec=CODEC,
+                codec=codec,
                 evaluation=SimpleNamespace(should_run=lambda *at: False),
-                buffer=TaskBuffer(config.selfplay.kinds),
+                data=DataPlay(config=config, codec=codec, rows=rows, graders=graders) if rows else None,
+                buffer=TaskBuffer(config.kinds),
                 system=SimpleNamespace(
                     engines=engines,
                     executor=executor,
@@ -95,7 +117,7 @@ def play(config: Config, engines: Engines, saved: list[int], raise_if_diverged: 
                 checkpointer=checkpointer,
                 in_flight=InFlight(),
                 stop_signal=StopSignal(),
-                alarm=MalformedAlarm(CODEC.decode, logger.progress.log, stop=config.run.stop_when_malformed),
+                alarm=MalformedAlarm(codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
                 elapsed_s=lambda: 0.0,
             )
             try:
@@ -148,3 +170,24 @@ def test_a_run_that_diverged_ends_with_its_last_step_saved(tmp_path: Path) -> No
     with pytest.raises(RunEnded, match="skipped"):
         play(small(tmp_path), Engines([proposal(f"a + {n}") for n in range(10)], half_right), saved, diverged)
     assert saved == [1]
+
+
+def test_a_run_on_rows_alone_neither_seeds_nor_proposes(tmp_path: Path) -> None:
+    rows = [row for row in datasets.ROWS if row["grader"] in ("math", "choice")]
+    data = DataConfig(path=str(write(tmp_path / "rows.jsonl", *rows)), prompts=1, samples=4)
+    config = replace(small(tmp_path, stop=False), data=data)
+    codec = datasets.chat_codec(config, tmp_path / "tokenizer")
+    saved: list[int] = []
+    play(config, Answering(codec), saved, codec=codec)
+    assert saved == [4]
+    folder = tmp_path / "run"
+    for step, metrics in enumerate(map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()), 1):
+        ((epoch, row),) = rows_of_step(data, step, len(rows), config.run.seed)
+        with gzip.open(folder / "rollouts" / f"step_{step:06d}.jsonl.gz") as file:
+            records = [json.loads(line) for line in file]
+        assert {record["group"] for record in records} == {f"data:{epoch}:{rows[row]['id']}"}
+        assert sorted(record["outcome"] for record in records) == ["malformed", "malformed", "right", "wrong"]
+        assert metrics[f"{rows[row]['source']}/solver/accuracy"] == 0.25
+        assert metrics["batch/trajectories"] == 4 and metrics["solver/malformed"] == 0.5
+        assert not [name for name in metrics if "proposer" in name or name.startswith("buffer/")]
+    assert (folder / "tasks.jsonl").read_text() == ""

@@ -113,6 +113,7 @@ def play(config: Config, engine: Engine) -> None:
             config=config,
             codec=CODEC,
             evaluation=SimpleNamespace(should_run=lambda *at: False),
+            data=None,
             buffer=buffer,
             system=SimpleNamespace(
                 engines=engine,

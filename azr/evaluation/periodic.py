@@ -110,7 +110,7 @@ class PeriodicEval:
     async def run(self, generate: GenerateFn, executor: Executor) -> Evaluated:
         """What the current policy knows. ``executor``: the run's, for the tasks of the exam."""
         config = self._config
-        executors = Executors(tasks=lambda: nullcontext(executor), answers=partial(_answers, config))
+        executors = Executors(tasks=lambda: nullcontext(executor), answers=partial(answer_executor, config))
         found: list[Answer] = []
         async with open_graders([each.suite for each in self._loaded], executors) as graders:
             examiner = Examiner(
@@ -145,8 +145,8 @@ class PeriodicEval:
 
 
 @asynccontextmanager
-async def _answers(config: Config) -> AsyncIterator[Executor]:
-    """An executor actor for answers to public benchmarks; a run has one only while it evaluates programs."""
+async def answer_executor(config: Config) -> AsyncIterator[Executor]:
+    """An executor actor for programs that answer public benchmarks or rows of a file, while the block lasts."""
     executor = _AnswerExecutor(config)
     try:
         yield executor

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from azr.config import Config
+from azr.config import Config, DataConfig
 
 GIB = 2**30
 
@@ -110,13 +110,19 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One training step in prompts, trajectories and tokens; the most there can be where it depends on proposals."""
+    """One training step in prompts, trajectories and tokens; the most there can be where it depends on proposals.
+
+    Of a run whose steps alternate, one of the larger sort.
+    """
 
     proposals: int
     estimate_prompts: int
     estimates: int
     """Solver samples for solve rates and derived tasks: `selfplay.group_size` for each of `estimate_prompts`."""
     solves: int
+    rows: int
+    row_answers: int
+    """Answers to rows of a file: `data.samples` for each of `rows`."""
     trained: int
     """Trajectories that the optimizers see."""
     max_tokens: int
@@ -128,12 +134,12 @@ class Workload:
     @property
     def prompts(self) -> int:
         """Distinct prompts that the engines read."""
-        return self.proposals + self.estimate_prompts + self.solves
+        return self.proposals + self.estimate_prompts + self.solves + self.rows
 
     @property
     def trajectories(self) -> int:
         """Responses that the engines write."""
-        return self.proposals + self.estimates + self.solves
+        return self.proposals + self.estimates + self.solves + self.row_answers
 
     @property
     def mean_length(self) -> float:
@@ -146,16 +152,23 @@ class Workload:
 
     @classmethod
     def of(cls, config: Config, assumed: Assumptions) -> Workload:
-        play = config.selfplay
-        tasks = len(play.kinds) * play.proposer_prompts
+        play, data = config.selfplay, config.data
+        if data.play == "alternate":
+            sorts = (replace(data, play="alone"), DataConfig())
+            loads = [cls.of(replace(config, data=sort), assumed) for sort in sorts]
+            return max(loads, key=lambda load: load.trained)
+        tasks = len(config.kinds) * play.proposer_prompts
+        rows = 0 if data.path is None else data.prompts
         groups = tasks * (1 + play.derived_tasks * len(play.kinds))
         groups = int(groups * assumed.valid_share)
-        trained = config.min_trajectories + groups * play.group_size * play.train_on_estimates
+        trained = sum(config.trajectories_by_step) + groups * play.group_size * play.train_on_estimates
         return cls(
             proposals=tasks * config.ablation.new_tasks,
             estimate_prompts=groups,
             estimates=groups * play.group_size,
-            solves=len(play.kinds) * play.solver_prompts,
+            solves=len(config.kinds) * play.solver_prompts,
+            rows=rows,
+            row_answers=rows * data.samples,
             trained=trained,
             max_tokens=trained * config.max_trajectory_tokens,
             mean_prompt=assumed.prompt_fill * config.rollout.max_prompt_tokens,

@@ -104,7 +104,10 @@ class StepTimes:
         runs = VALIDATION_RUNS * load.proposals + load.estimates + load.solves
         return {
             "decoding": decoding + reading,
-            "longest response": sum(map(self._tail, (load.proposals, load.estimates or load.solves))) * alone,
+            "longest response": sum(
+                map(self._tail, (load.proposals, load.estimates or load.solves or load.row_answers))
+            )
+            * alone,
             "executor": runs / (self.config.executor.workers * assumed.executor_runs_s),
             "driver": load.trajectories * assumed.driver_ms / 1e3,
         }

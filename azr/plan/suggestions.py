@@ -71,7 +71,7 @@ def _fewer_gpus(plan: Plan) -> Candidates:
     """As many of those there are as divide the batch."""
     present = plan.nodes.total_gpus
     if plan.config.num_gpus > present:
-        batch, most = plan.config.min_trajectories, _trainers(plan, present)
+        batch, most = math.gcd(*plan.config.trajectories_by_step), _trainers(plan, present)
         ranks = max(count for count in range(1, most + 1) if batch % count == 0)
         yield _spread(plan, ranks, math.gcd(plan.config.rollout.tensor_parallel, plan.nodes.gpus), plan.nodes)
 
@@ -106,7 +106,7 @@ def _engine_share(plan: Plan) -> Candidates:
 def _more_gpus(plan: Plan) -> Candidates:
     """Twice as many, again and again; nodes stay as large as they are."""
     gpus = max(plan.config.num_gpus, plan.nodes.total_gpus)
-    while (gpus := 2 * gpus) <= _MAX_GPUS and plan.config.min_trajectories % _trainers(plan, gpus) == 0:
+    while (gpus := 2 * gpus) <= _MAX_GPUS and math.gcd(*plan.config.trajectories_by_step) % _trainers(plan, gpus) == 0:
         nodes = replace(plan.nodes, nodes=-(-gpus // plan.nodes.gpus))
         yield _spread(plan, _trainers(plan, gpus), plan.config.rollout.tensor_parallel, nodes)
 

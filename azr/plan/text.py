@@ -31,7 +31,7 @@ def step_lines(config: Config, load: Workload) -> Iterator[str]:
     yield from (
         "a step, where the funnel decides at most:",
         f"  {load.prompts:,} prompts: {load.proposals} to propose, {load.estimate_prompts} to estimate, "
-        f"{load.solves} to solve",
+        f"{load.solves} to solve, {load.rows} from a file",
         f"  {load.trajectories:,} responses ({load.estimates:,} of them estimates), about {responses} tokens",
         f"  {load.trained:,} trajectories of up to {config.max_trajectory_tokens:,} tokens trained on: about "
         f"{_count(load.trained_tokens)} tokens, {_count(load.max_tokens)} at most",

@@ -63,6 +63,11 @@ class RunDirectory:
         return self.path / "prompts.json"
 
     @property
+    def data(self) -> Path:
+        """Which file of rows the run answers."""
+        return self.path / "data.json"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 

@@ -23,9 +23,9 @@ from azr.selfplay.in_flight import Begins, Leftover, Origin
 from azr.selfplay.ordering import OrderedGate, sort_trajectories, stable_seed
 from azr.selfplay.pieces import Answers, Begun, Carried, Proposed, ended_with_errors
 from azr.selfplay.rewards.pay import (
+    answer_trajectory,
     intrinsic_bonuses,
     proposer_trajectory,
-    solver_trajectory,
     unrewarded,
     with_length_penalty,
 )
@@ -234,7 +234,8 @@ class SelfPlayStep:
             if verdict is Verdict.UNGRADED:
                 ungraded.append(unrewarded(Role.SOLVER, task.kind, task.id, group, completion, judgement))
             else:
-                paid = solver_trajectory(task, group, completion, verdict, self.config.reward, judgement)
+                reward = self.config.reward
+                paid = answer_trajectory(task.kind, task.id, group, completion, verdict, reward, judgement)
                 graded.append(self._paid(paid))
         return Answers(
             phase=phase,
@@ -426,6 +427,24 @@ def _judged_late(judgement: Judged, validated: Task | RejectReason, outcome: Tas
         RejectReason.LOST: "no attempt at it could be graded",
     }
     return replace(judgement, outcome=str(outcome), detail=details[outcome])
+
+
+def together(results: Sequence[StepResult]) -> StepResult:
+    """What parts of a step brought, of which no two played the same kind."""
+    if len(results) == 1:
+        return results[0]
+    return StepResult(
+        trajectories=sort_trajectories([each for result in results for each in result.trajectories]),
+        proposal_stats={kind: stats for result in results for kind, stats in result.proposal_stats.items()},
+        stored=[task for result in results for task in result.stored],
+        sampled_tokens=sum((result.sampled_tokens for result in results), Counter()),
+        ungraded=sum(result.ungraded for result in results),
+        forms={
+            role: sum((result.forms[role] for result in results if role in result.forms), FormCount()) for role in Role
+        },
+        carried=[piece for result in results for piece in result.carried],
+        untrained=sort_trajectories([each for result in results for each in result.untrained]),
+    )
 
 
 async def _listed(answers: Coroutine[Any, Any, Answers]) -> list[Answers]:

@@ -110,6 +110,11 @@ class PromptCodec:
         prompt = render_conversation(self.template, self._tokenizer, turns)
         return self.encode(prompt), opened_response(prompt)
 
+    def turns_fit(self, turns: Sequence[Turn], max_tokens: int) -> bool:
+        """Whether the prompt that goes on with a conversation has at most so many tokens. Raises as `converse`."""
+        assert self.template is not None, "the compact format has no messages"
+        return self._fits(render_conversation(self.template, self._tokenizer, turns), max_tokens)
+
     def response_text(self, completion: Completion) -> str:
         """What a response says, without its end token."""
         ids = completion.response_ids

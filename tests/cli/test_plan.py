@@ -161,7 +161,7 @@ def test_debug_leaves_a_recipe_that_can_run_critic_free_too(name):
 def test_debug_shrinks_the_batch_and_keeps_the_rest():
     config = base.tiny(recipes()["azr_coder14b_ppo"])
     preflight.check(config)
-    assert config.min_trajectories == 48
+    assert config.trajectories_by_step == (48,)
     assert config.train == recipes()["azr_coder14b_ppo"].train
 
 

@@ -14,6 +14,7 @@ from ray.cluster_utils import Cluster
 from transformers import AutoTokenizer
 
 from playground.azr_coder14b_ppo import config as recipe
+from tests.datasets.test_rows import write
 from tests.e2e import chat_model
 
 ROOT = Path(__file__).parent.parent.parent
@@ -113,9 +114,15 @@ def test_a_model_that_reads_its_prompt_earns_from_the_first_step(shown: str, roo
 def test_the_export_is_what_was_trained_and_the_run_goes_on(
     shown: str, model: Path, root: Path, address: str, tmp_path: Path
 ) -> None:
-    resumed = run("playground.azr_coder14b_ppo", *options(model, root, address), "--run.steps", 3, "--resume")
-    assert "step 3/3" in resumed and "ALARM" not in resumed
+    rows = [{"prompt": f"Which digit is {n}?", "grader": "math", "answer": str(n), "source": "digits"} for n in "012"]
+    data = ["--data.path", write(tmp_path / "rows.jsonl", *rows), "--data.play", "mixed"]
+    data += ["--data.prompts", 2, "--data.samples", 3, "--run.steps", 3, "--resume"]
+    resumed = run("playground.azr_coder14b_ppo", *options(model, root, address), *data)
+    assert "step 3/3" in resumed and "ALARM" not in resumed and "changed: data.play: alone -> mixed" in resumed
     assert [step["step"] for step in steps(root)] == [1, 2, 3]
+    with_rows = steps(root)[-1]
+    assert with_rows["digits/solver/trajectories"] == 6
+    assert all(with_rows[f"{kind}/proposer/funnel/proposed"] == SIZES["selfplay.proposer-prompts"] for kind in KINDS)
 
     run("azr", "export", root / "azr_coder14b_ppo", tmp_path / "out")
     form = json.loads((root / "azr_coder14b_ppo" / "prompts.json").read_text())

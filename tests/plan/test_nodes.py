@@ -31,7 +31,7 @@ def steps(assumed: Assumptions, config=recipe, *, goals: bool = True) -> list[No
 def test_the_work_of_a_gpu_stays():
     eight = grown(recipe, NODE, 8)
     assert eight.train.data_parallel == eight.rollout.engines == 64 == eight.num_gpus
-    assert eight.min_trajectories == 8 * recipe.min_trajectories
+    assert eight.trajectories_by_step == (8 * recipe.trajectories_by_step[0],)
     assert grown(small, NODE, 1).train.data_parallel == 8, "a recipe for two GPUs fills the node"
     with pytest.raises(UserError, match=r"1 node\(s\) of 4 GPU\(s\) are no multiple of the 8"):
         grown(recipe, replace(NODE, gpus=4), 1)

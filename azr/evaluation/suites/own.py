@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import re
-import string
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
 from azr.errors import UserError
-from azr.evaluation.graders.calls import Calls
-from azr.evaluation.graders.choice import Choice
-from azr.evaluation.graders.maths import MathGold
-from azr.evaluation.graders.sandboxed import case_text
-from azr.evaluation.graders.stdin import Tests
-from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import GraderName, Question, Suite
 from azr.evaluation.suites.files import Row, reader, text
+from azr.evaluation.suites.golds import FIELDS, gold, labels
 
-FIELDS: dict[GraderName, tuple[str, ...]] = {
-    "math": ("answer",),
-    "choice": ("answer", "options"),
-    "calls": ("entry", "inputs", "outputs"),
-    "stdin": ("inputs", "outputs"),
-    "value": ("program", "input", "output"),
-}
-"""What each grader needs of a row."""
 _NAME = re.compile(r"[\w+.-]+")
 _PLACE = re.compile(r"\{(\w+)\}")
 
@@ -111,45 +97,12 @@ def _message(stated: Declaration, row: Row) -> str:
     def fill(place: re.Match[str]) -> str:
         if place[1] == "options" and stated.grader == "choice":
             options = row[_field(stated, "options")]
-            return "\n".join(f"{label}) {each}" for label, each in zip(_labels(options), options, strict=True))
+            return "\n".join(f"{label}) {each}" for label, each in zip(labels(options), options, strict=True))
         return str(row[place[1]])
 
     return _PLACE.sub(fill, stated.prompt)
 
 
-def _labels(options: list[Any]) -> tuple[str, ...]:
-    return tuple(string.ascii_uppercase[: len(options)])
-
-
 def _gold(stated: Declaration, row: Row) -> Any:
     given = {name: row[_field(stated, name)] for name in FIELDS[stated.grader]}
-    match stated.grader:
-        case "math":
-            answers = given["answer"] if isinstance(given["answer"], list) else [given["answer"]]
-            if not answers or not all(isinstance(each, str | int | float) for each in answers):
-                raise TypeError(f"the answer {given['answer']!r} is neither text nor a number, nor a list of them")
-            return MathGold(tuple(map(str, answers)), stated.tolerance)
-        case "choice":
-            labels, label = _labels(given["options"]), given["answer"]
-            if isinstance(label, int):
-                label = labels[label] if 0 <= label < len(labels) else str(label)
-            if label not in labels:
-                raise ValueError(f"the answer {label!r} is none of {', '.join(labels)}")
-            return Choice(label, labels)
-        case "value":
-            return ProgramValue(*(str(given["program"]), stated.asked, str(given["input"]), str(given["output"])))  # type: ignore[arg-type]
-    if not isinstance(given["inputs"], list) or not isinstance(given["outputs"], list):
-        raise TypeError("inputs and outputs are not both lists")
-    if len(given["inputs"]) != len(given["outputs"]) or not given["inputs"]:
-        raise ValueError("there are not as many outputs as inputs, or none")
-    if stated.grader == "stdin":
-        return Tests(tuple(map(str, given["inputs"])), tuple(map(str, given["outputs"])))
-    return Calls(
-        entry=str(given["entry"]),
-        cases={"tests": tuple(case_text(arguments) for arguments in given["inputs"])},
-        expected={"tests": tuple(given["outputs"])},
-        atol=stated.tolerance or 0.0,
-    )
-
-
-assert FIELDS.keys() == set(get_args(GraderName))
+    return gold(stated.grader, given, tolerance=stated.tolerance, asked=stated.asked)

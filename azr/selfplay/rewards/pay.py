@@ -52,8 +52,9 @@ def unrewarded(
     )
 
 
-def solver_trajectory(
-    task: Task,
+def answer_trajectory(
+    kind: str,
+    task_id: str,
     group: str,
     completion: Completion,
     verdict: Verdict,
@@ -65,8 +66,8 @@ def solver_trajectory(
     return Trajectory(
         completion=completion,
         role=Role.SOLVER,
-        kind=task.kind,
-        task_id=task.id,
+        kind=kind,
+        task_id=task_id,
         group=group,
         reward=reward,
         reward_parts={str(verdict): reward},

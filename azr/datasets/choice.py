@@ -1,0 +1,48 @@
+"""The rows of a run's file that it can answer: those whose prompts fit, and whose graders there are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from azr.config import Config
+from azr.datasets.rows import DataRow, read_rows, sha256
+from azr.errors import UserError
+from azr.evaluation.graders.maths import check_math
+from azr.selfplay.prompt_codec import PromptCodec
+
+
+def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[str]]:
+    """The rows that are trained on, in the file's order, and a line on what is left out.
+
+    Raises UserError when the file is none, no row is left, or a package that a grader needs is missing.
+    """
+    assert config.data.path is not None
+    path, limit = Path(config.data.path), config.rollout.max_prompt_tokens
+    rows = read_rows(path)
+    if any(row.grader == "math" for row in rows):
+        check_math()
+    kept = [row for row in rows if codec.turns_fit(row.turns, limit)]
+    if not kept:
+        raise UserError(f"Every prompt of {path} has over rollout.max_prompt_tokens={limit} tokens: raise it.")
+    left = len(rows) - len(kept)
+    notes = [f"{left:,} of {len(rows):,} rows of {path} are left out: their prompts have over {limit} tokens"]
+    return kept, notes if left else []
+
+
+def keep_identity(record: Path, path: Path) -> None:
+    """Writes which file a run answers; for one that goes on, sees that the file is the same.
+
+    Raises UserError when it holds other rows than when the run began with it. Another path is another choice.
+    """
+    identity = {"path": str(path), "sha256": sha256(path)}
+    before = json.loads(record.read_text()) if record.is_file() else {}
+    if before.get("path") == identity["path"] and before["sha256"] != identity["sha256"]:
+        raise UserError(
+            f"{path} is not the file that the run began with (SHA-256 {before['sha256'][:16]}…, now "
+            f"{identity['sha256'][:16]}…), so its position in it means nothing: restore it, or give the new one "
+            "another name."
+        )
+    staging = record.with_name(f".{record.name}")
+    staging.write_text(json.dumps(identity) + "\n", encoding="utf-8")
+    staging.replace(record)

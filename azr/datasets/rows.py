@@ -1,0 +1,119 @@
+"""Reads a file of questions to train on. `docs/data.md` describes its rows."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from azr.errors import UserError
+from azr.evaluation.question import GraderName, Question
+from azr.evaluation.suites.files import ROW_ERRORS, Row
+from azr.evaluation.suites.files import read_rows as read_lines
+from azr.evaluation.suites.golds import FIELDS, gold
+from azr.selfplay.chat_template import Turn
+from azr.tasks.registry import KINDS
+
+FORMATS = (".jsonl", ".jsonl.gz", ".parquet")
+SOURCE = "data"
+"""Where a row comes from that does not say it."""
+_SOURCE = re.compile(r"[\w.-]+")
+_ROLES = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataRow:
+    """One question to train on."""
+
+    turns: tuple[Turn, ...]
+    """The conversation that the model goes on with; a user's turn is its last."""
+    question: Question
+    """As its grader takes it; the suite is the row's source."""
+    grader: GraderName
+    traces: tuple[str, ...] = ()
+    """Whole responses of another model."""
+
+
+def read_rows(path: Path) -> list[DataRow]:
+    """The rows of a file, in their order.
+
+    Raises UserError when it cannot be read, with the number of the first row that is none, and for an empty file.
+    """
+    if not path.name.endswith(FORMATS):
+        raise UserError(f"{path} is none of {', '.join(FORMATS)}: `azr data prepare` writes all of them.")
+    if not path.is_file():
+        raise UserError(f"There is no file {path}: `azr data prepare` makes one of a published data set.")
+    rows, seen = list[DataRow](), dict[str, int]()
+    for number, fields in enumerate(_lines(path), 1):
+        try:
+            row = _row(fields, number)
+        except ROW_ERRORS as error:
+            what = f"it has no field {error}" if isinstance(error, KeyError) else str(error)
+            raise UserError(f"{path}, row {number}: {what[:300]}; docs/data.md describes rows.") from error
+        id = row.question.id
+        if id in seen:
+            raise UserError(f"{path}, row {number}: the id {id!r} is that of row {seen[id]} too.")
+        seen[id] = number
+        rows.append(row)
+    if not rows:
+        raise UserError(f"{path} holds no rows.")
+    return rows
+
+
+def sha256(path: Path) -> str:
+    """Of the file's bytes, as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _lines(path: Path) -> Iterator[Row]:
+    """Rows without the fields that are null, which is how parquet says that a field is not there."""
+    for row in read_lines(path):
+        yield {name: value for name, value in row.items() if value is not None}
+
+
+def _row(fields: Row, number: int) -> DataRow:
+    grader = fields["grader"]
+    if grader not in get_args(GraderName):
+        raise ValueError(f"the grader {grader!r} is none of {', '.join(get_args(GraderName))}")
+    missing = [name for name in FIELDS[grader] if name not in fields]
+    if missing:
+        raise ValueError(f"it has no field {missing[0]!r}, which the grader {grader} needs")
+    if grader == "math" and fields["answer"] in ("", []):
+        raise ValueError("its answer is empty")
+    source = fields.get("source", SOURCE)
+    if not isinstance(source, str) or not _SOURCE.fullmatch(source) or source in KINDS:
+        raise ValueError(
+            f"the source {source!r} is no name of letters, digits, '_', '-' and '.', or that of a kind of self-play"
+        )
+    turns = _turns(fields["prompt"])
+    question = Question(
+        id=str(fields.get("id", number)),
+        suite=source,
+        group=source,
+        message=turns[-1]["content"],
+        gold=gold(grader, fields),
+    )
+    return DataRow(turns=turns, question=question, grader=grader, traces=_traces(fields.get("traces", [])))
+
+
+def _turns(prompt: Any) -> tuple[Turn, ...]:
+    if isinstance(prompt, str):
+        prompt = [{"role": "user", "content": prompt}]
+    if not isinstance(prompt, list) or not prompt:
+        raise TypeError("its prompt is neither text nor a list of turns")
+    for turn in prompt:
+        if not isinstance(turn, dict) or turn.get("role") not in _ROLES or not isinstance(turn.get("content"), str):
+            raise TypeError(f"a turn of its prompt has no role of {', '.join(_ROLES)}, or no content that is text")
+    if prompt[-1]["role"] != "user" or not prompt[-1]["content"].strip():
+        raise ValueError("its prompt does not end with a user's turn that says something")
+    return tuple({"role": turn["role"], "content": turn["content"]} for turn in prompt)
+
+
+def _traces(traces: Any) -> tuple[str, ...]:
+    if not isinstance(traces, list) or not all(isinstance(each, str) and each.strip() for each in traces):
+        raise TypeError("its traces are no list of texts that say something")
+    return tuple(traces)
