@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import os
 import secrets
 import socket
 import sys
@@ -44,13 +46,23 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _write_report(runs: Sequence[Path], out: Path) -> int:
-    from azr.explorer.single_file import report
+    from azr.explorer.single_file import is_report, report
 
-    html = report(runs, lambda sentence: print(sentence, file=sys.stderr))
+    if not out.parent.is_dir():
+        raise UserError(f"There is no folder {out.parent}: make it, or choose another --out.")
+    staging = out.with_name(f".{out.name}")
     try:
-        out.write_bytes(html.encode("utf-8", "backslashreplace"))
+        if out.exists() and not is_report(out):
+            raise UserError(f"{out} is there already and no report: remove it, or choose another --out.")
+        staging.touch()  # before what takes long
+        html = report(runs, lambda sentence: print(sentence, file=sys.stderr))
+        staging.write_bytes(html.encode("utf-8", "backslashreplace"))
+        os.replace(staging, out)
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}): choose another --out.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            staging.unlink(missing_ok=True)
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")
     return 0
 

@@ -74,7 +74,9 @@ def line_chart(title: str, series: Sequence[Series], *, least: float | None = No
 
 def area_chart(title: str, series: Sequence[Series]) -> Html:
     """Counts over steps, one upon the other; a step that a series does not have counts 0."""
-    drawn = [each for each in series if any(y for _, y in each.points)]
+    # Each has the colour of its place among all, so that it has the same in another chart of the same things.
+    places = [place for place, each in enumerate(series) if any(y for _, y in each.points)]
+    drawn = [series[place] for place in places]
     if not drawn:
         return Html()
     steps = sorted({x for each in drawn for x, _ in each.points})
@@ -92,14 +94,14 @@ def area_chart(title: str, series: Sequence[Series]) -> Html:
         below = above
     frame = _frame(xs, [0.0, *below])
     marks = []
-    for index, (low, high) in enumerate(layers):
+    for place, (low, high) in zip(places, layers, strict=True):
         outline = [(x, y) for x, y in zip(xs, high, strict=True)] + [*reversed([*zip(xs, low, strict=True)])]
         if len(xs) == 1:  # a bar, where an area would have no width
             outline = [(x + shift, y) for x, y, shift in ((xs[0], y, s) for y, s in ((high[0], -0.3), (high[0], 0.3)))]
             outline += [(xs[0] + 0.3, low[0]), (xs[0] - 0.3, low[0])]
-        places = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in outline)
-        marks.append(el("polygon", points=places, cls=f"area c{index % COLOURS}"))
-    return _figure(title, drawn, [*marks, frame.axes()], frame)
+        corners = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in outline)
+        marks.append(el("polygon", points=corners, cls=f"area c{place % COLOURS}"))
+    return _figure(title, drawn, [*marks, frame.axes()], frame, places)
 
 
 def ticks(low: float, high: float, count: int = 4, least: float = 0.0) -> list[float]:
@@ -111,7 +113,9 @@ def ticks(low: float, high: float, count: int = 4, least: float = 0.0) -> list[f
     return [index * width for index in range(first, math.floor(high / width + 1e-9) + 1)]
 
 
-def _figure(title: str, series: Sequence[Series], marks: Sequence[Html], frame: _Frame) -> Html:
+def _figure(
+    title: str, series: Sequence[Series], marks: Sequence[Html], frame: _Frame, colours: Sequence[int] | None = None
+) -> Html:
     # What the script shows beside the pointer.
     data = json.dumps({
         "frame": [frame.x0, frame.x1, LEFT, WIDTH - RIGHT, WIDTH],
@@ -119,8 +123,8 @@ def _figure(title: str, series: Sequence[Series], marks: Sequence[Html], frame: 
     })  # fmt: skip
     picture = el("svg", *marks, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title, data_chart=data)
     legend = [
-        el("li", el("span", cls=f"key c{index % COLOURS}"), each.name, " ", el("b", _label(each.points[-1][1])))
-        for index, each in enumerate(series)
+        el("li", el("span", cls=f"key c{place % COLOURS}"), each.name, " ", el("b", _label(each.points[-1][1])))
+        for place, each in zip(colours or range(len(series)), series, strict=True)
     ]
     return el("figure", el("figcaption", title), picture, el("ul", *legend, cls="legend"))
 
@@ -130,7 +134,7 @@ def _frame(xs: Sequence[float], ys: Sequence[float]) -> _Frame:
     if x0 == x1:
         x0, x1 = x0 - 1, x1 + 1
     if y0 == y1:
-        y0, y1 = y0 - (abs(y0) or 1.0) * 0.5, y1 + (abs(y1) or 1.0) * 0.5
+        y0, y1 = (0.0, 1.0) if y0 == 0 else (y0 - abs(y0) * 0.5, y1 + abs(y1) * 0.5)
     return _Frame(x0, x1, y0, y1)
 
 

@@ -72,11 +72,11 @@ class RunIndex:
         Raises:
             UserError: the folder is no run directory, nor one that azr eval has written.
         """
-        is_run = any((run / name).exists() for name in ("metrics.jsonl", "tasks.jsonl", "rollouts"))
+        is_run = _is_run(run)
         self.is_evaluation = not is_run and (run / ANSWERS).is_file()
         """The folder is no run's but of azr eval."""
         if not is_run and not self.is_evaluation:
-            raise UserError(f"There is no run in {run}: name a run directory, such as orz_ckpt/NAME.")
+            raise UserError(f"There is no run in {run}: name a run directory, such as {_run_in(run)}.")
         self.run = run
         self.path = _elsewhere(run) if self.is_evaluation else _writable(run)
         self._connection = self._open()
@@ -258,6 +258,16 @@ def _num_nodes(program: str) -> int | None:
             return sum(1 for _ in ast.walk(ast.parse(program)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("metrics.jsonl", "tasks.jsonl", "rollouts"))
+
+
+def _run_in(folder: Path) -> Path:
+    """The newest run in a folder, which may hold many."""
+    runs = [path for path in folder.iterdir() if _is_run(path)] if folder.is_dir() else []
+    return max(runs, key=lambda path: path.stat().st_mtime, default=Path("orz_ckpt/NAME"))
 
 
 def _writable(run: Path) -> Path:

@@ -23,17 +23,19 @@ def lengths(runs: Sequence[ShownRun]) -> Html:
         for player, spreads in of_run.items():
             players.setdefault(player, []).append((f"{run.name} · " if len(runs) > 1 else "", spreads))
     charts = []
-    for (kind, role), some in sorted(players.items()):
+    cut_off: dict[str, list[Series]] = {}
+    for (kind, role), some in sorted(players.items(), key=lambda item: item[0][::-1]):
         lines = [
             Series(f"{run}{name}", [(each.step, getattr(each, column)) for each in spreads])
             for run, spreads in some
             for name, column in LINES.items()
         ]
-        cut_off = [
-            Series(f"{run}cut off", [(each.step, each.truncated / each.count) for each in spreads])
-            for run, spreads in some
-        ]
         charts.append(line_chart(f"{kind}, {role}: tokens", lines, least=0.0))
-        charts.append(line_chart(f"{kind}, {role}: cut off, share", cut_off, least=0.0, most=1.0))
+        cut_off.setdefault(role, []).extend(
+            Series(f"{run}{kind}", [(each.step, each.truncated / each.count) for each in spreads])
+            for run, spreads in some
+        )
+    for role, series in cut_off.items():
+        charts.append(line_chart(f"cut off, share of {role} responses", series, least=0.0, most=1.0))
     shown = el("div", *charts, cls="charts") if charts else el("p", "No lengths have been recorded.", cls="note")
     return join([el("h1", "Response lengths"), shown])

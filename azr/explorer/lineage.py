@@ -38,7 +38,10 @@ def lineage(index: RunIndex, links: Links, values: Mapping[str, str]) -> Html:
         TaskNode(each, each[-26:], column, links.to("task", id=each), _node_class(each, id, rates))
         for each, column in columns.items()
     ]
-    note = f"Up to {MAX_BESIDE} tasks of a generation; parents to the left, children to the right. Red: never solved."
+    note = (
+        f"Up to {MAX_BESIDE} tasks of a generation; parents to the left, children to the right. Red: never solved; "
+        "green: always."
+    )
     return join([
         el("h1", "Lineage of ", links.task(id)), el("p", note, cls="dim"),
         lineage_chart(nodes, [pair for pair in edges if columns.get(pair[0], 9) < columns.get(pair[1], -9)]),

@@ -43,7 +43,7 @@ def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links) -> Html:
         ("steps", number(steps[-1]["step"]) if steps else "none yet"),
         ("tasks in the log", number(tasks)),
         ("responses recorded", number(int(rollouts[0]))),
-        ("hours of steps", number(seconds / 3600)),
+        ("time of steps", _duration(seconds)),
     ]
     together = [(run.name, queries.metrics(run.index)) for run in runs]
     return el(
@@ -99,6 +99,10 @@ def _latest(index: RunIndex, steps: StepNumbers, links: Links, count: int = 15) 
     return table(heads, rows)
 
 
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
+
+
 def _share(value: Any) -> str:
     return "-" if value is None else f"{value:.1%}"
 
@@ -114,8 +118,7 @@ def _kinds(steps: StepNumbers) -> list[str]:
 
 def _funnel(steps: StepNumbers, kind: str) -> list[Series]:
     names = ["valid", *map(str, RejectReason)]
-    found = [Series(name, _points(steps, f"{kind}/proposer/funnel/{name}")) for name in names]
-    return [series for series in found if series.points]
+    return [Series(name, _points(steps, f"{kind}/proposer/funnel/{name}")) for name in names]
 
 
 def _phases(steps: StepNumbers) -> list[Series]:

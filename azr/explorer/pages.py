@@ -65,7 +65,7 @@ def task_table(rows: Sequence[TaskRow], links: Links) -> Html:
             number(row.solve_rate),
             row.lines,
             number(row.nodes),
-            el("code", row.head),
+            el("code", row.head, cls="head"),
         ]
         for row in rows
     ]
@@ -120,7 +120,7 @@ def _stored_task(index: RunIndex, links: Links, row: TaskRow, task_texts: querie
     ]
     if task_texts.message:
         parts.append(el("p", el("span", "message: ", cls="dim"), task_texts.message))
-    parts.append(el("p", el("span", "proposed in sight of: ", cls="dim"), _listed(links, row.parent_ids)))
+    parts.append(el("p", el("span", "shown to its proposer: ", cls="dim"), _listed(links, row.parent_ids)))
     names = [id for id, *_ in below]
     more = f" and {total - len(below)} more" if total > len(below) else ""
     parts.append(el("p", el("span", f"children ({total}): ", cls="dim"), _listed(links, names), more))
@@ -182,8 +182,8 @@ def step(index: RunIndex, links: Links, values: Values) -> Html:
             kind,
             role,
             join(
-                (links.link(f"{count} {name}", "step", step=at, kind=kind, role=role, outcome=name), " · ")
-                for name, count in of_player.items()
+                (" · " * bool(n), links.link(f"{count} {name}", "step", step=at, kind=kind, role=role, outcome=name))
+                for n, (name, count) in enumerate(of_player.items())
             ),
         ]
         for (kind, role), of_player in counts.items()
@@ -194,7 +194,7 @@ def step(index: RunIndex, links: Links, values: Values) -> Html:
         el("p", join((each, " · ") for each in beside), links.link("last", "step", step=there[-1])),
         table(["kind", "role", "outcomes"], summary),
         el("p", _given_up(lost), cls="note") if (lost := queries.given_up(index, at)) else None,
-        el("h2", "Hardest new tasks"),
+        el("h2", "Hardest new tasks" if at else "New tasks"),
         task_table(hardest, links) if hardest else el("p", "No task of this step was stored.", cls="dim"),
         el("h2", "Trajectories"),
         _step_form(index, links, wanted, known),
@@ -283,7 +283,7 @@ def _facts(row: RolloutRow, links: Links) -> Html:
     facts: list[tuple[str, Child]] = [
         ("outcome", outcome(row.outcome)), ("reward", number(row.reward)), ("advantage", number(row.advantage)),
         ("mismatch", number(row.mismatch)), ("prompt tokens", number(row.prompt_tokens)), ("tokens", _tokens(row)),
-        ("weights", versions), ("trained on", "yes" if row.trained else "no"),
+        ("weights version", versions), ("trained on", "yes" if row.trained else "no"),
     ]  # fmt: skip
     shown = el("div", *(el("span", f"{name} ", el("b", value)) for name, value in facts), cls="facts")
     return join([shown, el("p", "why: ", _reason(row.detail, links), cls="note") if row.detail else None])

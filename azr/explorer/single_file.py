@@ -24,6 +24,10 @@ MAX_TRAJECTORIES = 200
 """Of the last step."""
 
 
+GENERATOR = "azr view"
+"""By which a report is known again."""
+
+
 class Anchors(Links):
     """Links within the file, for those tasks and questions that it holds."""
 
@@ -68,6 +72,7 @@ def report(paths: Sequence[Path], tell: Told) -> str:
     head = el(
         "head",
         el("meta", charset="utf-8"),
+        el("meta", name="generator", content=GENERATOR),
         el("meta", http_equiv="Content-Security-Policy", content=policy),
         el("meta", name="viewport", content="width=device-width, initial-scale=1"),
         el("title", title),
@@ -75,6 +80,12 @@ def report(paths: Sequence[Path], tell: Told) -> str:
     )
     page = el("body", el("main", body), Html(f"<script>{script}</script>"))
     return f"<!doctype html>{el('html', head, page, lang='en')}"
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is a report that was written before. Raises OSError."""
+    with path.open("rb") as file:
+        return el("meta", name="generator", content=GENERATOR).encode() in file.read(500)
 
 
 def _digest(text: str) -> str:

@@ -179,8 +179,8 @@ def legend(kinds: Iterable[str]) -> str:
     """What the words of a step's line mean."""
     shortened = ", ".join(f"{kind[:3]}: {kind}" for kind in kinds)
     return (
-        "how to read a step's line: valid, share of proposals that became tasks; solve, share of right answers to "
-        f"each kind of task ({shortened}; .41 is 41%); loss, of the policy; how long the step took"
+        "in a step's line: valid, proposals that became tasks; solve, right answers by kind of task "
+        f"({shortened}; .41 is 41%); loss, of the policy"
     )
 
 

@@ -41,6 +41,8 @@ def test_the_report_is_one_file_with_nothing_from_elsewhere(run, tmp_path, capsy
     out = tmp_path / "report.html"
     assert dispatch(["view", str(run.path), "--out", str(out)]) == 0
     assert str(out) in capsys.readouterr().out
+    assert dispatch(["view", str(run.path), "--out", str(out)]) == 0, "a report replaces an earlier one"
+    assert [path.name for path in tmp_path.iterdir() if path != run.path] == ["report.html"]
     page = Page(out.read_text())
     assert page.text.count(HOSTILE) >= 6 and page.tags.count("script") == 1 and "form" not in page.tags
     assert not [each for each in page.attributes if each[1] in ("src", "style") or each[1].startswith("on")]
@@ -53,9 +55,20 @@ def test_the_report_is_one_file_with_nothing_from_elsewhere(run, tmp_path, capsy
 @pytest.mark.parametrize(
     "argv, said",
     [
-        (["{run}", "--out", "/proc/none/report.html"], "cannot be written"),
+        (["{run}", "--out", "/proc/self/report.html"], "/proc/self/report.html cannot be written"),
         (["{run}", "{run}"], "A run is named twice"),
-        (["{run}/rollouts"], "There is no run in"),
+        (["{run}/rollouts"], "There is no run in {run}/rollouts: name a run directory, such as orz_ckpt/NAME."),
+        (["{run}/.."], "There is no run in {run}/..: name a run directory, such as {run}/../run."),
+        (["{run}/metrics.jsonl"], "There is no run in"),
+        (
+            ["{run}", "--out", "{run}/none/report.html"],
+            "There is no folder {run}/none: make it, or choose another --out.",
+        ),
+        (["{run}", "--out", "{run}/tasks.jsonl"], "{run}/tasks.jsonl is there already and no report"),
+        (
+            ["{run}", "--out", "{run}/rollouts"],
+            "{run}/rollouts cannot be written (Is a directory): choose another --out.",
+        ),
         (["{run}", "--host", "192.0.2.1", "--port", "0"], "Nothing can listen at 192.0.2.1 port 0"),
         (["{run}", "--port", "{taken}"], "choose another --port or --host"),
     ],
@@ -66,7 +79,8 @@ def test_mistakes_are_one_sentence(argv, said, run, capsys):
         taken.listen()
         places = {"run": str(run.path), "taken": str(taken.getsockname()[1])}
         assert dispatch(["view", *(word.format(**places) for word in argv)]) == 2
-    assert said in capsys.readouterr().err
+    assert said.format(**places) in capsys.readouterr().err
+    assert not list(run.path.rglob(".*")) and (run.path / "tasks.jsonl").read_text().startswith("{")
 
 
 def test_nothing_heavy_is_loaded(run):

@@ -47,6 +47,15 @@ def test_areas_stand_upon_each_other_and_a_missing_step_counts_nothing():
     assert above == "52.0,93.0 452.0,8.0 452.0,93.0 52.0,93.0" and "none" not in chart
 
 
+def test_an_area_has_the_colour_of_its_place_whatever_is_not_there():
+    chart = area_chart("t", [Series("a", [(1, 1.0)]), Series("none", []), Series("b", [(1, 1.0)])])
+    assert re.findall(r"area (c\d)", chart) == re.findall(r"key (c\d)", chart) == ["c0", "c2"]
+
+
+def test_a_line_of_zeros_lies_at_the_bottom():
+    assert {y for _, y in points(line_chart("t", [Series("a", [(1, 0.0), (2, 0.0)])]), "polyline")} == {178.0}
+
+
 def test_nothing_is_drawn_of_nothing_and_one_step_is_a_dot():
     assert line_chart("t", [Series("a", [])]) == area_chart("t", []) == ""
     assert "<circle" in line_chart("t", [Series("a", [(1, 0.0)])])

@@ -87,7 +87,7 @@ def test_a_restarted_run_is_starting_again_and_explains_its_lines_no_more() -> N
     progress.start(9, first_step=4)
     assert progress.line() == "starting · 0 s · time left known after step 4"
     progress.step_done(4, METRICS)
-    assert stream.getvalue().count("how to read") == 1
+    assert stream.getvalue().count("in a step's line") == 1
     progress.close()
 
 
@@ -127,8 +127,8 @@ def test_a_step_ends_in_one_summary_line_which_is_explained_before_the_first() -
     clock.now = 22.0
     progress.step_done(3, {})
     assert stream.getvalue().splitlines() == [
-        "how to read a step's line: valid, share of proposals that became tasks; solve, share of right answers to "
-        "each kind of task (ded: deduction, abd: abduction; .41 is 41%); loss, of the policy; how long the step took",
+        "in a step's line: valid, proposals that became tasks; solve, right answers by kind of task (ded: deduction, "
+        "abd: abduction; .41 is 41%); loss, of the policy",
         "step 2/3 · valid 91% · solve ded .41 abd 1.0 · loss -0.0123 · 21 s · about 21 s left",
         "step 3/3 · 1 s",
     ]
