@@ -21,6 +21,7 @@ from starlette.testclient import TestClient
 
 from azr.explorer import queries
 from azr.explorer.index import RunIndex
+from azr.explorer.rows import TaskFilter
 from azr.explorer.server import Watcher, make_app
 from azr.records import Completion, FinishReason, Judged, Learned, Role, Task, Trajectory
 from azr.runs.sinks import JsonLines, write_rollouts
@@ -126,7 +127,7 @@ def measure(path: Path) -> None:
     _tell("opened once indexed, the first page included", time.perf_counter() - started, OPEN_S)
     with closing(RunIndex(path)) as index:
         last = queries.steps(index)[-1]
-        (task, *_), _ = queries.find_tasks(index, queries.TaskFilter(step_from=last // 2, order="oldest", limit=1))
+        (task, *_), _ = queries.find_tasks(index, TaskFilter(step_from=last // 2, order="oldest", limit=1))
         shown = queries.most_children(index, 1)[0][0]
     for name, address in {
         "overview": "", "newest tasks": "tasks", "hardest tasks": "tasks?order=hardest",

@@ -10,7 +10,8 @@ from azr.cli.options import Parser, whole
 from azr.errors import UserError, nearest
 from azr.explorer import queries, terminal
 from azr.explorer.index import RunIndex
-from azr.explorer.queries import ROLLOUT_ORDERS, RolloutFilter
+from azr.explorer.queries import ROLLOUT_ORDERS
+from azr.explorer.rows import RolloutFilter
 from azr.selfplay.judgement import VALID
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.registry import KINDS

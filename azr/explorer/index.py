@@ -3,63 +3,26 @@
 from __future__ import annotations
 
 import ast
-import fcntl
-import hashlib
 import json
 import os
 import sqlite3
-import tempfile
 import time
 import warnings
-import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from azr.errors import UserError
 from azr.evaluation.answer_file import ANSWERS
+from azr.explorer.index_file import index_path, is_run, open_index, run_in, temporary_path, transaction
 from azr.explorer.record_files import ROLLOUTS, IndexedRecord, LinePlace, Problem, clean, read_grown, read_rollouts
 from azr.records import Task
 
-NAME = "explorer.sqlite"
-"""In the run's directory."""
 MAX_KEPT = 2000
 """Characters of an answer or a reason that the index keeps; the record has all of it."""
 _TAIL = 256
 """Bytes before a growing file's offset by which it is known again."""
-_TABLES = """
-CREATE TABLE files (path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, offset INTEGER, tail BLOB);
-CREATE TABLE problems (path TEXT, sentence TEXT);
-CREATE TABLE metrics (step INTEGER PRIMARY KEY, numbers TEXT);
-CREATE TABLE tasks (
-    n INTEGER PRIMARY KEY, id TEXT UNIQUE, kind TEXT, step INTEGER, solve_rate REAL, lines INTEGER, nodes INTEGER,
-    inputs INTEGER, parents TEXT
-);
-CREATE TABLE children (parent TEXT, child TEXT);
-CREATE INDEX child_of ON children (parent);
-CREATE TABLE texts (n INTEGER PRIMARY KEY, text TEXT);
-CREATE TABLE task_records (n INTEGER PRIMARY KEY, record TEXT);
-CREATE TABLE rollouts (
-    n INTEGER PRIMARY KEY, step INTEGER, line INTEGER, member INTEGER, start INTEGER, size INTEGER, role TEXT,
-    kind TEXT, task_id TEXT, grp TEXT, outcome TEXT, detail TEXT, answer TEXT, reward REAL, accuracy REAL,
-    advantage REAL, mismatch REAL, prompt_tokens INTEGER, response_tokens INTEGER, finish_reason TEXT,
-    first_version INTEGER, last_version INTEGER, trained INTEGER
-);
-CREATE INDEX rollouts_of_step ON rollouts (step);
-CREATE INDEX rollouts_of_task ON rollouts (task_id);
-CREATE TABLE lengths (
-    step INTEGER, kind TEXT, role TEXT, count INTEGER, truncated INTEGER, mean REAL, p10 INTEGER, p50 INTEGER,
-    p90 INTEGER, longest INTEGER
-);
-CREATE TABLE changes (count INTEGER);
-INSERT INTO changes VALUES (0);
-"""
-READER = 1
-"""To be raised when the same tables are filled otherwise."""
-VERSION = zlib.crc32(f"{READER}{_TABLES}".encode()) >> 1 | 1
-"""An index of another version is made anew."""
 Told = Callable[[str], None]
 
 
@@ -72,34 +35,22 @@ class RunIndex:
         Raises:
             UserError: the folder is no run directory, nor one that azr eval has written.
         """
-        is_run = _is_run(run)
-        self.is_evaluation = not is_run and (run / ANSWERS).is_file()
+        self.is_evaluation = not is_run(run) and (run / ANSWERS).is_file()
         """The folder is no run's but of azr eval."""
-        if not is_run and not self.is_evaluation:
-            raise UserError(f"There is no run in {run}: name a run directory, such as {_run_in(run)}.")
+        if not self.is_evaluation and not is_run(run):
+            raise UserError(f"There is no run in {run}: name a run directory, such as {run_in(run)}.")
         self.run = run
-        self.path = _elsewhere(run) if self.is_evaluation else _writable(run)
-        self._connection = self._open()
-
-    def _open(self) -> sqlite3.Connection:
-        with _locked(self.path.parent):
-            if (connection := _current(self.path)) is not None:
-                return connection
-            for leftover in (self.path, self.path.with_name(f"{self.path.name}-journal")):
-                leftover.unlink(missing_ok=True)
-            connection = _connected(self.path)
-            with _transaction(connection):
-                for statement in _TABLES.split(";\n"):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version = {VERSION}")
-            return connection
+        self.path = temporary_path(run) if self.is_evaluation else index_path(run)
+        self._connection = open_index(self.path)
 
     def close(self) -> None:
         self._connection.close()
 
     @property
     def changes(self) -> int:
-        """Grows with every change."""
+        """Another with every change."""
+        if self.is_evaluation:
+            return _stat(self.run / ANSWERS)[0]
         return int(self._connection.execute("SELECT count FROM changes").fetchone()[0])
 
     def select(self, query: str, *values: Any) -> list[sqlite3.Row]:
@@ -131,7 +82,7 @@ class RunIndex:
         stat = _stat(path)
         if known is not None and stat == (known["size"], known["mtime_ns"]):
             return
-        with _transaction(self._connection):
+        with transaction(self._connection):
             if known is not None and _tail(path, offset) != tail:
                 offset = 0  # a resumed run has taken lines away
                 for table in tables:
@@ -181,7 +132,7 @@ class RunIndex:
                     changed.append((int(match[1]), Path(entry.path)))
         for name in known:
             if (match := ROLLOUTS.fullmatch(name)) and name not in there:
-                with _transaction(self._connection):
+                with transaction(self._connection):
                     self._forget(int(match[1]), name)
                     self._connection.execute("UPDATE changes SET count = count + 1")
         return changed
@@ -198,7 +149,7 @@ class RunIndex:
             rows.append(_row(step, len(rows), place, record))
             if record.response_tokens is not None:
                 lengths[record.kind, record.role].append((record.response_tokens, record.finish_reason == "length"))
-        with _transaction(self._connection):
+        with transaction(self._connection):
             self._forget(step, path.name)
             if rows:
                 marks = ", ".join("?" * len(rows[0]))
@@ -258,80 +209,6 @@ def _num_nodes(program: str) -> int | None:
             return sum(1 for _ in ast.walk(ast.parse(program)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-
-
-def _is_run(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("metrics.jsonl", "tasks.jsonl", "rollouts"))
-
-
-def _run_in(folder: Path) -> Path:
-    """The newest run in a folder, which may hold many."""
-    runs = [path for path in folder.iterdir() if _is_run(path)] if folder.is_dir() else []
-    return max(runs, key=lambda path: path.stat().st_mtime, default=Path("orz_ckpt/NAME"))
-
-
-def _writable(run: Path) -> Path:
-    """Where the index goes: into the run, or where that cannot be written, into the folder for temporary files."""
-    if os.access(run, os.W_OK) and (not (run / NAME).exists() or os.access(run / NAME, os.W_OK)):
-        return run / NAME
-    return _elsewhere(run)
-
-
-def _elsewhere(run: Path) -> Path:
-    name = hashlib.sha256(os.fsencode(run.resolve())).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"azr-explorer-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise UserError(f"{run} cannot be written, and {folder} is another user's: set TMPDIR to a folder of yours.")
-    return folder / f"{name}.sqlite"
-
-
-def _connected(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
-    connection.row_factory = sqlite3.Row
-    # It can be made again at any time, so it need not survive a power cut.
-    connection.execute("PRAGMA synchronous = OFF")
-    connection.execute("PRAGMA cache_size = -65536")
-    return connection
-
-
-def _current(path: Path) -> sqlite3.Connection | None:
-    """The index there, if it is one and of this version."""
-    connection = None
-    try:
-        connection = _connected(path)
-        if connection.execute("PRAGMA user_version").fetchone()[0] == VERSION:
-            connection.execute("SELECT count FROM changes, (SELECT count(*) FROM files)").fetchone()
-            return connection
-    except sqlite3.DatabaseError as error:
-        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
-            raise
-    if connection is not None:
-        connection.close()
-    return None
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keeps others from opening an index in this folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing; one at a time, whichever process it is of."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
 
 
 def _stat(path: Path) -> tuple[int, int]:

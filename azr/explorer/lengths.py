@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from azr.explorer import queries
 from azr.explorer.charts import Series, line_chart
 from azr.explorer.markup import Html, el, join
+from azr.explorer.rows import Spread
 from azr.explorer.site import ShownRun
 
 LINES = {"90 of 100 are shorter": "p90", "half are shorter": "p50", "10 of 100 are shorter": "p10", "mean": "mean"}
@@ -15,9 +16,9 @@ LINES = {"90 of 100 are shorter": "p90", "half are shorter": "p50", "10 of 100 a
 
 def lengths(runs: Sequence[ShownRun]) -> Html:
     """Response lengths, and how many were cut off; runs in the same charts."""
-    players: dict[tuple[str, str], list[tuple[str, list[queries.Spread]]]] = {}
+    players: dict[tuple[str, str], list[tuple[str, list[Spread]]]] = {}
     for run in runs:
-        of_run: dict[tuple[str, str], list[queries.Spread]] = {}
+        of_run: dict[tuple[str, str], list[Spread]] = {}
         for spread in queries.lengths(run.index):
             of_run.setdefault((spread.kind, spread.role), []).append(spread)
         for player, spreads in of_run.items():

@@ -11,6 +11,7 @@ from azr.explorer import queries
 from azr.explorer.charts import Series, area_chart, line_chart
 from azr.explorer.index import RunIndex
 from azr.explorer.markup import Html, el, number, table
+from azr.explorer.rows import TaskFilter
 from azr.explorer.site import Links, ShownRun
 from azr.tasks.base import RejectReason
 
@@ -36,7 +37,7 @@ def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links) -> Html:
     """Curves of all runs together, then the latest steps of the current one."""
     index = current.index
     steps = queries.metrics(index)
-    _, tasks = queries.find_tasks(index, queries.TaskFilter(limit=1))
+    _, tasks = queries.find_tasks(index, TaskFilter(limit=1))
     rollouts = index.select("SELECT coalesce(sum(count), 0), count(DISTINCT step) FROM lengths")[0]
     seconds = sum(step.get("seconds/step", 0.0) for step in steps)
     facts = [

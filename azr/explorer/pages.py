@@ -9,8 +9,9 @@ from typing import Any
 from azr.explorer import queries
 from azr.explorer.index import RunIndex
 from azr.explorer.markup import Child, Html, el, highlighted, join, number, table
-from azr.explorer.queries import ROLLOUT_ORDERS, TASK_ORDERS, RolloutFilter, RolloutRow, TaskFilter, TaskRow
+from azr.explorer.queries import ROLLOUT_ORDERS, TASK_ORDERS
 from azr.explorer.record_files import Problem
+from azr.explorer.rows import RolloutFilter, RolloutRow, TaskFilter, TaskRow, TaskTexts
 from azr.explorer.site import BadAddress, Links, choice, decimal, field, paging, select, whole
 from azr.runs.rollout_record import RolloutRecord
 
@@ -100,7 +101,7 @@ def task(index: RunIndex, links: Links, values: Values) -> Html:
     return join(parts)
 
 
-def _stored_task(index: RunIndex, links: Links, row: TaskRow, task_texts: queries.TaskTexts) -> Html:
+def _stored_task(index: RunIndex, links: Links, row: TaskRow, task_texts: TaskTexts) -> Html:
     facts: list[tuple[str, Child]] = [
         ("kind", row.kind),
         ("step", links.link(row.step, "step", step=row.step) if row.step in queries.steps(index) else row.step),

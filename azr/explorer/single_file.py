@@ -14,7 +14,7 @@ from azr.explorer.index import RunIndex, Told
 from azr.explorer.lengths import lengths
 from azr.explorer.markup import Child, Html, el, join
 from azr.explorer.overview import overview
-from azr.explorer.queries import RolloutFilter, TaskFilter, TaskRow
+from azr.explorer.rows import RolloutFilter, TaskFilter, TaskRow
 from azr.explorer.server import names_of, static
 from azr.explorer.site import Links, ShownRun, notes
 

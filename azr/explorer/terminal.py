@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from azr.explorer import queries
 from azr.explorer.index import RunIndex
-from azr.explorer.queries import RolloutFilter, RolloutRow, TaskFilter, TaskRow, TaskTexts
 from azr.explorer.record_files import Problem
+from azr.explorer.rows import RolloutFilter, RolloutRow, TaskFilter, TaskRow, TaskTexts
 
 MAX_ATTEMPTS = 40
 """Lines of a task's attempts."""

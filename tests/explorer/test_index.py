@@ -13,8 +13,9 @@ import pytest
 
 from azr.errors import UserError
 from azr.explorer import queries
-from azr.explorer.index import NAME, RunIndex
-from azr.explorer.queries import RolloutFilter, TaskFilter
+from azr.explorer.index import RunIndex
+from azr.explorer.index_file import NAME
+from azr.explorer.rows import RolloutFilter, TaskFilter
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from azr.explorer.index import NAME
+from azr.explorer.index_file import NAME
 from azr.explorer.server import BODIES, COMPARING, Watcher, make_app, names_of
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, azr_eval, eval_answer, proposal, small_run, task
 
