@@ -14,7 +14,6 @@ from azr.explorer.queries import ROLLOUT_ORDERS
 from azr.explorer.rows import RolloutFilter
 from azr.selfplay.judgement import VALID
 from azr.tasks.base import RejectReason, Verdict
-from azr.tasks.registry import KINDS
 
 OUTCOMES = tuple(dict.fromkeys([VALID, *map(str, Verdict), *map(str, RejectReason)]))
 _DESCRIPTION = (
@@ -28,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("show", _DESCRIPTION)
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory; it may be growing or damaged")
     parser.add_argument("--step", type=whole(0, 10**9), help="only trajectories of this step")
-    parser.add_argument("--kind", choices=tuple(KINDS), help="only of this kind of task")
+    parser.add_argument("--kind", help="only of this kind of task, or of this suite")
     parser.add_argument("--role", choices=("proposer", "solver"), help="only of this role")
     parser.add_argument("--verdict", choices=OUTCOMES, help="only proposals and answers that were judged so")
     parser.add_argument("--order", choices=tuple(ROLLOUT_ORDERS), default="step", help="which come first")
@@ -56,6 +55,11 @@ def main(argv: Sequence[str]) -> int:
         _print(terminal.overview(index))
         return 0
     _check_step(index, options.step)
+    kinds = queries.kinds(index)
+    if options.kind is not None and options.kind not in kinds:
+        raise UserError(
+            f"{index.run} has nothing of kind {options.kind!r}; its kinds are {', '.join(kinds) or 'none'}."
+        )
     rows, total = queries.find_rollouts(index, wanted)
     for row in rows:
         _print(terminal.rollout(index, row, whole=options.whole))

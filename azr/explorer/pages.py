@@ -18,6 +18,7 @@ from azr.runs.rollout_record import RolloutRecord
 LIMIT = 50
 """Rows of a page."""
 HARDEST = 10
+NOT_STORED = "It was not stored: it was refused, or is derived from another task."
 SEEDING = "Step 0: the proposals that first filled the buffer"
 MAX_ATTEMPTS = 100
 _TWIN = re.compile(r"duplicate of (\S+)")
@@ -77,12 +78,14 @@ def task(index: RunIndex, links: Links, values: Values) -> Html:
     """One task: what it is, where it comes from, who tried it and what came of it."""
     id = values.get("id", "")
     known = queries.find_task(index, id)
-    rows, total = queries.find_rollouts(index, RolloutFilter(task_id=id, order="step", limit=MAX_ATTEMPTS))
+    wanted = RolloutFilter(task_id=id, kind=values.get("kind", ""), order="step", limit=MAX_ATTEMPTS)
+    rows, total = queries.find_rollouts(index, wanted)
     if known is None and not rows:
         raise BadAddress(f"There is no task {id!r} in this run.")
     parts: list[Child] = [el("h1", f"Task {id}")]
     if known is None:
-        parts.append(el("p", "It was not stored: it was refused, or is derived from another task.", cls="note"))
+        what = "It is a row of a file." if rows[0].file_kind else NOT_STORED
+        parts.append(el("p", what, cls="note"))
     else:
         parts.append(_stored_task(index, links, *known))
     proposals = [row for row in rows if row.role == "proposer"]
@@ -228,7 +231,7 @@ def trajectory_table(rows: Sequence[RolloutRow], links: Links) -> Html:
             links.link(f"#{row.line}", "response", step=row.step, line=row.line),
             row.kind,
             row.role,
-            links.task(row.task_id),
+            links.task(row.task_id, kind=row.file_kind),
             outcome(row.outcome),
             _why(row, links),
             number(row.reward),
@@ -250,7 +253,7 @@ def response(index: RunIndex, links: Links, values: Values) -> Html:
         raise BadAddress(f"There is no response {line} in step {at}.")
     return join([
         el("h1", f"Response {row.line} of step {row.step}"),
-        el("p", f"{row.kind}, {row.role}, task ", links.task(row.task_id)),
+        el("p", f"{row.kind}, {row.role}, task ", links.task(row.task_id, kind=row.file_kind)),
         el("p", links.link("its step", "step", step=row.step)),
         _facts(row, links),
         texts(index, row, opened=True),

@@ -74,8 +74,13 @@ class RolloutRow:
 
     @property
     def phase(self) -> str:
-        """``propose``, ``estimate`` or ``solve``."""
+        """``propose``, ``estimate``, ``solve`` or, for a row of a file, ``data``."""
         return self.grp.partition(":")[0]
+
+    @property
+    def file_kind(self) -> str:
+        """The kind of a row of a file; empty for a task of self-play."""
+        return self.kind if self.phase == "data" else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,8 +55,9 @@ class Links:
         """A form whose fields become values of the address."""
         return el("form", *fields, el("button", "show"), method="get")
 
-    def task(self, id: str, most: int = 60) -> Html:
-        return self.link(id if len(id) <= most else f"{id[: most - 1]}…", "task", id=id)
+    def task(self, id: str, *, kind: str = "", most: int = 60) -> Html:
+        """``kind``: of a row of a file, whose id is one in its file alone."""
+        return self.link(id if len(id) <= most else f"{id[: most - 1]}…", "task", id=id, kind=kind)
 
 
 def frame(

@@ -25,7 +25,7 @@ class RolloutRecord:
     """Of the task proposed or solved. A refused proposal has an id of its own, a derived task that of its origin, its
     own kind and a number."""
     group: str
-    """``propose:…``, ``estimate:…`` or ``solve:…``; equal for answers to one prompt."""
+    """``propose:…``, ``estimate:…``, ``solve:…`` or, for rows of files, ``data:…``; equal for answers to one prompt."""
     prompt: str
     response: str
     """Special tokens included, as in the prompt."""

@@ -57,8 +57,12 @@ def judge_answer(verdict: Verdict, task: Task, seen: Seen) -> Judged:
         detail = _malformed(seen)
     elif verdict is Verdict.UNGRADED:
         detail = _refused_run(seen)
-    elif verdict is Verdict.WRONG and seen.last_run is not None:
-        detail = _refused_run(seen) or _wrong_call(task, *seen.last_run)
+    elif verdict is Verdict.WRONG:
+        detail = (
+            _wrong_output(task, seen)
+            if seen.last_run is None
+            else _refused_run(seen) or _wrong_call(task, *seen.last_run)
+        )
     return Judged(outcome=str(verdict), detail=detail[:MAX_DETAIL], answer=_texts(seen))
 
 
@@ -115,6 +119,13 @@ def _refused_run(seen: Seen) -> str:
         if call.status is not CallStatus.OK:
             return f"{ENTRY}({_quoted(given)}) {call.status}: {call.error or 'no reason given'}"
     return "runs with other hash seeds gave other results" if result.deterministic is False else ""
+
+
+def _wrong_output(task: Task, seen: Seen) -> str:
+    """An answer that states an output, which is compared without running anything."""
+    stated = [section.text for section in seen.sections or () if section.label == "output"]
+    given, wanted = task.inputs[0], task.outputs[0]
+    return f"{ENTRY}({_quoted(given)}) gives {_quoted(wanted)}, not {_quoted(stated[0].strip())}" if stated else ""
 
 
 def _wrong_call(task: Task, request: ExecutionRequest, result: ExecutionResult) -> str:

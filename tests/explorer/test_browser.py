@@ -113,6 +113,15 @@ def test_charts_have_their_lines_and_say_their_values_beside_the_pointer(page, a
     assert page.evaluate("getComputedStyle(document.querySelector('polyline')).stroke") == "rgb(47, 111, 222)"
 
 
+def test_no_page_is_wider_than_a_narrow_window(browser, address) -> None:
+    page = browser.new_page(viewport={"width": 400, "height": 800})
+    for path in ("", "tasks", "step?step=1", "task?id=000001-deduction-0001", "response?step=1&line=1", "lengths",
+                 "lineage?id=000001-deduction-0001", "evaluations", "question?suite=exam&id=q1"):  # fmt: skip
+        page.goto(f"{address}/0/{path}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
+    page.close()
+
+
 def test_the_page_of_a_growing_run_grows_by_itself(page, tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
     with serving(str(run.path)) as address:

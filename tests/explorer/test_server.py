@@ -269,6 +269,16 @@ def test_a_duplicate_links_its_twin_and_a_step_tells_of_responses_that_were_give
     assert "1 response took an engine longer" in said[2] and "2 responses took" in said[3]
 
 
+def test_rows_of_files_have_pages_though_their_ids_are_equal(run: MadeRun) -> None:
+    rows = [answer("7", kind=suite, group=f"data:0:{suite}-7", text=f"of {suite}") for suite in ("math500", "gsm8k")]
+    run.step(3, rows)
+    of = client(run)
+    links = [link for link in page(of, "/0/step?step=3").links if "/task?" in link]
+    assert links == ["/0/task?id=7&kind=math500", "/0/task?id=7&kind=gsm8k"]
+    of_one = page(of, links[0])
+    assert "It is a row of a file." in of_one.text and "of math500" in of_one.text and "of gsm8k" not in of_one.text
+
+
 def test_lengths_of_two_runs_share_their_charts(run: MadeRun, tmp_path: Path) -> None:
     other = MadeRun(tmp_path / "other")
     other.step(1, [answer("a", text="x" * 33)])
