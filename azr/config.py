@@ -266,6 +266,19 @@ ESTIMATOR_TYPES: dict[str, type[Estimator]] = {str(cls.__struct_config__.tag): c
 
 
 @dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig:
+    """What the policy learns from response tokens that another model's trace gave; see docs/training.md."""
+
+    loss: Literal["shaped", "plain", "sft"] = "shaped"
+    """Loss of such a token of probability p and advantage A. `shaped`: -A p/(p+gamma), as in LUFFY; `plain`: -A p;
+    `sft`: -log p, and whole traces are in no baseline of the others."""
+    gamma: Positive = 0.1
+    """Of `shaped`: the smaller, the more improbable the tokens that are learned fastest, those of p = gamma."""
+    sft_coef: NotNegative = 1.0
+    """Of `sft`: what its loss is multiplied by."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig:
     estimator: Estimator = field(default_factory=TRRPP)
     """Advantage estimator by name, with knobs of its own where it has any."""
@@ -290,6 +303,7 @@ class AlgorithmConfig:
     """Leave trajectories without any advantage, such as groups of equal rewards, out of the policy's update: they cost
     time and have no gradient, and no longer count in the tokens that the loss is averaged over. Only without
     `entropy_coef` and a KL loss, to which they would matter."""
+    off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
 
     @property
     def estimator_name(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,10 @@ class Task:
     """Training step at which it was proposed; 0 for seeds."""
     solve_rate: float | None = None
     """Mean solve rate over the estimate samples; None for seeds."""
+
+
+Origin = Literal["sampled", "prefix", "trace"]
+"""Who wrote a response: the policy, another model up to a point, or another model all of it."""
 
 
 class FinishReason(StrEnum):
@@ -168,8 +172,8 @@ class Learned:
     advantage: float | None
     """Mean over the response tokens; None where it is not finite, so that its optimizer step was skipped."""
     mismatch: float | None
-    """Mean over the response tokens of |log-probability in the trainer - in the engine|; None where the trainer gave
-    none."""
+    """Mean over the sampled response tokens of |log-probability in the trainer - in the engine|; None where the trainer
+    gave none, and of a whole trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,3 +194,18 @@ class Trajectory:
     """Solver: 1.0 right, 0.0 not. Proposer: None."""
     judgement: Judged | None = None
     """None where nothing but the reward is known."""
+    trace_tokens: int = 0
+    """How many of the response's first tokens another model's trace gave instead of the policy: 0 for an ordinary
+    response, all for a whole trace. The ``logprobs`` of these tokens are 0, and their ``weight_versions`` say
+    nothing."""
+
+    @property
+    def origin(self) -> Origin:
+        if not self.trace_tokens:
+            return "sampled"
+        return "trace" if self.trace_tokens == len(self.completion.response_ids) else "prefix"
+
+    @property
+    def sampled_versions(self) -> npt.NDArray[np.int32]:
+        """Version of the weights of each token that an engine sampled; empty for a whole trace."""
+        return self.completion.weight_versions[self.trace_tokens :]

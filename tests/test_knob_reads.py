@@ -10,9 +10,11 @@ from azr.config_tree import knobs
 
 SOURCE = Path(__file__).parents[1] / "azr"
 SECTIONS = {str(field.type): field.name for field in dataclasses.fields(Config)}
-SECTIONS |= {"IntrinsicRewardConfig": "intrinsic", "CompositesConfig": "composites"} | {
-    cls.__name__: "estimator" for cls in ESTIMATOR_TYPES.values()
-}
+SECTIONS |= {
+    "IntrinsicRewardConfig": "intrinsic",
+    "CompositesConfig": "composites",
+    "OffPolicyConfig": "off_policy",
+} | {cls.__name__: "estimator" for cls in ESTIMATOR_TYPES.values()}
 """Names of sections, by class."""
 
 

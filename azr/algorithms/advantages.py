@@ -74,6 +74,14 @@ class Advantages:
     returns_R: Tensor
     """float32; what a critic is fitted to."""
 
+    def spread(self, among_R: Tensor) -> Advantages:
+        """Of more tokens, those of ``among_R``, bool, having these numbers in this order and the others 0."""
+        zeros_R = torch.zeros(len(among_R))
+        return Advantages(
+            advantages_R=zeros_R.masked_scatter(among_R, self.advantages_R),
+            returns_R=zeros_R.masked_scatter(among_R, self.returns_R),
+        )
+
 
 Estimate = Callable[[AdvantageInputs, Any], tuple[Tensor, Tensor]]
 """From inputs and the estimator's own knobs to advantages and returns per token, both float64 (R)."""

@@ -9,10 +9,12 @@ Legend: R response tokens of one micro-batch.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from azr.config import AlgorithmConfig
+from azr.config import AlgorithmConfig, OffPolicyConfig
 
 VALUE_CLIP = 0.2
 """Bound on the critic's move from its old value, as in PPO's reference code."""
@@ -64,6 +66,20 @@ def clipped_objective(ratio_R: Tensor, advantages_R: Tensor, config: AlgorithmCo
     return torch.maximum(-advantages_R * ratio_R, -advantages_R * clipped_R)
 
 
+def trace_objective(logprobs_R: Tensor, advantages_R: Tensor, config: OffPolicyConfig) -> Tensor:
+    """Per-token loss of tokens that another model's trace gave, with π = exp(logp) (arXiv 2504.14945, section 3).
+
+    That model counts as sure of its tokens, so π is the whole importance weight. ``shaped``: -A f(π) with f(π) =
+    π / (π + g) and g = gamma, whose gradient is -A gπ / (π + g)² ∇logp; ``plain``: -A π; ``sft``: -coef · logp,
+    whatever the advantage.
+    """
+    if config.loss == "sft":
+        return -config.sft_coef * logprobs_R
+    if config.loss == "plain":
+        return -advantages_R * logprobs_R.exp()
+    return -advantages_R * torch.sigmoid(logprobs_R - math.log(config.gamma))
+
+
 def policy_loss(
     logprobs_R: Tensor,
     entropy_R: Tensor,
@@ -73,6 +89,7 @@ def policy_loss(
     old_logprobs_R: Tensor | None = None,
     reference_logprobs_R: Tensor | None = None,
     loss_weights_R: Tensor | None = None,
+    is_trace_R: Tensor | None = None,
     normalizer: float,
     config: AlgorithmConfig,
 ) -> tuple[Tensor, Sums]:
@@ -82,12 +99,17 @@ def policy_loss(
     the trainer's logprobs over the engine's ``rollout_logprobs_R``, which may be those of older weights.
     ``old_logprobs_R`` None: the policy has not moved since the step began to learn, so the ratio is 1, with the
     gradient it should have, and no forward had to be spent on it. ``loss_weights_R`` None: every w_t is 1.
+    ``is_trace_R``, bool: tokens that no engine sampled, for which `trace_objective` stands in the place of c_t · PPO_t,
+    and which clipping, KL to the old policy and importance weight of the sums leave out. None: all were sampled.
     """
     old_R = logprobs_R.detach() if old_logprobs_R is None else old_logprobs_R
     log_ratio_R = log_ratio(logprobs_R, old_R)
     ratio_R = log_ratio_R.exp()
     importance_R = importance_weights(old_R, rollout_logprobs_R, config.importance_cap)
     objective_R = importance_R * clipped_objective(ratio_R, advantages_R, config)
+    if is_trace_R is not None:
+        of_traces_R = trace_objective(logprobs_R, advantages_R, config.off_policy)
+        objective_R = torch.where(is_trace_R, of_traces_R, objective_R)
     loss_R = objective_R
     if config.entropy_coef:  # else the entropy is only a metric, and its gradient is not computed
         loss_R = loss_R - config.entropy_coef * entropy_R
@@ -98,25 +120,37 @@ def policy_loss(
         loss_R = loss_R + config.kl_coef * kl_R
     if loss_weights_R is not None:
         loss_R = loss_R * loss_weights_R
+    of_sampled = {
+        "clipped_low": (advantages_R < 0) & (ratio_R < 1 - config.clip_low),
+        "clipped_high": (advantages_R > 0) & (ratio_R > 1 + config.clip_high),
+        "approx_kl": ratio_R - 1 - log_ratio_R,
+        "importance_weight": importance_R,
+    }
     sums = _sums(
-        tokens=torch.ones_like(objective_R),
-        loss=loss_R,
-        objective=objective_R,
-        clipped_low=(advantages_R < 0) & (ratio_R < 1 - config.clip_low),
-        clipped_high=(advantages_R > 0) & (ratio_R > 1 + config.clip_high),
-        approx_kl=ratio_R - 1 - log_ratio_R,
-        kl_reference=kl_R,
-        entropy=entropy_R,
-        importance_weight=importance_R,
+        tokens=torch.ones_like(objective_R), loss=loss_R, objective=objective_R, kl_reference=kl_R, entropy=entropy_R
     )
-    return loss_R.sum() / normalizer, sums
+    if is_trace_R is not None:
+        of_sampled = {name: term_R.masked_fill(is_trace_R, 0) for name, term_R in of_sampled.items()}
+        of_traces = {"trace_tokens": torch.ones_like(loss_R), "trace_loss": loss_R, "trace_prob": logprobs_R.exp()}
+        sums |= _sums(**{name: term_R.masked_fill(~is_trace_R, 0) for name, term_R in of_traces.items()})
+    return loss_R.sum() / normalizer, sums | _sums(**of_sampled)
 
 
-def value_loss(values_R: Tensor, *, old_values_R: Tensor, returns_R: Tensor, normalizer: float) -> tuple[Tensor, Sums]:
+def value_loss(
+    values_R: Tensor,
+    *,
+    old_values_R: Tensor,
+    returns_R: Tensor,
+    is_trace_R: Tensor | None = None,
+    normalizer: float,
+) -> tuple[Tensor, Sums]:
     """½ max((V - R)², (V_clip - R)²), V_clip = V_old + clip(V - V_old, ±VALUE_CLIP).
 
+    Tokens of ``is_trace_R``, bool, are left out: what followed them says nothing of the policy's own returns.
     Returns (scalar loss, sums for ``value_metrics``).
     """
+    if is_trace_R is not None:
+        values_R, old_values_R, returns_R = (each[~is_trace_R] for each in (values_R, old_values_R, returns_R))
     error_R = returns_R - values_R
     loss_R = error_R.square() / 2
     moved_R = values_R - old_values_R
@@ -140,10 +174,30 @@ def value_loss(values_R: Tensor, *, old_values_R: Tensor, returns_R: Tensor, nor
 
 
 def policy_metrics(sums: Sums) -> dict[str, float]:
-    """Means per token of the sums of ``policy_loss`` over a whole step, and the share of clipped tokens."""
-    tokens = max(sums["tokens"].item(), 1.0)
-    mean = {name: value.item() / tokens for name, value in sums.items() if name != "tokens"}
-    return mean | {"clip_fraction": mean["clipped_low"] + mean["clipped_high"]}
+    """Means per token of the sums of ``policy_loss`` over a whole optimizer step, and the share of clipped tokens.
+
+    Where there may be tokens of traces: how many tokens either origin has, the share of traces, the mean loss of each
+    origin, and the mean probability of the traces' tokens. What an origin without tokens would say is left out.
+    """
+    values = {name: value.item() for name, value in sums.items()}
+    tokens = values.pop("tokens")
+    if "trace_tokens" not in values:
+        return _with_clip_fraction({name: value / max(tokens, 1.0) for name, value in values.items()})
+    traced = values["trace_tokens"]
+    sampled = tokens - traced
+    metrics = {name: values[name] / max(tokens, 1.0) for name in ("loss", "objective", "kl_reference", "entropy")}
+    metrics |= {"trace_tokens": traced, "sampled_tokens": sampled, "trace_share": traced / max(tokens, 1.0)}
+    if traced:
+        metrics |= {name: values[name] / traced for name in ("trace_loss", "trace_prob")}
+    if sampled:
+        values["sampled_loss"] = values["loss"] - values["trace_loss"]
+        names = ("sampled_loss", "clipped_low", "clipped_high", "approx_kl", "importance_weight")
+        metrics = _with_clip_fraction(metrics | {name: values[name] / sampled for name in names})
+    return metrics
+
+
+def _with_clip_fraction(metrics: dict[str, float]) -> dict[str, float]:
+    return metrics | {"clip_fraction": metrics["clipped_low"] + metrics["clipped_high"]}
 
 
 def value_metrics(sums: Sums) -> dict[str, float]:

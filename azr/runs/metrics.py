@@ -52,13 +52,14 @@ def start_metrics(timing: StepTiming, engine_seconds: Mapping[str, float]) -> di
 
 def trajectory_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Means per kind and role; lengths in tokens, ``truncated`` and ``accuracy`` as shares, ``overlong`` of what length
-    cost where it did.
+    cost where it did. What a trace wrote or began is apart, as ``<kind>/<role>/trace/…`` and ``…/prefix/…``.
 
     ``weight_version`` is the newest that sampled any of them.
     """
     players: defaultdict[str, list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
-        players[f"{trajectory.kind}/{trajectory.role}"].append(trajectory)
+        origin = "" if trajectory.origin == "sampled" else f"/{trajectory.origin}"
+        players[f"{trajectory.kind}/{trajectory.role}{origin}"].append(trajectory)
     metrics: Metrics = {}
     for player, played in sorted(players.items()):
         completions = [trajectory.completion for trajectory in played]
@@ -71,8 +72,8 @@ def trajectory_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
             metrics[f"{player}/accuracy"] = _mean(graded)
         if penalties := [t.reward_parts[OVERLONG] for t in played if OVERLONG in t.reward_parts]:
             metrics[f"{player}/{OVERLONG}"] = _mean(penalties)
-    if trajectories:
-        metrics["weight_version"] = max(int(t.completion.weight_versions[-1]) for t in trajectories)
+    if newest := [int(t.sampled_versions[-1]) for t in trajectories if len(t.sampled_versions)]:
+        metrics["weight_version"] = max(newest)
     return metrics
 
 

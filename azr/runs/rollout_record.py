@@ -36,7 +36,7 @@ class RolloutRecord:
     """Solver: 1.0 right, 0.0 not. Proposer, or not graded: None."""
     finish_reason: Literal["stop", "length"]
     weight_versions: list[tuple[int, int]]
-    """Pairs of a version of the weights and of how many tokens in a row it sampled."""
+    """Pairs of a version of the weights and of how many tokens in a row it sampled; none of them is of a trace."""
     schema: int = 1
     outcome: str | None = None
     """Of a proposal ``valid`` or an `azr.tasks.base.RejectReason`, of an answer an `azr.tasks.base.Verdict`."""
@@ -52,7 +52,9 @@ class RolloutRecord:
     advantage: float | None = None
     """Mean over the response's tokens; None where it was not trained on."""
     mismatch: float | None = None
-    """Mean over the response's tokens of |log-probability in the trainer - in the engine|."""
+    """Mean over the sampled tokens of |log-probability in the trainer - in the engine|."""
+    trace_tokens: int = 0
+    """How many of the response's first tokens another model's trace gave; 0 in lines that do not say it."""
 
 
 def rollout_record(
@@ -72,7 +74,7 @@ def rollout_record(
         reward_parts=trajectory.reward_parts,
         accuracy=trajectory.accuracy,
         finish_reason=completion.finish_reason.value,
-        weight_versions=version_runs(completion.weight_versions),
+        weight_versions=version_runs(trajectory.sampled_versions),
         schema=SCHEMA,
         outcome=None if judgement is None else judgement.outcome,
         detail="" if judgement is None else judgement.detail,
@@ -82,4 +84,5 @@ def rollout_record(
         trained=learned is not None,
         advantage=None if learned is None else learned.advantage,
         mismatch=None if learned is None else learned.mismatch,
+        trace_tokens=trajectory.trace_tokens,
     )

@@ -21,7 +21,7 @@ def stable_seed(*names: object) -> int:
 
 def sort_trajectories(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     """Sorted by what they are, which decides how they are packed and in which order gradients are added."""
-    return sorted(trajectories, key=lambda t: (t.kind, t.role, t.group, *_sampled(t.completion)))
+    return sorted(trajectories, key=lambda t: (t.kind, t.role, t.group, *_sampled(t.completion), t.trace_tokens))
 
 
 def _sampled(completion: Completion) -> tuple[bytes, _Numbers]:

@@ -17,22 +17,22 @@ class FreshBatch:
     trajectories: list[Trajectory]
     metrics: dict[str, float]
     """``mean`` and ``max``: updates between the policy that sampled a token and the one that is trained, over the
-    tokens trained on. ``mixed``: share of trajectories that several policies sampled. ``dropped``: trajectories that
-    were too old. Empty where nothing may be old."""
+    sampled tokens trained on. ``mixed``: share of trajectories that several policies sampled. ``dropped``: trajectories
+    that were too old. Empty where nothing may be old."""
     stale: Sequence[Trajectory] = ()
     """Those that were dropped."""
 
 
 def select_fresh(trajectories: Sequence[Trajectory], version: int, staleness: int) -> FreshBatch:
-    """Trajectories of which no token is older than `staleness` updates of the policy that is at `version`."""
+    """Trajectories of which no sampled token is older than `staleness` updates of the policy that is at `version`."""
     if not staleness:
         return FreshBatch(list(trajectories), {})
     fresh, stale = list[Trajectory](), list[Trajectory]()
     for t in trajectories:
-        (fresh if version - int(t.completion.weight_versions[0]) <= staleness else stale).append(t)
+        is_fresh = not len(t.sampled_versions) or version - int(t.sampled_versions[0]) <= staleness
+        (fresh if is_fresh else stale).append(t)
     metrics = {"dropped": float(len(stale))}
-    if fresh:
-        versions = [t.completion.weight_versions for t in fresh]
+    if versions := [t.sampled_versions for t in fresh if len(t.sampled_versions)]:
         age = version - np.concatenate(versions)
         mixed = [bool(of_one[0] != of_one[-1]) for of_one in versions]
         metrics |= {"mean": float(age.mean()), "max": float(age.max()), "mixed": float(np.mean(mixed))}

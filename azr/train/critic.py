@@ -29,13 +29,10 @@ class CriticWorker(ModelWorker):
         return self._score(batch, self.engine)
 
     def update(self, batch: RankBatch, per_token: PerToken) -> list[StepReport]:
-        """One optimizer step per mini-batch; `per_token` holds `old_values` and `returns`. Collective."""
+        """One optimizer step per mini-batch; `per_token` holds `old_values` and `returns`, and `is_trace` where it
+        applies; see `azr.algorithms.losses.value_loss`. Collective."""
         return self._take_steps(batch, per_token, self._loss)
 
     def _loss(self, batch: PackedBatch, columns: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
-        return value_loss(
-            self.engine(batch),
-            old_values_R=columns["old_values"],
-            returns_R=columns["returns"],
-            normalizer=normalizer,
-        )
+        arrays = {f"{name}_R": values_R for name, values_R in columns.items()}
+        return value_loss(self.engine(batch), **arrays, normalizer=normalizer)

@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -17,7 +18,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from azr.algorithms.advantages import AdvantageInputs, constant_weights, estimate_advantages, loss_weights, weighting_of
+from azr.algorithms.advantages import (
+    AdvantageInputs,
+    Advantages,
+    constant_weights,
+    estimate_advantages,
+    loss_weights,
+    weighting_of,
+)
 from azr.algorithms.losses import Sums, add_sums, mismatch_metrics, policy_metrics, value_metrics
 from azr.algorithms.packing import split_mini_batches
 from azr.cluster.gpu_turns import leave_gpu, return_to_gpu
@@ -27,6 +35,7 @@ from azr.errors import RunEnded
 from azr.records import FinishReason, Learned, Trajectory
 from azr.train.model_worker import StepReport
 from azr.train.policy import PolicyUpdate
+from azr.train.traces import gradient_factor, sampled_tokens, trace_mask
 from azr.train.train_batch import PerToken, TrainBatch
 from azr.train.worker_group import WorkerGroup
 
@@ -84,6 +93,8 @@ class Learner:
         batch = critic_batch = self._pack(trajectories, mini_batches)
         rollout_R = np.concatenate([t.completion.logprobs for t in trajectories])
         per_token = {"rollout_logprobs": torch.from_numpy(rollout_R)}
+        if (is_trace_R := trace_mask(trajectories)) is not None:
+            per_token["is_trace"] = is_trace_R
         values_R = None
         if self._critic is not None:
             if algorithm.critic_mini_batches != algorithm.policy_mini_batches:
@@ -100,24 +111,30 @@ class Learner:
                 per_token["old_logprobs"] = await score(self._policy, "logprobs", batch, timeout_s)
 
         inputs = self._advantage_inputs(trajectories, values_R, seed)
-        estimate = estimate_advantages(inputs, algorithm.estimator)
+        estimate = self._estimate(trajectories, inputs, is_trace_R, seed)
         per_token["advantages"] = estimate.advantages_R
 
         metrics: dict[str, dict[str, float]] = {}
-        if self._critic is not None and values_R is not None:
+        # Traces tell the critic nothing of what the policy earns.
+        if self._critic is not None and values_R is not None and (is_trace_R is None or not is_trace_R.all()):
             async with self._work(self._critic, "train critic", training=True):
                 columns = {"old_values": values_R, "returns": estimate.returns_R}
+                if is_trace_R is not None:
+                    columns["is_trace"] = is_trace_R
                 metrics["critic"] = await update_critic(self._critic, critic_batch, columns, timeout_s)
         async with self._work(self._policy, "train policy", training=True):
             kept: Sequence[Sequence[int]] = mini_batches
             if algorithm.drop_zero_advantage:
-                advantages = estimate.advantages_R.split(list(inputs.response_lengths))
-                kept = drop_zero_advantage(mini_batches, advantages, self._policy.size)
+                factor_R = gradient_factor(estimate.advantages_R, is_trace_R, algorithm)
+                factors = factor_R.split(list(inputs.response_lengths))
+                kept = drop_zero_advantage(mini_batches, factors, self._policy.size)
                 batch = self._pack(trajectories, kept)
             if (weights_R := self._loss_weights(inputs, mini_batches, kept)) is not None:
                 per_token["loss_weights"] = weights_R
             metrics["policy"], trainer_R = await _update_policy(self._policy, batch, per_token, timeout_s)
-        self.learned = learned_of(inputs.response_lengths, estimate.advantages_R, batch.index_R, trainer_R, rollout_R)
+        self.learned = learned_of(
+            inputs.response_lengths, estimate.advantages_R, batch.index_R, trainer_R, rollout_R, is_trace_R
+        )
         self._skipped = {model: values["skipped_in_a_row"] for model, values in metrics.items()}
         return metrics
 
@@ -148,7 +165,7 @@ class Learner:
                 )
 
     def _mini_batches(self, trajectories: Sequence[Trajectory], count: int, seed: int) -> list[list[int]]:
-        return split_mini_batches([(t.kind, t.role) for t in trajectories], count, seed)
+        return split_mini_batches([(t.kind, t.role, t.origin) for t in trajectories], count, seed)
 
     def _loss_weights(
         self, inputs: AdvantageInputs, mini_batches: Sequence[Sequence[int]], kept: Sequence[Sequence[int]]
@@ -162,6 +179,21 @@ class Learner:
     def _pack(self, trajectories: Sequence[Trajectory], mini_batches: Sequence[Sequence[int]]) -> TrainBatch:
         tokens = self._config.train.tokens_per_micro_batch
         return TrainBatch.build([t.completion for t in trajectories], mini_batches, self._policy.size, tokens)
+
+    def _estimate(
+        self, trajectories: Sequence[Trajectory], inputs: AdvantageInputs, is_trace_R: Tensor | None, seed: int
+    ) -> Advantages:
+        """Over all trajectories together. Where traces are imitated whatever they earned, whole ones are in no
+        baseline, only sampled tokens count of the others, and tokens of traces get 0.
+        """
+        algorithm = self._config.algorithm
+        if is_trace_R is None or algorithm.off_policy.loss != "sft":
+            return estimate_advantages(inputs, algorithm.estimator)
+        judged = [t for t in trajectories if t.origin != "trace"]
+        values_R = None if inputs.values_R is None else inputs.values_R[~is_trace_R]
+        sampled = self._advantage_inputs(judged, values_R, seed)
+        sampled = replace(sampled, response_lengths=[sampled_tokens(t) for t in judged])
+        return estimate_advantages(sampled, algorithm.estimator).spread(~is_trace_R)
 
     def _advantage_inputs(
         self, trajectories: Sequence[Trajectory], values_R: Tensor | None, seed: int
@@ -190,7 +222,8 @@ async def update_policy(
 
     Returns means per token, `grad_norm` and `lr`, averaged over the steps that were taken, where any was; how many were
     not, as `skipped_steps`, and since the last that was, as `skipped_in_a_row`; `micro_batches` and `packing` of the
-    batch; and as `mismatch_…` how far the engines' logprobs were from the policy's own before its first step.
+    batch; and as `mismatch_…` how far the engines' logprobs of what they sampled were from the policy's own before its
+    first step.
     """
     return (await _update_policy(group, batch, per_token, timeout_s))[0]
 
@@ -203,10 +236,12 @@ async def _update_policy(
     metrics = _mean_metrics(batch, [update.steps for update in updates], policy_metrics)
     old_R = per_token.get("old_logprobs")
     trainer_R = batch.gather([update.logprobs for update in updates]) if old_R is None else batch.select(old_R)
-    finite_R = trainer_R.isfinite()  # others are those of a step that was skipped
-    if not finite_R.any():
+    known_R = trainer_R.isfinite()  # others are those of a step that was skipped
+    if (is_trace_R := per_token.get("is_trace")) is not None:
+        known_R &= ~batch.select(is_trace_R)
+    if not known_R.any():
         return metrics, trainer_R
-    mismatch = mismatch_metrics(trainer_R[finite_R], batch.select(per_token["rollout_logprobs"])[finite_R])
+    mismatch = mismatch_metrics(trainer_R[known_R], batch.select(per_token["rollout_logprobs"])[known_R])
     return metrics | {f"mismatch_{name}": value for name, value in mismatch.items()}, trainer_R
 
 
@@ -236,7 +271,8 @@ def _mean_metrics(
         for report in reports:
             sums = add_sums(sums, report.sums)
         taken.append(metrics_of(sums) | {"grad_norm": reports[0].grad_norm, "lr": reports[0].lr})
-    means = {name: fmean(step[name] for step in taken) for name in (taken[0] if taken else ())}
+    names = dict.fromkeys(name for step in taken for name in step)
+    means = {name: fmean(step[name] for step in taken if name in step) for name in names}
     return means | {
         "skipped_steps": len(ranks[0]) - len(taken),
         "skipped_in_a_row": last.skipped_in_a_row,
@@ -251,16 +287,20 @@ def learned_of(
     index_B: Tensor,
     trainer_B: Tensor,
     rollout_R: npt.NDArray[np.float32],
+    is_trace_R: Tensor | None = None,
 ) -> list[Learned | None]:
     """What a step made of each of its trajectories, of these many response tokens.
 
-    ``index_B`` says which of the R tokens the B are that the trainer gave logprobs of.
+    ``index_B`` says which of the R tokens the B are that the trainer gave logprobs of; ``is_trace_R`` those that no
+    engine did.
     """
     count = len(lengths)
     owner_R = np.repeat(np.arange(count), lengths)
     advantages = np.bincount(owner_R, advantages_R.numpy(), count) / np.maximum(lengths, 1)
     index, trainer = index_B.numpy(), trainer_B.numpy()
     is_known = np.isfinite(trainer)  # others are those of a step that was skipped
+    if is_trace_R is not None:
+        is_known &= ~is_trace_R.numpy()[index]
     owner, apart = owner_R[index[is_known]], np.abs(trainer - rollout_R[index])[is_known]
     counts = np.bincount(owner, minlength=count)
     mismatch = np.bincount(owner, apart, count) / np.maximum(counts, 1)

@@ -77,7 +77,7 @@ class PolicyWorker(PolicyScorer):
         """One optimizer step per mini-batch. Collective.
 
         `per_token` holds `rollout_logprobs` and `advantages`, and where they apply `old_logprobs`,
-        `reference_logprobs` and `loss_weights`; see `azr.algorithms.losses.policy_loss`.
+        `reference_logprobs`, `loss_weights` and `is_trace`; see `azr.algorithms.losses.policy_loss`.
         """
         before: list[Tensor] = []
 

@@ -18,7 +18,8 @@ from azr.algorithms.packing import PackedBatch, make_micro_batches, pack, ranges
 from azr.records import Completion
 
 PerToken = Mapping[str, Tensor]
-"""Numbers of every response token by name, such as `advantages`: float32, (R) on the driver and (R_k) on a rank."""
+"""Of every response token by name: numbers such as `advantages`, float32, and `is_trace`, bool; (R) on the driver and
+(R_k) on a rank."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ CONFIG = AlgorithmConfig(estimator=GAE(), clip_low=0.1, clip_high=0.15, kl_coef=
 SAMPLES = completions(COUNT, seed=3)
 LENGTHS = [c.num_tokens for c in SAMPLES]
 TOKENS = sum(len(c.response_ids) for c in SAMPLES)
+TRACED = [len(c.response_ids) * (i % 4) // 3 if i % 4 else 0 for i, c in enumerate(SAMPLES)]
+"""First tokens of each response that a trace gave: none, a third, two thirds or all."""
 Result = tuple[torch.Tensor, torch.Tensor, Sums]
 
 
@@ -34,6 +36,9 @@ def columns() -> dict[str, tuple[torch.Tensor, ...]]:
     for name in ("old_logprobs_R", "reference_logprobs_R"):
         noise[name] = -4.0 + 0.5 * noise[name]
     noise["loss_weights_R"] = 0.5 + torch.rand(TOKENS, generator=generator, dtype=torch.float64)
+    noise["is_trace_R"] = torch.cat(
+        [torch.arange(len(c.response_ids)) < n for c, n in zip(SAMPLES, TRACED, strict=True)]
+    )
     noise["rollout_logprobs_R"] = torch.tensor([x for c in SAMPLES for x in c.logprobs], dtype=torch.float64)
     return {name: column.split([len(c.response_ids) for c in SAMPLES]) for name, column in noise.items()}
 
@@ -45,6 +50,7 @@ def micro_losses(indices: list[int], policy: torch.nn.Module, critic: torch.nn.M
         for name, pieces in columns().items()
     }
     critic_columns = {name: arrays.pop(name) for name in ("old_values_R", "returns_R")}
+    critic_columns["is_trace_R"] = arrays["is_trace_R"]
     logprobs, entropy = score(policy, batch, temperature=0.9)
     first, sums = policy_loss(logprobs, entropy, **arrays, normalizer=TOKENS, config=CONFIG)
     second, more = value_loss(critic(batch), **critic_columns, normalizer=TOKENS)
@@ -84,7 +90,7 @@ def same(got: Result, expected: Result) -> None:
 
 def test_every_term_of_the_loss_is_at_work(whole: Result) -> None:
     _, _, sums = whole
-    for name in ("clipped_low", "clipped_high", "kl_reference", "entropy", "critic_clipped"):
+    for name in ("clipped_low", "clipped_high", "kl_reference", "entropy", "critic_clipped", "trace_prob"):
         assert sums[name] > 0, name
 
 

@@ -116,6 +116,7 @@ def test_rollouts_are_decoded(tmp_path: Path) -> None:
         "trained": True,
         "advantage": 0.25,
         "mismatch": 0.125,
+        "trace_tokens": 0,
     }
     assert proposer["accuracy"] is None and proposer["role"] == "proposer" and not proposer["trained"]
 
