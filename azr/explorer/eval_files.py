@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from azr.evaluation.answer_file import ANSWERS, Answer
-from azr.explorer.record_files import ROLLOUTS, Problem, decode, read_lines
+from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, decode, read_lines, read_records
 from azr.explorer.site import ShownRun
 from azr.tasks.base import Verdict
 
@@ -32,13 +32,20 @@ class EvalSide:
     """What was answered in one evaluation, by suite and question."""
 
     title: str
+    path: Path
     answers: Mapping[Key, Sequence[Answer]]
+    """Without prompts and responses, of which memory might not hold all."""
+    places: Mapping[Key, Sequence[LinePlace]]
     problems: Sequence[str]
 
     def share(self, key: Key) -> float | None:
         """Of right answers to a question; None where there is none."""
         graded = [each.verdict is Verdict.RIGHT for each in self.answers.get(key, ()) if is_graded(each)]
         return sum(graded) / len(graded) if graded else None
+
+    def whole(self, key: Key) -> list[Answer]:
+        """All answers to a question with their texts. Raises `Problem`."""
+        return read_records(self.path, self.places.get(key, ()), Answer)
 
 
 def is_graded(answer: Answer) -> bool:
@@ -81,32 +88,37 @@ def read_side(title: str, path: Path) -> EvalSide:
     try:
         stat = path.stat()
     except OSError as error:
-        return EvalSide(title, {}, [f"{path.name} cannot be read: {error.strerror}"])
-    answers, problems = _answers(path, stat.st_size, stat.st_mtime_ns)
-    return EvalSide(title, answers, problems)
+        return EvalSide(title, path, {}, {}, [f"{path.name} cannot be read: {error.strerror}"])
+    return EvalSide(title, path, *_answers(path, stat.st_size, stat.st_mtime_ns))
 
 
 @lru_cache(maxsize=8)
-def _answers(path: Path, size: int, mtime_ns: int) -> tuple[Mapping[Key, Sequence[Answer]], Sequence[str]]:
-    """Of a file as it was at that time.
+def _answers(
+    path: Path, size: int, mtime_ns: int
+) -> tuple[Mapping[Key, Sequence[Answer]], Mapping[Key, Sequence[LinePlace]], Sequence[str]]:
+    """Of a file as it was at that time, with where they are and what cannot be read.
 
     `azr.evaluation.answer_file` reads to go on writing, and so takes a file whole or not at all.
     """
     answers: dict[Key, list[Answer]] = {}
+    places: dict[Key, list[LinePlace]] = {}
     problems: list[str] = []
     bad, name = 0, f"{path.parent.name}/{path.name}"
-    for place, item in enumerate(read_lines(path)):
+    for n, item in enumerate(read_lines(path)):
         if isinstance(item, Problem):
             problems.append(f"{name}: {item}")
             continue
-        if place == 0 and item[1].startswith(b'{"protocol"'):
+        place, line = item
+        if n == 0 and line.startswith(b'{"protocol"'):
             continue
         try:
-            each = decode(item[1], Answer)
+            each = decode(line, Answer)
         except Problem:
             bad += 1
             continue
-        answers.setdefault((each.suite, each.question), []).append(each)
+        key = each.suite, each.question
+        answers.setdefault(key, []).append(replace(each, prompt="", response="", answer=None))
+        places.setdefault(key, []).append(place)
     if bad:
         problems.append(f"{name}: {bad} of its lines are no answers")
-    return answers, problems
+    return answers, places, problems

@@ -9,6 +9,7 @@ from azr.evaluation.answer_file import Answer
 from azr.explorer.eval_files import EvalSide, Key, is_graded, known_sides, read_side
 from azr.explorer.markup import Child, Html, el, join, table
 from azr.explorer.pages import outcome
+from azr.explorer.record_files import Problem
 from azr.explorer.site import BadAddress, Links, ShownRun, choice, paging, select, whole
 from azr.tasks.base import Verdict
 
@@ -45,9 +46,9 @@ class Sides:
         """Questions by a word of `CHANGES`."""
         return [key for key in self.keys if _is(how, self.left.share(key), self.right.share(key))]
 
-    def first_answer(self, key: Key) -> Answer:
-        """Any answer to a question."""
-        return next(each for side in (self.left, self.right) for each in side.answers.get(key, ()))
+    def group(self, key: Key) -> str:
+        """Of a question."""
+        return next(each.group for side in (self.left, self.right) for each in side.answers.get(key, ()))
 
 
 def evaluations(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Html:
@@ -126,18 +127,23 @@ def _question_table(sides: Sides, keys: Sequence[Key], links: Links) -> Html:
     rows: list[list[Child]] = []
     for key in keys:
         link = links.link(key[1], "question", **sides.named, suite=key[0], id=key[1])
-        rows.append([link, key[0], sides.first_answer(key).group, *_cells(sides.left, key), *_cells(sides.right, key)])
+        rows.append([link, key[0], sides.group(key), *_cells(sides.left, key), *_cells(sides.right, key)])
     names = [sides.left.title, sides.right.title]
     heads = ["question", "suite", "group", *(f"{name}: {what}" for name in names for what in ("greedy", "all right"))]
     return table(heads, rows)
 
 
 def _answered(sides: Sides, key: Key, *, every_response: bool) -> Html:
-    columns = []
+    columns, prompt = [], ""
     for side in (sides.left, sides.right):
-        answers = [_shown(each, every_response) for each in side.answers.get(key, ())]
-        columns.append(el("section", el("h3", side.title), *answers or [el("p", "It was not asked.", cls="dim")]))
-    prompt = sides.first_answer(key).prompt
+        try:
+            answers = side.whole(key)
+        except Problem as problem:
+            columns.append(el("section", el("h3", side.title), el("p", str(problem), cls="note")))
+            continue
+        shown = [_shown(each, every_response) for each in answers] or [el("p", "It was not asked.", cls="dim")]
+        columns.append(el("section", el("h3", side.title), *shown))
+        prompt = prompt or next((each.prompt for each in answers), "")
     return join([
         el("details", el("summary", "prompt"), el("pre", prompt), open=every_response and len(prompt) < 3000),
         el("div", *columns, cls="sides"),

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from azr.explorer.index import RunIndex
-from azr.explorer.record_files import LinePlace, Problem, read_rollout
+from azr.explorer.record_files import LinePlace, Problem, read_records
 from azr.explorer.rows import RolloutFilter, RolloutRow, Spread, TaskFilter, TaskRow, TaskTexts
 from azr.runs.rollout_record import RolloutRecord
 
@@ -153,7 +153,7 @@ def derived_attempts(index: RunIndex, id: str) -> list[tuple[str, int, float | N
 def read_texts(index: RunIndex, row: RolloutRow) -> RolloutRecord:
     """The whole record of a trajectory. Raises `Problem`."""
     path = index.run / "rollouts" / f"step_{row.step:06d}.jsonl.gz"
-    record = read_rollout(path, LinePlace(row.member, row.start, row.size))
+    (record,) = read_records(path, [LinePlace(row.member, row.start, row.size)], RolloutRecord)
     if (record.task_id, record.group) != (row.task_id, row.grp):
         raise Problem(f"{path.name} has changed since it was indexed: load the page again")
     return record

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from azr.runs.rollout_record import SCHEMA, RolloutRecord
+from azr.runs.rollout_record import SCHEMA
 
 ROLLOUTS = re.compile(r"step_(\d{6,})\.jsonl\.gz")
 """Name of a step's rollout file."""
@@ -98,18 +98,26 @@ def read_rollouts(path: Path) -> Iterator[tuple[LinePlace, IndexedRecord] | Prob
         )
 
 
-def read_rollout(path: Path, place: LinePlace) -> RolloutRecord:
-    """One record with its texts. Raises `Problem` when the file is not what it was."""
-    wanted, text = place.start + place.size, bytearray()
+def read_records(path: Path, places: Sequence[LinePlace], kind: type[T]) -> list[T]:
+    """Whole lines as records of this class. Raises `Problem` when the file is not what it was."""
+    texts: dict[int, bytes] = {}
     try:
         with path.open("rb") as file:
-            file.seek(place.member)
-            member = zlib.decompressobj(wbits=31)
-            while len(text) < wanted and not member.eof and (piece := file.read(_PIECE)):
-                text += member.decompress(piece)
-        return decode(bytes(text[place.start : wanted]), RolloutRecord)
+            for member in {place.member for place in places}:
+                wanted = max(place.start + place.size for place in places if place.member == member)
+                texts[member] = _read_member(file, member, wanted)
+        return [decode(texts[each.member][each.start : each.start + each.size], kind) for each in places]
     except (OSError, zlib.error, Problem) as error:
         raise Problem(f"{path.name} has changed since it was indexed: load the page again ({error})") from error
+
+
+def _read_member(file: BinaryIO, start: int, wanted: int) -> bytes:
+    """The beginning of a member's text."""
+    file.seek(start)
+    member, text = zlib.decompressobj(wbits=31), bytearray()
+    while len(text) < wanted and not member.eof and (piece := file.read(_PIECE)):
+        text += member.decompress(piece)
+    return bytes(text)
 
 
 def decode(line: bytes, kind: type[T]) -> T:
