@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,12 @@ class Sides:
     @property
     def keys(self) -> list[Key]:
         """Questions of either side."""
-        return sorted({*self.left.answers, *self.right.answers})
+        return sorted({*self.left.answers, *self.right.answers}, key=_by_numbers)
+
+    @property
+    def shown(self) -> list[EvalSide]:
+        """Both, or one where they are the same."""
+        return [self.left] if self.named["left"] == self.named["right"] else [self.left, self.right]
 
     def changed(self, how: str) -> list[Key]:
         """Questions by a word of `CHANGES`."""
@@ -97,13 +103,14 @@ def reported_questions(runs: Sequence[ShownRun], number: int) -> tuple[Sides, li
     better, worse = sides.changed("better"), sides.changed("worse")
     of_worse = worse[: max(MAX_REPORTED // 2, MAX_REPORTED - len(better))]
     changed = better[: MAX_REPORTED - len(of_worse)] + of_worse
-    return sides, sorted(changed) or sides.keys[:MAX_REPORTED]
+    return sides, sorted(changed, key=_by_numbers) or sides.keys[:MAX_REPORTED]
 
 
 def reported(sides: Sides, keys: Sequence[Key], links: Links, anchors: Sequence[str | None]) -> Html:
     """Two evaluations in a report, with these questions."""
     total, num_changed = len(sides.keys), len(sides.changed("better")) + len(sides.changed("worse"))
-    held = f"{len(keys)} of the {num_changed} that changed" if num_changed else f"{len(keys)}; none of them changed"
+    held = f"{len(keys)} of the {num_changed} that changed" if num_changed else str(len(keys))
+    held += "; none changed" if not num_changed and len(sides.shown) > 1 else ""
     sentence = (
         f"Of {total} questions this file holds {held}. The other questions, and what was said in samples, are in the "
         "run's own files: azr view shows them."
@@ -127,15 +134,15 @@ def _question_table(sides: Sides, keys: Sequence[Key], links: Links) -> Html:
     rows: list[list[Child]] = []
     for key in keys:
         link = links.link(key[1], "question", **sides.named, suite=key[0], id=key[1])
-        rows.append([link, key[0], sides.group(key), *_cells(sides.left, key), *_cells(sides.right, key)])
-    names = [sides.left.title, sides.right.title]
-    heads = ["question", "suite", "group", *(f"{name}: {what}" for name in names for what in ("greedy", "all right"))]
+        rows.append([link, key[0], sides.group(key), *(cell for side in sides.shown for cell in _cells(side, key))])
+    measured = (f"{side.title}: {what}" for side in sides.shown for what in ("greedy", "all right"))
+    heads = ["question", "suite", "group", *measured]
     return table(heads, rows)
 
 
 def _answered(sides: Sides, key: Key, *, every_response: bool) -> Html:
     columns, prompt = [], ""
-    for side in (sides.left, sides.right):
+    for side in sides.shown:
         try:
             answers = side.whole(key)
         except Problem as problem:
@@ -165,6 +172,11 @@ def _shown(each: Answer, every_response: bool) -> Html:
     )
 
 
+def _by_numbers(key: Key) -> tuple[str, str]:
+    """Orders questions so that sample_9 comes before sample_10."""
+    return key[0], re.sub(r"\d+", lambda digits: digits[0].zfill(12), key[1])
+
+
 def _notes(sides: Sides) -> Html:
     sentences = dict.fromkeys([*sides.left.problems, *sides.right.problems])
     return join(el("p", each, cls="note") for each in sentences)
@@ -173,7 +185,7 @@ def _notes(sides: Sides) -> Html:
 def _totals(sides: Sides, keys: Sequence[Key]) -> Html:
     """Shares of right answers over the questions shown."""
     rows: list[list[Child]] = []
-    for side in (sides.left, sides.right):
+    for side in sides.shown:
         shares = [share for key in keys if (share := side.share(key)) is not None]
         greedy = [
             float(each.verdict is Verdict.RIGHT)

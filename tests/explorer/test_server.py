@@ -249,11 +249,15 @@ def test_folders_of_azr_eval_have_pages_of_their_own_and_stand_beside_a_run(run:
 
 
 def test_an_evaluation_that_goes_on_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
-    folder = azr_eval(tmp_path / "going", [eval_answer(f"q{i}", "right") for i in range(9)])
+    folder = azr_eval(tmp_path / "going", [eval_answer(f"q{i}", "right") for i in range(12)])
     path = folder / "answers.jsonl.gz"
     path.write_bytes(path.read_bytes()[:-20])
     found = page(client(folder), "/0/")
-    assert rows(found) == [f"q{i}" for i in range(8)] and "going/answers.jsonl.gz: it is cut short" in found.text
+    assert (
+        rows(found) == [f"q{i}" for i in range(11)]
+        and found.text.count(": greedy") == 1
+        and "going/answers.jsonl.gz: it is cut short" in found.text
+    )
 
 
 def test_a_duplicate_links_its_twin_and_a_step_tells_of_responses_that_were_given_up(run: MadeRun) -> None:
