@@ -149,7 +149,7 @@ def test_no_step_is_missing_or_doubled_and_every_number_is_the_same(straight: Pa
 def test_tasks_and_texts_are_the_same_line_for_line(straight: Path, suffered: Path) -> None:
     assert (straight / "tasks.jsonl").read_text() == (suffered / "tasks.jsonl").read_text()
     names = sorted(path.name for path in (straight / "rollouts").iterdir())
-    assert len(names) == STEPS
+    assert len(names) == 1 + STEPS, "seeding and every step"
     for name in names:
         first, second = (gzip.decompress((folder / "rollouts" / name).read_bytes()) for folder in (straight, suffered))
         assert first == second and first
