@@ -1,0 +1,20 @@
+"""Open-Reasoner-Zero's PPO with Qwen2.5-32B on four nodes of eight 80 GB GPUs: ``python -m playground.orz_32b_ppo``.
+
+``azr data prepare orz SRC data/orz.jsonl`` makes its questions of the published file.
+"""
+
+from dataclasses import replace
+
+from azr.cli.run import launch
+from playground.data_base import base
+
+config = replace(
+    base,
+    run=replace(base.run, name="orz_32b_ppo"),
+    model=replace(base.model, path="Qwen/Qwen2.5-32B"),
+    rollout=replace(base.rollout, engines=8, tensor_parallel=4),
+    train=replace(base.train, data_parallel=32),
+)
+
+if __name__ == "__main__":
+    launch(config)
