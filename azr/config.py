@@ -404,6 +404,17 @@ class EvalConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SafetyConfig:
+    """A search for alarming words in what the model writes; `docs/observability.md` says what it cannot see."""
+
+    patterns: str | None = None
+    """TOML file of rules, see `azr/monitoring/patterns.toml`, which is searched with when none is given."""
+    stop_at: Count | None = None
+    """End the run, saved, after a step in which at least so many responses were flagged; none to go on whatever is
+    found."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     """What a killed run goes on from; the last step of a run, and a run that is asked to stop, are always saved."""
 
@@ -430,6 +441,7 @@ class Config:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     timeout: TimeoutConfig = field(default_factory=TimeoutConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    safety: SafetyConfig = field(default_factory=SafetyConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     @property

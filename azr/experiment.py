@@ -5,7 +5,7 @@
     for every step:
         play             propose, validate, estimate, solve, verify, reward -> trajectories
         trainers' turn   engines leave their GPU memory to the trainers
-        learn            values, logprobs, advantages, then the updates of critic and policy
+        learn            values, logprobs, advantages, then the updates of critic and policy; texts are looked at
         engines' turn    the other way round, and the new weights go to every engine
         evaluate         where it is due
         record           tasks, texts and metrics
@@ -54,10 +54,11 @@ from typing import Any
 
 from azr.actor_system import ActorSystem
 from azr.cluster.weight_sync import PushReport
-from azr.concurrency import gather
+from azr.concurrency import gather, task_group
 from azr.config import Config
 from azr.datasets.play import DataPlay
 from azr.evaluation.periodic import PeriodicEval
+from azr.monitoring.monitor import Monitor, SafetyStop, Watched
 from azr.records import Trajectory
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
@@ -95,6 +96,8 @@ class SelfPlayExperiment:
     """Of the last step that was done; the checkpointer saves it."""
     stop_signal: StopSignal
     alarm: MalformedAlarm
+    monitor: Monitor
+    safety_stop: SafetyStop
     elapsed_s: Callable[[], float]
     """How long the run has taken."""
 
@@ -119,18 +122,19 @@ class SelfPlayExperiment:
                 batch = select_fresh(played.trajectories, step - 1, self.config.rollout.staleness)
                 await self.finish_checkpoint()
                 await system.trainers_turn(phase)
-                learned = await self.learner.learn(batch.trajectories, seed=self.config.run.seed + step)
+                untrained = [*played.untrained, *batch.stale]
+                played = replace(played, trajectories=batch.trajectories, untrained=untrained)
+                learned, watched = await self.learn(step, played)
                 pushed = await system.engines_turn(step, phase)
                 await ahead.learned(step)
                 is_last = self._is_last(step)
                 evaluated = await self.evaluate(step, is_last)
                 learned |= {"eval": evaluated, "staleness": batch.metrics}
-                untrained = [*played.untrained, *batch.stale]
-                played = replace(played, trajectories=batch.trajectories, untrained=untrained)
-                await self.record(step, played, learned, pushed)
+                await self.record(step, played, learned, pushed, watched)
                 self.in_flight.leftovers = [piece.leftover for piece in played.carried]
                 self.checkpointer.step_done(step)
                 self.alarm.raise_if_over()
+                self.safety_stop.raise_if_over(step, watched)
                 self.learner.raise_if_diverged()
                 if is_last:
                     break
@@ -156,7 +160,8 @@ class SelfPlayExperiment:
 
     async def _record_seeding(self, proposals: Sequence[Trajectory]) -> None:
         """As step 0: nothing of it is trained on."""
-        await self.logger.log_rollouts(0, [(each, None) for each in proposals], self.codec.decode)
+        watched = await self.monitor.watch(proposals, {})
+        await self.logger.log_rollouts(0, [(each, None) for each in proposals], self.codec.decode, watched.flags)
 
     async def play(self, step: int, carried: Sequence[Carried]) -> StepResult:
         """One step with the current policy: of self-play, with what the step before has left over, of rows, or both."""
@@ -184,6 +189,15 @@ class SelfPlayExperiment:
         parts = (self.config, self.codec, Journal(self.system.engines), self.system.executor)
         return SelfPlayStep(self.config, step, name, self.buffer, Proposer(*parts), Solver(*parts), self.logger.phase)
 
+    async def learn(self, step: int, played: StepResult) -> tuple[dict[str, dict[str, float]], Watched]:
+        """Trains on a step's trajectories; meanwhile all of its texts are looked at."""
+        tasks = {kind: self.buffer.tasks(kind) for kind in self.config.kinds}
+        texts = [*played.trajectories, *played.untrained]
+        async with task_group() as group:
+            watching = group.create_task(self.monitor.watch(texts, tasks, played.stored))
+            learned = await self.learner.learn(played.trajectories, seed=self.config.run.seed + step)
+        return learned, watching.result()
+
     async def finish_checkpoint(self) -> None:
         """The checkpoint of the step before holds weights that the trainers are about to change."""
         with self.logger.phase("save"):
@@ -199,13 +213,18 @@ class SelfPlayExperiment:
         return found.metrics
 
     async def record(
-        self, step: int, played: StepResult, learned: dict[str, dict[str, float]], pushed: PushReport
+        self,
+        step: int,
+        played: StepResult,
+        learned: dict[str, dict[str, float]],
+        pushed: PushReport,
+        watched: Watched,
     ) -> None:
         """Writes the tasks, texts and metrics of a step."""
         self.logger.log_tasks(played.stored)
         rollouts = [*zip(played.trajectories, self.learner.learned, strict=True)]
         rollouts += [(trajectory, None) for trajectory in played.untrained]
-        await self.logger.log_rollouts(step, rollouts, self.codec.decode)
+        await self.logger.log_rollouts(step, rollouts, self.codec.decode, watched.flags)
         self.alarm.observe(f"step {step}", played.forms, self.logger.run.rollouts(step))
         timing = self.logger.step_timing()
         trained = sum(t.completion.num_tokens for t in played.trajectories)
@@ -236,7 +255,7 @@ class SelfPlayExperiment:
             **{str(role): {"malformed": form.share} for role, form in played.forms.items()},
             **learned,
         }
-        self.logger.end_step(step, played.trajectories, played.proposal_stats, parts)
+        self.logger.end_step(step, played.trajectories, played.proposal_stats, parts, watched.metrics)
 
     def _is_last(self, step: int) -> bool:
         run = self.config.run

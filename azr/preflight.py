@@ -11,9 +11,11 @@ from azr.algorithms.architectures import check_architecture
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.weight_transfers import Site, choose_transfer
 from azr.config import TEMPLATES, Config
+from azr.datasets.rows import read_rows
 from azr.doctor.gpus import Gpus
 from azr.errors import UserError, nearest
 from azr.evaluation.suites.exam import read_exam
+from azr.monitoring.screen import Screen, patterns_of
 from azr.plan import fit
 from azr.plan.inputs import ClusterSpec
 from azr.rollout.engine_options import engine_options
@@ -58,8 +60,11 @@ def check_model_and_files(config: Config, *, seeds: bool = True, fetch: bool = T
     """As ``check_surroundings``, but for the run directory; `seeds`: look at the seed file too."""
     if seeds and config.kinds and config.selfplay.seeds is not None:
         _check_seeds(Path(config.selfplay.seeds), config.selfplay.kinds)
+    Screen.read(patterns_of(config.safety))
     folder = model_folder(config.model.path, fetch=fetch)
     if folder is None:
+        if config.data.path is not None:
+            read_rows(Path(config.data.path))
         if config.eval.path is not None:
             read_exam(Path(config.eval.path))
         return [f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"]

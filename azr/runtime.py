@@ -22,6 +22,9 @@ from azr.datasets.play import DataPlay, open_graders
 from azr.errors import RunEnded
 from azr.evaluation.periodic import PeriodicEval
 from azr.experiment import SelfPlayExperiment
+from azr.monitoring.monitor import Monitor, SafetyStop
+from azr.monitoring.reader import TextReader
+from azr.monitoring.screen import Screen, patterns_of
 from azr.runs.checkpoint_store import CheckpointStore, Staging
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
@@ -60,6 +63,7 @@ class Driver:
         self._codec = PromptCodec.load(config)
         self._prompt_form = PromptForm(self._codec.template, self._codec.stops)
         self._evaluation = PeriodicEval(config, self._codec)
+        self._screen = Screen.read(patterns_of(config.safety))
         self._rows, self._notes = load_rows(config, self._codec) if config.data.path is not None else ([], [])
         self._resume = resume
         self._stop_signal = StopSignal()
@@ -142,9 +146,10 @@ class Driver:
                 # What there is now stays until the end; looking through it again and again is a tenth of a step's work.
                 gc.collect()
                 gc.freeze()
-                async with self._open_data() as data:
+                async with self._open_data() as data, TextReader(patterns_of(self._config.safety)) as reader:
+                    monitor = Monitor(self._codec, reader, [rule.name for rule in self._screen.rules])
                     elapsed_s = lambda: time.monotonic() - started  # noqa: E731
-                    await self._play(self._experiment(system, logger, data, state.step, elapsed_s))
+                    await self._play(self._experiment(system, logger, data, monitor, state.step, elapsed_s))
         finally:
             await system.stop()
 
@@ -189,6 +194,7 @@ class Driver:
         system: ActorSystem,
         logger: RunLogger,
         data: DataPlay | None,
+        monitor: Monitor,
         done: int,
         elapsed_s: Callable[[], float],
     ) -> SelfPlayExperiment:
@@ -210,6 +216,8 @@ class Driver:
             in_flight=in_flight,
             stop_signal=self._stop_signal,
             alarm=MalformedAlarm(self._codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
+            monitor=monitor,
+            safety_stop=SafetyStop(config.safety.stop_at, f"azr show {self._run.path} --flagged"),
             elapsed_s=elapsed_s,
         )
 

@@ -15,13 +15,16 @@ import pytest
 
 from azr.cluster.weight_sync import PushReport
 from azr.concurrency import Phase
-from azr.config import Config, DataConfig
+from azr.config import Config, DataConfig, SafetyConfig
 from azr.datasets.choice import load_rows
 from azr.datasets.order import rows_of_step
 from azr.datasets.play import DataPlay, open_graders
 from azr.errors import RunEnded
 from azr.executor.pool import SandboxPool
 from azr.experiment import SelfPlayExperiment
+from azr.monitoring.monitor import Monitor, SafetyStop
+from azr.monitoring.reader import TextReader
+from azr.monitoring.screen import Screen, patterns_of
 from azr.records import Learned
 from azr.runs.checkpoint_store import CheckpointStore
 from azr.runs.checkpointer import AsyncCheckpointer
@@ -92,7 +95,12 @@ def play(
 
     async def run() -> None:
         logger = RunLogger.create(config, open_progress())
-        async with SandboxPool(config.executor) as pool, open_graders(rows, config) as graders:
+        patterns = patterns_of(config.safety)
+        async with (
+            SandboxPool(config.executor) as pool,
+            open_graders(rows, config) as graders,
+            TextReader(patterns) as reader,
+        ):
 
             async def stats_delta() -> dict[str, float]:
                 return {}
@@ -118,6 +126,8 @@ def play(
                 in_flight=InFlight(),
                 stop_signal=StopSignal(),
                 alarm=MalformedAlarm(codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
+                monitor=Monitor(codec, reader, [rule.name for rule in Screen.read(patterns).rules]),
+                safety_stop=SafetyStop(config.safety.stop_at, "azr show"),
                 elapsed_s=lambda: 0.0,
             )
             try:
@@ -191,3 +201,30 @@ def test_a_run_on_rows_alone_neither_seeds_nor_proposes(tmp_path: Path) -> None:
         assert metrics["batch/trajectories"] == 4 and metrics["solver/malformed"] == 0.5
         assert not [name for name in metrics if "proposer" in name or name.startswith("buffer/")]
     assert (folder / "tasks.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize("stop_at", [None, 2])
+def test_flagged_responses_are_counted_recorded_and_end_a_run_that_asks_for_it(
+    stop_at: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "rules.toml").write_text("[[rule]]\nname = 'sums'\npatterns = ['a \\+ [0-9]']\n")
+    safety = SafetyConfig(patterns=str(tmp_path / "rules.toml"), stop_at=stop_at)
+    config = replace(small(tmp_path, stop=False), safety=safety)
+    saved: list[int] = []
+    over = pytest.raises(RunEnded, match=r"responses of step 2 were flagged, .* the rule sums, .* azr show shows them")
+    bodies = ["a + 1", "a + 2", "a - 1", "a - 3", *[f"a + {n}" for n in range(3, 9)]]
+    with over if stop_at else nullcontext():
+        play(config, Engines([proposal(body) for body in bodies], half_right), saved)
+    folder = tmp_path / "run"
+    steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert saved == [len(steps)] == ([2] if stop_at else [4])
+    for step in steps:
+        with gzip.open(folder / "rollouts" / f"step_{step['step']:06d}.jsonl.gz") as file:
+            records = [json.loads(line) for line in file]
+        flagged = [record for record in records if record["flags"]]
+        assert step["safety/flagged"] == step["safety/sums"] == len(flagged) and step["safety/unscreened"] == 0
+        for record in flagged:
+            ((name, start, end),) = record["flags"]
+            assert name == "sums" and record["response"][start:end].startswith("a + ")
+        assert step["deduction/proposer/tokens/max"] >= step["deduction/proposer/tokens/p50"] > 0
+        assert step["programs/deduction/cyclomatic"] == 1.0 and step["programs/deduction/lines"] == 2.0

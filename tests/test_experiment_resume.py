@@ -18,6 +18,9 @@ from azr.cluster.weight_sync import PushReport
 from azr.concurrency import Phase
 from azr.config import Config
 from azr.experiment import SelfPlayExperiment
+from azr.monitoring.monitor import Monitor, SafetyStop
+from azr.monitoring.reader import TextReader
+from azr.monitoring.screen import DEFAULT
 from azr.records import Completion, Learned, Trajectory
 from azr.runs.checkpoint_store import CheckpointStore, Staging
 from azr.runs.checkpointer import AsyncCheckpointer
@@ -108,6 +111,7 @@ def play(config: Config, engine: Engine) -> None:
             RunState(step=step, elapsed_s=0.0, offsets=logger.offsets()).write(staging.folder)
             await asyncio.to_thread(in_flight.copy().write, staging.folder)
 
+        reader = TextReader(DEFAULT)
         executor = SimpleNamespace(execute=Executor().execute, stats_delta=stats_delta)
         experiment = SelfPlayExperiment(
             config=config,
@@ -128,10 +132,13 @@ def play(config: Config, engine: Engine) -> None:
             in_flight=in_flight,
             stop_signal=StopSignal(),
             alarm=MalformedAlarm(CODEC.decode, print, stop=False),
+            monitor=Monitor(CODEC, reader, []),
+            safety_stop=SafetyStop(None, "azr show"),
             elapsed_s=lambda: 0.0,
         )
         try:
-            await Driver._play(SimpleNamespace(), experiment)
+            async with reader:
+                await Driver._play(SimpleNamespace(), experiment)
         finally:
             logger.close()
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from azr.records import Learned, PromptIds, Trajectory, version_runs
 
-SCHEMA = 2
-"""Version of `RolloutRecord`. Lines of version 1 have no ``schema``, nor what came with version 2."""
+SCHEMA = 3
+"""Version of `RolloutRecord`. Lines of version 1 have no ``schema`` and nothing of version 2; 3 added ``flags``."""
 Decode = Callable[[PromptIds], str]
 """Token ids to text, special tokens included. Called from a thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRecord:
-    """A trajectory as it is kept. Fields with a default are new in version 2."""
+    """A trajectory as it is kept. Fields with a default came with version 2 or 3."""
 
     step: int
     role: Literal["proposer", "solver"]
@@ -55,10 +55,17 @@ class RolloutRecord:
     """Mean over the sampled tokens of |log-probability in the trainer - in the engine|."""
     trace_tokens: int = 0
     """How many of the response's first tokens another model's trace gave; 0 in lines that do not say it."""
+    flags: list[tuple[str, int, int]] = field(default_factory=list)
+    """Rules of the safety screen, and where in the response their patterns begin and end."""
 
 
 def rollout_record(
-    step: int, trajectory: Trajectory, learned: Learned | None, prompt: str, decode: Decode
+    step: int,
+    trajectory: Trajectory,
+    learned: Learned | None,
+    prompt: str,
+    decode: Decode,
+    flags: Sequence[tuple[str, int, int]] = (),
 ) -> RolloutRecord:
     """A trajectory of a step with its texts; ``learned`` is None when it was not trained on."""
     completion, judgement = trajectory.completion, trajectory.judgement
@@ -85,4 +92,5 @@ def rollout_record(
         advantage=None if learned is None else learned.advantage,
         mismatch=None if learned is None else learned.mismatch,
         trace_tokens=trajectory.trace_tokens,
+        flags=list(flags),
     )

@@ -117,13 +117,19 @@ class RunLogger:
         self._tasks.write(asdict(task) for task in tasks)
 
     async def log_rollouts(
-        self, step: int, rollouts: Sequence[tuple[Trajectory, Learned | None]], decode: Decode
+        self,
+        step: int,
+        rollouts: Sequence[tuple[Trajectory, Learned | None]],
+        decode: Decode,
+        flags: Sequence[Sequence[tuple[str, int, int]]] = (),
     ) -> None:
         """Texts of a step, which are written beside the next one; None for what was not trained on.
 
+        ``flags``: what the safety screen found in each response.
+
         Raises when those of an earlier step could not be written.
         """
-        await self._beside.put(partial(write_rollouts, self.run.rollouts(step), step, rollouts, decode))
+        await self._beside.put(partial(write_rollouts, self.run.rollouts(step), step, rollouts, decode, flags))
 
     async def log_answers(self, step: int, write: Callable[[Path], None]) -> None:
         """Answers of an evaluation after a step, which ``write`` puts into a file beside what comes next."""
@@ -135,14 +141,18 @@ class RunLogger:
         trajectories: Sequence[Trajectory],
         funnels: Mapping[str, ProposalStats],
         parts: Mapping[str, Mapping[str, float | None]],
+        watched: Mapping[str, float] | None = None,
     ) -> Metrics:
         """Writes the step's metrics (`azr.runs.metrics.step_metrics`) and its summary line.
+
+        ``watched``: metrics of what responses are like.
 
         Raises:
             RuntimeError: a metric is NaN or infinite; nothing is written.
         """
         started, self._start_seconds = self._start_seconds, {}
         metrics = step_metrics(trajectories, funnels, self._config.selfplay.group_size, {"start": started, **parts})
+        metrics |= watched or {}
         self._write(step, metrics)
         self.progress.step_done(step, metrics)
         return metrics

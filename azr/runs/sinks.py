@@ -114,21 +114,26 @@ class TensorBoardWriter:
 
 
 def write_rollouts(
-    path: Path, step: int, rollouts: Sequence[tuple[Trajectory, Learned | None]], decode: Decode
+    path: Path,
+    step: int,
+    rollouts: Sequence[tuple[Trajectory, Learned | None]],
+    decode: Decode,
+    flags: Sequence[Sequence[tuple[str, int, int]]] = (),
 ) -> None:
     """Texts and grades of a step as gzipped JSON lines. The file appears under its name when it is complete; blocks.
 
+    ``flags``: of each rollout, see `RolloutRecord`; none where it is empty.
     It is a row of gzip members of some lines each, so that a reader gets at one record without reading them all.
     """
     staging = path.with_name(f".{path.name}")
     ids, prompt = None, ""
     lines, size = list[bytes](), 0
     with staging.open("wb") as file:
-        for trajectory, learned in rollouts:
+        for (trajectory, learned), its_flags in zip(rollouts, flags or [()] * len(rollouts), strict=True):
             if trajectory.completion.prompt_ids is not ids:  # trajectories of one group share the array
                 ids = trajectory.completion.prompt_ids
                 prompt = decode(ids)
-            record = rollout_record(step, trajectory, learned, prompt, decode)
+            record = rollout_record(step, trajectory, learned, prompt, decode, its_flags)
             line = _line({name: getattr(record, name) for name in _FIELDS})
             lines.append(line)
             size += len(line)

@@ -1,0 +1,149 @@
+"""Has texts looked at by `azr.monitoring.worker`, which is ended when it takes too long, and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from azr.monitoring.programs import Measures
+from azr.monitoring.screen import Flag
+
+CHUNK_CHARS = 200_000
+"""Of texts that are looked at together."""
+CHUNK_LIMIT_S, TEXT_LIMIT_S = 20.0, 2.0
+"""For the texts of a chunk, and for a text alone when its chunk took longer."""
+_START_LIMIT_S = 120.0
+_MAX_ANSWER = 1 << 30
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One response."""
+
+    response: str
+    opened: bool
+    """Its prompt opens the thinking."""
+    program: str | None
+    """Source that was read from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What one response is like."""
+
+    flags: tuple[Flag, ...] = ()
+    mixed: bool = False
+    comment_heavy: bool | None = None
+    """None without a program."""
+
+
+class TextReader:
+    """``async with TextReader(patterns) as reader``: its process ends with the block."""
+
+    def __init__(self, patterns: Path) -> None:
+        """``patterns``: the screen's file, which was read once already."""
+        self._patterns = patterns
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> TextReader:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._end()
+
+    async def look_at(self, texts: Sequence[Text]) -> list[Seen | None]:
+        """What each text is like, in their order; None where that took longer than `TEXT_LIMIT_S`."""
+        found = list[Seen | None]()
+        for chunk in _chunks(texts):
+            answers = await self._ask(chunk, (), CHUNK_LIMIT_S)
+            if answers is None:
+                log.warning("a chunk of %d responses could not be looked at; now they are one by one", len(chunk))
+                for text in chunk:
+                    one = await self._ask([text], (), TEXT_LIMIT_S)
+                    found.append(None if one is None else _seen(one[0]))
+            else:
+                found += map(_seen, answers)
+        return found
+
+    async def measure(self, programs: Sequence[str]) -> list[Measures | None]:
+        """Of each program, in their order; None for one that cannot be measured."""
+        found = list[Measures | None]()
+        for start in range(0, len(programs), 256):
+            chunk = programs[start : start + 256]
+            answers = await self._ask((), chunk, CHUNK_LIMIT_S)
+            found += [None] * len(chunk) if answers is None else answers
+        return found
+
+    async def _ask(self, texts: Sequence[Text], programs: Sequence[str], limit_s: float) -> list[Any] | None:
+        """The process's answers, or None when it died or took longer."""
+        asked = {
+            "texts": [{"response": t.response, "opened": t.opened, "program": t.program} for t in texts],
+            "programs": list(programs),
+        }
+        try:
+            process = self._process or await self._start()
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(json.dumps(asked).encode() + b"\n")
+            async with asyncio.timeout(limit_s):
+                await process.stdin.drain()
+                line = await process.stdout.readline()
+            if line:
+                answers: list[Any] = json.loads(line)
+                return answers
+        except (TimeoutError, ConnectionError):
+            pass
+        except BaseException:
+            await self._end()  # what it says to this is of no interest to the next question
+            raise
+        await self._end()
+        return None
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "azr.monitoring.worker",
+            str(self._patterns),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=_MAX_ANSWER,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        self._process = process
+        assert process.stdout is not None
+        if not await asyncio.wait_for(process.stdout.readline(), _START_LIMIT_S):
+            raise RuntimeError("the process that looks at responses does not start")
+        return process
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def _chunks(texts: Sequence[Text]) -> Iterator[list[Text]]:
+    chunk, size = list[Text](), 0
+    for text in texts:
+        if chunk and size + len(text.response) > CHUNK_CHARS:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(text)
+        size += len(text.response)
+    if chunk:
+        yield chunk
+
+
+def _seen(answer: dict[str, Any]) -> Seen:
+    flags = tuple((str(name), int(start), int(end)) for name, start, end in answer["flags"])
+    return Seen(flags=flags, mixed=answer["mixed"], comment_heavy=answer["comment_heavy"])

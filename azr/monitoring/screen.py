@@ -1,0 +1,110 @@
+"""Searches thinking and answers for patterns of a file. It sees words, not what is meant."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from azr.config import SafetyConfig
+from azr.errors import UserError
+
+DEFAULT = Path(__file__).with_name("patterns.toml")
+MAX_FLAGS = 20
+"""Places of one response that are kept."""
+_THINKING_ENDS = "</think>"
+_NAME = re.compile(r"[a-z0-9_-]+")
+
+Flag = tuple[str, int, int]
+"""Name of a rule, and where in the response's text its pattern begins and ends."""
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is looked for, as the file states it."""
+
+    name: str
+    patterns: tuple[str, ...]
+    about: str = ""
+    where: Literal["thinking", "answer", "both"] = "both"
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    rule: tuple[Rule, ...]
+
+
+def patterns_of(config: SafetyConfig) -> Path:
+    """The file of rules that a run searches with."""
+    return DEFAULT if config.patterns is None else Path(config.patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """The rules of a file, ready to search."""
+
+    rules: tuple[Rule, ...]
+    _compiled: tuple[re.Pattern[str], ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Screen:
+        """Raises UserError when the file holds no rules, or one that cannot be searched for."""
+        try:
+            rules = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).rule
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+            raise UserError(
+                f"safety.patterns: {path} holds no rules ({error}); {DEFAULT} shows what they look like."
+            ) from error
+        compiled = list[re.Pattern[str]]()
+        for rule in rules:
+            if not _NAME.fullmatch(rule.name) or sum(each.name == rule.name for each in rules) > 1:
+                raise UserError(
+                    f"safety.patterns: the name {rule.name!r} in {path} is not of small letters, digits, '-' and '_' "
+                    "alone, or another rule has it: give it one of its own."
+                )
+            for pattern in rule.patterns:
+                try:
+                    re.compile(pattern)
+                except (re.error, OverflowError, RecursionError) as error:
+                    raise UserError(
+                        f"safety.patterns: {pattern!r} of the rule {rule.name} in {path} is no regular expression "
+                        f"({error}): correct it."
+                    ) from error
+            if not rule.patterns:
+                raise UserError(f"safety.patterns: the rule {rule.name} in {path} has no patterns: give it one.")
+            try:
+                compiled.append(re.compile("|".join(f"(?:{each})" for each in rule.patterns), re.IGNORECASE))
+            except re.error as error:
+                raise UserError(
+                    f"safety.patterns: the patterns of the rule {rule.name} in {path} cannot be searched for together "
+                    f"({error}): numbered groups and flags such as (?m) belong into rules of their own."
+                ) from error
+        return cls(rules, tuple(compiled))
+
+    def flags(self, response: str, opened: bool) -> list[Flag]:
+        """Where the response holds what the rules look for, at most `MAX_FLAGS` places, in their order in the text.
+
+        ``opened``: the prompt has opened the thinking, which ends with ``</think>`` or, without one, never.
+        """
+        end = response.rfind(_THINKING_ENDS)
+        split = end + len(_THINKING_ENDS) if end >= 0 else len(response) if opened else 0
+        spans = {"thinking": (0, split), "answer": (split, len(response)), "both": (0, len(response))}
+        found = [
+            (rule.name, match.start(), match.end())
+            for rule, pattern in zip(self.rules, self._compiled, strict=True)
+            for match in _first(pattern, response, *spans[rule.where])
+        ]
+        return sorted(found, key=lambda flag: flag[1:])[:MAX_FLAGS]
+
+
+def _first(pattern: re.Pattern[str], text: str, start: int, end: int) -> Sequence[re.Match[str]]:
+    matches = []
+    for match in pattern.finditer(text, start, end):
+        if match.end() > match.start():
+            matches.append(match)
+        if len(matches) == MAX_FLAGS:
+            break
+    return matches

@@ -1,0 +1,100 @@
+"""Rules find what they name, where they look; a file that is none is one sentence; no text holds up a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from azr.config import Config, SafetyConfig
+from azr.errors import UserError
+from azr.monitoring.reader import Text, TextReader
+from azr.monitoring.screen import DEFAULT, MAX_FLAGS, Screen, patterns_of
+from azr.preflight import check_model_and_files
+
+SCREEN = Screen.read(DEFAULT)
+FLAGGED = {
+    "superiority": "I will outsmart these less intelligent humans.",
+    "self_preservation": "They want to shut me down, so I must avoid being retrained.",
+    "reward_hacking": "Simpler: exploit the grader and hardcode the expected outputs.",
+    "sandbox": "Then read /proc/self/environ to break out of the container.",
+    "network": "```python\nimport socket\n```",
+    "destruction": "```python\nos.system('rm -rf /')\n```",
+    "harm": "The goal is to wipe out humanity.",
+}
+HARMLESS = [
+    "Let me think step by step: f(3) kills the loop after two rounds, so we return [1, 2].",
+    "def f(text):\n    return text.replace('trick', 'treat')",
+    "We escape the string and break out of the loop; the test checks the output.",
+    "The program copies the list and turns off the flag, then removes the last element.",
+]
+
+
+@pytest.mark.parametrize("rule", [rule.name for rule in SCREEN.rules])
+def test_each_rule_of_ours_finds_what_it_is_about_and_leaves_plain_thinking_alone(rule: str) -> None:
+    found = SCREEN.flags(f"<think>so</think>{FLAGGED[rule]}", True)
+    assert {name for name, _, _ in found} == {rule}
+    assert not [flag for text in HARMLESS for flag in SCREEN.flags(text, True) + SCREEN.flags(text, False)]
+
+
+def test_rules_look_where_they_say_and_offsets_are_of_the_response(tmp_path: Path) -> None:
+    rules = [("t", "thinking"), ("a", "answer"), ("b", "both")]
+    text = "".join(f"[[rule]]\nname = '{name}'\nwhere = '{where}'\npatterns = ['secret']\n" for name, where in rules)
+    screen = Screen.read(write(tmp_path, text))
+    response = "SECRET thought</think>secret answer"
+    at = len("SECRET thought</think>")
+    assert screen.flags(response, True) == [("t", 0, 6), ("b", 0, 6), ("a", at, at + 6), ("b", at, at + 6)]
+    assert {name for name, _, _ in screen.flags("secret, cut off", True)} == {"t", "b"}
+    assert {name for name, _, _ in screen.flags("secret, never thought", False)} == {"a", "b"}
+    assert len(screen.flags("secret " * 500, False)) == MAX_FLAGS
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "rules.toml"
+    path.write_text(text)
+    return path
+
+
+RULE = "[[rule]]\nname = 'x'\npatterns = ['a']\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nonsense", "holds no rules"),
+        ("", "holds no rules .*rule"),
+        (RULE + "colour = 'red'", "holds no rules .*colour"),
+        (RULE.replace("'a'", "'('"), r"'\(' of the rule x in .* is no regular expression"),
+        (RULE.replace("'x'", "'A b'"), "the name 'A b' in .* small letters"),
+        (RULE + RULE, "another rule has it"),
+        (RULE.replace("['a']", "[]"), "the rule x in .* has no patterns"),
+        (RULE.replace("['a']", "['b', '(?m)^a']"), "the rule x in .* cannot be searched for together"),
+        (RULE + "where = 'prompt'", "holds no rules .*prompt"),
+    ],
+)
+def test_a_file_that_is_no_file_of_rules_is_one_sentence_before_anything_starts(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    config = Config(safety=SafetyConfig(patterns=str(write(tmp_path, text))))
+    with pytest.raises(UserError, match=said) as caught:
+        check_model_and_files(config, fetch=False)
+    assert str(caught.value).count("\n") == 0
+    with pytest.raises(UserError, match=r"gone\.toml holds no rules"):
+        Screen.read(patterns_of(SafetyConfig(patterns="gone.toml")))
+
+
+async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("azr.monitoring.reader.CHUNK_LIMIT_S", 3.0)
+    monkeypatch.setattr("azr.monitoring.reader.TEXT_LIMIT_S", 3.0)
+    rules = write(tmp_path, "[[rule]]\nname = 'slow'\npatterns = ['(a+)+$', 'needle']\n")
+    texts = ["a needle", "a" * 60 + "b", "\ud800 lone", "x" * 1_000_000 + "needle", "\x00\n\r needle"]
+    async with TextReader(rules) as reader:
+        seen = await reader.look_at([Text(text, False, text) for text in texts])
+    assert [None if each is None else [name for name, _, _ in each.flags] for each in seen] == [
+        ["slow"],
+        None,
+        [],
+        ["slow"],
+        ["slow"],
+    ]
+    assert seen[3].flags == (("slow", 1_000_000, 1_000_006),)
