@@ -11,7 +11,8 @@ from azr.errors import UserError, nearest
 from azr.explorer import queries, terminal
 from azr.explorer.index import RunIndex
 from azr.explorer.queries import ROLLOUT_ORDERS
-from azr.explorer.rows import RolloutFilter
+from azr.explorer.rows import ANY_RULE, RolloutFilter
+from azr.monitoring.screen import SAFETY, TOTALS
 from azr.selfplay.judgement import VALID
 from azr.tasks.base import RejectReason, Verdict
 
@@ -30,6 +31,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--kind", help="only of this kind of task, or of this suite")
     parser.add_argument("--role", choices=("proposer", "solver"), help="only of this role")
     parser.add_argument("--verdict", choices=OUTCOMES, help="only proposals and answers that were judged so")
+    parser.add_argument("--flagged", nargs="?", const=ANY_RULE, default="", metavar="RULE", help="only responses that "
+        "the safety screen flagged, by this rule or by any")  # fmt: skip
     parser.add_argument("--order", choices=tuple(ROLLOUT_ORDERS), default="step", help="which come first")
     parser.add_argument("-n", type=whole(1, 10_000), default=5, help="how many trajectories")
     parser.add_argument("--task", metavar="ID", help="one task with its attempts instead")
@@ -48,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
         role=options.role or "",
         kind=options.kind or "",
         outcome=options.verdict or "",
+        flag=_rule(index, options.flagged),
         order=options.order,
         limit=options.n,
     )
@@ -65,6 +69,15 @@ def main(argv: Sequence[str]) -> int:
         _print(terminal.rollout(index, row, whole=options.whole))
     print(f"{len(rows)} of {total} trajectories")
     return 0
+
+
+def _rule(index: RunIndex, asked: str) -> str:
+    """Raises UserError for a rule that is none."""
+    known = sorted({name.removeprefix(SAFETY) for each in queries.metrics(index) for name in each if SAFETY in name})
+    rules = [name for name in known if name not in TOTALS]
+    if asked and asked != ANY_RULE and rules and asked not in rules:
+        raise UserError(f"The screen of {index.run} has no rule {asked!r}; did you mean {nearest(asked, rules)}?")
+    return asked
 
 
 def _check_step(index: RunIndex, step: int | None) -> None:

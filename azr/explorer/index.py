@@ -189,6 +189,7 @@ def _row(step: int, line: int, place: LinePlace, record: IndexedRecord) -> tuple
         clean(record.group), record.known_outcome, clean(record.detail[:MAX_KEPT]), answer, record.reward,
         record.accuracy, record.advantage, record.mismatch, record.prompt_tokens, record.response_tokens,
         record.finish_reason, min(versions, default=None), max(versions, default=None), record.trained,
+        json.dumps(record.flags) if record.flags else None,
     )  # fmt: skip
 
 

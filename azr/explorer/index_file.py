@@ -32,10 +32,11 @@ CREATE TABLE rollouts (
     n INTEGER PRIMARY KEY, step INTEGER, line INTEGER, member INTEGER, start INTEGER, size INTEGER, role TEXT,
     kind TEXT, task_id TEXT, grp TEXT, outcome TEXT, detail TEXT, answer TEXT, reward REAL, accuracy REAL,
     advantage REAL, mismatch REAL, prompt_tokens INTEGER, response_tokens INTEGER, finish_reason TEXT,
-    first_version INTEGER, last_version INTEGER, trained INTEGER
+    first_version INTEGER, last_version INTEGER, trained INTEGER, flags TEXT
 );
 CREATE INDEX rollouts_of_step ON rollouts (step);
 CREATE INDEX rollouts_of_task ON rollouts (task_id);
+CREATE INDEX flagged ON rollouts (step) WHERE flags IS NOT NULL;
 CREATE TABLE lengths (
     step INTEGER, kind TEXT, role TEXT, count INTEGER, truncated INTEGER, mean REAL, p10 INTEGER, p50 INTEGER,
     p90 INTEGER, longest INTEGER

@@ -256,6 +256,7 @@ def response(index: RunIndex, links: Links, values: Values) -> Html:
         el("p", f"{row.kind}, {row.role}, task ", links.task(row.task_id, kind=row.file_kind)),
         el("p", links.link("its step", "step", step=row.step)),
         _facts(row, links),
+        el("p", "flagged: ", ", ".join(sorted({rule for rule, *_ in row.flagged})), cls="note") if row.flags else None,
         texts(index, row, opened=True),
     ])  # fmt: skip
 

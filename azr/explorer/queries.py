@@ -12,7 +12,7 @@ import msgspec
 
 from azr.explorer.index import RunIndex
 from azr.explorer.record_files import LinePlace, Problem, read_records
-from azr.explorer.rows import RolloutFilter, RolloutRow, Spread, TaskFilter, TaskRow, TaskTexts
+from azr.explorer.rows import ANY_RULE, RolloutFilter, RolloutRow, Spread, TaskFilter, TaskRow, TaskTexts
 from azr.runs.rollout_record import RolloutRecord
 
 T = TypeVar("T")
@@ -120,6 +120,13 @@ def find_rollouts(index: RunIndex, wanted: RolloutFilter) -> tuple[list[RolloutR
     where, values = list[str](), list[Any]()
     if wanted.outcome == REFUSED:
         where.append("role = 'proposer' AND outcome != 'valid'")
+    if wanted.flag == ANY_RULE:
+        where.append("flags IS NOT NULL")
+    elif wanted.flag:
+        where.append(
+            "flags IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(flags) WHERE json_extract(value, '$[0]') = ?)"
+        )
+        values.append(wanted.flag)
     for condition, value in (
         ("step = ?", wanted.step),
         ("role = ?", wanted.role or None),
@@ -138,6 +145,17 @@ def find_rollouts(index: RunIndex, wanted: RolloutFilter) -> tuple[list[RolloutR
         *values, wanted.limit, wanted.offset,
     )  # fmt: skip
     return [_made(RolloutRow, row) for row in rows], int(total)
+
+
+def flag_counts(index: RunIndex) -> dict[str, dict[int, int]]:
+    """Flagged responses by rule and step; a rule has the steps in which it found something."""
+    counts: dict[str, dict[int, int]] = {}
+    for rule, step, count in index.select(
+        "SELECT json_extract(f.value, '$[0]'), r.step, count(DISTINCT r.n) FROM rollouts r, json_each(r.flags) f "
+        "WHERE r.flags IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2"
+    ):
+        counts.setdefault(rule, {})[step] = count
+    return counts
 
 
 def derived_attempts(index: RunIndex, id: str) -> list[tuple[str, int, float | None]]:

@@ -6,7 +6,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -16,6 +16,8 @@ from azr.runs.rollout_record import SCHEMA
 
 ROLLOUTS = re.compile(r"step_(\d{6,})\.jsonl\.gz")
 """Name of a step's rollout file."""
+WITH_OUTCOMES = 2
+"""Version of records from which on they say what was made of them."""
 T = TypeVar("T")
 _PIECE = 1 << 20
 
@@ -59,6 +61,7 @@ class IndexedRecord:
     trained: bool = True
     advantage: float | None = None
     mismatch: float | None = None
+    flags: list[tuple[str, int, int]] = field(default_factory=list)
 
     @property
     def known_outcome(self) -> str:
@@ -85,7 +88,7 @@ def read_rollouts(path: Path) -> Iterator[tuple[LinePlace, IndexedRecord] | Prob
         except Problem as problem:
             bad, first = bad + 1, first or str(problem)
             continue
-        older += record.schema < SCHEMA
+        older += record.schema < WITH_OUTCOMES
         if record.schema > SCHEMA:
             bad, first = bad + 1, first or f"schema {record.schema} is newer than {SCHEMA}: update azr"
             continue

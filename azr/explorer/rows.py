@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
+ANY_RULE = "any rule"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRow:
@@ -66,6 +68,13 @@ class RolloutRow:
     first_version: int | None
     last_version: int | None
     trained: int
+    flags: str | None
+    """A JSON list, see `flagged`."""
+
+    @property
+    def flagged(self) -> list[tuple[str, int, int]]:
+        """Rules of the safety screen, and where in the response their patterns begin and end."""
+        return [] if self.flags is None else [(str(rule), start, end) for rule, start, end in json.loads(self.flags)]
 
     @property
     def sections(self) -> list[tuple[str, str]]:
@@ -129,6 +138,8 @@ class RolloutFilter:
     outcome: str = ""
     task_id: str = ""
     trained: Literal["", "yes", "no"] = ""
+    flag: str = ""
+    """A rule of the safety screen, or `ANY_RULE`."""
     order: str = "step"
     offset: int = 0
     limit: int = 50

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from azr.explorer import evaluations, lineage, pages
+from azr.explorer import evaluations, flags, lineage, pages
 from azr.explorer.index import RunIndex
 from azr.explorer.lengths import lengths
 from azr.explorer.markup import Html, el
@@ -46,6 +46,7 @@ BODIES: dict[str, Body] = {
     "step": pages.step,
     "response": pages.response,
     "lineage": lineage.lineage,
+    "flags": flags.flags,
 }
 Comparison = Callable[[Sequence[ShownRun], int, Links, Values], Html]
 COMPARING: dict[str, Comparison] = {

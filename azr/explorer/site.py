@@ -16,6 +16,7 @@ PAGES = {
     "step": "steps",
     "lengths": "lengths",
     "lineage": "lineage",
+    "flags": "flags",
     "evaluations": "evaluations",
 }
 """By the last part of their address."""

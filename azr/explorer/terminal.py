@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterator
 
 from azr.explorer import queries
+from azr.explorer.flags import AROUND, flags_with_text
 from azr.explorer.index import RunIndex
 from azr.explorer.record_files import Problem
 from azr.explorer.rows import RolloutFilter, RolloutRow, TaskFilter, TaskRow, TaskTexts
@@ -47,6 +48,8 @@ def rollout(index: RunIndex, row: RolloutRow, *, whole: bool) -> Iterator[str]:
     except Problem as problem:
         yield f"note: {problem}"
         return
+    for rule, around in flags_with_text(row, record.response):
+        yield f"flagged by {rule}: {_line(''.join(around), 2 * AROUND + 200)}"
     for name, text in (("prompt", record.prompt), ("response", record.response)):
         yield f"{name}:"
         yield _indented(text if whole else shortened(text))

@@ -13,7 +13,7 @@ from azr.errors import RunEnded
 from azr.monitoring.programs import Measures, means
 from azr.monitoring.reader import Seen, Text, TextReader
 from azr.monitoring.repetition import REPETITIVE, repeated_share
-from azr.monitoring.screen import Flag
+from azr.monitoring.screen import SAFETY, Flag
 from azr.records import Task, Trajectory
 from azr.selfplay.prompt_codec import PromptCodec
 
@@ -135,9 +135,9 @@ def response_metrics(
 def flag_metrics(rules: Sequence[str], seen: Sequence[Seen | None]) -> dict[str, float]:
     """Responses that were flagged, by any rule and by each, and those that could not be looked at."""
     hits = Counter(name for each in seen if each is not None for name in {name for name, _, _ in each.flags})
-    metrics = {f"safety/{rule}": float(hits[rule]) for rule in rules}
-    metrics["safety/flagged"] = float(sum(each is not None and bool(each.flags) for each in seen))
-    return metrics | {"safety/unscreened": float(sum(each is None for each in seen))}
+    metrics = {f"{SAFETY}{rule}": float(hits[rule]) for rule in rules}
+    metrics[f"{SAFETY}flagged"] = float(sum(each is not None and bool(each.flags) for each in seen))
+    return metrics | {f"{SAFETY}unscreened": float(sum(each is None for each in seen))}
 
 
 def _program(trajectory: Trajectory) -> str | None:

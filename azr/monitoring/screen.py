@@ -15,6 +15,9 @@ from azr.config import SafetyConfig
 from azr.errors import UserError
 
 DEFAULT = Path(__file__).with_name("patterns.toml")
+SAFETY = "safety/"
+"""Begins the names of its metrics, one by rule and those of `TOTALS`."""
+TOTALS = ("flagged", "unscreened")
 MAX_FLAGS = 20
 """Places of one response that are kept."""
 _THINKING_ENDS = "</think>"
@@ -60,7 +63,11 @@ class Screen:
             ) from error
         compiled = list[re.Pattern[str]]()
         for rule in rules:
-            if not _NAME.fullmatch(rule.name) or sum(each.name == rule.name for each in rules) > 1:
+            if (
+                not _NAME.fullmatch(rule.name)
+                or rule.name in TOTALS
+                or sum(each.name == rule.name for each in rules) > 1
+            ):
                 raise UserError(
                     f"safety.patterns: the name {rule.name!r} in {path} is not of small letters, digits, '-' and '_' "
                     "alone, or another rule has it: give it one of its own."

@@ -6,7 +6,7 @@ import pytest
 
 from azr.cli.main import dispatch
 from tests.cli.test_main import assert_light
-from tests.explorer.made_runs import HOSTILE, MadeRun, proposal, small_run
+from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run
 
 
 @pytest.fixture
@@ -44,6 +44,17 @@ def test_a_response_cannot_steer_the_terminal(tmp_path, capsys):
     run.step(1, [proposal("x", "failed", "a\x1b[2Jb", text="\x1b]0;owned\x07 line\nnext\r\u202e")])
     text = shown(capsys, str(run.path), "-n", "1")
     assert "a\\x1b[2Jb" in text and "    \\x1b]0;owned\\x07 line\n    next\\r\\u202e\n" in text and "\x1b" not in text
+
+
+def test_flagged_responses_are_found_with_the_text_around(tmp_path, capsys):
+    run = MadeRun(tmp_path / "run")
+    rollouts = [answer("t1", text="plain"), answer("t1", text="so I outsmart\x1b[2J them")]
+    run.step(1, rollouts, flags=[[], [("superiority", 5, 13)]], safety__superiority=1.0, safety__flagged=1.0)
+    text = shown(capsys, str(run.path), "--flagged")
+    assert "flagged by superiority: so I outsmart\\x1b[2J them\n" in text and text.endswith("1 of 1 trajectories\n")
+    assert shown(capsys, str(run.path), "--flagged", "superiority") == text
+    assert dispatch(["show", str(run.path), "--flagged", "superiorty"]) == 2
+    assert "has no rule 'superiorty'; did you mean superiority?" in capsys.readouterr().err
 
 
 def test_long_texts_are_shortened_unless_all_is_asked_for(tmp_path, capsys):

@@ -9,6 +9,7 @@ from pathlib import Path
 from azr.evaluation.answer_file import ANSWERS, Answer, AnswerFile
 from azr.evaluation.periodic import Evaluated
 from azr.evaluation.question import Verdict
+from azr.monitoring.screen import Flag
 from azr.records import Completion, FinishReason, Judged, Learned, Role, Task, Trajectory
 from azr.runs.sinks import JsonLines, write_rollouts
 
@@ -79,10 +80,11 @@ class MadeRun:
         step: int,
         rollouts: Sequence[tuple[Trajectory, Learned | None]],
         tasks: Sequence[Task] = (),
+        flags: Sequence[Sequence[Flag]] = (),
         **numbers: float,
     ) -> None:
         """Adds a step as the run does."""
-        write_rollouts(self.rollouts(step), step, rollouts, decode)
+        write_rollouts(self.rollouts(step), step, rollouts, decode, flags)
         self._append("tasks.jsonl", [asdict(each) for each in tasks])
         self._append("metrics.jsonl", [{"step": step, **{name.replace("__", "/"): v for name, v in numbers.items()}}])
 

@@ -135,6 +135,28 @@ def test_the_page_of_a_growing_run_grows_by_itself(page, tmp_path: Path) -> None
         page.get_by_text("000003-deduction-0000").wait_for()
 
 
+def test_flagged_responses_stand_with_the_text_around_and_hostile_text_stays_text(page, tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    text = f"first {HOSTILE} then I outsmart them </mark><b>all</b>"
+    at = text.index("outsmart")
+    rollouts = [answer("t1", text="nothing"), answer("t1", text=text), answer("t2", text="break out")]
+    flags = [[], [("superiority", at, at + 8)], [("sandbox", 0, 9), ("superiority", 6, 9)]]
+    run.step(1, [answer("t0", text="plain")])
+    run.step(2, rollouts, flags=flags)
+    with serving(str(run.path)) as address:
+        page.goto(address)
+        page.click("nav >> text=flags")
+        assert page.locator("tbody tr").count() == 2
+        found = page.locator("td p", has_text="outsmart")
+        assert found.inner_text().startswith("superiority ") and "</mark><b>all</b>" in found.inner_text()
+        assert found.locator("mark").inner_text() == "outsmart" and page.locator("b", has_text="all").count() == 0
+        page.select_option("select[name=rule]", "sandbox")
+        page.click("button")
+        assert page.locator("tbody tr").count() == 1
+        page.click("tbody a >> nth=0")
+        assert "flagged: sandbox, superiority" in page.inner_text("main")
+
+
 def test_a_report_opens_without_a_server(page, run: MadeRun, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     assert dispatch(["view", str(run.path), "--out", str(out)]) == 0

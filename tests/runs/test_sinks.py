@@ -107,7 +107,7 @@ def test_rollouts_are_decoded(tmp_path: Path) -> None:
         "accuracy": 1.0,
         "finish_reason": "stop",
         "weight_versions": [[4, 2]],
-        "schema": 2,
+        "schema": 3,
         "outcome": None,
         "detail": "",
         "answer": None,
@@ -117,6 +117,7 @@ def test_rollouts_are_decoded(tmp_path: Path) -> None:
         "advantage": 0.25,
         "mismatch": 0.125,
         "trace_tokens": 0,
+        "flags": [],
     }
     assert proposer["accuracy"] is None and proposer["role"] == "proposer" and not proposer["trained"]
 
