@@ -42,6 +42,21 @@ def test_trajectories_become_means_per_kind_and_role() -> None:
     }
 
 
+def test_what_traces_wrote_or_began_is_apart() -> None:
+    played = [
+        trajectory(Role.SOLVER, reward=-0.5, accuracy=0.0, length=4, version=3),
+        replace(trajectory(Role.SOLVER, reward=1.0, accuracy=1.0, length=8, version=9), trace_tokens=8),
+        replace(trajectory(Role.SOLVER, reward=0.0, accuracy=0.0, length=6, version=2), trace_tokens=5),
+    ]
+    metrics = trajectory_metrics(played)
+    assert metrics["weight_version"] == 3 and metrics["deduction/solver/trajectories"] == 1
+    assert (metrics["deduction/solver/reward"], metrics["deduction/solver/trace/reward"]) == (-0.5, 1.0)
+    assert metrics["deduction/solver/trace/accuracy"] == 1.0 and metrics["deduction/solver/prefix/accuracy"] == 0.0
+    assert metrics["deduction/solver/trace/response_length"] == 8.0
+    assert solve_rates(metrics) == {"deduction": 0.0}
+    assert "weight_version" not in trajectory_metrics(played[1:2])
+
+
 def test_what_length_cost_is_known_where_it_cost() -> None:
     costly = replace(trajectory(Role.SOLVER, reward=0.5), reward_parts={"right": 1.0, "overlong": -0.5})
     metrics = trajectory_metrics([costly, replace(costly, reward_parts={"right": 1.0, "overlong": 0.0})])

@@ -5,7 +5,7 @@ import json
 import math
 import resource
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -120,6 +120,17 @@ def test_rollouts_are_decoded(tmp_path: Path) -> None:
         "flags": [],
     }
     assert proposer["accuracy"] is None and proposer["role"] == "proposer" and not proposer["trained"]
+
+
+def test_a_record_says_what_a_trace_gave(tmp_path: Path) -> None:
+    path = tmp_path / "step_000003.jsonl.gz"
+    begun, whole = (replace(trajectory(Role.SOLVER), trace_tokens=tokens) for tokens in (1, 2))
+    write_rollouts(path, 3, [(begun, Learned(0.5, 0.25)), (whole, Learned(0.5, None))], lambda ids: "")
+    with gzip.open(path, "rt") as file:
+        told = [
+            [line[name] for name in ("trace_tokens", "weight_versions", "mismatch")] for line in map(json.loads, file)
+        ]
+    assert told == [[1, [[4, 1]], 0.25], [2, [], None]]
 
 
 def test_a_reader_gets_at_the_middle_of_a_step_by_its_gzip_member(tmp_path: Path) -> None:

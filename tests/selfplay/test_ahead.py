@@ -113,6 +113,14 @@ def test_trajectories_with_a_token_that_is_too_old_are_dropped_and_counted() -> 
     assert batch.metrics == {"dropped": 1.0, "mean": 0.5, "max": 1.0, "mixed": pytest.approx(1 / 3)}
 
 
+def test_tokens_of_a_trace_have_no_age() -> None:
+    whole, prefix = replace(trajectory(0, 0), trace_tokens=2), replace(trajectory(0, 4, 5), trace_tokens=1)
+    batch = select_fresh([whole, prefix, replace(trajectory(0, 3, 5), trace_tokens=1)], 5, 1)
+    assert batch.trajectories == [whole, prefix]
+    assert batch.metrics == {"dropped": 1.0, "mean": 0.5, "max": 1.0, "mixed": 1.0}
+    assert select_fresh([whole], 5, 1).metrics == {"dropped": 0.0}
+
+
 def test_without_staleness_nothing_is_looked_at() -> None:
     batch = select_fresh([trajectory(1)], 5, 0)
     assert len(batch.trajectories) == 1 and not batch.metrics

@@ -1,0 +1,229 @@
+"""Steps with tokens of another model's traces, on real trainers: who learns what from them, however they are packed."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from azr.config import GAE, GRPO, RLOO, TRRPP, AlgorithmConfig, Config, DrGRPO, Estimator, OffPolicyConfig
+from azr.records import Completion, Role, Trajectory
+from azr.train.critic import CriticWorker
+from azr.train.learner import Learner, update_policy
+from azr.train.policy import PolicyWorker
+from azr.train.traces import trace_mask
+from azr.train.worker_group import WorkerGroup
+from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, one_step, with_micro_batches
+
+TRACED = (0, 1, 2, 0, 1)
+"""Of every five responses one is a trace (2), two begin with half of one (1)."""
+
+
+@pytest.fixture
+def trajectories(completions: list[Completion]) -> list[Trajectory]:
+    """In groups of five, the last of which is alone."""
+    return [traced(c, i, TRACED[i % 5] / 2) for i, c in enumerate(completions)]
+
+
+def traced(completion: Completion, index: int, share: float, reward: float | None = None) -> Trajectory:
+    """The completion with so large a share of a trace."""
+    tokens = round(share * len(completion.response_ids))
+    logprobs = completion.logprobs.copy()
+    logprobs[:tokens] = 0.0
+    return Trajectory(
+        completion=replace(completion, logprobs=logprobs),
+        role=Role.SOLVER,
+        kind="data",
+        task_id=str(index),
+        group=str(index // 5),
+        reward=float(index % 3 == 0) if reward is None else reward,
+        trace_tokens=tokens,
+    )
+
+
+def sft(**others: object) -> AlgorithmConfig:
+    return AlgorithmConfig(off_policy=OffPolicyConfig(loss="sft"), **others)
+
+
+async def learn(
+    group: WorkerGroup, config: Config, taught: Sequence[Trajectory], critic: WorkerGroup | None = None
+) -> tuple[dict[str, dict[str, float]], Learner]:
+    """One step of models that are made anew."""
+    await asyncio.gather(*(on_ranks(each, with_config(config)) for each in (group, critic) if each is not None))
+    await asyncio.gather(*(each.call("build", timeout_s=STEP_S) for each in (group, critic) if each is not None))
+    learner = Learner(config, group, critic, None, lambda name: nullcontext())
+    return await learner.learn(taught, seed=1), learner
+
+
+def with_config(config: Config):
+    def adopt(worker: PolicyWorker) -> None:
+        worker.config, worker.dtype = config, getattr(torch, config.train.dtype)
+
+    return adopt
+
+
+@pytest.fixture(scope="module")
+def base(tiny_model_path: Path) -> Config:
+    config = make_config(tiny_model_path, warmup_steps=0, weight_decay=0.0)
+    return replace(config, algorithm=AlgorithmConfig(estimator=DrGRPO(), loss_weighting="token"))
+
+
+@pytest.fixture(scope="module")
+def groups(start_group: StartGroup, base: Config) -> dict[int, WorkerGroup]:
+    """Policies of one and of two ranks."""
+
+    async def start() -> list[WorkerGroup]:
+        return await asyncio.gather(*(start_group("policy", PolicyWorker, base, ranks) for ranks in (1, 2)))
+
+    return dict(zip((1, 2), asyncio.run(start()), strict=True))
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_model_path: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float64).eval()
+
+
+def plain_gradient(model: PreTrainedModel, config: Config, taught: Sequence[Trajectory]) -> tuple[float, float]:
+    """Loss and norm of its gradient in float64, one token after the other, of a first step without reference."""
+    model, off = copy.deepcopy(model), config.algorithm.off_policy
+    rewards: dict[str, list[float]] = {}
+    for t in taught:
+        if off.loss != "sft" or t.origin != "trace":
+            rewards.setdefault(t.group, []).append(t.reward)
+    total: Tensor | float = 0.0
+    for t in taught:
+        c = t.completion
+        logits = model(torch.tensor([c.token_ids])).logits[0, len(c.prompt_ids) - 1 : -1]
+        logprobs = torch.log_softmax(logits / config.rollout.temperature, -1)
+        advantage = t.reward - sum(rewards[t.group]) / len(rewards[t.group])
+        for position, token in enumerate(c.response_ids.tolist()):
+            logp = logprobs[position, token]
+            if position >= t.trace_tokens:
+                correction = min((logp - float(c.logprobs[position])).exp().item(), 2.0)
+                total = total - correction * advantage * (logp - logp.detach()).exp()
+            elif off.loss == "sft":
+                total = total - off.sft_coef * logp
+            else:
+                p = logp.exp()
+                total = total - advantage * (p / (p + off.gamma) if off.loss == "shaped" else p)
+    loss = total / sum(len(t.completion.response_ids) for t in taught)
+    loss.backward()
+    squares = sum(p.grad.square().sum().item() for p in model.parameters() if p.grad is not None)
+    return loss.item(), squares**0.5
+
+
+@pytest.mark.parametrize("loss", ["shaped", "plain", "sft"])
+async def test_gradients_are_those_written_out_whatever_the_packing_and_the_ranks(
+    loss: str, groups: dict[int, WorkerGroup], base: Config, plain: PreTrainedModel, trajectories: list[Trajectory]
+) -> None:
+    off_policy = OffPolicyConfig(loss=loss, gamma=0.01, sft_coef=0.3)
+    config = replace(base, algorithm=replace(base.algorithm, off_policy=off_policy))
+    expected = plain_gradient(plain, config, trajectories)
+    # Of one prompt, so that it is packed once for all of them.
+    shared = [
+        replace(t, completion=replace(t.completion, prompt_ids=trajectories[0].completion.prompt_ids))
+        for t in trajectories
+    ]
+    expected_shared = plain_gradient(plain, config, shared)
+    for ranks, tokens, taught, (value, norm) in (
+        (1, 1000, trajectories, expected),
+        (1, 40, shared[::-1], expected_shared),
+        (2, 40, trajectories[::-1], expected),
+        (2, 1000, shared, expected_shared),
+    ):
+        told, learner = await learn(groups[ranks], with_micro_batches(config, tokens), taught)
+        assert told["policy"]["loss"] == pytest.approx(value, rel=1e-4, abs=1e-6)
+        assert told["policy"]["grad_norm"] == pytest.approx(norm, rel=1e-4)
+        assert told["policy"]["trace_tokens"] == sum(t.trace_tokens for t in taught)
+        assert [each.mismatch is None for each in learner.learned] == [t.origin == "trace" for t in taught]
+
+
+async def test_a_right_trace_among_seven_wrong_answers(
+    groups: dict[int, WorkerGroup], base: Config, completions: list[Completion]
+) -> None:
+    eight = [traced(c, 0, share=float(i == 7), reward=float(i == 7)) for i, c in enumerate(completions[:8])]
+    _, learner = await learn(groups[1], base, eight)
+    assert [each.advantage for each in learner.learned] == [-1 / 8] * 7 + [7 / 8]
+    imitating = replace(base, algorithm=sft(estimator=DrGRPO()))
+    _, learner = await learn(groups[1], imitating, eight)
+    assert [each.advantage for each in learner.learned] == [0.0] * 8
+
+
+@pytest.mark.parametrize("estimator", [TRRPP(), RLOO(), GRPO(), DrGRPO()], ids=lambda knobs: type(knobs).__name__)
+async def test_imitation_ignores_what_the_trace_earned(
+    estimator: Estimator, base: Config, groups: dict[int, WorkerGroup], trajectories: list[Trajectory]
+) -> None:
+    config = replace(base, algorithm=sft(estimator=estimator, drop_zero_advantage=True))
+    told = []
+    for reward in (0.0, 100.0):
+        changed = [replace(t, reward=reward) if t.origin == "trace" else t for t in trajectories]
+        metrics, learner = await learn(groups[1], config, changed)
+        told.append((metrics, learner.learned))
+    assert told[0] == told[1]
+    of_sampled = [t for t in trajectories if t.origin == "sampled"]
+    assert told[0][0]["policy"]["trace_tokens"] == sum(t.trace_tokens for t in trajectories) and of_sampled
+    outcomes = dict(zip((t.task_id for t in trajectories), told[0][1], strict=True))
+    assert all(outcomes[t.task_id].advantage == 0 for t in trajectories if t.origin == "trace")
+    assert any(outcomes[t.task_id].advantage for t in of_sampled)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_steps_of_nothing_but_traces_make_them_more_probable(
+    dtype: str, base: Config, groups: dict[int, WorkerGroup], completions: list[Completion]
+) -> None:
+    config = replace(base, algorithm=sft(policy_mini_batches=2), train=replace(base.train, dtype=dtype))
+    taught = [traced(c, i, 1.0) for i, c in enumerate(completions)]
+    first, learner = await learn(groups[2], config, taught)
+    for _ in range(3):
+        last = await learner.learn(taught, seed=1)
+    assert last["policy"]["trace_prob"] > first["policy"]["trace_prob"]
+    assert last["policy"]["loss"] < first["policy"]["loss"] == pytest.approx(first["policy"]["trace_loss"])
+    assert first["policy"]["trace_share"] == 1
+    absent = {"mismatch_mean", "sampled_loss", "clip_fraction", "importance_weight", "approx_kl"}
+    assert not absent & first["policy"].keys()
+
+
+async def test_responses_without_traces_learn_bit_for_bit_as_with_a_mask_of_none(
+    base: Config, groups: dict[int, WorkerGroup], completions: list[Completion], columns: dict[str, Tensor]
+) -> None:
+    config = replace(base, algorithm=AlgorithmConfig(entropy_coef=0.01))
+    batch = one_step(completions, groups[2], with_micro_batches(config, 40))
+    needed = {name: columns[name] for name in ("rollout_logprobs", "advantages", "old_logprobs")}
+    told = []
+    for mask in ({}, {"is_trace": torch.zeros(len(columns["advantages"]), dtype=torch.bool)}):
+        await learn(groups[2], config, [traced(c, i, 0.0) for i, c in enumerate(completions)])
+        told.append([await update_policy(groups[2], batch, needed | mask, STEP_S) for _ in range(2)])
+    for without, masked in zip(*told, strict=True):
+        assert {name: masked[name] for name in without} == without
+
+
+async def test_the_critic_learns_from_what_was_sampled_alone(
+    base: Config, groups: dict[int, WorkerGroup], lend_group: StartGroup, trajectories: list[Trajectory]
+) -> None:
+    ppo = replace(base, algorithm=AlgorithmConfig(estimator=GAE()))
+    critic = await lend_group("critic", CriticWorker, ppo, 1)
+    told = []
+    for reward in (0.0, 5.0):
+        changed = [replace(t, reward=reward) if t.origin == "trace" else t for t in trajectories]
+        told.append((await learn(groups[1], ppo, changed, critic))[0])
+    assert told[0]["critic"] == told[1]["critic"] and told[0]["policy"] != told[1]["policy"]
+    imitating = replace(ppo, algorithm=sft(estimator=GAE()))
+    only = [traced(t.completion, i, 1.0) for i, t in enumerate(trajectories)]
+    assert "critic" not in (await learn(groups[1], imitating, only, critic))[0]
+
+
+def test_the_mask_follows_the_trajectories(trajectories: list[Trajectory]) -> None:
+    mask = trace_mask(trajectories)
+    assert mask is not None and mask.tolist() == [
+        position < t.trace_tokens for t in trajectories for position in range(len(t.completion.response_ids))
+    ]
+    assert {t.origin for t in trajectories} == {"sampled", "prefix", "trace"}
+    assert trace_mask([t for t in trajectories if t.origin == "sampled"]) is None
