@@ -82,7 +82,7 @@ def _serve(runs: Sequence[Path], host: str, port: int) -> int:
         shown = f"[{name}]" if ":" in name else name
         print(f"http://{shown}:{address[1]}/{token}{'/' * bool(token)}  (end with Ctrl-C)", flush=True)
         if token:
-            print("Whoever has this address reads the run; it is not encrypted.", flush=True)
+            print("Anyone who has this address can read the run; it is not encrypted.", flush=True)
         config = uvicorn.Config(app, log_level="error", lifespan="off", server_header=False, access_log=False)
         uvicorn.Server(config).run(sockets=[listener])
     return 0

@@ -1,4 +1,4 @@
-"""The evaluations that a folder holds: those within a run, and those that `azr eval` has made of it."""
+"""The evaluations that a folder holds: those within a run, and those by `azr eval`."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def eval_files(run: Path) -> list[EvalFile]:
         for path in _entries(run / "evaluations")
         if (match := ROLLOUTS.fullmatch(path.name)) is not None
     )
-    made = sorted(folder for folder in _entries(run / "eval") if (folder / ANSWERS).is_file())
+    folders = sorted(folder for folder in _entries(run / "eval") if (folder / ANSWERS).is_file())
     files = [EvalFile(str(step), f"step {step}", path) for step, path in within]
-    files += [EvalFile(f"eval-{folder.name}", f"azr eval, {folder.name}", folder / ANSWERS) for folder in made]
+    files += [EvalFile(f"eval-{folder.name}", f"azr eval, {folder.name}", folder / ANSWERS) for folder in folders]
     return [*files, EvalFile("eval", "", run / ANSWERS)] if (run / ANSWERS).is_file() else files
 
 

@@ -113,7 +113,7 @@ def reported(sides: Sides, keys: Sequence[Key], links: Links, anchors: Sequence[
     held += "; none changed" if not num_changed and len(sides.shown) > 1 else ""
     sentence = (
         f"Of {total} questions this file holds {held}. The other questions, and what was said in samples, are in the "
-        "run's own files: azr view shows them."
+        "run's files: azr view shows them."
     )
     shown = [
         el(
@@ -224,14 +224,14 @@ def _sides(runs: Sequence[ShownRun], number: int, values: Values) -> Sides | Non
     Of a run without any, the first and the last of `azr eval`; of one alone, beside another run's last.
     """
     known = known_sides(runs, number)
-    own = [name for name in known if name.startswith(f"{number}-")]
-    if not own:
+    of_run = [name for name in known if name.startswith(f"{number}-")]
+    if not of_run:
         return None
-    usual = [name for name in own if name.partition("-")[2].isdigit()] or own
-    others = [name for name in known if name not in own]
+    candidates = [name for name in of_run if name.partition("-")[2].isdigit()] or of_run
+    others = [name for name in known if name not in of_run]
     named = {
-        "left": choice(values, "left", [*known], usual[0]),
-        "right": choice(values, "right", [*known], (others or own)[-1] if len(own) == 1 else usual[-1]),
+        "left": choice(values, "left", [*known], candidates[0]),
+        "right": choice(values, "right", [*known], (others or of_run)[-1] if len(of_run) == 1 else candidates[-1]),
     }
     left, right = (read_side(*known[name]) for name in named.values())
     return Sides(left, right, named, [(name, title) for name, (title, _) in known.items()])

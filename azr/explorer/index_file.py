@@ -47,7 +47,7 @@ INSERT INTO changes VALUES (0);
 READER = 1
 """To be raised when the same tables are filled otherwise."""
 VERSION = zlib.crc32(f"{READER}{_TABLES}".encode()) >> 1 | 1
-"""An index of another version is made anew."""
+"""An index of another version is replaced."""
 
 
 def open_index(path: Path) -> sqlite3.Connection:

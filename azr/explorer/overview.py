@@ -135,7 +135,7 @@ def _phases(steps: StepNumbers) -> list[Series]:
 
 def _evaluations(runs: Sequence[tuple[str, StepNumbers]]) -> dict[str, dict[str, str]]:
     """Lines by title: of a suite its measures, and of its groups the mean of samples, or else greedy answers."""
-    found: dict[str, dict[str, str]] = {}
+    charts: dict[str, dict[str, str]] = {}
     of_groups: dict[str, list[tuple[str, str, str]]] = {}
     for name in _names(runs):
         suite, _, rest = name.removeprefix(EVAL).partition("/")
@@ -143,14 +143,14 @@ def _evaluations(runs: Sequence[tuple[str, StepNumbers]]) -> dict[str, dict[str,
         if not name.startswith(EVAL) or not _MEASURE.fullmatch(measure):
             continue
         if not path:
-            found.setdefault(f"evaluation: {suite}", {})[name] = measure
+            charts.setdefault(f"evaluation: {suite}", {})[name] = measure
         elif "/" not in path:
             of_groups.setdefault(suite, []).append((name, path, measure))
     for suite, names in of_groups.items():
         chosen = max((measure for *_, measure in names), key=lambda measure: measure.startswith(("mean@", "accuracy")))
         title = f"evaluation: {suite} by group, {chosen}"
-        found[title] = {name: path for name, path, measure in names if measure == chosen}
-    return dict(sorted(found.items()))
+        charts[title] = {name: path for name, path, measure in names if measure == chosen}
+    return dict(sorted(charts.items()))
 
 
 def _by_kind(runs: Sequence[tuple[str, StepNumbers]], ending: str) -> list[Series]:
@@ -168,12 +168,12 @@ def _names(runs: Sequence[tuple[str, StepNumbers]]) -> list[str]:
 
 
 def _series(runs: Sequence[tuple[str, StepNumbers]], names: Mapping[str, str]) -> list[Series]:
-    found = [
+    series = [
         Series(f"{run} · {label}" if len(runs) > 1 else label, _points(steps, name))
         for name, label in names.items()
         for run, steps in runs
     ]
-    return [series for series in found if series.points][:MAX_SERIES]
+    return [each for each in series if each.points][:MAX_SERIES]
 
 
 def _points(steps: StepNumbers, name: str) -> list[tuple[float, float]]:

@@ -130,7 +130,7 @@ def decode(line: bytes, kind: type[T]) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass  # JSON's escape of half a surrogate pair, which a program's text may hold, is none for msgspec
     try:
-        return msgspec.convert(_mended(json.loads(line)), kind)
+        return msgspec.convert(_cleaned(json.loads(line)), kind)
     except (ValueError, RecursionError) as error:  # msgspec.ValidationError is a ValueError
         raise Problem(f"it is no {kind.__name__} ({error})") from error
 
@@ -140,14 +140,14 @@ def clean(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode() if not text.isascii() else text
 
 
-def _mended(tree: Any) -> Any:
+def _cleaned(tree: Any) -> Any:
     """JSON's tree with texts that UTF-8 can hold."""
     if isinstance(tree, str):
         return clean(tree)
     if isinstance(tree, list):
-        return [_mended(each) for each in tree]
+        return [_cleaned(each) for each in tree]
     if isinstance(tree, dict):
-        return {clean(key): _mended(value) for key, value in tree.items()}
+        return {clean(key): _cleaned(value) for key, value in tree.items()}
     return tree
 
 
