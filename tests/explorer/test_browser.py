@@ -116,7 +116,7 @@ def test_charts_have_their_lines_and_say_their_values_beside_the_pointer(page, a
 def test_no_page_is_wider_than_a_narrow_window(browser, address) -> None:
     page = browser.new_page(viewport={"width": 400, "height": 800})
     for path in ("", "tasks", "step?step=1", "task?id=000001-deduction-0001", "response?step=1&line=1", "lengths",
-                 "lineage?id=000001-deduction-0001", "evaluations", "question?suite=exam&id=q1"):  # fmt: skip
+                 "lineage?id=000001-deduction-0001", "evaluations", "question?suite=exam&id=q1", "flags"):  # fmt: skip
         page.goto(f"{address}/0/{path}")
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
     page.close()
