@@ -206,6 +206,12 @@ class Trajectory:
         return "trace" if self.trace_tokens == len(self.completion.response_ids) else "prefix"
 
     @property
+    def player(self) -> str:
+        """Begins the names of its metrics: ``deduction/solver``, and ``deduction/solver/trace`` for another origin."""
+        own = f"{self.kind}/{self.role}"
+        return own if self.origin == "sampled" else f"{own}/{self.origin}"
+
+    @property
     def sampled_versions(self) -> npt.NDArray[np.int32]:
         """Version of the weights of each token that an engine sampled; empty for a whole trace."""
         return self.completion.weight_versions[self.trace_tokens :]

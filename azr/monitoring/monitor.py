@@ -113,11 +113,12 @@ class SafetyStop:
 def response_metrics(
     trajectories: Sequence[Trajectory], repeated: Sequence[float], seen: Sequence[Seen | None]
 ) -> dict[str, float]:
-    """Per kind and role, of all responses, those that are not trained on included: percentiles of their tokens, and
-    shares of those that are repetitive, mix languages, or whose program is heavy with comments."""
+    """Per kind and role, of all responses, those that are not trained on included and what traces wrote or began apart
+    (`Trajectory.player`): percentiles of their tokens, and shares of those that are repetitive, mix languages, or whose
+    program is heavy with comments."""
     players: defaultdict[str, list[int]] = defaultdict(list)
     for index, trajectory in enumerate(trajectories):
-        players[f"{trajectory.kind}/{trajectory.role}"].append(index)
+        players[trajectory.player].append(index)
     metrics: dict[str, float] = {}
     for player, members in sorted(players.items()):
         lengths = [len(trajectories[i].completion.response_ids) for i in members]

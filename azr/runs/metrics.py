@@ -58,8 +58,7 @@ def trajectory_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """
     players: defaultdict[str, list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
-        origin = "" if trajectory.origin == "sampled" else f"/{trajectory.origin}"
-        players[f"{trajectory.kind}/{trajectory.role}{origin}"].append(trajectory)
+        players[trajectory.player].append(trajectory)
     metrics: Metrics = {}
     for player, played in sorted(players.items()):
         completions = [trajectory.completion for trajectory in played]
