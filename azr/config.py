@@ -425,6 +425,17 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrackingConfig:
+    """Where a run's numbers and a few samples go beside its directory, whose `metrics.jsonl` stays the truth."""
+
+    to: tuple[str, ...] = ("tensorboard",)
+    """Trackers, `tensorboard` and `wandb`; docs/observability.md says what each gets. One that fails is said once and
+    never ends the run."""
+    project: str = "azr"
+    """Project of Weights & Biases."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """A whole run."""
 
@@ -443,6 +454,7 @@ class Config:
     eval: EvalConfig = field(default_factory=EvalConfig)
     safety: SafetyConfig = field(default_factory=SafetyConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from azr.monitoring.screen import Screen, patterns_of
 from azr.plan import fit
 from azr.plan.inputs import ClusterSpec
 from azr.rollout.engine_options import engine_options
+from azr.runs import trackers
 from azr.runs.model_folder import check_tokenizer_files, config_json, context_length, model_folder
 from azr.runs.run_dir import check_free
 from azr.selfplay.rewards.registry import check_names
@@ -42,17 +43,19 @@ def check(config: Config) -> None:
     _check_staleness(config)
     choose_transfer(config.cluster.push, Site.before_start(config))
     _check_kernels(config)
+    trackers.check_names(config.tracking)
 
 
 def check_surroundings(config: Config, *, resumed: bool = False, fetch: bool = True) -> list[str]:
-    """As ``check``, for what the config needs to find: a free run directory unless a run is resumed, the exam, and a
-    model that reads prompt and response and has an end token.
+    """As ``check``, for what the config needs to find: a free run directory unless a run is resumed, trackers that can
+    begin, the exam, and a model that reads prompt and response and has an end token.
 
     `fetch`: download a model of the hub; without it only its config and tokenizer. Returns what was not checked, and
     why: without `fetch`, a model where the hub does not answer.
     """
     if not resumed:
         check_free(config.run)
+    trackers.check_ready(config)
     return check_model_and_files(config, seeds=not resumed, fetch=fetch)
 
 

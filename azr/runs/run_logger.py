@@ -27,30 +27,45 @@ from azr.runs.metrics import (
 from azr.runs.progress import Progress
 from azr.runs.rollout_record import Decode
 from azr.runs.run_dir import RunDirectory, logging_to, run_path
-from azr.runs.run_state import LogOffsets
-from azr.runs.sinks import JsonLines, TensorBoardWriter, read_metrics, write_rollouts
+from azr.runs.run_state import LogOffsets, code_version
+from azr.runs.sinks import JsonLines, read_metrics, write_rollouts
 from azr.runs.timing import PhaseClock, StepTiming
+from azr.runs.trackers.base import TrackedRun
+from azr.runs.trackers.feed import Trackers
+from azr.runs.trackers.samples import is_due, sample_tables
 from azr.selfplay.play import ProposalStats
 
 
 class RunLogger:
     """Writes everything that goes into a run's directory but checkpoints."""
 
-    def __init__(self, run: RunDirectory, config: Config, progress: Progress, offsets: LogOffsets) -> None:
-        """For a directory that exists; see `create` and `reopen`."""
+    def __init__(
+        self,
+        run: RunDirectory,
+        config: Config,
+        progress: Progress,
+        offsets: LogOffsets,
+        history: Sequence[tuple[int, Metrics]] = (),
+    ) -> None:
+        """For a directory that exists, with the steps that its logs have; see `create` and `reopen`."""
         self.run = run
         self.progress = progress
         self._config = config
         self._clock = PhaseClock(overlapped=("validate", "verify"))
         self._metrics = JsonLines(self.run.metrics, offsets.metrics)
         self._tasks = JsonLines(self.run.tasks, offsets.tasks)
-        self._tensorboard = TensorBoardWriter(self.run.tensorboard)
         self._beside = BackgroundWriter()
         self._logging = ExitStack()
         self._logging.enter_context(logging_to(self.run.log))
+        tracked = TrackedRun(path=run.path, config=config, version=code_version())
+        self._trackers = Trackers(tracked, history, progress.log)
         self._steps: list[Metrics] = []
         self._evals: list[Metrics] = []
+        for step, metrics in history:
+            self._remember(step, metrics)
         self._start_seconds: dict[str, float] = {}
+        self._new_tasks: Sequence[Task] = ()
+        self._complete = False
 
     @classmethod
     def create(cls, config: Config, progress: Progress) -> Self:
@@ -67,10 +82,7 @@ class RunLogger:
         run.check_logs(offsets)
         run.truncate_to(step, offsets)
         run.rewrite_config(config)
-        logger = cls(run, config, progress, offsets)
-        for logged_step, metrics in read_metrics(run.metrics):
-            logger._remember(logged_step, metrics)
-        return logger
+        return cls(run, config, progress, offsets, read_metrics(run.metrics) if run.metrics.exists() else ())
 
     def offsets(self) -> LogOffsets:
         """How far the logs have come."""
@@ -115,6 +127,7 @@ class RunLogger:
     def log_tasks(self, tasks: Sequence[Task]) -> None:
         """Tasks entered the buffer."""
         self._tasks.write(asdict(task) for task in tasks)
+        self._new_tasks = tasks
 
     async def log_rollouts(
         self,
@@ -129,7 +142,14 @@ class RunLogger:
 
         Raises when those of an earlier step could not be written.
         """
-        await self._beside.put(partial(write_rollouts, self.run.rollouts(step), step, rollouts, decode, flags))
+        tasks = self._new_tasks
+
+        def write() -> None:
+            write_rollouts(self.run.rollouts(step), step, rollouts, decode, flags)
+            if is_due(step):
+                self._trackers.write_tables(step, sample_tables(step, rollouts, tasks, decode))
+
+        await self._beside.put(write)
 
     async def log_answers(self, step: int, write: Callable[[Path], None]) -> None:
         """Answers of an evaluation after a step, which ``write`` puts into a file beside what comes next."""
@@ -160,35 +180,43 @@ class RunLogger:
     def _write(self, step: int, metrics: Metrics) -> None:
         check_finite(step, metrics)
         self._metrics.write([{"step": step, **metrics}])
+        self._trackers.write(step, metrics)
         self._remember(step, metrics)
 
     def _remember(self, step: int, metrics: Metrics) -> None:
-        self._tensorboard.write(step, metrics)
         if step:
             self._steps.append(metrics)
         if has_eval(metrics):
             self._evals.append(metrics)
 
     def finish(self) -> None:
-        """Prints the final table, if there was a step."""
+        """The run came to its end: prints the final table, if there was a step."""
+        self._complete = True
         if self._steps:
-            self.progress.log(summary(self._steps, self.run, evals=self._evals))
+            tensorboard = "tensorboard" in self._config.tracking.to
+            self.progress.log(summary(self._steps, self.run, evals=self._evals, tensorboard=tensorboard))
 
     def close(self) -> None:
         """Closes every file once what was logged is in it; safe after an error."""
         self._beside.close()
+        self._trackers.close(complete=self._complete)
         self.progress.close()
         self._metrics.close()
         self._tasks.close()
-        self._tensorboard.close()
         self._logging.close()
 
 
-def summary(steps: Sequence[Metrics], run: RunDirectory, window: int = 3, evals: Sequence[Metrics] = ()) -> str:
+def summary(
+    steps: Sequence[Metrics],
+    run: RunDirectory,
+    window: int = 3,
+    evals: Sequence[Metrics] = (),
+    tensorboard: bool = True,
+) -> str:
     """The table at the end of a run: means over the first and the last ``window`` steps, or over half of them.
 
     ``steps`` holds at least one step's metrics, oldest first; ``evals`` the metrics that have evaluation results, of
-    which the first and the last are shown.
+    which the first and the last are shown; ``tensorboard`` tells whether the run wrote for it.
     """
     window = max(1, min(window, len(steps) // 2))
     first, last = steps[:window], steps[-window:]
@@ -204,7 +232,9 @@ def summary(steps: Sequence[Metrics], run: RunDirectory, window: int = 3, evals:
     width = max(len(label) for label, _, _ in rows)
     title = f"{len(steps)} steps; start and end: means of {window} step{'s' * (window > 1)} each"
     table = [f"{label:<{width}}  {start:>6}  {end:>6}" for label, start, end in rows]
-    see = [f"to see it:     {view_command(run)}", f"               {tensorboard_command(run)}"]
+    see = [f"to see it:     {view_command(run)}"]
+    if tensorboard:
+        see.append(f"               {tensorboard_command(run)}")
     return "\n".join([title, *table, f"run directory: {run.path}", *see])
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from torch.utils.tensorboard import SummaryWriter
-
 from azr.records import Learned, Task, Trajectory
 from azr.runs.metrics import Metrics
 from azr.runs.rollout_record import Decode, RolloutRecord, rollout_record
@@ -75,42 +73,6 @@ def read_tasks(path: Path) -> list[Task]:
     """What ``tasks.jsonl`` holds: every task that entered the buffer, in order."""
     records = map(json.loads, _lines(path))
     return [Task(**record | {name: tuple(record[name]) for name in _TUPLES}) for record in records]
-
-
-class TensorBoardWriter:
-    """The metrics for TensorBoard: lists of counts as histograms, the rest as scalars."""
-
-    def __init__(self, folder: Path) -> None:
-        self._writer = SummaryWriter(str(folder))
-
-    def write(self, step: int, metrics: Metrics) -> None:
-        for name, value in metrics.items():
-            if isinstance(value, list):
-                self._histogram(name, value, step)
-            else:
-                self._writer.add_scalar(name, value, step)
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()
-
-    def _histogram(self, name: str, counts: list[int], step: int) -> None:
-        """Bin b of n + 1 stands for the rate b / n, as in `azr.runs.metrics.funnel_metrics`."""
-        last = len(counts) - 1
-        rates = [b / last for b in range(last + 1)]
-        weighted = list(zip(rates, counts, strict=True))
-        self._writer.add_histogram_raw(
-            name,
-            min=min(rate for rate, count in weighted if count),
-            max=max(rate for rate, count in weighted if count),
-            num=sum(counts),
-            sum=sum(rate * count for rate, count in weighted),
-            sum_squares=sum(rate**2 * count for rate, count in weighted),
-            # A limit half a bin to the right keeps every rate in the middle of its bar.
-            bucket_limits=[rate + 0.5 / last for rate in rates],
-            bucket_counts=counts,
-            global_step=step,
-        )
 
 
 def write_rollouts(

@@ -9,12 +9,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from azr.hashed_files import hash_file
 from azr.records import Learned, Role, Task
 from azr.runs.run_state import FileOffset
-from azr.runs.sinks import MEMBER_BYTES, JsonLines, TensorBoardWriter, read_tasks, write_rollouts
+from azr.runs.sinks import MEMBER_BYTES, JsonLines, read_tasks, write_rollouts
 from tests.runs.factory import trajectory
 
 
@@ -157,17 +156,3 @@ def test_rollouts_that_cannot_be_written_whole_do_not_appear(tmp_path: Path) -> 
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_rollouts(path, 1, [(trajectory(Role.SOLVER, reward=math.nan), None)], str)
     assert not path.exists()
-
-
-def test_tensorboard_shows_the_same_numbers(tmp_path: Path) -> None:
-    writer = TensorBoardWriter(tmp_path)
-    writer.write(1, {"policy/loss": 0.5, "deduction/proposer/solve_rate_hist": [1, 0, 2], "executor/calls": 7})
-    writer.write(2, {"policy/loss": 0.25, "deduction/proposer/solve_rate_hist": [0, 3, 0]})
-    writer.close()
-    events = EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "histograms": 0}).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("policy/loss")] == [(1, 0.5), (2, 0.25)]
-    assert [event.value for event in events.Scalars("executor/calls")] == [7.0]
-    first, second = (event.histogram_value for event in events.Histograms("deduction/proposer/solve_rate_hist"))
-    assert (first.min, first.max, first.num, first.sum, first.sum_squares) == (0.0, 1.0, 3.0, 2.0, 2.0)
-    assert list(first.bucket) == [1.0, 0.0, 2.0] and list(first.bucket_limit) == [0.25, 0.75, 1.25]
-    assert (second.min, second.max, list(second.bucket)) == (0.5, 0.5, [0.0, 3.0, 0.0])

@@ -1,0 +1,37 @@
+"""Where a run's numbers and samples go beside its directory, by the names that `tracking.to` takes.
+
+Another tracker is a module beside these, with the shape of `azr.runs.trackers.base.Tracker`, and one line here.
+"""
+
+from __future__ import annotations
+
+from azr.config import Config, TrackingConfig
+from azr.errors import UserError, nearest
+from azr.runs.trackers.base import Tracker
+from azr.runs.trackers.tensorboard import TensorBoardTracker
+from azr.runs.trackers.wandb import WandbTracker
+
+TRACKERS: dict[str, type[Tracker]] = {
+    "tensorboard": TensorBoardTracker,
+    "wandb": WandbTracker,
+}
+
+
+def check_names(tracking: TrackingConfig) -> None:
+    """Raises UserError for a name that no tracker has, or that stands there twice."""
+    for name in tracking.to:
+        if "," in name:
+            raise UserError(f"tracking.to is {name!r}: write names apart, as in --tracking.to tensorboard wandb.")
+        if name not in TRACKERS:
+            raise UserError(
+                f"There is no tracker {name!r}; did you mean {nearest(name, TRACKERS)}? tracking.to may hold "
+                f"{', '.join(TRACKERS)}."
+            )
+    if len(set(tracking.to)) < len(tracking.to):
+        raise UserError(f"A tracker is named twice in {' '.join(tracking.to)}: name each once.")
+
+
+def check_ready(config: Config) -> None:
+    """Raises UserError when a tracker of the run cannot begin: library, credentials or server are missing."""
+    for name in config.tracking.to:
+        TRACKERS[name].check(config)

@@ -1,0 +1,119 @@
+"""What a tracker is to a run: a place that copies of its numbers go to. `metrics.jsonl` stays the truth."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from azr.config import Config
+from azr.errors import UserError
+
+if TYPE_CHECKING:
+    from azr.runs.metrics import Metrics
+
+NOTHING = -1
+"""The step that a tracker holds before its first; step 0 is the evaluation before a run's first step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedRun:
+    """What a tracker is told of a run before its first number."""
+
+    path: Path
+    """The run directory."""
+    config: Config
+    version: str
+    """Of the code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Samples of a step; the first column is the step."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | float | None, ...], ...]
+
+
+class Tracker(ABC):
+    """Called from one thread of its own, which may wait. What it raises never ends the run; the call comes again."""
+
+    label: ClassVar[str]
+    """As messages call it."""
+
+    @classmethod
+    @abstractmethod
+    def check(cls, config: Config) -> None:
+        """Before anything is started: raises UserError when the tracker could not begin. Leaves nothing behind."""
+
+    @abstractmethod
+    def open(self, run: TrackedRun) -> int:
+        """Begins, or goes on where the run was tracked before. Returns the last step it holds, or `NOTHING`."""
+
+    @abstractmethod
+    def write(self, step: int, metrics: Metrics) -> None:
+        """The numbers of a step, each step once and in order; lists are counts as in `funnel_metrics`."""
+
+    @abstractmethod
+    def write_tables(self, step: int, tables: Mapping[str, Table]) -> None:
+        """Samples of a step by the name of their table; later steps' numbers may have come before."""
+
+    @abstractmethod
+    def close(self, *, complete: bool) -> None:
+        """Ends it; also after `open` has failed. ``complete``: the run came to its end, and was not stopped."""
+
+    def where(self) -> str | None:
+        """Where to look, once it is open; None where that is said elsewhere."""
+        return None
+
+
+class Bookmark:
+    """Which run of a tracker's own is this one, and how far it was handed over: ``trackers/<name>.json``."""
+
+    def __init__(self, run: Path, name: str) -> None:
+        self._path = run / "trackers" / f"{name}.json"
+        self.id: str | None = None
+        self.step = NOTHING
+        if self._path.exists():
+            saved = json.loads(self._path.read_text())
+            self.id, self.step = saved["id"], saved["step"]
+
+    def save(self, id: str, step: int) -> None:
+        """On the disk when it returns."""
+        self.id, self.step = id, step
+        self._path.parent.mkdir(exist_ok=True)
+        draft = self._path.with_suffix(".draft")
+        draft.write_text(json.dumps({"id": id, "step": step}) + "\n")
+        os.replace(draft, self._path)
+
+
+def need(module: str, tracker: str) -> None:
+    """Raises UserError when the library of an optional tracker is not installed."""
+    if find_spec(module) is None:
+        raise UserError(
+            f"tracking.to names {tracker}, whose library is not installed: pip install 'azr[{tracker}]', or take "
+            f"{tracker} out."
+        )
+
+
+def load(module: str) -> Any:
+    """An optional library, imported when it is used."""
+    return importlib.import_module(module)
+
+
+def bins(counts: list[int]) -> list[float]:
+    """The rates that a list of n + 1 counts stands for: bin b is b / n, as in `azr.runs.metrics.funnel_metrics`."""
+    last = max(1, len(counts) - 1)
+    return [b / last for b in range(len(counts))]
+
+
+def first_line(error: BaseException) -> str:
+    """Of what an exception says, at most 200 characters; its class where it says nothing."""
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__

@@ -1,0 +1,158 @@
+"""Hands a run's numbers to its trackers, each from a thread of its own: none of them holds a step up or ends a run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from azr.runs.metrics import Metrics
+from azr.runs.trackers import TRACKERS
+from azr.runs.trackers.base import NOTHING, Table, TrackedRun, Tracker, first_line
+
+MOST_WAITING = 100
+"""Steps that wait for a tracker; then it gets no more, until the run is resumed."""
+CLOSE_S = 30.0
+"""Longest wait for all trackers together at the end of a run."""
+Say = Callable[[str], None]
+Piece = Callable[[Tracker], None]
+
+
+class Trackers:
+    """All trackers of a run."""
+
+    def __init__(self, run: TrackedRun, history: Sequence[tuple[int, Metrics]], say: Say) -> None:
+        """``history``: the steps that the run has behind it; each tracker gets those it lacks. Does not wait."""
+        self._feeds = [Feed(TRACKERS[name](), name, run, history, say) for name in run.config.tracking.to]
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        for feed in self._feeds:
+            feed.put(step, partial(_write, step=step, metrics=metrics))
+
+    def write_tables(self, step: int, tables: Mapping[str, Table]) -> None:
+        for feed in self._feeds:
+            feed.put(step, partial(_write_tables, step=step, tables=tables))
+
+    def close(self, *, complete: bool) -> None:
+        """Returns when everything is handed over, but after `CLOSE_S` seconds at the latest; blocks."""
+        deadline = time.monotonic() + CLOSE_S
+        for feed in self._feeds:
+            feed.begin_close(complete=complete)
+        for feed in self._feeds:
+            feed.wait(deadline)
+
+
+class Feed:
+    """One tracker and what waits for it. What fails is tried again when the next piece comes, in order."""
+
+    def __init__(
+        self, tracker: Tracker, name: str, run: TrackedRun, history: Sequence[tuple[int, Metrics]], say: Say
+    ) -> None:
+        self._tracker, self._name, self._run, self._say = tracker, name, run, say
+        self._waiting: deque[tuple[int, Piece]] = deque(
+            (step, partial(_write, step=step, metrics=metrics)) for step, metrics in history
+        )
+        self._most = len(self._waiting) + MOST_WAITING
+        self._history_end = history[-1][0] if history else NOTHING
+        self._held: int | None = None
+        """Last step that the tracker held when it was opened."""
+        self._changed = threading.Condition()
+        self._awake, self._closing, self._gave_up, self._failed, self._complete = True, False, False, False, False
+        self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
+        self._thread.start()
+
+    def put(self, step: int, piece: Piece) -> None:
+        """Hands it over as soon as it can; never waits."""
+        with self._changed:
+            if self._gave_up:
+                return
+            if len(self._waiting) >= self._most:
+                self._waiting.clear()
+                self._gave_up = True
+                self._say(
+                    f"{self._tracker.label} has taken nothing for {MOST_WAITING} steps and gets no more; metrics.jsonl "
+                    "has them all, and a resumed run hands them over"
+                )
+                return
+            self._waiting.append((step, piece))
+            self._wake()
+
+    def begin_close(self, *, complete: bool) -> None:
+        with self._changed:
+            self._closing, self._complete = True, complete
+            self._wake()
+
+    def wait(self, deadline: float) -> None:
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            self._say(
+                f"{self._tracker.label} did not answer within {CLOSE_S:.0f} s at the end; what it lacks is in "
+                "metrics.jsonl, and a resumed run hands it over"
+            )
+
+    def _wake(self) -> None:
+        self._awake = True
+        self._changed.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._awake)
+                self._awake, closing = False, self._closing
+            try:
+                self._hand_over()
+            except Exception as error:  # a library of others may raise anything, and no tracker is worth a run
+                self._complain(error)
+            if closing:
+                try:
+                    self._tracker.close(complete=self._complete)
+                except Exception as error:
+                    self._complain(error)
+                return
+
+    def _hand_over(self) -> None:
+        if self._held is None:
+            self._held = self._tracker.open(self._run)
+            self._announce(self._held)
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    break
+                step, piece = first = self._waiting[0]
+            if step > self._held:
+                piece(self._tracker)
+            with self._changed:
+                # Whatever was given up meanwhile is gone already.
+                if self._waiting and self._waiting[0] is first:
+                    self._waiting.popleft()
+        if self._failed:
+            self._failed = False
+            self._say(f"{self._tracker.label} has all steps again")
+
+    def _announce(self, held: int) -> None:
+        if (where := self._tracker.where()) is not None:
+            self._say(f"{self._tracker.label}: {where}")
+        if held > max(self._history_end, NOTHING):
+            self._say(
+                f"{self._tracker.label} keeps what it holds of steps {self._history_end + 1} to {held}, from before "
+                f"the run went back, and goes on after them; delete trackers/{self._name}.json before --resume to "
+                "begin a new one there"
+            )
+
+    def _complain(self, error: Exception) -> None:
+        if not self._failed:
+            self._failed = True
+            self._say(
+                f"{self._tracker.label} failed and is tried again with each step: {first_line(error)}; metrics.jsonl "
+                "has every step"
+            )
+
+
+def _write(tracker: Tracker, *, step: int, metrics: Metrics) -> None:
+    tracker.write(step, metrics)
+
+
+def _write_tables(tracker: Tracker, *, step: int, tables: Mapping[str, Table]) -> None:
+    tracker.write_tables(step, tables)

@@ -1,0 +1,83 @@
+"""TensorBoard: event files in the run directory, made again from `metrics.jsonl` when a run goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import yaml
+
+from azr.config import Config
+from azr.config_tree import to_tree
+from azr.runs.run_dir import RunDirectory
+from azr.runs.trackers.base import NOTHING, Table, TrackedRun, Tracker, bins
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+    from azr.runs.metrics import Metrics
+
+
+class TensorBoardTracker(Tracker):
+    """Numbers as scalars, lists of counts as histograms, samples and config as text."""
+
+    label: ClassVar[str] = "TensorBoard"
+
+    def __init__(self) -> None:
+        self._writer: SummaryWriter | None = None
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Its library is always there."""
+
+    def open(self, run: TrackedRun) -> int:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(RunDirectory(run.path).tensorboard))
+        config = yaml.safe_dump(to_tree(run.config), sort_keys=False)
+        self._writer.add_text("config", _preformatted(f"# azr {run.version}\n{config}"), 0)
+        return NOTHING
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        assert self._writer is not None
+        for name, value in metrics.items():
+            if isinstance(value, list):
+                self._histogram(self._writer, name, value, step)
+            else:
+                self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def write_tables(self, step: int, tables: Mapping[str, Table]) -> None:
+        assert self._writer is not None
+        for name, table in tables.items():
+            rows = [
+                "\n".join(f"{key}: {cell}" for key, cell in zip(table.columns, row, strict=True)) for row in table.rows
+            ]
+            self._writer.add_text(f"samples/{name}", _preformatted("\n\n".join(rows)), step)
+        self._writer.flush()
+
+    def close(self, *, complete: bool) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    @staticmethod
+    def _histogram(writer: SummaryWriter, name: str, counts: list[int], step: int) -> None:
+        rates, last = bins(counts), len(counts) - 1
+        weighted = list(zip(rates, counts, strict=True))
+        writer.add_histogram_raw(
+            name,
+            min=min(rate for rate, count in weighted if count),
+            max=max(rate for rate, count in weighted if count),
+            num=sum(counts),
+            sum=sum(rate * count for rate, count in weighted),
+            sum_squares=sum(rate**2 * count for rate, count in weighted),
+            # A limit half a bin to the right keeps every rate in the middle of its bar.
+            bucket_limits=[rate + 0.5 / last for rate in rates],
+            bucket_counts=counts,
+            global_step=step,
+        )
+
+
+def _preformatted(text: str) -> str:
+    """As Markdown that shows it as it is."""
+    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -1,0 +1,131 @@
+"""Weights & Biases, online or with WANDB_MODE=offline. Nothing is sent but what is handed over here."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from azr.config import Config
+from azr.config_tree import to_tree
+from azr.errors import UserError
+from azr.runs.trackers.base import Bookmark, Table, TrackedRun, Tracker, bins, first_line, load, need
+
+if TYPE_CHECKING:
+    from azr.runs.metrics import Metrics
+
+SETTINGS: dict[str, Any] = {
+    "console": "off",
+    "disable_code": True,
+    "disable_git": True,
+    "x_disable_machine_info": True,
+    "x_save_requirements": False,
+    "silent": True,
+    "init_timeout": 60.0,
+    "finish_timeout": 25.0,
+}
+"""Of the library, where the environment variable of the same name says nothing: no prints, code, commit, package list,
+command line or host are taken."""
+VERIFY_S = 15
+"""Longest wait for the server to say that it knows the key."""
+
+
+class WandbTracker(Tracker):
+    """Numbers over a metric called ``step``, samples as tables."""
+
+    label: ClassVar[str] = "Weights & Biases"
+
+    def __init__(self) -> None:
+        self._run: Any = None
+        self._at = 0
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        need("wandb", "wandb")
+        if _mode() != "online":
+            return
+        wandb = _library()
+        try:
+            known = wandb.login(prompt=False, verify=True, timeout=VERIFY_S)
+        except (wandb.errors.Error, ValueError) as error:
+            raise UserError(
+                f"Weights & Biases does not let this run in ({first_line(error)}): run `wandb login`, or set "
+                "WANDB_MODE=offline to keep it here until `wandb sync`."
+            ) from error
+        if not known:
+            raise UserError(
+                "Weights & Biases has no key here: run `wandb login`, set WANDB_API_KEY, or set WANDB_MODE=offline to "
+                "keep the run here until `wandb sync`."
+            )
+
+    def open(self, run: TrackedRun) -> int:
+        wandb = _library()
+        self._mark = Bookmark(run.path, "wandb")
+        self._mark.save(self._mark.id or secrets.token_hex(4), self._mark.step)
+        self._run = wandb.init(
+            project=run.config.tracking.project,
+            id=self._mark.id,
+            name=run.path.name,
+            dir=str(run.path.absolute()),
+            resume="allow",
+            reinit="create_new",
+            settings=wandb.Settings(
+                **{key: value for key, value in SETTINGS.items() if _variable(key) not in os.environ}
+            ),
+        )
+        self._run.config.update(to_tree(run.config) | {"azr_version": run.version}, allow_val_change=True)
+        self._run.define_metric("step", hidden=True)
+        self._run.define_metric("*", step_metric="step")
+        self._at = 2 * self._mark.step + 1
+        return self._mark.step
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        wandb = _library()
+        row = {name: _histogram(wandb, value) if isinstance(value, list) else value for name, value in metrics.items()}
+        self._log({"step": step, **row}, 2 * step)
+        assert self._mark.id is not None
+        self._mark.save(self._mark.id, step)
+
+    def write_tables(self, step: int, tables: Mapping[str, Table]) -> None:
+        wandb = _library()
+        shown = {
+            f"samples/{name}": wandb.Table(columns=list(table.columns), data=[list(row) for row in table.rows])
+            for name, table in tables.items()
+        }
+        self._log({"step": step, **shown}, 2 * step + 1)
+
+    def close(self, *, complete: bool) -> None:
+        if self._run is not None:
+            self._run.finish(exit_code=0 if complete else 1)
+
+    def where(self) -> str | None:
+        return (
+            self._run.url or f"kept in {self._run.dir.removesuffix('/files')}; `wandb sync` with that folder sends it"
+        )
+
+    def _log(self, row: dict[str, Any], at: int) -> None:
+        """W&B's own counter has two places for each step, its numbers and its samples, and must grow."""
+        self._at = max(self._at + 1, at)
+        self._run.log(row, step=self._at, commit=True)
+
+
+def _library() -> Any:
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    os.environ.setdefault("WANDB_SILENT", "true")
+    return load("wandb")
+
+
+def _mode() -> str:
+    return os.environ.get("WANDB_MODE", "online")
+
+
+def _variable(setting: str) -> str:
+    """The environment variable that the library reads a setting from."""
+    return "WANDB_" + (setting[1:] if setting.startswith("x_") else setting).upper()
+
+
+def _histogram(wandb: Any, counts: list[int]) -> Any:
+    """Each rate in the middle of its bar."""
+    rates, half = bins(counts), 0.5 / max(1, len(counts) - 1)
+    return wandb.Histogram(np_histogram=(counts, [-half, *(rate + half for rate in rates)]))

@@ -1,0 +1,98 @@
+"""A run of a few steps as a tracker sees it."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from azr.config import Config, RunConfig, TrackingConfig
+from azr.records import Role, Task
+from azr.runs.progress import open_progress
+from azr.runs.run_logger import RunLogger
+from azr.runs.run_state import LogOffsets
+from azr.runs.trackers.base import Table
+from azr.tasks.base import RejectReason
+from tests.runs.factory import stats, trajectory
+
+METRICS = {"policy/loss": 0.5, "deduction/proposer/solve_rate_hist": [1, 0, 2], "eval/exam/mean@2": 0.25}
+TABLES = {"tasks": Table(columns=("step", "program"), rows=((1, "def f(x): return '<b>'"),))}
+TASK = Task(
+    id="000001-deduction-0001", kind="deduction", program="def f(x): return x", inputs=("1",), outputs=("1",),
+    fingerprint="f", step=1, solve_rate=0.5,
+)  # fmt: skip
+
+
+def config(root: Path, *to: str) -> Config:
+    return replace(Config(), run=RunConfig(root=str(root), name="run", steps=9), tracking=TrackingConfig(to=to))
+
+
+class Play:
+    """The logger of a run, and what was printed."""
+
+    def __init__(self, of: Config, go_on_after: tuple[int, LogOffsets] | None = None) -> None:
+        self.out = io.StringIO()
+        progress = open_progress(self.out)
+        self.logger = (
+            RunLogger.create(of, progress) if go_on_after is None else RunLogger.reopen(of, progress, *go_on_after)
+        )
+
+    async def step(self, number: int, loss: float) -> tuple[int, LogOffsets]:
+        """Plays a step; returns what `go_on_after` takes."""
+        played = [
+            trajectory(Role.SOLVER, accuracy=1.0),
+            trajectory(Role.PROPOSER),
+            trajectory(Role.SOLVER, reward=-1.0),
+        ]
+        self.logger.begin_step()
+        self.logger.log_tasks([replace(TASK, step=number)])
+        await self.logger.log_rollouts(number, [(each, None) for each in played], lambda ids: f"{len(ids)} tokens")
+        funnels = {"deduction": stats(4, Counter({RejectReason.FAILED: 2}), [0.5, 1.0])}
+        self.logger.end_step(number, played, funnels, {"policy": {"loss": loss}, "seconds": {"step": 2.0}})
+        await self.logger.flush()
+        return number, self.logger.offsets()
+
+    def end(self) -> str:
+        """Closes it as at the end of a run; returns what was printed."""
+        self.logger.finish()
+        self.logger.close()
+        return self.out.getvalue()
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """Address of a server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        kept = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    kept.append(server.accept()[0])
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        for connection in kept:
+            connection.close()
+
+
+def clean_environment(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    """No credentials and no settings of whoever runs the tests; what a library puts there is taken away again."""
+    for name in list(os.environ):
+        if name.startswith(("WANDB_", "MLFLOW_")):
+            monkeypatch.delenv(name)
+    for name in ("WANDB_ERROR_REPORTING", "WANDB_SILENT", "MLFLOW_DISABLE_TELEMETRY"):
+        monkeypatch.setenv(name, "true" if name.endswith(("SILENT", "TELEMETRY")) else "false")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("NETRC", str(home / ".netrc"))

@@ -1,0 +1,149 @@
+"""What holds for every tracker: a run does not wait for it and does not end with it, and it gets each step once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from azr.config import Config
+from azr.errors import UserError
+from azr.runs.metrics import Metrics
+from azr.runs.trackers import TRACKERS, check_names, feed
+from azr.runs.trackers.base import NOTHING, Bookmark, Table, TrackedRun, Tracker
+from azr.runs.trackers.feed import Trackers
+from tests.runs.trackers.factory import config
+
+
+class FolderTracker(Tracker):
+    """A file per step in a folder, which a test may take away; it goes on as W&B and MLflow do."""
+
+    label: ClassVar[str] = "Folder"
+    folder: ClassVar[Path]
+    asked: ClassVar[threading.Event]
+    may_write: ClassVar[threading.Event]
+
+    @classmethod
+    def check(cls, config: Config) -> None: ...
+
+    def open(self, run: TrackedRun) -> int:
+        self.mark = Bookmark(run.path, "folder")
+        self.mark.save(self.mark.id or "id", self.mark.step)
+        return self.mark.step
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        self.asked.set()
+        self.may_write.wait()
+        with (self.folder / str(step)).open("a") as file:
+            file.write(f"{metrics['loss']}\n")
+        self.mark.save("id", step)
+
+    def write_tables(self, step: int, tables: Mapping[str, Table]) -> None: ...
+
+    def close(self, *, complete: bool) -> None: ...
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setitem(TRACKERS, "folder", FolderTracker)
+    monkeypatch.setattr(FolderTracker, "folder", tmp_path / "there", raising=False)
+    for name in ("asked", "may_write"):
+        monkeypatch.setattr(FolderTracker, name, threading.Event(), raising=False)
+    FolderTracker.may_write.set()
+    FolderTracker.folder.mkdir()
+    return FolderTracker.folder
+
+
+def opened(root: Path, said: list[str], history: list[tuple[int, Metrics]] | None = None) -> Trackers:
+    run = TrackedRun(path=root, config=config(root, "folder"), version="1")
+    return Trackers(run, history or [], said.append)
+
+
+def held(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted(folder.iterdir())}
+
+
+def test_a_step_is_handed_over_once_even_when_the_run_goes_back(tmp_path: Path, folder: Path) -> None:
+    said: list[str] = []
+    first = opened(tmp_path, said)
+    for step in (1, 2, 3):
+        first.write(step, {"loss": float(step)})
+    first.close(complete=False)
+    assert said == []
+    again = opened(tmp_path, said, [(1, {"loss": 1.0})])
+    for step in (2, 3, 4):
+        again.write(step, {"loss": 10.0 * step})
+    again.close(complete=True)
+    assert held(folder) == {"1": "1.0\n", "2": "2.0\n", "3": "3.0\n", "4": "40.0\n"}
+    (told,) = said
+    assert told.startswith("Folder keeps what it holds of steps 2 to 3") and "delete trackers/folder.json" in told
+    (tmp_path / "trackers" / "folder.json").unlink()
+    opened(tmp_path, said, [(step, {"loss": 0.5}) for step in range(1, 200)]).close(complete=True)
+    assert len(held(folder)) == 199, "a new one gets every step of metrics.jsonl"
+
+
+def test_what_breaks_is_said_once_and_caught_up_with(tmp_path: Path, folder: Path) -> None:
+    said: list[str] = []
+    trackers = opened(tmp_path, said)
+    trackers.write(1, {"loss": 1.0})
+    wait_for(lambda: (folder / "1").exists() and (tmp_path / "trackers" / "folder.json").exists())
+    folder.rename(tmp_path / "gone")
+    for step in (2, 3):
+        trackers.write(step, {"loss": float(step)})
+        time.sleep(0.1)
+    (told,) = said
+    assert told.startswith("Folder failed and is tried again with each step: [Errno 2]"), told
+    (tmp_path / "gone").rename(folder)
+    trackers.write(4, {"loss": 4.0})
+    trackers.close(complete=True)
+    assert held(folder) == {str(step): f"{step}.0\n" for step in (1, 2, 3, 4)}
+    assert said[1:] == ["Folder has all steps again"]
+
+
+def test_one_that_hangs_holds_nothing_up(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "CLOSE_S", 0.2)
+    FolderTracker.may_write.clear()
+    said: list[str] = []
+    trackers = opened(tmp_path, said)
+    trackers.write(1, {"loss": 1.0})
+    assert FolderTracker.asked.wait(5)
+    begun = time.monotonic()
+    for step in range(2, feed.MOST_WAITING + 5):
+        trackers.write(step, {"loss": 1.0})
+    assert time.monotonic() - begun < 1.0
+    assert len(said) == 1 and said[0].startswith("Folder has taken nothing for 100 steps and gets no more")
+    trackers.close(complete=True)
+    assert time.monotonic() - begun < 2.0
+    assert len(said) == 2 and "did not answer" in said[1]
+    FolderTracker.may_write.set()
+
+
+def test_a_bookmark_is_kept(tmp_path: Path) -> None:
+    assert (Bookmark(tmp_path, "x").id, Bookmark(tmp_path, "x").step) == (None, NOTHING)
+    Bookmark(tmp_path, "x").save("abc", 7)
+    assert (Bookmark(tmp_path, "x").id, Bookmark(tmp_path, "x").step) == ("abc", 7)
+
+
+@pytest.mark.parametrize(
+    ("to", "sentence"),
+    [
+        (("tensorbord",), "There is no tracker 'tensorbord'; did you mean tensorboard?"),
+        (("tensorboard,wandb",), "write names apart, as in --tracking.to tensorboard wandb"),
+        (("wandb", "wandb"), "A tracker is named twice in wandb wandb"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_a_sentence(to: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=sentence):
+        check_names(config(tmp_path, *to).tracking)
+
+
+def wait_for(condition: object, seconds: float = 5.0) -> None:
+    assert callable(condition)
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)

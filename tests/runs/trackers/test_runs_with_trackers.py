@@ -1,0 +1,66 @@
+"""A run with its trackers, through the logger that the experiment uses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from azr.runs.sinks import read_metrics
+from tests.runs.trackers.factory import Play, clean_environment, config
+from tests.runs.trackers.wandb_file import files, history
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clean_environment(monkeypatch, tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+
+async def test_a_run_that_goes_back_to_an_earlier_step_has_each_step_once_everywhere(tmp_path: Path) -> None:
+    first = Play(config(tmp_path, "tensorboard"))
+    saved = await first.step(1, 1.0)
+    await first.step(2, 2.0)
+    first.logger.close()
+
+    # A tracker that comes later gets what the run has behind it.
+    both = config(tmp_path, "tensorboard", "wandb")
+    second = Play(both, saved)
+    await second.step(2, 20.0)
+    saved = await second.step(3, 30.0)
+    await second.step(4, 40.0)
+    await second.step(5, 50.0)
+    second.logger.close()
+    assert "Weights & Biases: kept in" in second.out.getvalue()
+
+    third = Play(both, saved)
+    for step in (4, 5, 6):
+        await third.step(step, 100.0 * step)
+    printed = third.end()
+    assert "Weights & Biases keeps what it holds of steps 4 to 5, from before the run went back" in printed
+
+    run = third.logger.run
+    losses = {1: 1.0, 2: 20.0, 3: 30.0, 4: 400.0, 5: 500.0, 6: 600.0}
+    assert {step: metrics["policy/loss"] for step, metrics in read_metrics(run.metrics)} == losses
+    events = EventAccumulator(str(run.tensorboard)).Reload()
+    assert {event.step: event.value for event in events.Scalars("policy/loss")} == losses
+    rows = [row for file in files(run.path) for row in history(file) if "policy/loss" in row]
+    assert {row["step"]: row["policy/loss"] for row in rows} == losses | {4: 40.0, 5: 50.0}
+    assert len(rows) == 6 and len({file.name for file in files(run.path)}) == 1
+
+
+async def test_samples_of_a_step_are_shown(tmp_path: Path) -> None:
+    play = Play(config(tmp_path, "tensorboard", "wandb"))
+    await play.step(1, 1.0)
+    await play.step(2, 2.0)
+    play.end()
+    run = play.logger.run
+    events = EventAccumulator(str(run.tensorboard)).Reload()
+    (rollouts,) = events.Tensors("samples/rollouts/text_summary")
+    assert rollouts.step == 1 and b"prompt: 3 tokens" in rollouts.tensor_proto.string_val[0]
+    (file,) = files(run.path)
+    history(file)
+    tables = {path.name.split("_")[0]: json.loads(path.read_text()) for path in file.parent.rglob("*.table.json")}
+    assert len(tables["rollouts"]["data"]) == 3 and tables["tasks"]["data"][0][2] == "000001-deduction-0001"
