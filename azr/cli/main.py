@@ -19,6 +19,7 @@ COMMANDS = {
     "eval": "ask a model the questions of benchmarks, and grade its answers",
     "view": "show runs in a browser: curves, tasks, answers and why they failed",
     "show": "print tasks and responses of a run",
+    "data": "turn a published data set into rows that a run trains on",
     "prompts": "print the exact prompts of a recipe, and where its responses end",
     "check-model": "compare a model in Hugging Face, the trainer and vLLM, before and after a push",
     "chat": "talk with a model or a run's policy at the terminal",

@@ -7,15 +7,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from azr.errors import UserError
 from azr.evaluation.question import GraderName, Question
 from azr.evaluation.suites.files import ROW_ERRORS, Row
 from azr.evaluation.suites.files import read_rows as read_lines
 from azr.evaluation.suites.golds import FIELDS, gold
-from azr.selfplay.chat_template import Turn
 from azr.tasks.registry import KINDS
+
+if TYPE_CHECKING:
+    from azr.selfplay.chat_template import Turn  # It loads transformers.
 
 FORMATS = (".jsonl", ".jsonl.gz", ".parquet")
 SOURCE = "data"
@@ -89,13 +91,16 @@ def _row(fields: Row, number: int) -> DataRow:
         raise ValueError(
             f"the source {source!r} is no name of letters, digits, '_', '-' and '.', or that of a kind of self-play"
         )
+    asked = fields.get("asked", "output")
+    if asked not in ("output", "input"):
+        raise ValueError(f"asked is output or input, not {asked!r}")
     turns = _turns(fields["prompt"])
     question = Question(
         id=str(fields.get("id", number)),
         suite=source,
         group=source,
         message=turns[-1]["content"],
-        gold=gold(grader, fields),
+        gold=gold(grader, fields, asked=asked),
     )
     return DataRow(turns=turns, question=question, grader=grader, traces=_traces(fields.get("traces", [])))
 

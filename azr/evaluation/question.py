@@ -27,6 +27,8 @@ class Question:
     """Difficulty, subject or kind: a row of the table; ``kind/difficulty`` is a row within that of the kind."""
     message: str
     """Text of the user turn, before any chat template."""
+    problem: str = ""
+    """What is asked about, without the words that say how to answer; empty where they are not told apart."""
     gold: Any
     """What its grader needs; never shown to a model, and what is expected of it never enters a sandbox."""
     programs: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
 """A process that compares mathematical answers by math-verify; its parent kills it when it takes too long.
 
-It reads one JSON object a line, ``{gold: [..], answer, tolerance}``, and answers with one: ``{right, close}``, or
-``{failed}`` when the library raised. The library's own alarms are off: they need a main thread, cancel each other and
-do not stop native code.
+It reads one JSON object a line, ``{gold: [..], answer, tolerance}``, and answers with one: ``{right, exact, close,
+parsed}``, or ``{failed}`` when the library raised. The library's own alarms are off: they need a main thread, cancel
+each other and do not stop native code.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ def main() -> None:
                 within = asked["tolerance"] is not None and any(a <= asked["tolerance"] for a, _ in distances)
                 said = {"right": right or within, "exact": right}
                 said["close"] = right or any(relative <= RELATIVE for _, relative in distances)
+                # What the library makes nothing of it leaves as text.
+                said["parsed"] = all(any(not isinstance(each, str) for each in gold) for gold in golds)
         except Exception as error:
             said = {"failed": type(error).__name__}
         print(json.dumps(said), file=said_to, flush=True)

@@ -124,7 +124,10 @@ class MathGrader:
     async def compare(
         self, golds: Sequence[str], answer: str, tolerance: float | None = None
     ) -> dict[str, bool] | None:
-        """Whether an answer is ``right``, ``exact`` without the tolerance, and ``close``; None when nobody knows."""
+        """Whether an answer is ``right``, ``exact`` without the tolerance, and ``close``; None when nobody knows.
+
+        ``parsed``, where it is there: whether the gold answers were compared as more than text.
+        """
         wanted = [form for gold in golds for form in gold_forms(gold)]
         given = normal(answer)
         if any(differ_in_kind(gold, answer) for gold in golds) or not given:

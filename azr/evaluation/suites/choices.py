@@ -21,7 +21,7 @@ def _question(suite: str, id: str, group: str, question: str, gold: Choice) -> Q
     if gold.label not in gold.labels:
         raise ValueError(f"the answer {gold.label!r} is none of the labels {', '.join(gold.labels)}")
     message = _ASK.format(question=question.strip(), labels=", ".join(gold.labels))
-    return Question(id=id, suite=suite, group=group, message=message, gold=gold)
+    return Question(id=id, suite=suite, group=group, message=message, problem=question.strip(), gold=gold)
 
 
 def _luffy_row(suite: str) -> ReadRow:

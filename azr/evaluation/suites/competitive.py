@@ -104,6 +104,7 @@ def _livecodebench_row(row: Row, number: int) -> Question:
         suite="livecodebench",
         group=text(row, "difficulty"),
         message=message,
+        problem=problem,
         gold=gold,
     )
 
@@ -134,6 +135,7 @@ def _apps_row(row: Row, number: int) -> Question | None:
         suite="apps",
         group=str(row.get("difficulty") or "all"),
         message=message,
+        problem=problem,
         gold=gold,
         programs=tuple(str(program) for program in programs[:1]),
     )

@@ -94,6 +94,7 @@ def exam_questions(folder: Path) -> list[Question]:
             suite=NAME,
             group=f"{each.task.kind}/{each.difficulty}",
             message=chat.solve(KINDS[each.task.kind], KINDS[each.task.kind].solver_view(each.task)),
+            problem=each.task.program,
             gold=each.task,
             programs=(each.task.program,),
         )

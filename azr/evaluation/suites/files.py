@@ -8,7 +8,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from azr.errors import UserError
 from azr.evaluation.question import Question
@@ -17,7 +17,9 @@ Row = dict[str, Any]
 ReadRow = Callable[[Row, int], Question | None]
 """The question of a row and its number, counted from 1; None for a row that holds none. Whatever it raises of the
 kinds in `ROW_ERRORS` is the row's fault."""
-ROW_ERRORS = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+ROW_ERRORS = (
+    KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, SyntaxError,
+)  # fmt: skip
 
 
 def find(folder: Path, names: tuple[str, ...]) -> Path:
@@ -28,13 +30,20 @@ def find(folder: Path, names: tuple[str, ...]) -> Path:
     raise UserError(f"{folder} has no {' or '.join(names)}: see `azr eval --list` for where it comes from.")
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file, in their order. Raises UserError with the number of the first that cannot be read."""
+@overload
+def read_rows(path: Path) -> Iterator[Row]: ...
+@overload
+def read_rows(path: Path, *, arrays: bool) -> Iterator[Row | list[Any]]: ...
+def read_rows(path: Path, *, arrays: bool = False) -> Iterator[Any]:
+    """The rows of a file, in their order; with ``arrays``, a row may be a JSON array too.
+
+    Raises UserError with the number of the first that cannot be read.
+    """
     number = 0
     try:
         for number, row in enumerate(_rows(path), 1):  # noqa: B007
-            if type(row) is not dict:
-                raise ValueError("it is no JSON object")
+            if type(row) is not dict and not (arrays and type(row) is list):
+                raise ValueError("it is no JSON object" + " or array" * arrays)
             yield row
     except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:
         at = error.args[0] if isinstance(error, _BadLine) else number

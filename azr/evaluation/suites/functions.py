@@ -61,11 +61,19 @@ def _humaneval_row(row: Row, number: int) -> Question:
         atol=atol,
         judge=judge,
     )
-    return _question("humaneval", id, _COMPLETE.format(prompt=prompt.rstrip()), gold)
+    return _question("humaneval", id, _COMPLETE, prompt.rstrip(), gold)
 
 
-def _question(suite: str, id: str, message: str, gold: Calls) -> Question:
-    return Question(id=id, suite=suite, group="all", message=message, gold=gold, programs=(gold.reference,))
+def _question(suite: str, id: str, form: str, prompt: str, gold: Calls) -> Question:
+    return Question(
+        id=id,
+        suite=suite,
+        group="all",
+        message=form.format(prompt=prompt),
+        problem=prompt,
+        gold=gold,
+        programs=(gold.reference,),
+    )
 
 
 def _number(id: str) -> int:
@@ -92,7 +100,7 @@ def _humaneval_plus_row(row: Row, number: int) -> Question:
         atol=float(row["atol"]) if _number(id) != 32 else max(float(row["atol"]), 1e-4),
         judge="root" if _number(id) == 32 else "",
     )
-    return _question("humaneval+", id, _COMPLETE.format(prompt=prompt.rstrip()), gold)
+    return _question("humaneval+", id, _COMPLETE, prompt.rstrip(), gold)
 
 
 def _mbpp_row(row: Row, number: int) -> Question:
@@ -106,7 +114,7 @@ def _mbpp_row(row: Row, number: int) -> Question:
         atol=float(row["atol"]),
         judge=_MBPP_JUDGES.get(_number(id), ""),
     )
-    return _question("mbpp+", id, _WRITE.format(prompt=prompt.strip().strip('"').strip()), gold)
+    return _question("mbpp+", id, _WRITE, prompt.strip().strip('"').strip(), gold)
 
 
 _MBPP_JUDGES = {

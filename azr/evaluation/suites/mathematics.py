@@ -20,7 +20,7 @@ def ask(problem: str) -> str:
 def _question(suite: str, id: str, group: str, problem: str, gold: MathGold) -> Question:
     if not all(answer.strip() for answer in gold.answers):
         raise ValueError("the answer is empty")
-    return Question(id=id, suite=suite, group=group, message=ask(problem), gold=gold)
+    return Question(id=id, suite=suite, group=group, message=ask(problem), problem=problem, gold=gold)
 
 
 def _number(value: object) -> str:

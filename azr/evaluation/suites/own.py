@@ -62,6 +62,7 @@ def read_declaration(path: Path) -> Suite:
             suite=name,
             group=str(row.get(_field(stated, "group"), "all")),
             message=_message(stated, row),
+            problem="\n".join(str(row[name]) for name in _PLACE.findall(stated.prompt) if name in row),
             gold=_gold(stated, row),
             programs=(text(row, _field(stated, "program")),) if stated.grader == "value" else (),
         )

@@ -22,10 +22,16 @@ _INPUT = (
 )
 
 
-def _question(suite: str, id: str, group: str, gold: ProgramValue) -> Question:
+def ask(gold: ProgramValue) -> str:
+    """The user turn that asks what a program returns, or for an input of it."""
     form = _INPUT if gold.asked == "input" else _OUTPUT
-    message = form.format(program=gold.program.strip("\n"), entry=gold.entry, input=gold.input, output=gold.output)
-    return Question(id=id, suite=suite, group=group, message=message, gold=gold, programs=(gold.program,))
+    return form.format(program=gold.program.strip("\n"), entry=gold.entry, input=gold.input, output=gold.output)
+
+
+def _question(suite: str, id: str, group: str, gold: ProgramValue) -> Question:
+    return Question(
+        id=id, suite=suite, group=group, message=ask(gold), problem=gold.program, gold=gold, programs=(gold.program,)
+    )
 
 
 def _cruxeval(name: str, asked: Literal["input", "output"]) -> Suite:

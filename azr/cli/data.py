@@ -1,0 +1,145 @@
+"""``azr data prepare``: a published data set becomes a file of rows for ``data.path``; see `docs/data.md`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from azr.cli.options import Parser
+from azr.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from azr.datasets.prepare.example import Options, Source
+    from azr.datasets.prepare.overlap import Overlap
+    from azr.datasets.prepare.preparing import Prepared
+
+_USAGE = "azr data prepare SOURCE SRC OUT [options]"
+_ABOUT = (
+    "Turn a published data set into rows that a run trains on, leave out what repeats and what evaluation suites hold, "
+    "and say what was left out. Files are parquet, JSON lines (also gzip) and, of SRC, JSON arrays, by their endings."
+)
+_PARSED = 1_000
+"""Answers, spread evenly over the file, that the grader of mathematics reads."""
+_SHOWN_CHARS = 160
+"""Of a text of the preview."""
+_SHOWN_ROWS = 5
+"""Numbers of rows that are named for each suite."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """0 when the file was written. Raises UserError for a user's mistake."""
+    from azr.datasets.prepare import SOURCES
+
+    parser = _parser(SOURCES.values())
+    if argv and argv[0] not in ("prepare", "--help", "-h"):
+        raise UserError(f"azr data does one thing, {_USAGE}, and not {argv[0]!r}.")
+    options = parser.parse(argv[1:] if argv and argv[0] == "prepare" else argv)
+    if options.source not in SOURCES:
+        raise UserError(
+            f"There is no source {options.source!r}; did you mean {nearest(options.source, SOURCES)}? azr data "
+            f"prepare --help lists all."
+        )
+    _prepare(SOURCES[options.source], options)
+    return 0
+
+
+def _parser(sources: Iterable[Source]) -> Parser:
+    known = "\n".join(f"  {source.name:<10}{source.about}" for source in sources)
+    parser = Parser("data prepare", _ABOUT, usage=_USAGE, more_help=f"\nsources:\n{known}\n")
+    parser.add_argument("source", metavar="SOURCE", help="which data set SRC is of, see below")
+    parser.add_argument("src", metavar="SRC", type=Path, help="its file, as it was published")
+    parser.add_argument("out", metavar="OUT", type=Path, help="file to write: .jsonl, .jsonl.gz or .parquet")
+    parser.add_argument(
+        "--against", type=Path, metavar="DIR", help="leave out what suites of this folder hold, as of azr eval --data"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT")
+    parser.add_argument("--system", choices=("keep", "drop"), help="luffy: what becomes of its system turn (keep)")
+    parser.add_argument(
+        "--asked", choices=("output", "input", "both"), help="cruxeval: what is asked of each program (both)"
+    )
+    return parser
+
+
+def _prepare(source: Source, options: argparse.Namespace) -> None:
+    from azr.datasets.prepare.files import check_files
+    from azr.datasets.prepare.overlap import load_overlap
+    from azr.datasets.prepare.preparing import prepare
+
+    chosen = _chosen(source, options)
+    check_files(options.src, options.out, overwrite=options.overwrite)
+    began = perf_counter()
+    overlap = load_overlap(options.against) if options.against is not None else None
+    done = prepare(source, options.src, options.out, chosen, overlap)
+    took = perf_counter() - began
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    _print_counts(options, done, overlap)
+    if done.answers:
+        print(_parsed(done.answers))
+    _print_preview(done)
+    print(f"\nwritten to {options.out} in {took:.1f} s; a run trains on it with --data.path {options.out}")
+
+
+def _chosen(source: Source, options: argparse.Namespace) -> Options:
+    """Raises UserError for an option of another source."""
+    from azr.datasets.prepare.example import Options
+
+    for name in ("system", "asked"):
+        if getattr(options, name) is not None and name not in source.options:
+            raise UserError(f"--{name} means nothing for {source.name}: leave it out.")
+    asked = ("output", "input") if options.asked in (None, "both") else (options.asked,)
+    return Options(system=options.system or "keep", asked=asked)
+
+
+def _print_counts(options: argparse.Namespace, done: Prepared, overlap: Overlap | None) -> None:
+    made = f", {done.examples:,} questions" if done.examples != done.read else ""
+    print(f"{options.src}: {done.read:,} rows{made}")
+    rows = [("written", done.written), *((f"left out: {reason}", n) for reason, n in done.dropped.items() if n)]
+    rows.append(("with traces", done.with_traces))
+    width = max(len(name) for name, _ in rows)
+    for name, count in rows:
+        more = f" ({done.traces:,} traces)" if name == "with traces" and done.traces != count else ""
+        print(f"  {name:<{width}}  {count:>9,}{more}")
+    if overlap is None:
+        print("Nothing was compared with evaluation suites: --against DIR does that.")
+        return
+    print(f"Compared with {sum(overlap.counts.values()):,} questions of {', '.join(overlap.counts)}.")
+    for (suite, kind), numbers in sorted(done.matches.items()):
+        print(f"  in {suite}, {kind}: {len(numbers):,} (rows {', '.join(map(str, numbers[:_SHOWN_ROWS]))}"
+              f"{', …' if len(numbers) > _SHOWN_ROWS else ''})")  # fmt: skip
+
+
+def _parsed(answers: Sequence[str]) -> str:
+    from azr.datasets.prepare.preparing import count_parsed
+
+    looked_at = answers[:: -(-len(answers) // _PARSED)]
+    try:
+        right = asyncio.run(count_parsed(looked_at))
+    except UserError as error:
+        return f"No answer was tried: {error}"
+    of = f"{len(looked_at):,} answers" + (", spread evenly," if len(looked_at) < len(answers) else "")
+    return f"The grader of mathematics reads {right:,} of {of} as more than text ({100 * right / len(looked_at):.1f}%)."
+
+
+def _print_preview(done: Prepared) -> None:
+    for row in done.preview:
+        print(f"\nrow {row['id']} ({row['source']}, {row['grader']})")
+        for turn in row["prompt"]:
+            print(f"  {turn['role']}: {_short(turn['content'])}")
+        for name, value in row.items():
+            if name not in ("id", "source", "prompt", "grader", "traces"):
+                print(f"  {name}: {_short(value)}")
+        for trace in row.get("traces", ()):
+            print(f"  trace of {len(trace):,} characters: {_short(trace)}")
+
+
+def _short(text: str) -> str:
+    """One line that does nothing to a terminal."""
+    from azr.explorer.terminal import printable
+
+    flat = printable(text[: 2 * _SHOWN_CHARS].replace("\n", "⏎"))
+    return flat if len(text) <= _SHOWN_CHARS else f"{flat[:_SHOWN_CHARS]}…"

@@ -1,0 +1,58 @@
+"""LUFFY's parquet files: chat turns, a gold answer and, for training, another model's response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from azr.datasets.prepare.example import Example, Options, Source, math_answer, math_prompt, source_name, text
+
+_ROLES = ("system", "user", "assistant")
+
+
+def _read(row: Mapping[str, Any], options: Options) -> Iterator[Example]:
+    turns = [_turn(turn) for turn in row["prompt"]]
+    if not turns or turns[-1]["role"] != "user":
+        raise ValueError("its prompt does not end with a user's turn")
+    if options.system == "drop":
+        turns = [turn for turn in turns if turn["role"] != "system"]
+    yield Example(
+        prompt=math_prompt(turns),
+        question="\n\n".join(turn["content"] for turn in turns if turn["role"] == "user"),
+        answer=math_answer(row["reward_model"]["ground_truth"]),
+        source=source_name(row["data_source"], "luffy"),
+        traces=_traces(row),
+    )
+
+
+def _turn(turn: Mapping[str, Any]) -> Mapping[str, str]:
+    role = turn["role"]
+    if role not in _ROLES:
+        raise ValueError(f"the role {role!r} of a turn is none of {', '.join(_ROLES)}")
+    return {"role": role, "content": text(turn["content"], "a turn of its prompt")}
+
+
+def _traces(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The responses as they stand, with a leading ``<think>``: whether a prompt opens it, a run's template says.
+
+    As LUFFY's own code has it, a target is the first of its turns.
+    """
+    targets = row.get("target") or []
+    if any(turn["role"] != "assistant" for turn in targets):
+        raise ValueError("its target is no response of an assistant")
+    found = [turn["content"] for turn in targets[:1]] + list(row.get("target_lst") or [])
+    if not all(isinstance(trace, str) for trace in found):
+        raise TypeError("its target holds a response that is no text")
+    return tuple(dict.fromkeys(trace for trace in found if trace.strip()))
+
+
+SOURCE = Source(
+    name="luffy",
+    about="LUFFY's parquet files, such as data/openr1.parquet: prompts, answers and DeepSeek-R1's responses",
+    fields=("data_source", "prompt", "reward_model"),
+    form="data_source, prompt [{role, content}], reward_model {ground_truth} and perhaps target [{role, content}]",
+    grader="math",
+    columns=("answer",),
+    read=_read,
+    options=("system",),
+)

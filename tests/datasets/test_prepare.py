@@ -1,0 +1,178 @@
+"""What the rows of each source become, read back as a run reads them."""
+
+import gzip
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from azr.datasets.prepare import SOURCES
+from azr.datasets.prepare.example import Options
+from azr.datasets.prepare.preparing import IN_SUITE, NO_ANSWER, REPEATED, count_parsed, prepare
+from azr.datasets.rows import read_rows
+from azr.errors import UserError
+from azr.evaluation.suites.mathematics import ask
+from tests.datasets.test_overlap import TRAIN, overlap
+from tests.executor import public_data
+
+SYSTEM = {"role": "system", "content": "Think first. If applicable, include the answer in \\boxed{}."}
+TRACE = "<think>\nOne and one.\n</think>\n\n\\boxed{2}"
+
+
+def luffy_row(question, answer, **more):
+    row = {
+        "data_source": "",
+        "prompt": [SYSTEM, {"role": "user", "content": question}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": answer},
+        "extra_info": {"split": "default", "index": 0},
+    }
+    return row | more
+
+
+def target(*texts):
+    return [{"role": "assistant", "content": text} for text in texts]
+
+
+def prepared(tmp_path, source, rows, out="out.jsonl", options=None, found=None):
+    """The counts, and the rows that were written."""
+    path = tmp_path / f"source.{'parquet' if source == 'luffy' else 'json'}"
+    if source == "luffy":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        path.write_text(json.dumps(rows))
+    done = prepare(SOURCES[source], path, tmp_path / out, options or Options(), found)
+    return done, read_rows(tmp_path / out)
+
+
+LUFFY = [
+    luffy_row("1 + 1?", "2", target=target(TRACE), target_lst=[TRACE, "Two: \\boxed{2}", ""]),
+    luffy_row("2 + 2?", "4", data_source="some set/one", target=None),
+    luffy_row("3 + 3?", None, target=None),
+    luffy_row("4 + 4?", " ", target=None),
+    luffy_row(" 1 +  1?", "2", target=target(TRACE)),
+]
+
+
+@pytest.mark.parametrize("out", ["out.jsonl", "out.jsonl.gz", "out.parquet"])
+def test_luffys_rows_keep_their_system_turn_and_whole_traces(tmp_path, out):
+    done, rows = prepared(tmp_path, "luffy", LUFFY, out)
+    assert [row.turns for row in rows] == [
+        (SYSTEM, {"role": "user", "content": "1 + 1?"}),
+        (SYSTEM, {"role": "user", "content": "2 + 2?"}),
+    ]
+    assert [row.traces for row in rows] == [(TRACE, "Two: \\boxed{2}"), ()]
+    assert [(row.question.suite, row.question.id, row.question.gold.answers) for row in rows] == [
+        ("luffy", "1", ("2",)), ("some_set_one", "2", ("4",)),
+    ]  # fmt: skip
+    assert (done.read, done.written, done.with_traces, done.traces) == (5, 2, 1, 2)
+    assert done.dropped == {NO_ANSWER: 2, REPEATED: 1}
+
+
+def test_without_luffys_system_turn_the_question_states_the_form_of_the_answer(tmp_path):
+    _, rows = prepared(tmp_path, "luffy", LUFFY[:1], options=Options(system="drop"))
+    assert rows[0].turns == ({"role": "user", "content": ask("1 + 1?")},)
+
+
+def pair(question, answer):
+    return [{"from": "human", "value": question}, {"from": "assistant", "ground_truth": {"value": answer}}]
+
+
+def test_orz_pairs_as_arrays_and_as_a_table(tmp_path):
+    pairs = [pair("1 + 1?", "2"), pair("Give \\boxed{x} for x = 1/2.", "\\frac{1}{2}"), pair("Why?", "")]
+    done, rows = prepared(tmp_path, "orz", pairs)
+    assert [row.turns[0]["content"] for row in rows] == [ask("1 + 1?"), "Give \\boxed{x} for x = 1/2."]
+    assert [row.question.gold.answers for row in rows] == [("2",), ("\\frac{1}{2}",)]
+    assert done.dropped == {NO_ANSWER: 1} and {row.question.suite for row in rows} == {"orz"}
+    _, same = prepared(tmp_path, "orz", [dict(zip("01", each, strict=True)) for each in pairs], "table.jsonl")
+    assert same == rows
+
+
+def test_gsm8k_answers_are_the_numbers_at_their_ends(tmp_path):
+    given = [
+        {"question": "How many?", "answer": "A lot.\n#### 1,234"},
+        {"question": "How few?", "answer": "A few: 3"},
+    ]
+    done, (row,) = prepared(tmp_path, "gsm8k", given)
+    assert (row.turns[0]["content"], row.question.gold.answers) == (ask("How many?"), ("1234",))
+    assert done.dropped == {NO_ANSWER: 1}
+
+
+def test_cruxeval_asks_for_both_or_one_and_case_tells_programs_apart(tmp_path):
+    given = [
+        {"code": "def f(a):\n    return a + 'x'", "input": "'b'", "output": "'bx'", "id": "sample_0"},
+        {"code": "def f(a):\n    return a + 'X'", "input": "'b'", "output": "'bX'", "id": "sample_1"},
+    ]
+    done, rows = prepared(tmp_path, "cruxeval", given, "out.parquet")
+    golds = [(row.question.id, row.question.suite, row.question.gold.asked, row.question.gold.output) for row in rows]
+    assert golds == [
+        ("1-output", "cruxeval-o", "output", "'bx'"), ("1-input", "cruxeval-i", "input", "'bx'"),
+        ("2-output", "cruxeval-o", "output", "'bX'"), ("2-input", "cruxeval-i", "input", "'bX'"),
+    ]  # fmt: skip
+    assert (done.read, done.examples, done.written) == (2, 4, 4)
+    assert "f('b')" in rows[0].turns[0]["content"] and "'bx'" not in rows[0].turns[0]["content"]
+    _, rows = prepared(tmp_path, "cruxeval", given, options=Options(asked=("input",)))
+    assert {row.question.gold.asked for row in rows} == {"input"}
+
+
+def test_questions_of_suites_are_left_out_and_counted_by_suite_and_kind(tmp_path):
+    pairs = [pair(TRAIN, "3"), pair(f"Tell me: {TRAIN}", "3"), pair("1 + 1?", "2"), pair("6 - 6?", "0")]
+    done, rows = prepared(tmp_path, "orz", pairs, found=overlap(one=[TRAIN, "1 + 1?"], two=[TRAIN]))
+    assert [row.question.id for row in rows] == ["4"]
+    assert done.dropped == {IN_SUITE: 3}
+    assert done.matches == {
+        ("one", "exactly"): [1, 3], ("two", "exactly"): [1], ("one", "13 words"): [2], ("two", "13 words"): [2],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "source, rows, said",
+    [
+        (
+            "luffy",
+            [{"prompt": [], "data_source": ""}],
+            "row 1: it has no field 'reward_model'; a row of luffy is ",
+        ),
+        ("luffy", [luffy_row("", "2")], "row 1: this is no row of luffy (a turn of its prompt is empty)"),
+        ("luffy", [luffy_row("1?", "2") | {"prompt": [SYSTEM]}], "its prompt does not end with a user's turn"),
+        ("orz", [pair("1?", "1"), pair("2?", "2")[:1]], "row 2: it has no field '1'; a row of orz is [{from, value}"),
+        ("orz", [pair("1?", "1"), pair("2?", ["2"])], "row 2: this is no row of orz (its answer is neither text nor"),
+        ("orz", [pair("1?", "1"), pair("\ud800", "2")], "row 2: its text holds half a character"),
+        ("orz", [pair("1?", "1"), 7], "row 2: it is no JSON object or array"),
+        ("orz", [], "holds no rows"),
+        ("orz", [pair("1?", "")], "No row of"),
+        (
+            "gsm8k",
+            [{"question": "1?", "anwser": "#### 1"}],
+            "it has no field 'answer'; a row of gsm8k is question, ",
+        ),
+        ("cruxeval", [{"code": "def f(:", "input": "1", "output": "2"}], "row 1: this is no row of cruxeval"),
+    ],
+)
+@pytest.mark.parametrize("out", ["out.jsonl", "out.jsonl.gz", "out.parquet"])
+def test_a_file_that_is_no_file_of_the_source_leaves_nothing_behind(tmp_path, source, rows, said, out):
+    with pytest.raises(UserError) as raised:
+        prepared(tmp_path, source, rows, out)
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_same_rows_are_the_same_bytes(tmp_path):
+    for out in ("a.jsonl.gz", "b.jsonl.gz"):
+        prepared(tmp_path, "luffy", LUFFY, out)
+    assert (tmp_path / "a.jsonl.gz").read_bytes() == (tmp_path / "b.jsonl.gz").read_bytes()
+    assert "<think>\\nOne" in gzip.decompress((tmp_path / "a.jsonl.gz").read_bytes()).decode()
+
+
+async def test_answers_that_the_grader_cannot_read_are_counted_out():
+    assert await count_parsed(["2", "\\frac{1}{2}", "\\text{Evelyn}", "\\frac{1}{", "?", "}{"]) == 3
+
+
+def test_luffys_published_file_repeats_aime_and_amc(tmp_path):
+    source, out = public_data.file("luffy_valid_all.parquet"), tmp_path / "out.jsonl"
+    done = prepare(SOURCES["luffy"], source, out, Options(), None)
+    assert (done.read, done.written, done.dropped) == (6023, 1590, {REPEATED: 4433})
+    rows = read_rows(out)
+    assert {row.question.suite for row in rows} == {"aime", "aime25", "amc", "math", "minerva", "olympiad_bench"}
+    assert all("boxed" in row.turns[0]["content"] for row in rows)
