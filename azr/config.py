@@ -126,8 +126,23 @@ class DataConfig:
     steps play with themselves, even ones answer rows."""
     prompts: Count = 128
     """Rows of a step that takes some. Epochs follow one another, each in an order that `run.seed` gives."""
-    samples: Count = 8
-    """Answers to each row, which form a group."""
+    samples: CountOrZero = 8
+    """Answers of the policy to each row, which form a group; 0 for none but traces, as in supervised fine-tuning."""
+    traces: CountOrZero = 0
+    """Of each row's traces, how many join its group; the policy answers once more for each that the row lacks. What is
+    learned from them is said by `algorithm.off_policy`."""
+    long_traces: Literal["drop", "cut"] = "drop"
+    """What becomes of a trace of over `rollout.max_response_tokens`: left out, or cut off there, and so malformed."""
+    prefix: Literal["none", "random", "linear"] = "none"
+    """How much of a trace is given before the policy goes on: all; a share drawn between 0 and 1; or one that falls
+    from 0.8 to 0 over `prefix_steps`."""
+    prefix_steps: Count = 500
+    """Training steps over which a `linear` prefix falls to nothing."""
+
+    @property
+    def group_size(self) -> int:
+        """Responses to each row."""
+        return self.samples + self.traces
 
     def takes_rows(self, step: int) -> bool:
         """Whether this step, counted from 1, answers rows."""
@@ -466,7 +481,7 @@ class Config:
         """Trajectories that steps are sure to train on, one number for each sort of step; estimates come on top."""
         play = self.selfplay
         proposals = play.proposer_prompts if self.ablation.train_proposer and self.ablation.new_tasks else 0
-        of_play, of_data = len(self.kinds) * (proposals + play.solver_prompts), self.data.prompts * self.data.samples
+        of_play, of_data = len(self.kinds) * (proposals + play.solver_prompts), self.data.prompts * self.data.group_size
         if self.data.path is None:
             return (of_play,)
         return (of_play, of_data) if self.data.play == "alternate" else (of_play + of_data,)

@@ -251,6 +251,7 @@ class SelfPlayExperiment:
             "executor": await self.system.executor.stats_delta(),
             "engines": await self.system.engines.stats(),
             "buffer": self.buffer.sizes(),
+            "data": played.data,
             "batch": {"ungraded": played.ungraded, "trajectories": len(played.trajectories), "tokens": trained},
             **{str(role): {"malformed": form.share} for role, form in played.forms.items()},
             **learned,

@@ -185,10 +185,11 @@ def _check_batch(config: Config) -> None:
     sizes = config.trajectories_by_step
     if not all(sizes) and not config.selfplay.train_on_estimates:
         raise UserError(
-            "No step would train on anything: raise selfplay.solver_prompts or switch selfplay.train_on_estimates on."
+            "No step would train on anything: raise selfplay.solver_prompts, switch selfplay.train_on_estimates on, or "
+            "raise data.samples where rows of a file are answered."
         )
     of_play = "selfplay.proposer_prompts or selfplay.solver_prompts"
-    of_data = "data.prompts or data.samples"
+    of_data = "data.prompts, data.samples or data.traces"
     size_knobs = of_play if config.data.path is None else f"{of_data}, {of_play}" if config.kinds else of_data
     for knob, parts in (
         ("algorithm.policy_mini_batches", config.algorithm.policy_mini_batches),

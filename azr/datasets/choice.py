@@ -22,12 +22,24 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
     rows = read_rows(path)
     if any(row.grader == "math" for row in rows):
         check_math()
-    kept = [row for row in rows if codec.turns_fit(row.turns, limit)]
-    if not kept:
+    fitting = [row for row in rows if codec.turns_fit(row.turns, limit)]
+    if not fitting:
         raise UserError(f"Every prompt of {path} has over rollout.max_prompt_tokens={limit} tokens: raise it.")
-    left = len(rows) - len(kept)
-    notes = [f"{left:,} of {len(rows):,} rows of {path} are left out: their prompts have over {limit} tokens"]
-    return kept, notes if left else []
+    kept = fitting if config.data.samples else [row for row in fitting if row.traces]
+    if not kept:
+        raise UserError(f"No row of {path} has traces, and data.samples is 0: prepare them, or raise data.samples.")
+    if config.data.traces:
+        for row in kept:
+            if not all(map(codec.knows, row.traces)):
+                raise UserError(
+                    f"{path}, row {row.question.id}: the model's tokenizer has no tokens for a part of its traces."
+                )
+    of_rows = f"of {len(rows):,} rows of {path} are left out"
+    notes = {
+        f"{len(rows) - len(fitting):,} {of_rows}: their prompts have over {limit} tokens": len(rows) - len(fitting),
+        f"{len(fitting) - len(kept):,} {of_rows}: they have no traces": len(fitting) - len(kept),
+    }
+    return kept, [note for note, count in notes.items() if count]
 
 
 def keep_identity(record: Path, path: Path) -> None:

@@ -72,6 +72,8 @@ class StepResult:
     """Of everything that was sampled."""
     carried: Sequence[Carried] = ()
     """What goes on in the next step, with ``rollout.partial``."""
+    data: Mapping[str, int] = field(default_factory=dict)
+    """Counts of what rows of a file gave."""
     untrained: Sequence[Trajectory] = ()
     """Responses that are only recorded: without a grade, of an estimate that only estimates, or too old."""
 
@@ -443,6 +445,7 @@ def together(results: Sequence[StepResult]) -> StepResult:
             role: sum((result.forms[role] for result in results if role in result.forms), FormCount()) for role in Role
         },
         carried=[piece for result in results for piece in result.carried],
+        data={name: count for result in results for name, count in result.data.items()},
         untrained=sort_trajectories([each for result in results for each in result.untrained]),
     )
 

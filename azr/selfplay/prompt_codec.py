@@ -53,6 +53,8 @@ class PromptCodec:
         strings = prompt_format.stop_strings if stop_strings is None else stop_strings
         self.stops = Stops(strings, tuple(sorted({int(tokenizer.eos_token_id), *end_ids})))
         """Where a response ends."""
+        end = None if template is None else turn_end(template, tokenizer)
+        self._end_id = int(tokenizer.eos_token_id if end is None else tokenizer.convert_tokens_to_ids(end))
         self._bos = [int(tokenizer.bos_token_id)] if adds_bos(tokenizer) else []
         self._heads = SharedHeads(tokenizer, self.encode, self._encode_rest)
         self._table = TokenTable.of(tokenizer)
@@ -109,6 +111,24 @@ class PromptCodec:
         assert self.template is not None, "the compact format has no messages"
         prompt = render_conversation(self.template, self._tokenizer, turns)
         return self.encode(prompt), opened_response(prompt)
+
+    def trace_ids(self, text: str, opened: str) -> list[int]:
+        """Ids of another model's whole response, with the end of a turn.
+
+        ``opened``: with what the prompt itself begins the response, see `converse`; a trace that begins so, too, loses
+        it.
+        """
+        begun = text.lstrip()
+        if opened and begun.startswith(opened.strip()):
+            text = begun.removeprefix(opened.strip())
+            if opened != opened.rstrip():  # blanks after the tag are the prompt's
+                text = text.lstrip()
+        return [*self._encode_rest(text), self._end_id]
+
+    def knows(self, text: str) -> bool:
+        """Whether the tokenizer has tokens for all of a text."""
+        unknown = self._tokenizer.unk_token_id
+        return unknown is None or unknown not in self._encode_rest(text)
 
     def turns_fit(self, turns: Sequence[Turn], max_tokens: int) -> bool:
         """Whether the prompt that goes on with a conversation has at most so many tokens. Raises as `converse`."""

@@ -1,0 +1,139 @@
+"""Traces join a row's group as they are, or as a beginning that the policy goes on from."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from azr.config import Config, DataConfig
+from azr.datasets.choice import load_rows
+from azr.datasets.play import DataPlay, open_graders
+from azr.datasets.traces import prefix_share
+from azr.errors import UserError
+from azr.records import Completion, FinishReason, Trajectory
+from azr.selfplay.play import StepResult
+from azr.selfplay.prompt_codec import PromptCodec
+from tests.datasets.test_play import chat_codec
+from tests.datasets.test_play import config as config
+from tests.datasets.test_rows import write
+
+SUM = {"id": "sum", "prompt": "2 + 2?", "grader": "math", "answer": "4", "source": "sums"}
+RIGHT, WRONG = "<think>\nTwo and two.</think>\\boxed{4}", "<think>\nOne.</think>\\boxed{3}"
+
+
+@pytest.fixture(scope="module")
+def codec(tmp_path_factory: pytest.TempPathFactory, config: Config) -> PromptCodec:
+    return chat_codec(config, tmp_path_factory.mktemp("tokenizer") / "chatml")
+
+
+class Sampler:
+    """Goes on with a wrong answer, and remembers what it was asked."""
+
+    def __init__(self, codec: PromptCodec) -> None:
+        self.codec, self.asked = codec, list[tuple[list[int], int, int]]()
+
+    async def generate(
+        self, prompt_ids: np.ndarray, *, n: int, max_tokens: int, seed: int | None = None
+    ) -> list[Completion]:
+        self.asked.append((list(map(int, prompt_ids)), n, max_tokens))
+        ids = [*self.codec.encode("5"), self.codec.stops.token_ids[0]]
+        return [
+            Completion(
+                prompt_ids=prompt_ids,
+                response_ids=ids,
+                logprobs=-1.5,
+                finish_reason=FinishReason.STOP,
+                weight_versions=3,
+            )
+            for _ in range(n)
+        ]
+
+
+async def play(
+    config: Config,
+    codec: PromptCodec,
+    folder: Path,
+    row: dict[str, Any],
+    step: int = 1,
+    **change: Any,
+) -> tuple[StepResult, Sampler]:
+    data = DataConfig(path=str(write(folder / "rows.jsonl", row)), prompts=1, **change)
+    config, sampler = replace(config, data=data), Sampler(codec)
+    rows, _ = load_rows(config, codec)
+    async with open_graders(rows, config) as graders:
+        played = DataPlay(config=config, codec=codec, rows=rows, graders=graders)
+        return await played.play(step, sampler, lambda name: nullcontext()), sampler
+
+
+def by_origin(played: StepResult, origin: str) -> list[Trajectory]:
+    return [each for each in played.trajectories if each.origin == origin]
+
+
+async def test_a_whole_trace_takes_the_place_of_one_answer(config, codec, tmp_path) -> None:
+    row = {**SUM, "traces": [RIGHT, WRONG]}
+    played, sampler = await play(config, codec, tmp_path, row, samples=3, traces=1)
+    (trace,), sampled = by_origin(played, "trace"), by_origin(played, "sampled")
+    assert len(sampled) == 3 and {each.group for each in played.trajectories} == {"data:0:sum"}
+    text = codec.decode(trace.completion.response_ids)
+    assert text == RIGHT.removeprefix("<think>") + "<|im_end|>", "the prompt has opened the thinking"
+    assert trace.completion.response_ids[-1] in codec.stops.token_ids
+    assert trace.reward == 1.0 and trace.accuracy == 1.0 and not trace.completion.logprobs.any()
+    assert trace.trace_tokens == len(trace.completion.response_ids)
+    assert np.array_equal(trace.completion.prompt_ids, sampled[0].completion.prompt_ids)
+    assert [(n, most) for _, n, most in sampler.asked] == [(3, 100)], "a trace is not sent to an engine"
+    assert played.data == {"epoch": 0, "rows": 1, "traces": 1, "long_traces": 0}
+    later, _ = await play(config, codec, tmp_path, row, step=2, samples=3, traces=1)
+    assert [each.reward for each in by_origin(later, "trace")] == [0.0], "the next epoch takes the next trace"
+
+
+async def test_a_row_without_traces_is_answered_once_more(config, codec, tmp_path) -> None:
+    played, _ = await play(config, codec, tmp_path, SUM, samples=3, traces=2)
+    assert len(by_origin(played, "sampled")) == 5 == len(played.trajectories)
+    with pytest.raises(UserError, match=r"No row of .* has traces, and data.samples is 0"):
+        await play(config, codec, tmp_path, SUM, samples=0, traces=1)
+
+
+async def test_supervised_fine_tuning_asks_no_engine(config, codec, tmp_path) -> None:
+    played, sampler = await play(config, codec, tmp_path, {**SUM, "traces": [RIGHT, WRONG]}, samples=0, traces=2)
+    assert [each.origin for each in played.trajectories] == ["trace", "trace"] and sampler.asked == []
+    assert played.sampled_tokens.total() == 0
+
+
+@pytest.mark.parametrize("long_traces", ["drop", "cut"])
+async def test_long_traces_are_dropped_or_cut_and_counted(config, codec, tmp_path, long_traces) -> None:
+    row = {**SUM, "traces": ["<think>" + "so " * 200 + "</think>\\boxed{4}"]}
+    played, _ = await play(config, codec, tmp_path, row, samples=2, traces=1, long_traces=long_traces)
+    traces = by_origin(played, "trace")
+    assert played.data["long_traces"] == 1 and len(played.trajectories) == 3
+    assert [(len(each.completion.response_ids), each.judgement.outcome) for each in traces] == (
+        [(100, "malformed")] if long_traces == "cut" else []
+    )
+
+
+async def test_a_prefix_is_gone_on_from_and_only_what_was_sampled_has_logprobs(config, codec, tmp_path) -> None:
+    row = {**SUM, "traces": [RIGHT]}
+    shown = {"samples": 1, "traces": 1, "prefix": "linear", "prefix_steps": 4}
+    played, sampler = await play(config, codec, tmp_path, row, step=3, **shown)
+    (mixed,), (sampled,) = by_origin(played, "prefix"), by_origin(played, "sampled")
+    prompt = sampled.completion.prompt_ids.tolist()
+    (asked, n, most) = next(each for each in sampler.asked if len(each[0]) > len(prompt))
+    count = mixed.trace_tokens
+    assert asked == prompt + mixed.completion.response_ids[:count].tolist() and (n, most) == (1, 100 - count)
+    assert mixed.completion.prompt_ids.tolist() == prompt
+    assert not mixed.completion.logprobs[:count].any() and set(mixed.completion.logprobs[count:]) == {-1.5}
+    assert set(mixed.completion.weight_versions[count:]) == {3}
+    late, sampler = await play(config, codec, tmp_path, row, step=9, **shown)
+    assert {each.origin for each in late.trajectories} == {"sampled"} and len(sampler.asked) == 2
+
+
+def test_schedules_of_prefixes() -> None:
+    linear = DataConfig(prefix="linear", prefix_steps=10)
+    assert [round(prefix_share(linear, step), 2) for step in (1, 6, 11, 99)] == [0.8, 0.4, 0.0, 0.0]
+    drawn = [prefix_share(DataConfig(prefix="random"), 1, index) for index in range(500)]
+    assert 0.45 < sum(drawn) / 500 < 0.55 and drawn[0] == prefix_share(DataConfig(prefix="random"), 7, 0)
+    assert prefix_share(DataConfig(), 5) == 1.0
