@@ -18,9 +18,10 @@ from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config
 from azr.errors import UserError
 from azr.records import Completion, FinishReason, Learned, Role, Trajectory
 from azr.train.critic import CriticWorker
-from azr.train.learner import Learner, drop_zero_advantage, learned_of, shuffle_rewards
+from azr.train.learner import Learner
 from azr.train.model_worker import ModelWorker
 from azr.train.policy import PolicyWorker, ReferenceWorker
+from azr.train.trajectories import drop_zero_advantage, learned_of, shuffle_rewards
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import parameter_parts
 from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks

@@ -14,8 +14,8 @@ from azr.algorithms.packing import split_mini_batches
 from azr.config import GRPO, TRRPP
 from azr.errors import UserError
 from azr.records import Completion, FinishReason
-from azr.train.learner import drop_zero_advantage
 from azr.train.train_batch import RankBatch, TrainBatch
+from azr.train.trajectories import drop_zero_advantage
 
 
 def rank_batches(batch: TrainBatch) -> list[RankBatch]:
