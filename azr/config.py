@@ -444,10 +444,10 @@ class TrackingConfig:
     """Where a run's numbers and a few samples go beside its directory, whose `metrics.jsonl` stays the truth."""
 
     to: tuple[str, ...] = ("tensorboard",)
-    """Trackers, `tensorboard` and `wandb`; docs/observability.md says what each gets. One that fails is said once and
-    never ends the run."""
+    """Trackers: `tensorboard`, `wandb`, `mlflow`; docs/observability.md says what each gets. One that fails is said
+    once and never ends the run."""
     project: str = "azr"
-    """Project of Weights & Biases."""
+    """Project of Weights & Biases, experiment of MLflow."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,14 @@ from __future__ import annotations
 from azr.config import Config, TrackingConfig
 from azr.errors import UserError, nearest
 from azr.runs.trackers.base import Tracker
+from azr.runs.trackers.mlflow import MlflowTracker
 from azr.runs.trackers.tensorboard import TensorBoardTracker
 from azr.runs.trackers.wandb import WandbTracker
 
 TRACKERS: dict[str, type[Tracker]] = {
     "tensorboard": TensorBoardTracker,
     "wandb": WandbTracker,
+    "mlflow": MlflowTracker,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -116,4 +117,9 @@ def bins(counts: list[int]) -> list[float]:
 def first_line(error: BaseException) -> str:
     """Of what an exception says, at most 200 characters; its class where it says nothing."""
     text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
+    return without_password(text.splitlines()[0])[:200] if text else type(error).__name__
+
+
+def without_password(text: str) -> str:
+    """Addresses in it lose the name and password that they may hold."""
+    return re.sub(r"//[^/\s]*@", "//", text)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from azr.runs.metrics import Metrics
@@ -33,7 +34,7 @@ class Trackers:
 
     def write_tables(self, step: int, tables: Mapping[str, Table]) -> None:
         for feed in self._feeds:
-            feed.put(step, partial(_write_tables, step=step, tables=tables))
+            feed.put(step, _Samples(step, tables))
 
     def close(self, *, complete: bool) -> None:
         """Returns when everything is handed over, but after `CLOSE_S` seconds at the latest; blocks."""
@@ -45,7 +46,7 @@ class Trackers:
 
 
 class Feed:
-    """One tracker and what waits for it. What fails is tried again when the next piece comes, in order."""
+    """One tracker and what waits for it. Numbers that fail are tried again when the next piece comes, in order."""
 
     def __init__(
         self, tracker: Tracker, name: str, run: TrackedRun, history: Sequence[tuple[int, Metrics]], say: Say
@@ -60,6 +61,7 @@ class Feed:
         """Last step that the tracker held when it was opened."""
         self._changed = threading.Condition()
         self._awake, self._closing, self._gave_up, self._failed, self._complete = True, False, False, False, False
+        self._lost_samples = False
         self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
@@ -122,7 +124,7 @@ class Feed:
                     break
                 step, piece = first = self._waiting[0]
             if step > self._held:
-                piece(self._tracker)
+                self._give(step, piece)
             with self._changed:
                 # Whatever was given up meanwhile is gone already.
                 if self._waiting and self._waiting[0] is first:
@@ -130,6 +132,19 @@ class Feed:
         if self._failed:
             self._failed = False
             self._say(f"{self._tracker.label} has all steps again")
+
+    def _give(self, step: int, piece: Piece) -> None:
+        try:
+            piece(self._tracker)
+        except Exception as error:
+            if not isinstance(piece, _Samples):
+                raise
+            if not self._lost_samples:
+                self._lost_samples = True
+                self._say(
+                    f"{self._tracker.label} did not take the samples of step {step}, and maybe not those of others: "
+                    f"{first_line(error)}; azr view has them all"
+                )
 
     def _announce(self, held: int) -> None:
         if (where := self._tracker.where()) is not None:
@@ -154,5 +169,12 @@ def _write(tracker: Tracker, *, step: int, metrics: Metrics) -> None:
     tracker.write(step, metrics)
 
 
-def _write_tables(tracker: Tracker, *, step: int, tables: Mapping[str, Table]) -> None:
-    tracker.write_tables(step, tables)
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """Tables of a step, a piece that is worth one try."""
+
+    step: int
+    tables: Mapping[str, Table]
+
+    def __call__(self, tracker: Tracker) -> None:
+        tracker.write_tables(self.step, self.tables)

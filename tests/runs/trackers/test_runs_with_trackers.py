@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from azr.runs.sinks import read_metrics
@@ -14,8 +16,9 @@ from tests.runs.trackers.wandb_file import files, history
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: Path) -> None:
     clean_environment(monkeypatch, tmp_path)
+    shutil.copy(database, tmp_path / "mlflow.db")
     monkeypatch.setenv("WANDB_MODE", "offline")
 
 
@@ -26,7 +29,7 @@ async def test_a_run_that_goes_back_to_an_earlier_step_has_each_step_once_everyw
     first.logger.close()
 
     # A tracker that comes later gets what the run has behind it.
-    both = config(tmp_path, "tensorboard", "wandb")
+    both = config(tmp_path, "tensorboard", "wandb", "mlflow")
     second = Play(both, saved)
     await second.step(2, 20.0)
     saved = await second.step(3, 30.0)
@@ -39,7 +42,8 @@ async def test_a_run_that_goes_back_to_an_earlier_step_has_each_step_once_everyw
     for step in (4, 5, 6):
         await third.step(step, 100.0 * step)
     printed = third.end()
-    assert "Weights & Biases keeps what it holds of steps 4 to 5, from before the run went back" in printed
+    for name in ("Weights & Biases", "MLflow"):
+        assert f"{name} keeps what it holds of steps 4 to 5, from before the run went back" in printed
 
     run = third.logger.run
     losses = {1: 1.0, 2: 20.0, 3: 30.0, 4: 400.0, 5: 500.0, 6: 600.0}
@@ -48,6 +52,11 @@ async def test_a_run_that_goes_back_to_an_earlier_step_has_each_step_once_everyw
     assert {event.step: event.value for event in events.Scalars("policy/loss")} == losses
     rows = [row for file in files(run.path) for row in history(file) if "policy/loss" in row]
     assert {row["step"]: row["policy/loss"] for row in rows} == losses | {4: 40.0, 5: 50.0}
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    (found,) = client.search_runs(["1"])
+    points = client.get_metric_history(found.info.run_id, "policy/loss")
+    assert {point.step: point.value for point in points} == losses | {4: 40.0, 5: 50.0}
+    assert len(points) == 6 and found.info.status == "FINISHED"
     assert len(rows) == 6 and len({file.name for file in files(run.path)}) == 1
 
 
