@@ -26,7 +26,7 @@ full = Config(
     model=ModelConfig(template="conversation"),
     data=DataConfig(path="data/orz.jsonl", prompts=128, samples=64),
     reward=RewardConfig(wrong=0.0, malformed=0.0),
-    rollout=RolloutConfig(max_prompt_tokens=2048, max_response_tokens=8000, gpu_memory_utilization=0.85),
+    rollout=RolloutConfig(max_prompt_tokens=2048, max_response_tokens=8192, gpu_memory_utilization=0.85),
     algorithm=AlgorithmConfig(estimator=GAE(critic_mini_batches=16)),
     train=TrainConfig(policy_lr=1e-6, critic_lr=5e-6, warmup_steps=50),
     # Greedy, where eval.data names the folder of their files.

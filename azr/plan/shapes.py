@@ -79,6 +79,7 @@ _QWEN2 = {
     "3B": _qwen2(2048, 36, 16, 2, 11008, 151936),
     "7B": _qwen2(3584, 28, 28, 4, 18944, 152064),
     "14B": _qwen2(5120, 48, 40, 8, 13824, 152064),
+    "32B": _qwen2(5120, 64, 40, 8, 27648, 152064),
 }
 _LLAMA_8B = ModelShape(
     hidden=4096, layers=32, heads=32, kv_heads=8, intermediate=14336, vocabulary=128256, tied=False, head_size=128
@@ -93,6 +94,7 @@ KNOWN = {
     for family in ("", "Coder-")
     for tuned in ("", "-Instruct")
 } | {
+    "Elliott/Qwen2.5-Math-7B-16k-think": _QWEN2["7B"],
     "meta-llama/Llama-3.1-8B": _LLAMA_8B,
     "meta-llama/Llama-3.1-8B-Instruct": _LLAMA_8B,
     "Qwen/Qwen3-4B": _QWEN3_4B,

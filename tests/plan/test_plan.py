@@ -66,6 +66,7 @@ PUBLISHED = {
     "Qwen/Qwen2.5-7B": 7_615_616_512,
     "Qwen/Qwen2.5-Coder-7B": 7_615_616_512,
     "Qwen/Qwen2.5-Coder-14B": 14_770_033_664,
+    "Qwen/Qwen2.5-32B": 32_763_876_352,
     "meta-llama/Llama-3.1-8B": 8_030_261_248,
     "Qwen/Qwen3-4B-Base": 4_022_468_096,
 }
