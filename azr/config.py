@@ -257,6 +257,8 @@ class GAE(Struct, frozen=True, kw_only=True, tag="gae", tag_field="name"):
     """Decay per token of what later rewards say: 0 trusts the critic, 1 the rewards."""
     critic_mini_batches: Count = 1
     """Optimizer steps of the critic per training step; the batch is split into as many mini-batches."""
+    critic_warmup_steps: CountOrZero = 0
+    """Training steps at the beginning of a run in which only the critic learns."""
 
 
 class ReinforcePP(Struct, frozen=True, kw_only=True, tag="reinforce++", tag_field="name"):
@@ -331,6 +333,10 @@ class AlgorithmConfig:
     @property
     def critic_mini_batches(self) -> int:
         return self.estimator.critic_mini_batches if isinstance(self.estimator, GAE) else 1
+
+    @property
+    def critic_warmup_steps(self) -> int:
+        return self.estimator.critic_warmup_steps if isinstance(self.estimator, GAE) else 0
 
     @property
     def needs_reference(self) -> bool:

@@ -195,7 +195,9 @@ class SelfPlayExperiment:
         texts = [*played.trajectories, *played.untrained]
         async with task_group() as group:
             watching = group.create_task(self.monitor.watch(texts, tasks, played.stored))
-            learned = await self.learner.learn(played.trajectories, seed=self.config.run.seed + step)
+            critic_only = step <= self.config.algorithm.critic_warmup_steps
+            seed = self.config.run.seed + step
+            learned = await self.learner.learn(played.trajectories, seed, critic_only=critic_only)
         return learned, watching.result()
 
     async def finish_checkpoint(self) -> None:

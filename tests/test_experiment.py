@@ -58,7 +58,7 @@ class Trainers:
     def __init__(self, raise_if_diverged: Callable[[], None]) -> None:
         self.raise_if_diverged, self.learned = raise_if_diverged, list[Learned | None]()
 
-    async def learn(self, trajectories: list, seed: int) -> dict[str, dict[str, float]]:
+    async def learn(self, trajectories: list, seed: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
         self.learned = [Learned(0.5, 0.01)] * len(trajectories)
         return {"policy": {"loss": 0.0}}
 

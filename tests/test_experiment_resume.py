@@ -77,7 +77,7 @@ def play(config: Config, engine: Engine) -> None:
     done = resume.state.step if resume else 0
     engine.version = done
 
-    async def learn(trajectories: list[Trajectory], seed: int) -> dict[str, dict[str, float]]:
+    async def learn(trajectories: list[Trajectory], seed: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
         await asyncio.sleep(0.05)
         learner.learned = [Learned(0.5, 0.01)] * len(trajectories)
         return {}

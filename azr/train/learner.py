@@ -59,8 +59,12 @@ class Learner:
         self.learned: list[Learned | None] = []
         """Of the last `learn`, one for each of its trajectories; None for one that took no part."""
 
-    async def learn(self, trajectories: Sequence[Trajectory], seed: int) -> dict[str, dict[str, float]]:
+    async def learn(
+        self, trajectories: Sequence[Trajectory], seed: int, *, critic_only: bool = False
+    ) -> dict[str, dict[str, float]]:
         """One training step; metrics as `{"policy": …, "critic": …}`, the latter where there is a critic.
+
+        ``critic_only``: the policy stays as it is.
 
         With ``reward.overlong`` mask, trajectories that were cut off take no part in any of it, and ``policy/masked``
         counts them; nothing is learned in a step that has too few others.
@@ -74,18 +78,20 @@ class Learner:
             if len(finished) < self._least_trajectories():
                 self.learned = [None] * len(trajectories)
                 return {"policy": masked}
-            learned = await self._learn(finished, seed)
+            learned = await self._learn(finished, seed, critic_only)
             outcomes = dict(zip(map(id, finished), self.learned, strict=True))
             self.learned = [outcomes.get(id(each)) for each in trajectories]
-            return learned | {"policy": learned["policy"] | masked}
-        return await self._learn(trajectories, seed)
+            return learned | {"policy": learned.get("policy", {}) | masked}
+        return await self._learn(trajectories, seed, critic_only)
 
     def _least_trajectories(self) -> int:
         """So few that every rank gets one in every optimizer step."""
         algorithm = self._config.algorithm
         return self._policy.size * max(algorithm.policy_mini_batches, algorithm.critic_mini_batches)
 
-    async def _learn(self, trajectories: Sequence[Trajectory], seed: int) -> dict[str, dict[str, float]]:
+    async def _learn(
+        self, trajectories: Sequence[Trajectory], seed: int, critic_only: bool
+    ) -> dict[str, dict[str, float]]:
         algorithm, timeout_s = self._config.algorithm, self._config.timeout.train_s
         mini_batches = self._mini_batches(trajectories, algorithm.policy_mini_batches, seed)
         batch = critic_batch = self._pack(trajectories, mini_batches)
@@ -121,6 +127,10 @@ class Learner:
                     columns["is_trace"] = is_trace_R
                 metrics["critic"] = await update_critic(self._critic, critic_batch, columns, timeout_s)
         async with self._work(self._policy, "train policy", training=True):
+            if critic_only:
+                self.learned = [None] * len(trajectories)
+                self._skipped = {model: values["skipped_in_a_row"] for model, values in metrics.items()}
+                return metrics
             kept: Sequence[Sequence[int]] = mini_batches
             if algorithm.drop_zero_advantage:
                 factor_R = gradient_factor(estimate.advantages_R, is_trace_R, algorithm)

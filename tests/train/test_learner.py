@@ -97,6 +97,10 @@ async def test_ppo_with_critic_reference_and_several_mini_batches(ppo: Models, t
     assert any(each.advantage for each in learner.learned)
     steps = [(await on_ranks(group, lambda worker: worker.engine.global_steps))[0] for group in groups[:2]]
     assert steps == [2, 3]
+    told = await learner.learn(trajectories, seed=2, critic_only=True)
+    assert set(told) == {"critic"} and learner.learned == [None] * len(trajectories)
+    steps = [(await on_ranks(group, lambda worker: worker.engine.global_steps))[0] for group in groups[:2]]
+    assert steps == [2, 6], "the policy stays as it is"
 
 
 async def test_models_that_visit_the_gpu_one_after_the_other_learn_the_same(
