@@ -79,7 +79,7 @@ def _parquet(path: Path) -> Iterator[Any]:
     except ImportError as error:
         raise UserError(f"{path} is read by pyarrow, which is missing: pip install azr[eval]") from error
     with parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches():
+        for batch in file.iter_batches(1_024):
             yield from batch.to_pylist()
 
 
