@@ -147,7 +147,7 @@ class RunIndex:
                 continue
             place, record = item
             rows.append(_row(step, len(rows), place, record))
-            if record.response_tokens is not None:
+            if record.response_tokens is not None and not record.is_trace:
                 lengths[record.kind, record.role].append((record.response_tokens, record.finish_reason == "length"))
         with transaction(self._connection):
             self._forget(step, path.name)
@@ -189,7 +189,7 @@ def _row(step: int, line: int, place: LinePlace, record: IndexedRecord) -> tuple
         clean(record.group), record.known_outcome, clean(record.detail[:MAX_KEPT]), answer, record.reward,
         record.accuracy, record.advantage, record.mismatch, record.prompt_tokens, record.response_tokens,
         record.finish_reason, min(versions, default=None), max(versions, default=None), record.trained,
-        json.dumps(record.flags) if record.flags else None,
+        json.dumps(record.flags) if record.flags else None, record.trace_tokens,
     )  # fmt: skip
 
 

@@ -32,7 +32,8 @@ CREATE TABLE rollouts (
     n INTEGER PRIMARY KEY, step INTEGER, line INTEGER, member INTEGER, start INTEGER, size INTEGER, role TEXT,
     kind TEXT, task_id TEXT, grp TEXT, outcome TEXT, detail TEXT, answer TEXT, reward REAL, accuracy REAL,
     advantage REAL, mismatch REAL, prompt_tokens INTEGER, response_tokens INTEGER, finish_reason TEXT,
-    first_version INTEGER, last_version INTEGER, trained INTEGER, flags TEXT
+    first_version INTEGER, last_version INTEGER, trained INTEGER, flags TEXT,
+    trace_tokens INTEGER
 );
 CREATE INDEX rollouts_of_step ON rollouts (step);
 CREATE INDEX rollouts_of_task ON rollouts (task_id);

@@ -141,7 +141,7 @@ def attempt_table(rows: Sequence[RolloutRow], links: Links) -> Html:
     cells: list[list[Child]] = [
         [
             links.link(f"step {row.step} #{row.line}", "response", step=row.step, line=row.line),
-            f"{row.phase}{'' if row.trained else ', not trained on'}",
+            ", ".join(filter(None, [row.phase, row.origin, "" if row.trained else "not trained on"])),
             outcome(row.outcome),
             _sections(row),
             _why(row, links),
@@ -289,6 +289,7 @@ def _facts(row: RolloutRow, links: Links) -> Html:
         ("outcome", outcome(row.outcome)), ("reward", number(row.reward)), ("advantage", number(row.advantage)),
         ("mismatch", number(row.mismatch)), ("prompt tokens", number(row.prompt_tokens)), ("tokens", _tokens(row)),
         ("weights version", versions), ("trained on", "yes" if row.trained else "no"),
+        *([("origin", row.origin)] if row.origin else []),
     ]  # fmt: skip
     shown = el("div", *(el("span", f"{name} ", el("b", value)) for name, value in facts), cls="facts")
     return join([shown, el("p", "why: ", _reason(row.detail, links), cls="note") if row.detail else None])

@@ -62,6 +62,12 @@ class IndexedRecord:
     advantage: float | None = None
     mismatch: float | None = None
     flags: list[tuple[str, int, int]] = field(default_factory=list)
+    trace_tokens: int = 0
+
+    @property
+    def is_trace(self) -> bool:
+        """Whether another model wrote all of it."""
+        return bool(self.trace_tokens) and self.trace_tokens == self.response_tokens
 
     @property
     def known_outcome(self) -> str:

@@ -70,6 +70,15 @@ class RolloutRow:
     trained: int
     flags: str | None
     """A JSON list, see `flagged`."""
+    trace_tokens: int
+    """How many of its first tokens another model wrote."""
+
+    @property
+    def origin(self) -> str:
+        """``another model's trace``, ``goes on from a trace``, or nothing for the policy's own response."""
+        if not self.trace_tokens:
+            return ""
+        return "another model's trace" if self.trace_tokens == self.response_tokens else "goes on from a trace"
 
     @property
     def flagged(self) -> list[tuple[str, int, int]]:

@@ -67,6 +67,8 @@ def headline(row: RolloutRow) -> str:
         parts.append(f"mismatch {row.mismatch:.4f}")
     if row.response_tokens is not None:
         parts.append(f"{row.response_tokens} tokens{' (cut off)' if row.finish_reason == 'length' else ''}")
+    if row.origin:
+        parts.append(row.origin)
     if not row.trained:
         parts.append("not trained on")
     return " · ".join(parts)

@@ -27,6 +27,8 @@ class Watched:
 
     seen: list[Seen | None]
     """In the order of the trajectories; None for a text that takes too long to be looked at."""
+    own: list[bool]
+    """Whether the policy wrote at least a part of each; another model's traces stop no run."""
     metrics: dict[str, float]
 
     @property
@@ -52,8 +54,9 @@ class Monitor:
         """Looks at these responses, at the programs of the stored tasks by their kind, and of those new among them."""
         texts, repeated = await asyncio.to_thread(self._read, trajectories)
         seen = await self.reader.look_at(texts)
-        metrics = response_metrics(trajectories, repeated, seen) | flag_metrics(self.rules, seen)
-        return Watched(seen=seen, metrics=metrics | await self._programs(tasks, new))
+        metrics = response_metrics(trajectories, repeated, seen) | flag_metrics(self.rules, trajectories, seen)
+        own = [trajectory.origin != "trace" for trajectory in trajectories]
+        return Watched(seen=seen, own=own, metrics=metrics | await self._programs(tasks, new))
 
     def _read(self, trajectories: Sequence[Trajectory]) -> tuple[list[Text], list[float]]:
         opened: dict[int, bool] = {}
@@ -98,7 +101,8 @@ class SafetyStop:
 
     def raise_if_over(self, step: int, watched: Watched) -> None:
         """Raises RunEnded after a step with as many flagged responses, or more."""
-        flagged = [each for each in watched.seen if each is not None and each.flags]
+        pairs = zip(watched.seen, watched.own, strict=True)
+        flagged = [each for each, is_own in pairs if is_own and each is not None and each.flags]
         if self.stop_at is None or len(flagged) < self.stop_at:
             return
         rules = Counter(name for each in flagged for name in {name for name, _, _ in each.flags})
@@ -133,8 +137,14 @@ def response_metrics(
     return metrics
 
 
-def flag_metrics(rules: Sequence[str], seen: Sequence[Seen | None]) -> dict[str, float]:
-    """Responses that were flagged, by any rule and by each, and those that could not be looked at."""
+def flag_metrics(
+    rules: Sequence[str], trajectories: Sequence[Trajectory], seen: Sequence[Seen | None]
+) -> dict[str, float]:
+    """Responses that were flagged, by any rule and by each, and those that could not be looked at.
+
+    Traces of another model are flagged in the records, and not counted.
+    """
+    seen = [each for each, trajectory in zip(seen, trajectories, strict=True) if trajectory.origin != "trace"]
     hits = Counter(name for each in seen if each is not None for name in {name for name, _, _ in each.flags})
     metrics = {f"{SAFETY}{rule}": float(hits[rule]) for rule in rules}
     metrics[f"{SAFETY}flagged"] = float(sum(each is not None and bool(each.flags) for each in seen))

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from azr.config import Config, SafetyConfig
-from azr.errors import UserError
-from azr.monitoring.reader import Text, TextReader
+from azr.errors import RunEnded, UserError
+from azr.monitoring.monitor import SafetyStop, Watched, flag_metrics
+from azr.monitoring.reader import Seen, Text, TextReader
 from azr.monitoring.screen import DEFAULT, MAX_FLAGS, Screen, patterns_of
 from azr.preflight import check_model_and_files
+from azr.records import Completion, FinishReason, Role, Trajectory
 
 SCREEN = Screen.read(DEFAULT)
 FLAGGED = {
@@ -98,3 +100,22 @@ async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkey
         ["slow"],
     ]
     assert seen[3].flags == (("slow", 1_000_000, 1_000_006),)
+
+
+def test_another_models_traces_are_flagged_and_stop_nothing() -> None:
+    def trajectory(trace_tokens: int) -> Trajectory:
+        completion = Completion(
+            prompt_ids=[1], response_ids=[2, 3], logprobs=0.0, finish_reason=FinishReason.STOP, weight_versions=0
+        )
+        return Trajectory(
+            completion=completion, role=Role.SOLVER, kind="data", task_id="1", group="g", reward=0.0,
+            trace_tokens=trace_tokens,
+        )  # fmt: skip
+
+    played, seen = [trajectory(2), trajectory(1), trajectory(0)], [Seen(flags=(("harm", 0, 1),))] * 3
+    metrics = flag_metrics(["harm"], played, seen)
+    assert metrics == {"safety/harm": 2.0, "safety/flagged": 2.0, "safety/unscreened": 0.0}
+    watched = Watched(seen=seen, own=[each.origin != "trace" for each in played], metrics=metrics)
+    SafetyStop(3, "azr show").raise_if_over(7, watched)
+    with pytest.raises(RunEnded, match=r"2 responses of step 7 were flagged, most of them \(2\) by the rule harm"):
+        SafetyStop(2, "azr show").raise_if_over(7, watched)
