@@ -450,10 +450,12 @@ class TrackingConfig:
     """Where a run's numbers and a few samples go beside its directory, whose `metrics.jsonl` stays the truth."""
 
     to: tuple[str, ...] = ("tensorboard",)
-    """Trackers: `tensorboard`, `wandb`, `mlflow`; docs/observability.md says what each gets. One that fails is said
-    once and never ends the run."""
+    """Trackers: `tensorboard`, `wandb`, `mlflow`, `prometheus`; docs/observability.md says what each gets. One that
+    fails is said once and never ends the run."""
     project: str = "azr"
     """Project of Weights & Biases, experiment of MLflow."""
+    address: str = "127.0.0.1:9464"
+    """Where `prometheus` serves the last step's numbers; `0.0.0.0:9464` is every interface of the driver's machine."""
 
 
 @dataclass(frozen=True, kw_only=True)

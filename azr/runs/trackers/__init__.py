@@ -9,6 +9,7 @@ from azr.config import Config, TrackingConfig
 from azr.errors import UserError, nearest
 from azr.runs.trackers.base import Tracker
 from azr.runs.trackers.mlflow import MlflowTracker
+from azr.runs.trackers.prometheus import PrometheusTracker
 from azr.runs.trackers.tensorboard import TensorBoardTracker
 from azr.runs.trackers.wandb import WandbTracker
 
@@ -16,6 +17,7 @@ TRACKERS: dict[str, type[Tracker]] = {
     "tensorboard": TensorBoardTracker,
     "wandb": WandbTracker,
     "mlflow": MlflowTracker,
+    "prometheus": PrometheusTracker,
 }
 
 

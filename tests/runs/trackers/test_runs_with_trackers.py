@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,8 +31,11 @@ async def test_a_run_that_goes_back_to_an_earlier_step_has_each_step_once_everyw
     first.logger.close()
 
     # A tracker that comes later gets what the run has behind it.
-    both = config(tmp_path, "tensorboard", "wandb", "mlflow")
-    second = Play(both, saved)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    all_four = config(tmp_path, "tensorboard", "wandb", "mlflow", "prometheus")
+    all_four = replace(all_four, tracking=replace(all_four.tracking, address=address))
+    second = Play(all_four, saved)
     await second.step(2, 20.0)
     saved = await second.step(3, 30.0)
     await second.step(4, 40.0)
@@ -38,7 +43,7 @@ async def test_a_run_that_goes_back_to_an_earlier_step_has_each_step_once_everyw
     second.logger.close()
     assert "Weights & Biases: kept in" in second.out.getvalue()
 
-    third = Play(both, saved)
+    third = Play(all_four, saved)
     for step in (4, 5, 6):
         await third.step(step, 100.0 * step)
     printed = third.end()
