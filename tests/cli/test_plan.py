@@ -14,7 +14,7 @@ from azr import preflight
 from azr.cli import run
 from azr.cli.main import dispatch
 from azr.config import Config
-from playground import base
+from playground import base, data_base
 from playground.azr_14m_mini import config as mini
 from tests.recipes import recipes
 
@@ -23,6 +23,13 @@ RATES = ("at measured rates", "at the goals, not measured")
 SHIPPED = {
     "azr_coder3b_ppo": 2, "azr_qwen3_4b_ppo": 2, "azr_7b_ppo": 8, "azr_coder7b_ppo": 8, "azr_llama8b_ppo": 8,
     "azr_14b_ppo": 8, "azr_coder14b_ppo": 8, "azr_coder7b_rloo": 8,
+    "azr_7b_traces": 8,
+    "luffy_7b": 8,
+    "sft": 8,
+    "orz_0b5_ppo": 1,
+    "orz_1b5_ppo": 8,
+    "orz_7b_ppo": 8,
+    "orz_32b_ppo": 32,
 }  # fmt: skip
 
 
@@ -127,8 +134,9 @@ def test_the_gpu_recipes_share_one_algorithm(capsys):
         config = found[name]
         assert config.train.data_parallel == gpus and config.run.name == name
         assert config.rollout.engines * config.rollout.tensor_parallel == gpus
-        assert config.train.policy_lr == 1e-6
-        assert config.algorithm == base.full.algorithm or not name.endswith("_ppo")
+        assert config.train.policy_lr == (5e-5 if name == "sft" else 1e-6)
+        shared = data_base if name.startswith("orz") else base
+        assert config.algorithm == shared.full.algorithm or not name.endswith("_ppo")
 
 
 def test_the_recipe_on_the_estimates_samples_and_keeps_nothing_that_it_does_not_train_on():
@@ -143,10 +151,11 @@ CRITIC_FREE = ["--algorithm.estimator", "trrpp", "--algorithm.kl-coef", "0"]
 @pytest.mark.parametrize("flags", [[], CRITIC_FREE], ids=["as it is", "critic-free"])
 @pytest.mark.parametrize("name", recipes())
 def test_every_recipe_fits_on_the_gpus_it_is_for(name, flags, capsys):
-    gpus = str(SHIPPED.get(name, 1))
-    assert dispatch(["plan", name, "--gpus", gpus, "--gpu-memory", "80", *flags]) == 0
+    nodes, gpus = SHIPPED.get(name, 1) // 8 or 1, str(min(8, SHIPPED.get(name, 1)))
+    where = ["--nodes", str(nodes)] if nodes > 1 else []
+    assert dispatch(["plan", name, "--gpus", gpus, "--gpu-memory", "80", *where, *flags]) == 0
     text = capsys.readouterr().out
-    assert f"fits on 1 node(s) of {gpus} GPU(s)" in text
+    assert f"fits on {nodes} node(s) of {gpus} GPU(s)" in text
     assert ("critic" in text) == (recipes()[name].algorithm.needs_critic and not flags)
     if name in SHIPPED:  # of a tiny model the line says nothing and is left out
         assert ("reference parameters" in text) == (recipes()[name].algorithm.needs_reference and not flags)

@@ -243,4 +243,5 @@ def test_host_memory_is_compared_when_given():
 def test_every_shipped_recipe_fits_where_it_says(name, config):
     plan, suggestions = plan_run(config, ClusterSpec.with_gpus(config.train.data_parallel), ASSUMED)
     assert plan.problems == [] and suggestions == []
-    assert f"fits on 1 node(s) of {plan.config.num_gpus} GPU(s) with 80 GiB" in text(plan, suggestions)
+    nodes, gpus = -(-plan.config.num_gpus // 8), min(8, plan.config.num_gpus)
+    assert f"fits on {nodes} node(s) of {gpus} GPU(s) with 80 GiB" in text(plan, suggestions)
