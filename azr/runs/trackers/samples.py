@@ -10,7 +10,7 @@ from azr.runs.rollout_record import Decode, rollout_record
 from azr.runs.trackers.base import Table
 
 EVERY = 10
-"""Steps from one sample to the next; the first step has one too."""
+"""Steps from one sample to the next; seeding, as step 0, and the first step have one too."""
 TASKS = 8
 """At most, of all that were stored in the step."""
 CHARACTERS = 2000

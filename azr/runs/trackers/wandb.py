@@ -27,6 +27,8 @@ SETTINGS: dict[str, Any] = {
 }
 """Of the library, where the environment variable of the same name says nothing: no prints, code, commit, package list,
 command line or host are taken."""
+PLACES = 4
+"""Of W&B's own counter for each step: numbers, samples, and samples that come late."""
 VERIFY_S = 15
 """Longest wait for the server to say that it knows the key."""
 
@@ -77,13 +79,13 @@ class WandbTracker(Tracker):
         self._run.config.update(to_tree(run.config) | {"azr_version": run.version}, allow_val_change=True)
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
-        self._at = 2 * self._mark.step + 1
+        self._at = PLACES * self._mark.step + PLACES - 1
         return self._mark.step
 
     def write(self, step: int, metrics: Metrics) -> None:
         wandb = _library()
         row = {name: _histogram(wandb, value) if isinstance(value, list) else value for name, value in metrics.items()}
-        self._log({"step": step, **row}, 2 * step)
+        self._log({"step": step, **row}, PLACES * step + 1)
         assert self._mark.id is not None
         self._mark.save(self._mark.id, step)
 
@@ -93,7 +95,7 @@ class WandbTracker(Tracker):
             f"samples/{name}": wandb.Table(columns=list(table.columns), data=[list(row) for row in table.rows])
             for name, table in tables.items()
         }
-        self._log({"step": step, **shown}, 2 * step + 1)
+        self._log({"step": step, **shown}, PLACES * step)
 
     def close(self, *, complete: bool) -> None:
         if self._run is not None:
@@ -105,7 +107,7 @@ class WandbTracker(Tracker):
         )
 
     def _log(self, row: dict[str, Any], at: int) -> None:
-        """W&B's own counter has two places for each step, its numbers and its samples, and must grow."""
+        """W&B's own counter must grow, whether the samples of a step come before its numbers or after."""
         self._at = max(self._at + 1, at)
         self._run.log(row, step=self._at, commit=True)
 
