@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
 import logging
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from azr.line_process import LineProcess
 from azr.monitoring.programs import Measures
 from azr.monitoring.screen import Flag
 
@@ -20,8 +16,6 @@ CHUNK_CHARS = 200_000
 """Of texts that are looked at together."""
 CHUNK_LIMIT_S, TEXT_LIMIT_S = 20.0, 2.0
 """For the texts of a chunk, and for a text alone when its chunk took longer."""
-_START_LIMIT_S = 120.0
-_MAX_ANSWER = 1 << 30
 log = logging.getLogger(__name__)
 
 
@@ -51,14 +45,13 @@ class TextReader:
 
     def __init__(self, patterns: Path) -> None:
         """``patterns``: the screen's file, which was read once already."""
-        self._patterns = patterns
-        self._process: asyncio.subprocess.Process | None = None
+        self._process = LineProcess("azr.monitoring.worker", [str(patterns)])
 
     async def __aenter__(self) -> TextReader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._end()
+        await self._process.end()
 
     async def look_at(self, texts: Sequence[Text]) -> list[Seen | None]:
         """What each text is like, in their order; None where that took longer than `TEXT_LIMIT_S`."""
@@ -89,47 +82,8 @@ class TextReader:
             "texts": [{"response": t.response, "opened": t.opened, "program": t.program} for t in texts],
             "programs": list(programs),
         }
-        try:
-            process = self._process or await self._start()
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(json.dumps(asked).encode() + b"\n")
-            async with asyncio.timeout(limit_s):
-                await process.stdin.drain()
-                line = await process.stdout.readline()
-            if line:
-                answers: list[Any] = json.loads(line)
-                return answers
-        except (TimeoutError, ConnectionError):
-            pass
-        except BaseException:
-            await self._end()  # what it says to this is of no interest to the next question
-            raise
-        await self._end()
-        return None
-
-    async def _start(self) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "azr.monitoring.worker",
-            str(self._patterns),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=_MAX_ANSWER,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        self._process = process
-        assert process.stdout is not None
-        if not await asyncio.wait_for(process.stdout.readline(), _START_LIMIT_S):
-            raise RuntimeError("the process that looks at responses does not start")
-        return process
-
-    async def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        answers: list[Any] | None = await self._process.ask(asked, limit_s)
+        return answers
 
 
 def _chunks(texts: Sequence[Text]) -> Iterator[list[Text]]:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.util
-import json
-import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from azr.errors import UserError
 from azr.evaluation.graders.extraction import final_answer
 from azr.evaluation.question import Judgement, Question, Verdict
+from azr.line_process import LineProcess
 
 TIME_LIMIT_S = 10.0
 """For one answer; one that takes longer is ungraded, and its process is killed."""
-_START_LIMIT_S = 120.0
+_WORKER = "azr.evaluation.graders.math_worker"
 _SCIENTIFIC = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d+)?|[-+]?\.\d+)[eE]([-+]?\d+)(?!\w)")
 _BARE_POINT = re.compile(r"(?<!\d)(\d+)\.(?!\d)")
 _UNIT = re.compile(
@@ -42,63 +38,14 @@ class MathGold:
     """Also say, as the part ``close``, whether the answer is within one part in 10,000."""
 
 
-class _Worker:
-    """One process; it is started when first needed and again after it was killed."""
-
-    def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def ask(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """The worker's word, or None when it crashed or took too long."""
-        try:
-            process = self._process or await self._start()
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(json.dumps(message).encode() + b"\n")
-            line = await asyncio.wait_for(process.stdout.readline(), TIME_LIMIT_S)
-            if line:
-                said: dict[str, Any] = json.loads(line)
-                return said
-        except (TimeoutError, ConnectionError):
-            pass
-        except BaseException:
-            # Nobody reads what it says to this question any more.
-            await self.end()
-            raise
-        await self.end()
-        return None
-
-    async def _start(self) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "azr.evaluation.graders.math_worker",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        self._process = process
-        assert process.stdout is not None
-        if not await asyncio.wait_for(process.stdout.readline(), _START_LIMIT_S):
-            raise RuntimeError("the process that compares mathematical answers does not start")
-        return process
-
-    async def end(self) -> None:
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
-            self._process = None
-
-
 class MathGrader:
     """``async with MathGrader() as grader``: at most ``workers`` answers are compared at once."""
 
     def __init__(self, workers: int = 2) -> None:
         """Raises UserError when math-verify is not installed."""
         check_math()
-        self._workers = [_Worker() for _ in range(workers)]
-        self._free: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
+        self._workers = [LineProcess(_WORKER) for _ in range(workers)]
+        self._free: asyncio.LifoQueue[LineProcess] = asyncio.LifoQueue()
         for worker in self._workers:
             self._free.put_nowait(worker)
 
@@ -134,7 +81,7 @@ class MathGrader:
             return {"right": False, "exact": False, "close": False}
         worker = await self._free.get()
         try:
-            said = await worker.ask({"gold": wanted, "answer": given, "tolerance": tolerance})
+            said = await worker.ask({"gold": wanted, "answer": given, "tolerance": tolerance}, TIME_LIMIT_S)
         finally:
             self._free.put_nowait(worker)
         return None if said is None or "failed" in said else {name: bool(value) for name, value in said.items()}
