@@ -122,6 +122,24 @@ def test_one_that_hangs_holds_nothing_up(tmp_path: Path, folder: Path, monkeypat
     FolderTracker.may_write.set()
 
 
+def test_samples_that_are_not_taken_hold_no_numbers_back(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Tracker, step: int, tables: Mapping[str, Table]) -> None:
+        raise OSError("no place for files")
+
+    monkeypatch.setattr(FolderTracker, "write_tables", refuse)
+    said: list[str] = []
+    trackers = opened(tmp_path, said)
+    for step in (1, 2):
+        trackers.write_tables(step, {})
+        trackers.write(step, {"loss": float(step)})
+    trackers.close(complete=True)
+    assert held(folder) == {"1": "1.0\n", "2": "2.0\n"}
+    (told,) = said
+    assert told.startswith("Folder did not take the samples of step 1") and "no place for files" in told
+
+
 def test_a_bookmark_is_kept(tmp_path: Path) -> None:
     assert (Bookmark(tmp_path, "x").id, Bookmark(tmp_path, "x").step) == (None, NOTHING)
     Bookmark(tmp_path, "x").save("abc", 7)
