@@ -457,6 +457,11 @@ class TrackingConfig:
     address: str = "127.0.0.1:9464"
     """Where `prometheus` serves the last step's numbers; `0.0.0.0:9464` is every interface of the driver's machine."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of trackers; words of `to` may join several by commas."""
+        return tuple(name for word in self.to for name in word.split(","))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:

@@ -193,7 +193,7 @@ class RunLogger:
         """The run came to its end: prints the final table, if there was a step."""
         self._complete = True
         if self._steps:
-            tensorboard = "tensorboard" in self._config.tracking.to
+            tensorboard = "tensorboard" in self._config.tracking.names
             self.progress.log(summary(self._steps, self.run, evals=self._evals, tensorboard=tensorboard))
 
     def close(self) -> None:

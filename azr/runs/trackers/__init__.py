@@ -23,19 +23,17 @@ TRACKERS: dict[str, type[Tracker]] = {
 
 def check_names(tracking: TrackingConfig) -> None:
     """Raises UserError for a name that no tracker has, or that stands there twice."""
-    for name in tracking.to:
-        if "," in name:
-            raise UserError(f"tracking.to is {name!r}: write names apart, as in --tracking.to tensorboard wandb.")
+    for name in tracking.names:
         if name not in TRACKERS:
             raise UserError(
                 f"There is no tracker {name!r}; did you mean {nearest(name, TRACKERS)}? tracking.to may hold "
                 f"{', '.join(TRACKERS)}."
             )
-    if len(set(tracking.to)) < len(tracking.to):
-        raise UserError(f"A tracker is named twice in {' '.join(tracking.to)}: name each once.")
+    if len(set(tracking.names)) < len(tracking.names):
+        raise UserError(f"A tracker is named twice in {', '.join(tracking.names)}: name each once.")
 
 
 def check_ready(config: Config) -> None:
     """Raises UserError when a tracker of the run cannot begin: library, credentials or server are missing."""
-    for name in config.tracking.to:
+    for name in config.tracking.names:
         TRACKERS[name].check(config)

@@ -26,7 +26,7 @@ class Trackers:
 
     def __init__(self, run: TrackedRun, history: Sequence[tuple[int, Metrics]], say: Say) -> None:
         """``history``: the steps that the run has behind it; each tracker gets those it lacks. Does not wait."""
-        self._feeds = [Feed(TRACKERS[name](), name, run, history, say) for name in run.config.tracking.to]
+        self._feeds = [Feed(TRACKERS[name](), name, run, history, say) for name in run.config.tracking.names]
 
     def write(self, step: int, metrics: Metrics) -> None:
         for feed in self._feeds:

@@ -150,13 +150,19 @@ def test_a_bookmark_is_kept(tmp_path: Path) -> None:
     ("to", "sentence"),
     [
         (("tensorbord",), "There is no tracker 'tensorbord'; did you mean tensorboard?"),
-        (("tensorboard,wandb",), "write names apart, as in --tracking.to tensorboard wandb"),
-        (("wandb", "wandb"), "A tracker is named twice in wandb wandb"),
+        (("tensorboard,wandbb",), "There is no tracker 'wandbb'; did you mean wandb?"),
+        (("wandb,tensorboard", "wandb"), "A tracker is named twice in wandb, tensorboard, wandb"),
     ],
 )
 def test_a_wrong_name_is_answered_with_a_sentence(to: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=sentence):
         check_names(config(tmp_path, *to).tracking)
+
+
+def test_names_may_be_joined_by_commas(tmp_path: Path) -> None:
+    tracking = config(tmp_path, "tensorboard,wandb", "mlflow").tracking
+    check_names(tracking)
+    assert tracking.names == ("tensorboard", "wandb", "mlflow")
 
 
 def wait_for(condition: object, seconds: float = 5.0) -> None:
