@@ -123,5 +123,5 @@ def test_changes_are_told_and_those_that_cannot_be_followed_refused():
         config_changes(saved, replace(saved, algorithm=AlgorithmConfig(estimator=GAE())))
     assert config_changes(replace(saved, algorithm=AlgorithmConfig(estimator=GAE(lambda_=0.5))), saved) == [
         "algorithm.estimator: gae -> trrpp", "algorithm.estimator.lambda_: 0.5 -> unset",
-        "algorithm.estimator.critic_mini_batches: 1 -> unset",
+        "algorithm.estimator.critic_mini_batches: 1 -> unset", "algorithm.estimator.critic_warmup_steps: 0 -> unset",
     ]  # fmt: skip

@@ -97,8 +97,8 @@ class PrometheusTracker(Tracker):
 
 
 def samples(name: str, value: float | int | list[int]) -> list[Sample]:
-    """The gauges of a metric of `azr.runs.metrics`: ``deduction/solver/accuracy`` is
-    ``azr_accuracy{kind="deduction", role="solver"}``."""
+    """The gauges of a metric of `azr.runs.metrics`: ``KIND/solver/accuracy`` is
+    ``azr_accuracy{kind="KIND", role="solver"}``."""
     part, _, rest = name.partition("/")
     labels: dict[str, str] = {}
     if part in KINDS:
