@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,16 +12,17 @@ from azr.cli.plan import recipe
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError, nearest
-from azr.records import Role
+from azr.records import PromptIds, Role
 from azr.runs.model_folder import model_folder
 from azr.tasks.registry import KINDS
 
 if TYPE_CHECKING:
+    from azr.datasets.rows import DataRow
     from azr.selfplay.prompt_codec import PromptCodec
 
 _ABOUT = (
-    "Print the prompts of a recipe exactly as its model gets them, about the task that each kind starts from. Knobs of "
-    "the config may follow, such as --model.path FOLDER."
+    "Print the prompts of a recipe exactly as its model gets them, about the task that each kind starts from and the "
+    "first row of each source of its file. Knobs of the config may follow, such as --model.path FOLDER."
 )
 
 
@@ -47,25 +47,51 @@ def main(argv: Sequence[str]) -> int:
             "with its tokenizer by --model.path."
         )
     codec = preflight.load_codec(config, folder)
-    config = replace(config, selfplay=replace(config.selfplay, kinds=(options.kind,))) if options.kind else config
-    for line in _lines(config, codec, [Role(options.role)] if options.role else list(Role), with_ids=options.ids):
+    kinds = (options.kind,) if options.kind else config.kinds
+    roles = [Role(options.role)] if options.role else list(Role)
+    for line in (*_lines(config, codec, kinds, roles, options.ids), *_row_lines(config, codec, options.ids)):
         print(line)
+    ends = " or ".join(f"{end} ({codec.decode([end])})" for end in codec.stops.token_ids)
+    strings = "".join(f", or with the text {text}" for text in codec.stops.strings)
+    print(f"======== A response ends with token {ends}{strings}, or after {config.rollout.max_response_tokens} tokens.")
     return 0
 
 
-def _lines(config: Config, codec: PromptCodec, roles: Sequence[Role], *, with_ids: bool) -> Iterator[str]:
+def _row_lines(config: Config, codec: PromptCodec, with_ids: bool) -> Iterator[str]:
+    """The first row of each source of the run's file, with a trace where traces are trained on."""
+    if config.data.path is None:
+        return
+    from azr.datasets.choice import load_rows
+
+    rows, _ = load_rows(config, codec)
+    first: dict[str, DataRow] = {}
+    for row in rows:
+        first.setdefault(row.question.suite, row)
+    for row in first.values():
+        ids, opened = codec.converse(row.turns)
+        name = f"{row.question.suite}, row {row.question.id}, graded by {row.grader}"
+        yield from _shown(name, ids, config.rollout.max_prompt_tokens, codec, with_ids)
+        if config.data.traces and row.traces:
+            trace = codec.trace_ids(row.traces[0], opened)
+            yield from _shown("its first trace", trace, config.rollout.max_response_tokens, codec, with_ids)
+
+
+def _lines(
+    config: Config, codec: PromptCodec, kinds: Sequence[str], roles: Sequence[Role], with_ids: bool
+) -> Iterator[str]:
     longest = config.rollout.max_prompt_tokens
-    for name in config.selfplay.kinds:
+    for name in kinds:
         kind = KINDS[name]
         for role in roles:
             if role is Role.PROPOSER:
                 ids, _, _ = codec.proposer_prompt(kind, [kind.seed()], longest)
             else:
                 ids = codec.solver_prompt(kind, kind.seed())
-            yield f"======== {name}, {role}: {len(ids)} tokens of at most {longest}"
-            yield codec.decode(ids)
-            if with_ids:
-                yield f"-------- ids: {' '.join(map(str, ids))}"
-    ends = " or ".join(f"{end} ({codec.decode([end])})" for end in codec.stops.token_ids)
-    strings = "".join(f", or with the text {text}" for text in codec.stops.strings)
-    yield f"======== A response ends with token {ends}{strings}, or after {config.rollout.max_response_tokens} tokens."
+            yield from _shown(f"{name}, {role}", ids, longest, codec, with_ids)
+
+
+def _shown(name: str, ids: PromptIds, longest: int, codec: PromptCodec, with_ids: bool) -> Iterator[str]:
+    yield f"======== {name}: {len(ids)} tokens of at most {longest}"
+    yield codec.decode(ids)
+    if with_ids:
+        yield f"-------- ids: {' '.join(map(str, ids))}"

@@ -4,6 +4,7 @@ import pytest
 
 from azr.cli.main import dispatch
 from tests import chat_tokenizers
+from tests.datasets.test_rows import write
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +31,19 @@ def test_all_kinds_and_roles_of_a_compact_recipe(capsys):
     assert dispatch(["prompts", "azr_14m_mini"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("======== ") == 7 and "<|propose|><|induction|>" in shown and "with the text" not in shown
+
+
+def test_rows_of_a_file_are_shown_as_they_are_asked_with_a_trace_as_it_is_learned(folder, tmp_path, capsys):
+    row = {"prompt": "2 + 2?", "grader": "math", "answer": "4", "source": "sums", "traces": ["<think>Two.</think>4"]}
+    rows = write(tmp_path / "rows.jsonl", row, {**row, "prompt": "1 + 1?"}, {**row, "source": "more", "traces": None})
+    template = ["--model.template", "conversation"]
+    assert dispatch(["prompts", "luffy_7b", "--model.path", str(folder), *template, "--data.path", str(rows)]) == 0
+    shown = capsys.readouterr().out
+    heads = [line.partition(":")[0] for line in shown.splitlines() if line.startswith("======== ")]
+    assert heads[:2] == ["======== sums, row 1, graded by math", "======== its first trace"]
+    assert heads[2] == "======== more, row 3, graded by math" and len(heads) == 4
+    assert "User: 2 + 2?\nAssistant: <think>\n======== its first trace" in shown and "\nTwo.</think>4<|" in shown
+    assert "1 + 1?" not in shown and "proposer" not in shown
 
 
 @pytest.mark.parametrize(
