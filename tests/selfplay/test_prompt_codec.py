@@ -24,7 +24,7 @@ from tests.recipes import recipes
 
 GOLDEN = Path(__file__).with_name("golden_prompts")
 """Made anew by running this file with ``AZR_WRITE_GOLDEN=1``; read the difference before you commit it."""
-CHAT = [name for name, config in recipes().items() if config.model.prompt_format == "chat"]
+CHAT = [name for name, config in recipes().items() if config.model.prompt_format == "chat" and config.kinds]
 COMPACT = [name for name, config in recipes().items() if config.model.prompt_format == "compact"]
 IN_FULL = ("azr_coder7b_ppo", "azr_14m_mini")
 TOKENIZERS = {
