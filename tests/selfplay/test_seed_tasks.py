@@ -21,6 +21,7 @@ WAS_AN_EXPRESSION = 91
 """One more such line, whose program could not be run before."""
 
 
+@pytest.mark.long
 async def test_at_least_96_percent_are_admitted_and_every_refusal_is_explained_in_the_docs():
     path = public_data.file("azr_seed_tasks.jsonl.gz")
     async with SandboxPool(seed_tasks.EXECUTOR, seed=0) as pool:
