@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 from azr.config import Config
-from azr.datasets.rows import DataRow, read_rows, sha256
+from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError
 from azr.evaluation.graders.maths import check_math
+from azr.evaluation.suites.loading import hash_of
 from azr.selfplay.prompt_codec import PromptCodec
 
 
@@ -47,7 +48,7 @@ def keep_identity(record: Path, path: Path) -> None:
 
     Raises UserError when it holds other rows than when the run began with it. Another path is another choice.
     """
-    identity = {"path": str(path), "sha256": sha256(path)}
+    identity = {"path": str(path), "sha256": hash_of(path)}
     before = json.loads(record.read_text()) if record.is_file() else {}
     if before.get("path") == identity["path"] and before["sha256"] != identity["sha256"]:
         raise UserError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,12 +62,6 @@ def read_rows(path: Path) -> list[DataRow]:
     if not rows:
         raise UserError(f"{path} holds no rows.")
     return rows
-
-
-def sha256(path: Path) -> str:
-    """Of the file's bytes, as hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _lines(path: Path) -> Iterator[Row]:
