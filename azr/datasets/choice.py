@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from azr.config import Config
@@ -35,12 +36,27 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
                 raise UserError(
                     f"{path}, row {row.question.id}: the model's tokenizer has no tokens for a part of its traces."
                 )
+    if not config.data.samples:
+        _check_lengths(kept, config, codec)
     of_rows = f"of {len(rows):,} rows of {path} are left out"
     notes = {
         f"{len(rows) - len(fitting):,} {of_rows}: their prompts have over {limit} tokens": len(rows) - len(fitting),
         f"{len(fitting) - len(kept):,} {of_rows}: they have no traces": len(fitting) - len(kept),
     }
     return kept, [note for note, count in notes.items() if count]
+
+
+def _check_lengths(rows: Sequence[DataRow], config: Config, codec: PromptCodec) -> None:
+    """Raises UserError where nothing could be learned, since every trace is longer than a response may be."""
+    longest = config.rollout.max_response_tokens
+    fits = (
+        len(codec.trace_ids(trace, codec.converse(row.turns)[1])) <= longest for row in rows for trace in row.traces
+    )
+    if config.data.long_traces == "drop" and not any(fits):
+        raise UserError(
+            f"Every trace of {config.data.path} has over rollout.max_response_tokens={longest} tokens, and "
+            "data.samples is 0: raise the limit, or set data.long_traces to cut."
+        )
 
 
 def keep_identity(record: Path, path: Path) -> None:

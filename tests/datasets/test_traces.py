@@ -104,6 +104,14 @@ async def test_supervised_fine_tuning_asks_no_engine(config, codec, tmp_path) ->
     assert played.sampled_tokens.total() == 0
 
 
+async def test_fine_tuning_on_traces_that_are_all_too_long_is_refused(config, codec, tmp_path) -> None:
+    row = {**SUM, "traces": ["so " * 400 + "\\boxed{4}"]}
+    with pytest.raises(UserError, match=r"^Every trace of .* has over rollout.max_response_tokens=\d+ tokens"):
+        await play(config, codec, tmp_path, row, samples=0, traces=1)
+    played, _ = await play(config, codec, tmp_path, row, samples=0, traces=1, long_traces="cut")
+    assert len(played.trajectories) == 1
+
+
 @pytest.mark.parametrize("long_traces", ["drop", "cut"])
 async def test_long_traces_are_dropped_or_cut_and_counted(config, codec, tmp_path, long_traces) -> None:
     row = {**SUM, "traces": ["<think>" + "so " * 200 + "</think>\\boxed{4}"]}
