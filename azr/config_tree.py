@@ -118,13 +118,23 @@ def _flat(tree: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 def from_yaml(text: str) -> Config:
     """A config from YAML such as a run's ``config.yaml``; what it leaves out has its default. Raises UserError."""
+    return from_tree(parse_yaml(text), Config())
+
+
+def parse_yaml(text: str) -> dict[str, Any]:
+    """The mapping of sections that a YAML text holds. Raises UserError when it is none."""
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UserError(f"This is not YAML: {error}".replace("\n", " ")) from error
     if not isinstance(tree, dict):
         raise UserError(f"A config is a mapping of sections, not {type(tree).__name__}.")
-    return override(Config(), dict(_flat(tree, "")))
+    return tree
+
+
+def from_tree(tree: Mapping[str, Any], base: Config) -> Config:
+    """``base`` with the knobs that a tree of plain data holds. Raises UserError as `override` does."""
+    return override(base, dict(_flat(tree, "")))
 
 
 def override(config: Config, values: Mapping[str, Any]) -> Config:

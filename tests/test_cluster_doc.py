@@ -10,8 +10,8 @@ import yaml
 from azr.algorithms.architectures import CHECKED
 from azr.cli import run
 from azr.cli.doctor import parser
+from azr.cli.load_recipe import load_recipe
 from azr.cli.main import COMMANDS, dispatch
-from azr.cli.plan import recipe
 from azr.config import TimeoutConfig
 from azr.doctor import gpus, machine
 from azr.doctor.recipe import checkpoint_bytes
@@ -44,7 +44,7 @@ def test_recipes_and_their_options_exist():
     calls = [call for call in of("python -m") if not call[0].startswith("benchmarks.")]
     assert len(calls) >= 8
     for module, *options in calls:
-        run.parse(recipe(module), options)
+        run.parse(load_recipe(module), options)
 
 
 def test_benchmarks_exist():
@@ -103,7 +103,7 @@ def test_numbers_are_those_of_the_code():
     assert f"version {gpus.MIN_DRIVER} or newer" in DOC
     assert f"{machine.FILES:,} open files" in DOC
     assert f"--shm-size {machine.SHM_BASE_GIB + 8 * machine.SHM_GPU_GIB}g` for 8 GPUs" in DOC
-    size = checkpoint_bytes(recipe("azr_coder7b_ppo")) / 2**30
+    size = checkpoint_bytes(load_recipe("azr_coder7b_ppo")) / 2**30
     assert abs(size - 180) < 10 and "about 180 GiB" in DOC
     assert f"the driver waited {TimeoutConfig().start_s:g} s for policy ranks" in DOC
     assert f"the driver waited {TimeoutConfig().start_s:g} s for rollout engine 0 to start" in DOC

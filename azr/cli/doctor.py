@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from azr.cli import plan
+from azr.cli.load_recipe import load_recipe
 from azr.cli.options import Parser
 from azr.config import Config
 from azr.config_tree import knobs, override
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     options, values = parser().parse_with_knobs(argv)
     if values and options.recipe is None:
         raise UserError(f"{knobs()[next(iter(values))].option} is an option of a recipe: name one with --recipe.")
-    config = override(plan.recipe(options.recipe), values) if options.recipe is not None else None
+    config = override(load_recipe(options.recipe), values) if options.recipe is not None else None
     report = {}
     for name, section in sections(config, options.recipe, options.cluster):
         report[name] = section

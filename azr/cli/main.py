@@ -12,7 +12,8 @@ from types import ModuleType
 from azr.errors import UserError, nearest
 
 COMMANDS = {
-    "run": "repeat a training run from the config saved in its directory",
+    "run": "train: a recipe by name, a YAML file that builds on one, or a run's config again",
+    "recipes": "list the recipes with what they take, and what of them has run",
     "execute": "run programs from a JSON-lines file in the sandbox",
     "plan": "say whether a recipe fits on some GPUs, and how long a step takes",
     "seeds": "grow a set of seed tasks and save it, or convert one of the authors' code",

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import pkgutil
 from collections.abc import Sequence
 
 from azr import preflight
+from azr.cli.load_recipe import load_recipe
 from azr.cli.options import Parser, above, whole, wholes
-from azr.cli.run import read_config
-from azr.config import Config
 from azr.config_tree import override
-from azr.errors import UserError, nearest
+from azr.errors import UserError
 from azr.plan.inputs import Assumptions, ClusterSpec
 from azr.plan.nodes import nodes_text, over_nodes
 from azr.plan.shapes import shape_of
@@ -36,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     if not {"--help", "-h"} & set(argv) and (not argv or argv[0].startswith("-")):
         raise UserError(f"azr plan needs a recipe first, such as azr_coder7b_ppo; {USAGE}")
     options, values = _parser().parse_with_knobs(argv)
-    config = override(recipe(options.recipe), values)
+    config = override(load_recipe(options.recipe), values)
     preflight.check(config)
     nodes = ClusterSpec(
         gpus=options.gpus,
@@ -52,23 +49,6 @@ def main(argv: Sequence[str]) -> int:
         for goals in (False, True):
             print("\n" + nodes_text(over_nodes(config, shape, nodes, options.nodes, assumed, goals=goals), goals=goals))
     return 1 if plan.problems else 0
-
-
-def recipe(name: str, command: str = "azr plan") -> Config:
-    """The config of a file in ``playground/``, or of a YAML file such as a run's ``config.yaml``.
-
-    Raises UserError when there is none.
-    """
-    if name.endswith((".yaml", ".yml")):
-        return read_config(name)
-    word = name.removeprefix("playground.")
-    known = [module.name for module in pkgutil.iter_modules(importlib.import_module("playground").__path__)]
-    if word not in known:
-        raise UserError(f"There is no recipe {name!r}; did you mean {nearest(word, set(known) - {'base'})}?")
-    config = vars(importlib.import_module(f"playground.{word}")).get("config")
-    if not isinstance(config, Config):
-        raise UserError(f"playground/{word}.py holds no config of a run; {command} takes one that does.")
-    return config
 
 
 def _parser() -> Parser:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from azr import preflight
+from azr.cli.load_recipe import load_recipe
 from azr.cli.options import Parser
-from azr.cli.plan import recipe
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError, nearest
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--role", choices=[str(role) for role in Role], help="of this role only")
     parser.add_argument("--ids", action="store_true", help="print the token ids too")
     options, values = parser.parse_with_knobs(argv)
-    config = override(recipe(options.recipe), values)
+    config = override(load_recipe(options.recipe), values)
     if options.kind not in (None, *KINDS):
         raise UserError(f"There is no task kind {options.kind!r}; did you mean {nearest(options.kind, KINDS)}?")
     preflight.check(config)

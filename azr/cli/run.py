@@ -16,10 +16,11 @@ from typing import Any, get_args
 import yaml
 
 from azr import preflight
+from azr.cli.load_recipe import load_recipe, read_config
 from azr.cli.main import exit_code
 from azr.cli.options import Parser
 from azr.config import ESTIMATOR_TYPES, Config
-from azr.config_tree import Knob, from_yaml, knobs, leaves, override, to_tree
+from azr.config_tree import Knob, knobs, leaves, override, to_tree
 from azr.doctor import gpus
 from azr.errors import UserError
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
@@ -30,7 +31,7 @@ from azr.runs.resume import LATEST, ResumeState, config_changes, find_checkpoint
 from azr.runs.run_dir import run_path
 from azr.runs.stop_signal import StopRequested
 
-USAGE = "usage: azr run CONFIG.yaml [--dry-run] [--resume [RUN]] [--section.knob value ...]"
+USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN]] [--section.knob value ...]"
 _INTERRUPTED = 130
 
 
@@ -47,27 +48,20 @@ class CommandLine:
 
 
 def main(argv: Sequence[str]) -> int:
-    """``azr run CONFIG.yaml [overrides]``: repeats a run from the config saved in its directory."""
+    """``azr run RECIPE [overrides]``: a recipe by name or module, or a YAML file such as a run's ``config.yaml``."""
     if {"--help", "-h"} & set(argv[:1]):
-        print(f"{USAGE}\nEvery option, with its meaning and unit: azr run CONFIG.yaml --help")
+        print(f"{USAGE}\nRECIPE: a name that azr recipes lists, a dotted module with a config, or a YAML file.")
+        print("Every option, with its meaning and unit: azr run RECIPE --help")
         return 0
     if not argv or argv[0].startswith("-"):
-        raise UserError(f"azr run needs the config of a run first; {USAGE}")
-    return _start(read_config(argv[0]), argv[1:])
+        raise UserError(f"azr run needs a recipe or the config of a run first; {USAGE}")
+    return _start(load_recipe(argv[0]), argv[1:])
 
 
 def launch(default: Config, argv: Sequence[str] | None = None) -> None:
     """A recipe's own command line: runs its config with the overrides, and exits the process unless all went well."""
     if code := exit_code(lambda: _start(default, sys.argv[1:] if argv is None else argv)):
         sys.exit(code)
-
-
-def read_config(file: str) -> Config:
-    """Raises UserError when the file holds no config of a run."""
-    try:
-        return from_yaml(Path(file).read_text())
-    except (OSError, UnicodeDecodeError, UserError) as error:
-        raise UserError(f"{file} is no config of a run: {error}") from error
 
 
 def _start(default: Config, argv: Sequence[str]) -> int:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from azr import preflight
+from azr.cli.load_recipe import load_recipe
 from azr.cli.options import Parser
-from azr.cli.plan import recipe
 from azr.config import Config, ExecutorConfig
 from azr.config_tree import override
 from azr.errors import UserError, nearest
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 def _growing(options: argparse.Namespace, values: dict[str, Any]) -> Coroutine[Any, Any, list[Task]]:
     if options.kinds is not None:
         raise UserError("--kinds is for --convert; those of a recipe are selfplay.kinds.")
-    config = override(recipe(options.recipe, "azr seeds"), values)
+    config = override(load_recipe(options.recipe), values)
     preflight.check(config)
     preflight.check_model_and_files(config)
     from azr.seed_run import grow_seeds  # Ray and vLLM take seconds to load.

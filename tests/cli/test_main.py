@@ -20,11 +20,11 @@ def azr(*argv: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "argv, said",
     [
-        ([], "azr needs a command: run, execute, "),
+        ([], "azr needs a command: run, recipes, execute, "),
         (["exceute"], "There is no command 'exceute'; did you mean execute? azr --help lists all."),
         (["--backend"], "There is no command '--backend'"),
-        (["run"], "azr run needs the config of a run first"),
-        (["run", "--run.steps", "3"], "azr run needs the config of a run first"),
+        (["run"], "azr run needs a recipe or the config of a run first"),
+        (["run", "--run.steps", "3"], "azr run needs a recipe or the config of a run first"),
         (["doctor", "--jsom"], "There is no option --jsom; did you mean --json?"),
         (["doctor", "all"], "unrecognized arguments: all"),
     ],
@@ -61,7 +61,13 @@ def test_a_reader_that_leaves_early_gets_no_traceback():
     assert process.stderr.read() == b"" and process.wait() == 141
 
 
-LIGHT = [["--help"], ["execute", "/dev/null", "--backend", "namespace"], ["doctor"], ["plan", "azr_7b_ppo"]]
+LIGHT = [
+    ["--help"],
+    ["execute", "/dev/null", "--backend", "namespace"],
+    ["doctor"],
+    ["plan", "azr_7b_ppo"],
+    ["recipes"],
+]
 
 
 @pytest.mark.parametrize("argv", LIGHT, ids=" ".join)

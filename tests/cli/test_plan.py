@@ -99,7 +99,7 @@ def test_a_saved_config_and_a_model_of_unknown_shape(tmp_path, capsys):
         (["--gpus", "8"], "azr plan needs a recipe first"),
         (["azr_coder7b"], "There is no recipe 'azr_coder7b'; did you mean azr_coder7b_ppo?"),
         (["base"], "playground/base.py holds no config of a run"),
-        (["nowhere.yaml"], "nowhere.yaml is no config of a run"),
+        (["nowhere.yaml"], "There is no file nowhere.yaml."),
         (["azr_7b_ppo", "--gpu", "8"], "There is no option --gpu; did you mean --gpus?"),
         (["azr_7b_ppo", "--gpus", "none"], "argument --gpus: must be a whole number"),
         (["azr_7b_ppo", "--nodes", "2,1"], "argument --nodes: must be numbers that rise, not '2,1'"),

@@ -1,0 +1,79 @@
+"""``azr recipes``: every shipped recipe with its model, what the plan says it takes, and what of it has run."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from azr.cli.load_recipe import PACKAGE, recipes
+from azr.cli.options import Parser
+from azr.config import Config
+from azr.plan.inputs import GIB, Assumptions, ClusterSpec
+from azr.plan.suggestions import plan_run
+
+_ABOUT = (
+    "List the recipes that azr run takes by name. Memory and seconds are the plan's for 80 GB GPUs, seconds at "
+    "rates that were measured on an H100; azr plan RECIPE says more. Below each stands what of it has "
+    "run and with which result."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A recipe as it is listed."""
+
+    name: str
+    model: str
+    gpus: int
+    memory_gib: float
+    """Of the fullest GPU."""
+    step_s: float
+    proven: list[str]
+    """What has run; empty for a recipe that has only been parsed, planned and placed."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints and returns 0."""
+    parser = Parser("recipes", _ABOUT)
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    options = parser.parse(argv)
+    proven = tomllib.loads(_proven_file().read_text(encoding="utf-8"))
+    listed = [_listed(name, config, proven.get(name, [])) for name, config in recipes().items()]
+    lines = (json.dumps(asdict(each)) for each in listed) if options.json else _table(listed)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    return 0
+
+
+def _proven_file() -> Path:
+    (folder,) = importlib.import_module(PACKAGE).__path__
+    return Path(folder) / "proven.toml"
+
+
+def _listed(name: str, config: Config, proven: list[str]) -> Listed:
+    plan, _ = plan_run(config, ClusterSpec.with_gpus(config.num_gpus), Assumptions())
+    return Listed(
+        name=name,
+        model=config.model.path,
+        gpus=config.num_gpus,
+        memory_gib=round(plan.peak / GIB, 1),
+        step_s=round(sum(plan.seconds.values()), 1),
+        proven=proven,
+    )
+
+
+def _table(listed: Sequence[Listed]) -> Iterator[str]:
+    names, models = (
+        max(len(text) for text in texts) for texts in ([r.name for r in listed], [r.model for r in listed])
+    )
+    yield f"{'recipe':{names}}  {'model':{models}}  GPUs  GiB of each  s a step"
+    for each in listed:
+        numbers = f"{each.gpus:4}  {each.memory_gib:11.1f}  {each.step_s:8.0f}"
+        yield f"{each.name:{names}}  {each.model:{models}}  {numbers}"
+        yield from (f"    ran on {proof}" for proof in each.proven or ())
+    yield ""
+    yield "Without a line of its own, a recipe was parsed, planned and placed in the tests, and has not run."

@@ -1,0 +1,103 @@
+"""A config by a recipe's name, a module, or a YAML file that builds on another."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from azr.cli.load_recipe import load_recipe, read_config
+from azr.cli.load_recipe import recipes as shipped
+from azr.cli.main import dispatch
+from azr.config import DrGRPO
+from azr.config_tree import from_yaml
+from azr.errors import UserError
+from playground.azr_14m_mini import config as mini
+from playground.azr_coder7b_ppo import config as coder
+from tests.recipes import recipes
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        (folder / f"{name}.yaml").write_text(text)
+
+
+def test_a_name_and_its_module_are_the_same_recipe():
+    assert load_recipe("azr_14m_mini") is load_recipe("playground.azr_14m_mini") is mini
+    assert shipped() == recipes()
+
+
+def test_a_module_of_the_users_is_found_from_where_they_are(tmp_path, monkeypatch):
+    (tmp_path / "mine_of_load_recipe").mkdir()
+    (tmp_path / "mine_of_load_recipe" / "small.py").write_text(
+        "from dataclasses import replace\nfrom playground.azr_14m_mini import config\n"
+        "config = replace(config, run=replace(config.run, steps=3))\n"
+    )
+    (tmp_path / "mine_of_load_recipe" / "empty.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    assert load_recipe("mine_of_load_recipe.small").run.steps == 3
+    with pytest.raises(UserError, match=r"mine_of_load_recipe\.empty has no config of a run: give it one"):
+        load_recipe("mine_of_load_recipe.empty")
+    with pytest.raises(UserError, match=r"There is no module mine_of_load_recipe\.gone to take a recipe from"):
+        load_recipe("mine_of_load_recipe.gone")
+
+
+def test_a_file_changes_its_base_and_so_on(tmp_path):
+    (tmp_path / "deep").mkdir()
+    write(tmp_path, first="base: azr_coder7b_ppo\nrun: {steps: 7}\nalgorithm: {estimator: {name: dr_grpo}}")
+    write(tmp_path / "deep", second="base: ../first.yaml\nrun: {name: second}")
+    config = read_config(str(tmp_path / "deep" / "second.yaml"))
+    assert config.run == replace(coder.run, steps=7, name="second") and config.algorithm.estimator == DrGRPO()
+    assert config.selfplay == coder.selfplay and config.train == coder.train
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("circle", r"circle\.yaml builds on back\.yaml builds on circle\.yaml: a config cannot build on itself"),
+        ("itself", r"itself\.yaml builds on itself\.yaml: a config cannot build on itself"),
+        ("orphan", r"orphan\.yaml is no config of a run: There is no file .*/gone\.yaml\.$"),
+        ("unnamed", r"unnamed\.yaml .*There is no recipe 'azr_coder7b'; did you mean azr_coder7b_ppo\?"),
+        ("number", r"number\.yaml is no config of a run: base is 7; it must be the name of a recipe"),
+        ("wrong", r"wrong\.yaml is no config of a run: There is no knob 'run\.stepz' .* 'run\.steps'\?"),
+        ("listed", r"listed\.yaml is no config of a run: A config is a mapping of sections, not list"),
+        ("gone", r"^There is no file .*/gone\.yaml\.$"),
+    ],
+)
+def test_what_is_wrong_with_a_base_is_one_sentence(tmp_path, name, said):
+    write(tmp_path, circle="base: back.yaml", back="base: circle.yaml", itself="base: itself.yaml")
+    write(tmp_path, orphan="base: gone.yaml", unnamed="base: azr_coder7b", number="base: 7", listed="[1]")
+    write(tmp_path, wrong="base: azr_14m_mini\nrun: {stepz: 3}")
+    with pytest.raises(UserError, match=said) as caught:
+        read_config(str(tmp_path / f"{name}.yaml"))
+    assert "\n" not in str(caught.value)
+
+
+def test_azr_run_takes_a_name_and_a_file(tmp_path, monkeypatch, capsys):
+    write(tmp_path, mine="base: azr_14m_mini\nrun: {steps: 5}")
+    for argv, steps in ([["azr_14m_mini", "--run.steps", "3"], 3], [[str(tmp_path / "mine.yaml")], 5]):
+        assert dispatch(["run", *argv, "--dry-run", "--run.root", str(tmp_path / "runs")]) == 0
+        assert from_yaml(capsys.readouterr().out).run.steps == steps
+
+
+def test_every_recipe_is_listed_with_what_it_takes(capsys):
+    assert dispatch(["recipes", "--json"]) == 0
+    lines = {line["name"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert lines.keys() == recipes().keys()
+    of_coder = lines["azr_coder7b_ppo"]
+    assert of_coder["model"] == "Qwen/Qwen2.5-Coder-7B" and of_coder["gpus"] == 8
+    assert 40 < of_coder["memory_gib"] < 80 and of_coder["step_s"] > 10
+    assert dispatch(["recipes"]) == 0
+    table = capsys.readouterr().out
+    assert all(f"\n{name} " in table for name in recipes()) and "ran on one H100, as it is: 4.5 s a step" in table
+
+
+def test_what_has_run_is_said_of_recipes_that_there_are():
+    proven = tomllib.loads((Path(__file__).parents[2] / "playground" / "proven.toml").read_text())
+    assert proven.keys() <= recipes().keys()
+    assert all(isinstance(each, list) and all(isinstance(text, str) for text in each) for each in proven.values())
