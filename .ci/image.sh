@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
-base=$(sed -n 's/^ARG BASE=//p' docker/executor/Dockerfile)
+base=$(sed -n 's/^ARG BASE=//p' azr/executor/image/Dockerfile)
 export RAY_AUTH_TOKEN="$(python3 -c 'import secrets; print(secrets.token_hex(16))')"
 export AZR_RUNS="$work/runs" HF_CACHE="$work/huggingface" AZR_CACHE="$work/kernels"
 cluster() { docker-compose -p azr-ci -f "$work/compose.yaml" --profile worker "$@"; }

@@ -52,10 +52,10 @@ start_engine() {
 
 make_base_image() {
     local base
-    base=$(sed -n 's/^ARG BASE=//p' docker/executor/Dockerfile)
+    base=$(sed -n 's/^ARG BASE=//p' azr/executor/image/Dockerfile)
     docker image inspect "$base" >/dev/null 2>&1 && return
     timeout 120 docker pull -q "$base" >/dev/null 2>&1 && return
-    docker/executor/base-image.sh >"$LOGS/base-image" 2>&1 || { tail -n 20 "$LOGS/base-image" >&2; return 1; }
+    azr/executor/image/base-image.sh >"$LOGS/base-image" 2>&1 || { tail -n 20 "$LOGS/base-image" >&2; return 1; }
 }
 
 clean_up() {

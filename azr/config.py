@@ -12,6 +12,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta, Struct
 
 from azr.execution import MAX_INPUTS
+from azr.own_data import own_data
 
 LOGPROB_CHUNK = 2048
 """Tokens whose logits are in a trainer's memory at once."""
@@ -243,7 +244,6 @@ class ExecutorConfig:
     """Wall-clock limit of one call, seconds."""
     memory_mb: Annotated[int, Meta(ge=32)] = 512
     """Address space of one program, MiB."""
-    """Modules that a task program may not name."""
 
 
 class TRRPP(Struct, frozen=True, kw_only=True, tag="trrpp", tag_field="name"):
@@ -410,7 +410,7 @@ class TimeoutConfig:
 class EvalConfig:
     """Benchmarks during a run; `azr eval` evaluates a finished model on all of them."""
 
-    path: str | None = "data/exam"
+    path: str | None = field(default_factory=lambda: own_data("exam"))
     """Folder of the project's own exam. No program of it is ever stored or trained on; none lifts that."""
     data: str | None = None
     """Folder of the files of other suites; without it they are not evaluated."""

@@ -13,10 +13,11 @@ from azr.config import (
     SelfPlayConfig,
     TrainConfig,
 )
+from azr.own_data import own_data
 
 config = Config(
     run=RunConfig(name="azr_14m_mini", steps=24),
-    model=ModelConfig(path="data/azr_14m_base", prompt_format="compact"),
+    model=ModelConfig(path=own_data("azr_14m_base"), prompt_format="compact"),
     selfplay=SelfPlayConfig(
         proposer_prompts=16,
         solver_prompts=16,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from azr.errors import UserError, nearest
+from azr.version import code_version
 
 COMMANDS = {
     "run": "train: a recipe by name, a YAML file that builds on one, or a run's config again",
@@ -44,6 +45,9 @@ def dispatch(argv: Sequence[str]) -> int:
     """The exit code of a command line."""
     if argv and argv[0] in ("--help", "-h", "help"):
         print(_overview())
+        return 0
+    if argv and argv[0] == "--version":
+        print(f"azr {code_version()}")
         return 0
     return exit_code(lambda: _module(_name(argv)).main(argv[1:]))
 
@@ -96,4 +100,5 @@ def _name(argv: Sequence[str]) -> str:
 
 def _overview() -> str:
     lines = [f"  azr {name:<13}{purpose}" for name, purpose in COMMANDS.items()]
-    return "\n".join(["usage: azr COMMAND ...", "", *lines, "", "azr COMMAND --help says more."])
+    more = "azr COMMAND --help says more; azr --version says which code this is."
+    return "\n".join(["usage: azr COMMAND ...", "", *lines, "", more])

@@ -9,11 +9,9 @@ import resource
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from itertools import chain
 from pathlib import Path
 
 from azr.config import ExecutorConfig
@@ -74,9 +72,8 @@ def _user_namespaces() -> str:
 
 
 def pins() -> dict[str, str]:
-    """Every exact version that pyproject.toml asks for, extras included, by package."""
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = chain(project["dependencies"], *project["optional-dependencies"].values())
+    """Every exact version that the package asks for, extras included, by package."""
+    wanted = (each.partition(";")[0].strip() for each in metadata.requires("azr") or ())
     return {match[1]: match[2] for each in wanted if (match := _PIN.fullmatch(each)) is not None}
 
 

@@ -31,7 +31,7 @@ from azr.hardware import ComputeType
 from azr.hashed_files import hash_file
 from azr.rollout.engine import RolloutEngine
 from azr.runs.asked_model import AskedModel
-from azr.runs.run_state import code_version
+from azr.version import code_version
 
 LONGEST = 8192
 """Most tokens of a response where neither an option nor a run says otherwise."""

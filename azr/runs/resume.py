@@ -10,7 +10,8 @@ from azr.config_tree import leaves
 from azr.errors import UserError
 from azr.runs.checkpoint_store import CheckpointStore, CorruptCheckpoint, Verify, step_of, verify
 from azr.runs.run_dir import RunDirectory, run_path
-from azr.runs.run_state import INITIAL, RunState, code_version
+from azr.runs.run_state import INITIAL, RunState
+from azr.version import code_version
 
 LATEST = "latest"
 FIXED = ("model.", "selfplay.kinds")

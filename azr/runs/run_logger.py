@@ -27,13 +27,14 @@ from azr.runs.metrics import (
 from azr.runs.progress import Progress
 from azr.runs.rollout_record import Decode
 from azr.runs.run_dir import RunDirectory, logging_to, run_path
-from azr.runs.run_state import LogOffsets, code_version
+from azr.runs.run_state import LogOffsets
 from azr.runs.sinks import JsonLines, read_metrics, write_rollouts
 from azr.runs.timing import PhaseClock, StepTiming
 from azr.runs.trackers.base import TrackedRun
 from azr.runs.trackers.feed import Trackers
 from azr.runs.trackers.samples import is_due, sample_tables
 from azr.selfplay.play import ProposalStats
+from azr.version import code_version
 
 
 class RunLogger:

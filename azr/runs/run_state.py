@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-import subprocess
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ from blake3 import blake3
 
 from azr.errors import UserError
 from azr.runs.checkpoint_store import CorruptCheckpoint
+from azr.version import code_version
 
 FILE = "driver.json"
 _CHUNK = 16 << 20
@@ -90,17 +88,3 @@ class RunState:
 
 INITIAL = RunState(step=0, elapsed_s=0.0, offsets=LogOffsets())
 """Before anything was done, the seed tasks included."""
-
-
-@functools.cache
-def code_version() -> str:
-    """The package's version, and the commit it was checked out at where that is known."""
-    version = metadata.version("azr")
-    here = Path(__file__).parent
-    try:
-        commit = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return version
-    return f"{version} ({commit.stdout.strip()})"

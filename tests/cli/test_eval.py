@@ -190,7 +190,7 @@ def test_suites_are_listed(capsys: pytest.CaptureFixture[str]):
         (["nowhere/at/all"], "holds no model"),
         (["MODEL", "--suite", "exma"], "did you mean exam?"),
         (["MODEL", "--suite", "gsm8k"], "give their folder by --data"),
-        (["MODEL", "--suite", "gsm8k", "--data", "playground"], "playground has no gsm8k.jsonl"),
+        (["MODEL", "--suite", "gsm8k", "--data", "docs"], "docs has no gsm8k.jsonl"),
         (["MODEL", "--suite", "exam,"], "must be names with commas"),
         (["MODEL", "--k", "8"], "needs samples"),
         (["MODEL", "--samples", "4", "--k", "1,8"], "--k 8 needs as many samples, and --samples is 4"),

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import azr
 from azr.errors import UserError
 from azr.evaluation.question import Question, Suite
+from azr.own_data import own_data
 from azr.records import Task
 from azr.tasks.normalize import fingerprint
 from azr.tasks.prompts import ChatFormat
 from azr.tasks.registry import KINDS
 
 NAME = "exam"
-OWN = Path(azr.__file__).resolve().parents[1] / "data" / "exam"
+OWN = Path(own_data("exam")).resolve()
 """Where the project keeps it."""
 
 

@@ -17,7 +17,7 @@ import requests
 from azr.executor.backends.sandbox import BackendUnavailable, require_filter
 from azr.executor.backends.zygote_files import ROOT, sources
 
-_FOLDER = ROOT / "docker" / "executor"
+_FOLDER = ROOT / "azr" / "executor" / "image"
 _BASE = re.compile(r"^ARG BASE=(\S+)$", re.MULTILINE)
 _BUILD_S = 900
 _log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the executor image's base where no registry can be reached: Debian with its Python 3.11, under the tag that the
 # Dockerfile names. Needs root, debootstrap, a Debian mirror and a running Docker engine.
-#   sudo docker/executor/base-image.sh [MIRROR]
+#   sudo azr/executor/image/base-image.sh [MIRROR]
 set -euo pipefail
 cd "$(dirname "$0")"
 mirror=${1:-http://deb.debian.org/debian}

@@ -1,0 +1,31 @@
+"""Which code this is."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_COMMIT = _HERE / "COMMIT"
+"""Written by setup.py into a built package, where there is no clone to ask."""
+
+
+@functools.cache
+def code_version() -> str:
+    """The package's version, and the commit that it was built or is checked out at where that is known."""
+    version = metadata.version("azr")
+    commit = _COMMIT.read_text(encoding="utf-8").strip() if _COMMIT.is_file() else _commit_of_clone()
+    return f"{version} ({commit})" if commit else version
+
+
+def _commit_of_clone() -> str:
+    """Empty where this is no clone, or git is not there."""
+    if not (_HERE.parent / ".git").exists():
+        return ""
+    command = ["git", "-C", str(_HERE), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -1,0 +1,123 @@
+"""A wheel built from the clone works in an environment and a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy of what git has or would add, so that nothing else of this folder gets into it."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, source / name)
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "-q", "-w", str(out)]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def outside(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Commands of an environment that has the wheel; what the wheel needs is lent from this environment."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False, symlinks=True)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    # A line of such a file adds a folder, but not what .pth files in that folder add, such as this clone.
+    (packages / "lent.pth").write_text(os.path.dirname(pytest.__path__[0]) + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "-q"]
+    subprocess.run([*pip, "--no-deps", "--no-index", "--ignore-installed", str(wheel)], check=True)
+    return folder / "bin"
+
+
+def call(outside: Path, here: Path, *command: str, given: str | None = None) -> str:
+    plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        [str(outside / command[0]), *command[1:]],
+        cwd=here,
+        env=plain,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_the_wheel_holds_our_packages_and_what_their_commands_need(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    top = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert top == {"azr", "playground"}
+    needed = ("azr/py.typed", "azr/COMMIT", "azr/data/exam/deduction.jsonl", "azr/data/azr_14m_base/config.json")
+    needed += ("azr/executor/image/Dockerfile", "azr/monitoring/patterns.toml", "playground/proven.toml")
+    assert set(needed) <= set(names) and any(name.startswith("azr/explorer/static/") for name in names)
+    tracked = subprocess.run(
+        ["git", "ls-files", "azr", "playground"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert {name for name in tracked.stdout.split() if (ROOT / name).is_file()} <= set(names)
+
+
+def test_light_commands_work_outside_of_the_clone(outside: Path, tmp_path: Path) -> None:
+    where = call(outside, tmp_path, "python", "-c", "import azr; print(azr.__file__)")
+    assert str(outside.parent) in where
+    assert "azr_coder7b_ppo" in call(outside, tmp_path, "azr", "recipes")
+    assert "fits on 1 node(s)" in call(outside, tmp_path, "azr", "plan", "azr_coder7b_ppo")
+    request = json.dumps({"id": 1, "program": "def f(x): return 6 / x", "inputs": ["2"]})
+    answer = json.loads(call(outside, tmp_path, "azr", "execute", "-", "--backend", "namespace", given=request))
+    assert answer["outputs"][0]["value"] == "3.0"
+    assert call(outside, tmp_path, "azr", "--version").startswith("azr 0.1.0")
+    shown = call(outside, tmp_path, "azr", "run", "azr_14m_mini", "--dry-run")
+    config = yaml.safe_load(shown)
+    assert Path(config["model"]["path"]).is_relative_to(outside.parent) and "# plan: 24 steps" in shown
+    call(outside, tmp_path, "python", "-m", "playground.azr_14m_mini", "--dry-run")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
+def test_a_model_answers_the_packaged_exam_and_plays_from_the_package(outside: Path, tmp_path: Path) -> None:
+    from azr.own_data import own_data
+
+    model = str(Path(own_data("azr_14m_base")).resolve())
+    options = ["--suite", "exam", "--limit", "4", "--out", "evaluated", "--max-response-tokens", "32"]
+    assert "exam" in call(outside, tmp_path, "azr", "eval", model, *options)
+    sizes = [
+        "--run.steps",
+        "1",
+        "--eval.every",
+        "0",
+        "--selfplay.proposer-prompts",
+        "4",
+        "--selfplay.solver-prompts",
+        "4",
+    ]
+    call(outside, tmp_path, "azr", "run", "azr_14m_mini", *sizes)
+    assert (tmp_path / "orz_ckpt" / "azr_14m_mini" / "checkpoints" / "step_000001").is_dir()
+
+
+def test_version_and_licence_are_the_same_wherever_they_stand() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+    assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text()
