@@ -28,31 +28,7 @@ _ABOUT = (
 
 def main(argv: Sequence[str]) -> int:
     """Returns 0 when the conversation is over. Raises UserError for a user's mistake."""
-    parser = Parser("chat", _ABOUT)
-    parser.add_argument("model", metavar="MODEL|RUN", help="run directory, Hugging Face folder or hub name")
-    parser.add_argument("--step", type=whole(0, 10**9), help="which policy of the run; the last one when not given")
-    parser.add_argument(
-        "--template", default="train", help="train, conversation, tokenizer or a FILE.jinja: how a message is asked"
-    )
-    parser.add_argument(
-        "--raw", action="store_true", help="what is typed is the prompt as it is: no template, no history"
-    )
-    parser.add_argument("--temperature", type=temperature, default=1.0, help="as in training; 0 is greedy")
-    parser.add_argument(
-        "--max-response-tokens",
-        type=whole(1, 10**6),
-        help=f"longest answer; that of the run, or {RESPONSE_TOKENS}, when not given",
-    )
-    parser.add_argument(
-        "--context",
-        type=whole(2, 10**7),
-        help=f"longest conversation in tokens; what the model reads, at most {CONTEXT}, when not given",
-    )
-    parser.add_argument("--seed", type=whole(0, 2**31), help="for the same answers again; another one each time if not")
-    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
-    parser.add_argument("--tensor-parallel", type=whole(1, 1024), default=1, help="GPUs to spread the model over")
-    parser.add_argument("--gpu-memory-utilization", type=share, default=0.85, help="share of a GPU's memory to take")
-    options = parser.parse(argv)
+    options = parser().parse(argv)
 
     # Only now, because these take seconds to load.
     import torch
@@ -107,6 +83,34 @@ def main(argv: Sequence[str]) -> int:
         finally:
             runner.run(engine.shutdown())
     return 0
+
+
+def parser() -> Parser:
+    parser = Parser("chat", _ABOUT)
+    parser.add_argument("model", metavar="MODEL|RUN", help="run directory, Hugging Face folder or hub name")
+    parser.add_argument("--step", type=whole(0, 10**9), help="which policy of the run; the last one when not given")
+    parser.add_argument(
+        "--template", default="train", help="train, conversation, tokenizer or a FILE.jinja: how a message is asked"
+    )
+    parser.add_argument(
+        "--raw", action="store_true", help="what is typed is the prompt as it is: no template, no history"
+    )
+    parser.add_argument("--temperature", type=temperature, default=1.0, help="as in training; 0 is greedy")
+    parser.add_argument(
+        "--max-response-tokens",
+        type=whole(1, 10**6),
+        help=f"longest answer; that of the run, or {RESPONSE_TOKENS}, when not given",
+    )
+    parser.add_argument(
+        "--context",
+        type=whole(2, 10**7),
+        help=f"longest conversation in tokens; what the model reads, at most {CONTEXT}, when not given",
+    )
+    parser.add_argument("--seed", type=whole(0, 2**31), help="for the same answers again; another one each time if not")
+    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
+    parser.add_argument("--tensor-parallel", type=whole(1, 1024), default=1, help="GPUs to spread the model over")
+    parser.add_argument("--gpu-memory-utilization", type=share, default=0.85, help="share of a GPU's memory to take")
+    return parser
 
 
 def temperature(text: str) -> float:

@@ -12,22 +12,7 @@ from azr.runs.model_folder import check_tokenizer_files, model_folder
 
 def main(argv: Sequence[str]) -> int:
     """Prints a table; returns 1 when a difference is above the bound. Raises UserError for a user's mistake."""
-    parser = Parser(
-        "check-model",
-        "Compare log-probabilities of Hugging Face's eager attention, of the trainer's packed forward and of vLLM, "
-        "before and after weights are pushed. Start with --dtype float32: only there does a small mistake show.",
-    )
-    parser.add_argument("path", metavar="PATH", help="Hugging Face folder or hub name")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="compute type of all three")
-    parser.add_argument("--bound", type=above(0), help="most nats of difference; 1e-4 in float32, 0.3 in bfloat16")
-    parser.add_argument(
-        "--tokens",
-        type=whole(32, 1_000_000),
-        default=512,
-        help="length of the longest prompt; above the model's sliding window to check that too",
-    )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="of trainer and eager model")
-    options = parser.parse(argv)
+    options = parser().parse(argv)
     folder = model_folder(options.path, fetch=True)
     assert folder is not None, "it is there, or was fetched"
     check_tokenizer_files(options.path, folder)
@@ -48,3 +33,22 @@ def main(argv: Sequence[str]) -> int:
         return 1
     print(f"No difference is above {bound:g} nats.")
     return 0
+
+
+def parser() -> Parser:
+    parser = Parser(
+        "check-model",
+        "Compare log-probabilities of Hugging Face's eager attention, of the trainer's packed forward and of vLLM, "
+        "before and after weights are pushed. Start with --dtype float32: only there does a small mistake show.",
+    )
+    parser.add_argument("path", metavar="PATH", help="Hugging Face folder or hub name")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="compute type of all three")
+    parser.add_argument("--bound", type=above(0), help="most nats of difference; 1e-4 in float32, 0.3 in bfloat16")
+    parser.add_argument(
+        "--tokens",
+        type=whole(32, 1_000_000),
+        default=512,
+        help="length of the longest prompt; above the model's sliding window to check that too",
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="of trainer and eager model")
+    return parser

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -35,10 +35,9 @@ def main(argv: Sequence[str]) -> int:
     """0 when the file was written. Raises UserError for a user's mistake."""
     from azr.datasets.prepare import SOURCES
 
-    parser = _parser(SOURCES.values())
     if argv and argv[0] not in ("prepare", "--help", "-h"):
         raise UserError(f"azr data does one thing, {_USAGE}, and not {argv[0]!r}.")
-    options = parser.parse(argv[1:] if argv and argv[0] == "prepare" else argv)
+    options = parser().parse(argv[1:] if argv and argv[0] == "prepare" else argv)
     if options.source not in SOURCES:
         raise UserError(
             f"There is no source {options.source!r}; did you mean {nearest(options.source, SOURCES)}? azr data "
@@ -48,8 +47,11 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser(sources: Iterable[Source]) -> Parser:
-    known = "\n".join(f"  {source.name:<10}{source.about}" for source in sources)
+def parser() -> Parser:
+    """Of ``azr data prepare``."""
+    from azr.datasets.prepare import SOURCES
+
+    known = "\n".join(f"  {source.name:<10}{source.about}" for source in SOURCES.values())
     parser = Parser("data prepare", _ABOUT, usage=_USAGE, more_help=f"\nsources:\n{known}\n")
     parser.add_argument("source", metavar="SOURCE", help="which data set SRC is of, see below")
     parser.add_argument("src", metavar="SRC", type=Path, help="its file, as it was published")

@@ -52,8 +52,7 @@ def main(argv: Sequence[str]) -> int:
     """Evaluates, lists or compares, prints a table and returns 0. Raises UserError for a user's mistake."""
     if argv and argv[0] == "compare":
         return _compare(argv[1:])
-    parser = _parser()
-    options, values = parser.parse_with_knobs(argv)
+    options, values = parser().parse_with_knobs(argv)
     if options.list:
         return _list(options.data)
     if options.model is None:
@@ -74,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     return _evaluate(options, ks if options.samples else (), values)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
     parser = Parser("eval", _ABOUT, usage=_USAGE, more_help=_KNOBS)
     parser.add_argument("model", nargs="?", metavar="MODEL|RUN", help="Hugging Face folder, hub name or run directory")
     parser.add_argument("--data", type=Path, help="folder of the suites' files; the exam needs none")

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
 
     Raises UserError for a user's mistake and KeyboardInterrupt on Ctrl-C.
     """
-    options = _parser().parse(argv)
+    options = parser().parse(argv)
     config = ExecutorConfig(
         backend=options.backend,
         workers=options.workers,
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
     parser = Parser("execute", "Run the programs of a JSON-lines file in the sandbox and print one result per line.")
     parser.add_argument("file", metavar="FILE.jsonl", help="requests, or - for standard input")
     backends = get_args(get_type_hints(ExecutorConfig)["backend"])

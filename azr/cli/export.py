@@ -11,6 +11,15 @@ from azr.runs.model_export import export, find_source
 
 def main(argv: Sequence[str]) -> int:
     """Writes the folder, says so in one line and returns 0. Raises UserError for a user's mistake."""
+    options = parser().parse(argv)
+    source = find_source(options.run, options.step)
+    nbytes = export(source, options.out, remove_think_tokens=options.think_tokens == "remove")
+    whose = f"{options.run}" if source.step is None else f"step {source.step} of {options.run}"
+    print(f"{whose} is now in {options.out}, {nbytes / 1e6:.1f} MB")
+    return 0
+
+
+def parser() -> Parser:
     parser = Parser("export", "Write a run's policy as a Hugging Face folder that transformers and vLLM load.")
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory, or the folder of a model")
     parser.add_argument("out", metavar="OUT", type=Path, help="folder to write; it must be new or empty")
@@ -21,9 +30,4 @@ def main(argv: Sequence[str]) -> int:
         default="keep",
         help="remove: the tags <think> and </think> become plain text for the tokenizer, which Qwen3 base models need",
     )
-    options = parser.parse(argv)
-    source = find_source(options.run, options.step)
-    nbytes = export(source, options.out, remove_think_tokens=options.think_tokens == "remove")
-    whose = f"{options.run}" if source.step is None else f"step {source.step} of {options.run}"
-    print(f"{whose} is now in {options.out}, {nbytes / 1e6:.1f} MB")
-    return 0
+    return parser

@@ -27,6 +27,7 @@ COMMANDS = {
     "chat": "talk with a model or a run's policy at the terminal",
     "serve": "run vllm serve on a model or a run's policy, asked and ended as in training",
     "export": "write a run's policy as a Hugging Face folder",
+    "completion": "print what makes a shell complete these commands, their options and knobs",
     "doctor": "say what works on this machine and what to do about the rest",
 }
 """Each is a module of ``azr.cli``, with a ``-`` in the command as ``_``."""

@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
             if word.startswith("--"):
                 words = knob_words if "." in word.partition("=")[0] else command_words
             words.append(word)
-        return self.parse(command_words, _knob_options()), overrides(knob_words)
+        return self.parse(command_words, knob_options()), overrides(knob_words)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; {self.prog} --help lists every option.")
@@ -65,7 +65,7 @@ def overrides(words: Sequence[str]) -> dict[str, Any]:
 
     A switch needs no value, and ``--section.no-knob`` turns it off. Raises UserError.
     """
-    known = _knob_options()
+    known = knob_options()
     values: dict[str, Any] = {}
     at = 0
     while at < len(words):
@@ -81,7 +81,7 @@ def overrides(words: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _knob_options() -> dict[str, tuple[Knob, bool]]:
+def knob_options() -> dict[str, tuple[Knob, bool]]:
     """Every option of a knob, and whether it is the one that turns a switch off."""
     options = {knob.option: (knob, False) for knob in knobs().values()}
     for option, (knob, _) in list(options.items()):

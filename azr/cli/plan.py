@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     """
     if not {"--help", "-h"} & set(argv) and (not argv or argv[0].startswith("-")):
         raise UserError(f"azr plan needs a recipe first, such as azr_coder7b_ppo; {USAGE}")
-    options, values = _parser().parse_with_knobs(argv)
+    options, values = parser().parse_with_knobs(argv)
     config = override(load_recipe(options.recipe), values)
     preflight.check(config)
     nodes = ClusterSpec(
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     return 1 if plan.problems else 0
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
     parser = Parser("plan", _ABOUT)
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
     parser.add_argument("--gpus", type=whole(1, 10_000), default=8, help="GPUs per node")

@@ -28,12 +28,7 @@ _ABOUT = (
 
 def main(argv: Sequence[str]) -> int:
     """Prints and returns 0. Raises UserError for a mistake in the options, the config or the model's folder."""
-    parser = Parser("prompts", _ABOUT)
-    parser.add_argument("recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
-    parser.add_argument("--kind", help="of this reasoning kind only; all that the recipe plays when not given")
-    parser.add_argument("--role", choices=[str(role) for role in Role], help="of this role only")
-    parser.add_argument("--ids", action="store_true", help="print the token ids too")
-    options, values = parser.parse_with_knobs(argv)
+    options, values = parser().parse_with_knobs(argv)
     config = override(load_recipe(options.recipe), values)
     if options.kind not in (None, *KINDS):
         raise UserError(f"There is no task kind {options.kind!r}; did you mean {nearest(options.kind, KINDS)}?")
@@ -55,6 +50,15 @@ def main(argv: Sequence[str]) -> int:
     strings = "".join(f", or with the text {text}" for text in codec.stops.strings)
     print(f"======== A response ends with token {ends}{strings}, or after {config.rollout.max_response_tokens} tokens.")
     return 0
+
+
+def parser() -> Parser:
+    parser = Parser("prompts", _ABOUT)
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
+    parser.add_argument("--kind", help="of this reasoning kind only; all that the recipe plays when not given")
+    parser.add_argument("--role", choices=[str(role) for role in Role], help="of this role only")
+    parser.add_argument("--ids", action="store_true", help="print the token ids too")
+    return parser
 
 
 def _row_lines(config: Config, codec: PromptCodec, with_ids: bool) -> Iterator[str]:

@@ -127,13 +127,14 @@ def parse(default: Config, argv: Sequence[str]) -> CommandLine:
         UserError: an unknown option (the message names the nearest one), or a value of a wrong type or out of bounds.
         SystemExit: ``--help`` is among them.
     """
-    options, values = _parser(default).parse_with_knobs(argv)
+    options, values = parser(default).parse_with_knobs(argv)
     return CommandLine(
         config=override(default, values), dry_run=options.dry_run, resume=options.resume, verify=options.verify
     )
 
 
-def _parser(default: Config) -> Parser:
+def parser(default: Config) -> Parser:
+    """Of what follows the recipe."""
     about = "Run self-play. Each option for a knob overrides the recipe or the saved config."
     parser = Parser("run", about, usage=USAGE.removeprefix("usage: "), more_help="\n".join(_help(default)) + "\n")
     parser.add_argument("--dry-run", action="store_true", help="check everything that can be checked without starting "

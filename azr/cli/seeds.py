@@ -39,7 +39,7 @@ _ABOUT = (
 
 def main(argv: Sequence[str]) -> int:
     """0 when the file was written. Raises UserError for a user's mistake."""
-    options, values = _parser().parse_with_knobs(argv)
+    options, values = parser().parse_with_knobs(argv)
     if (options.recipe is None) == (options.convert is None):
         raise UserError(
             "azr seeds needs either a recipe, such as azr_coder7b_ppo, or files to --convert; --help says more."
@@ -147,7 +147,7 @@ def _rejects(out: Path) -> Path:
     return out.with_name(f"{out.name.removesuffix('.jsonl')}_rejected.jsonl")
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
     parser = Parser("seeds", _ABOUT, usage=USAGE.removeprefix("usage: "))
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe of playground/ by name, or a config.yaml")
     parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="file to write; it must not exist")

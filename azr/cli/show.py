@@ -25,19 +25,7 @@ _DESCRIPTION = (
 
 def main(argv: Sequence[str]) -> int:
     """Prints and returns 0. Raises UserError for a user's mistake."""
-    parser = Parser("show", _DESCRIPTION)
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory; it may be growing or damaged")
-    parser.add_argument("--step", type=whole(0, 10**9), help="only trajectories of this step")
-    parser.add_argument("--kind", help="only of this kind of task, or of this suite")
-    parser.add_argument("--role", choices=("proposer", "solver"), help="only of this role")
-    parser.add_argument("--verdict", choices=OUTCOMES, help="only proposals and answers that were judged so")
-    parser.add_argument("--flagged", nargs="?", const=ANY_RULE, default="", metavar="RULE", help="only responses that "
-        "the safety screen flagged, by this rule or by any")  # fmt: skip
-    parser.add_argument("--order", choices=tuple(ROLLOUT_ORDERS), default="step", help="which come first")
-    parser.add_argument("-n", type=whole(1, 10_000), default=5, help="how many trajectories")
-    parser.add_argument("--task", metavar="ID", help="one task with its attempts instead")
-    parser.add_argument("--whole", action="store_true", help="print long prompts and responses to their end")
-    options = parser.parse(argv)
+    options = parser().parse(argv)
     index = RunIndex(options.run)
     if index.is_evaluation:
         raise UserError(f"{options.run} holds an evaluation and no run: azr view {options.run} shows its answers.")
@@ -69,6 +57,22 @@ def main(argv: Sequence[str]) -> int:
         _print(terminal.rollout(index, row, whole=options.whole))
     print(f"{len(rows)} of {total} trajectories")
     return 0
+
+
+def parser() -> Parser:
+    parser = Parser("show", _DESCRIPTION)
+    parser.add_argument("run", metavar="RUN", type=Path, help="run directory; it may be growing or damaged")
+    parser.add_argument("--step", type=whole(0, 10**9), help="only trajectories of this step")
+    parser.add_argument("--kind", help="only of this kind of task, or of this suite")
+    parser.add_argument("--role", choices=("proposer", "solver"), help="only of this role")
+    parser.add_argument("--verdict", choices=OUTCOMES, help="only proposals and answers that were judged so")
+    parser.add_argument("--flagged", nargs="?", const=ANY_RULE, default="", metavar="RULE", help="only responses that "
+        "the safety screen flagged, by this rule or by any")  # fmt: skip
+    parser.add_argument("--order", choices=tuple(ROLLOUT_ORDERS), default="step", help="which come first")
+    parser.add_argument("-n", type=whole(1, 10_000), default=5, help="how many trajectories")
+    parser.add_argument("--task", metavar="ID", help="one task with its attempts instead")
+    parser.add_argument("--whole", action="store_true", help="print long prompts and responses to their end")
+    return parser
 
 
 def _rule(index: RunIndex, asked: str) -> str:

@@ -24,6 +24,17 @@ _DESCRIPTION = (
 
 def main(argv: Sequence[str]) -> int:
     """Serves until it is interrupted, or writes the report, and returns 0. Raises UserError for a user's mistake."""
+    options = parser().parse(argv)
+    if len(options.runs) != len({path.resolve() for path in options.runs}):
+        raise UserError("A run is named twice: name each run once.")
+    for path in options.runs:
+        RunIndex(path).close()
+    if options.out is not None:
+        return _write_report(options.runs, options.out)
+    return _serve(options.runs, options.host, options.port)
+
+
+def parser() -> Parser:
     parser = Parser("view", _DESCRIPTION)
     parser.add_argument(
         "runs",
@@ -35,14 +46,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--port", type=whole(0, 65535), default=8777, help="port to listen at; 0: any that is free")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at; others than loopback get a token")
     parser.add_argument("--out", type=Path, help="write one HTML file instead, which opens without a server")
-    options = parser.parse(argv)
-    if len(options.runs) != len({path.resolve() for path in options.runs}):
-        raise UserError("A run is named twice: name each run once.")
-    for path in options.runs:
-        RunIndex(path).close()
-    if options.out is not None:
-        return _write_report(options.runs, options.out)
-    return _serve(options.runs, options.host, options.port)
+    return parser
 
 
 def _write_report(runs: Sequence[Path], out: Path) -> int:

@@ -67,6 +67,7 @@ LIGHT = [
     ["doctor"],
     ["plan", "azr_7b_ppo"],
     ["recipes"],
+    ["completion", "bash"],
 ]
 
 

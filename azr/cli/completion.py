@@ -1,0 +1,92 @@
+"""``azr completion``: what makes bash, zsh or fish complete commands, recipes, options and knobs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import shtab
+
+from azr.cli.load_recipe import recipes
+from azr.cli.main import COMMANDS
+from azr.cli.options import Parser, knob_options
+from azr.config import ESTIMATOR_TYPES, Config
+from azr.config_tree import ESTIMATOR, Knob
+
+_KNOBS_FOR = ("doctor", "eval", "plan", "prompts", "run", "seeds")
+"""Commands that take knobs of a config."""
+_ABOUT = (
+    'Print what makes a shell complete commands, recipes, options and knobs. bash: add eval "$(azr completion bash)" '
+    "to ~/.bashrc; zsh: azr completion zsh > a file _azr in a folder of $fpath; fish: azr completion fish > "
+    "~/.config/fish/completions/azr.fish."
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints and returns 0. Raises UserError for a mistake in the options."""
+    options = parser().parse(argv)
+    print(shtab.complete(_everything(), options.shell))
+    return 0
+
+
+def parser() -> Parser:
+    parser = Parser("completion", _ABOUT)
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="whose completion")
+    return parser
+
+
+def _everything() -> argparse.ArgumentParser:
+    """One parser of all commands."""
+    whole = argparse.ArgumentParser(prog="azr")
+    whole.add_argument("--version", action="store_true", help="say which code this is")
+    commands = whole.add_subparsers()
+    for name, about in COMMANDS.items():
+        command = commands.add_parser(name, help=about)
+        module = importlib.import_module(f"azr.cli.{name.replace('-', '_')}")
+        if name == "run":
+            command.add_argument("recipe", metavar="RECIPE", help="a recipe by name, or a config.yaml")
+            _add(command, module.parser(Config()))
+        elif name == "data":
+            _add(command.add_subparsers().add_parser("prepare", help=about), module.parser())
+        else:
+            _add(command, module.parser())
+        _add_knobs(command, name)
+    return whole
+
+
+def _add(command: argparse.ArgumentParser, its: Parser) -> None:
+    """The arguments of a command's own parser."""
+    for action in its._actions:
+        if isinstance(action, argparse._HelpAction):
+            continue
+        if action.type is Path or action.metavar in ("RUN", "MODEL|RUN", "FILE"):
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+        command._add_action(action)
+
+
+def _add_knobs(command: argparse.ArgumentParser, name: str) -> None:
+    for action in command._actions:
+        if action.metavar == "RECIPE":
+            action.choices = list(recipes())
+    if name in _KNOBS_FOR:
+        for option, (knob, _) in knob_options().items():
+            about = knob.doc.partition(". ")[0].replace("%", "%%")
+            values = _values(knob)
+            if knob.type is bool:
+                command.add_argument(option, action="store_true", help=about)
+            else:
+                command.add_argument(option, choices=values, help=about)
+
+
+def _values(knob: Knob) -> list[str] | None:
+    """What a knob may hold, where that is a list of names."""
+    if knob.path == ESTIMATOR:
+        return list(ESTIMATOR_TYPES)
+    return [str(value) for value in _literals(knob.type)] or None
+
+
+def _literals(type: Any) -> list[Any]:
+    return list(get_args(type)) if get_origin(type) is Literal else []
