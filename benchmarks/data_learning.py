@@ -40,8 +40,9 @@ SIZES = shlex.split("""
 """)
 SFT = shlex.split(f"--data.prompts {BASE_PROMPTS} --train.policy-lr 1e-3 --train.decay-steps 0")
 RL = f"--data.prompts {NUM_PROMPTS} --train.policy-lr 3e-4 --data.samples"
+PPO = RL.replace("3e-4", "1e-4")  # at 3e-4 one of two seeds ended in babble
 ARMS = {
-    "ppo": ("orz_0b5_ppo", "larger", 40, f"{RL} 8 --train.critic-lr 3e-4"),
+    "ppo": ("orz_0b5_ppo", "larger", 40, f"{PPO} 8 --train.critic-lr 3e-4 --algorithm.estimator.critic-mini-batches 4"),
     "grpo": ("orz_0b5_ppo", "larger", 40, f"{RL} 8 --algorithm.estimator grpo"),
     "luffy": ("luffy_7b", "backwards", 60, f"{RL} 7"),
     "on_policy": ("luffy_7b", "backwards", 60, f"{RL} 8 --data.traces 0"),

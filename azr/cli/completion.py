@@ -16,7 +16,7 @@ from azr.cli.options import Parser, knob_options
 from azr.config import ESTIMATOR_TYPES, Config
 from azr.config_tree import ESTIMATOR, Knob
 
-_KNOBS_FOR = ("doctor", "eval", "plan", "prompts", "run", "seeds")
+_KNOBS_FOR = ("cluster", "doctor", "eval", "plan", "prompts", "run", "seeds")
 """Commands that take knobs of a config."""
 _ABOUT = (
     'Print what makes a shell complete commands, recipes, options and knobs. bash: add eval "$(azr completion bash)" '

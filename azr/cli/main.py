@@ -17,6 +17,7 @@ COMMANDS = {
     "recipes": "list the recipes with what they take, and what of them has run",
     "execute": "run programs from a JSON-lines file in the sandbox",
     "plan": "say whether a recipe fits on some GPUs, and how long a step takes",
+    "cluster": "print a Slurm script or a KubeRay manifest that runs a recipe",
     "seeds": "grow a set of seed tasks and save it, or convert one of the authors' code",
     "eval": "ask a model the questions of benchmarks, and grade its answers",
     "view": "show runs in a browser: curves, tasks, answers and why they failed",

@@ -1,0 +1,260 @@
+"""``azr cluster``: a Slurm script or a KubeRay manifest that runs a recipe on as many nodes as it asks for."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import yaml
+
+from azr import preflight
+from azr.cli.load_recipe import load_recipe
+from azr.cli.options import Parser, whole
+from azr.config import Config
+from azr.config_tree import leaves, override
+from azr.errors import UserError
+from azr.plan.inputs import GIB, Assumptions, ClusterSpec
+from azr.plan.suggestions import plan_run
+
+_ABOUT = (
+    "Print a Slurm script (for sbatch) or a KubeRay manifest (for kubectl apply) that runs a recipe, and goes on with "
+    "the run of its name where it has a checkpoint. Any --section.key of the config may follow. docs/cluster.md says "
+    "what the nodes need."
+)
+_MARGIN_GIB = 64
+"""Host memory of a node beside what trainers keep there: processes of the run, Ray's object store, loading a model."""
+_CPUS_PER_GPU = 8
+_SHM_GIB = 16
+_TIME_TO_SAVE_S = 900
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What both forms are rendered from."""
+
+    name: str
+    nodes: int
+    gpus: int
+    """Per node."""
+    cpus: int
+    """Per node."""
+    memory_gib: int
+    """Of the host, per node."""
+    command: tuple[str, ...]
+    """Of the run, without the cluster's address and `--resume`."""
+    folder: str
+    """Of the run."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints and returns 0. Raises UserError for a mistake in the options, or a recipe that does not fit."""
+    options, values = parser().parse_with_knobs(argv)
+    config = override(load_recipe(options.recipe), values)
+    preflight.check(config)
+    if config.cluster.address is not None:
+        raise UserError("azr cluster starts the cluster itself: leave --cluster.address out.")
+    job = _job(options.recipe, config, values, options.gpus, options.gpu_memory)
+    if options.scheduler == "slurm":
+        print(slurm(job, options.hours), end="")
+    else:
+        print(kuberay(job, options.image, options.claim, docker=options.docker_socket), end="")
+    return 0
+
+
+def parser() -> Parser:
+    parser = Parser("cluster", _ABOUT)
+    parser.add_argument("scheduler", choices=("slurm", "kuberay"), help="for which of the two")
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
+    parser.add_argument("--gpus", type=whole(1, 64), default=8, help="GPUs of a node")
+    parser.add_argument("--gpu-memory", type=whole(1, 10_000), default=80, metavar="GIB", help="memory of one GPU")
+    parser.add_argument(
+        "--hours", type=whole(1, 10_000), default=24, help="slurm: when the job is ended; it is saved and queued again"
+    )
+    parser.add_argument("--image", default="azr", help="kuberay: the image that the Dockerfile makes")
+    parser.add_argument(
+        "--claim",
+        default="azr",
+        help="kuberay: persistent volume claim for runs and models, which all pods can write to",
+    )
+    parser.add_argument(
+        "--docker-socket",
+        action="store_true",
+        help="kuberay: sandboxes are containers of the node's own Docker engine, whose socket makes a pod root on the "
+        "node; without it they are bubblewrap's inside the pod",
+    )
+    return parser
+
+
+def _job(recipe: str, config: Config, values: dict[str, Any], gpus: int, gpu_memory: float) -> Job:
+    gpus = min(gpus, config.num_gpus)
+    nodes = -(-config.num_gpus // gpus)
+    plan, _ = plan_run(config, ClusterSpec(gpus=gpus, gpu_memory_gib=gpu_memory, nodes=nodes), Assumptions())
+    if plan.problems:
+        raise UserError(
+            f"{recipe} does not fit on {nodes} node(s) of {gpus} GPU(s): {plan.problems[0]}. azr plan says more."
+        )
+    knobs = [word for path in values for word in _words(path, leaves(config)[path])]
+    return Job(
+        name=re.sub(r"[^a-z0-9-]+", "-", config.run.name.lower()).strip("-") or "azr",
+        nodes=nodes,
+        gpus=gpus,
+        cpus=_CPUS_PER_GPU * gpus,
+        memory_gib=math.ceil(sum(plan.host.values()) / GIB) + _MARGIN_GIB,
+        command=("azr", "run", recipe, *knobs),
+        folder=f"{config.run.root}/{config.run.name}",
+    )
+
+
+def _words(path: str, value: Any) -> list[str]:
+    """The option that sets a knob to a value."""
+    option = "--" + path.rstrip("_").replace("_", "-")
+    if value is None:
+        return [option, "none"]
+    if isinstance(value, bool):
+        return [option, str(value).lower()]
+    return [option, *map(str, value if isinstance(value, (list, tuple)) else [value])]
+
+
+def slurm(job: Job, hours: int) -> str:
+    """A script for sbatch, to be sent from the clone's folder, which all nodes see at the same path."""
+    directives = {
+        "job-name": job.name,
+        "nodes": job.nodes,
+        "ntasks-per-node": 1,
+        "gpus-per-node": job.gpus,
+        "cpus-per-task": job.cpus,
+        "mem": f"{job.memory_gib}G",
+        "time": f"{hours}:00:00",
+        "signal": f"B:TERM@{_TIME_TO_SAVE_S}",
+        "requeue": None,
+        "open-mode": "append",
+        "output": f"{job.name}-%j.log",
+    }
+    head = [f"#SBATCH --{name}" + ("" if value is None else f"={value}") for name, value in directives.items()]
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            *head,
+            _SLURM.format(run=shlex.join(job.command), checkpoints=shlex.quote(f"{job.folder}/checkpoints/step_*")),
+        ]
+    )
+
+
+_SLURM = """
+# Send it from the clone's folder: sbatch FILE. Partition and account are yours to add, here or as options of sbatch.
+# All nodes see this folder, with .venv and orz_ckpt in it, and HF_HOME at the same path.
+# Sandboxes of model-written code are containers where the nodes have a Docker engine that your user may use, else
+# bubblewrap's or namespaces, which need user namespaces and no rights: srun .venv/bin/azr doctor says what there is.
+set -euo pipefail
+cd "$SLURM_SUBMIT_DIR"
+export PATH="$PWD/.venv/bin:$PATH" RAY_USAGE_STATS_ENABLED=0 RAY_AUTH_MODE=token
+RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')
+export RAY_AUTH_TOKEN
+ulimit -n 65536 || true
+
+# Slurm sends SIGTERM some time before it ends the job: the run saves itself, and the job goes back to the queue.
+stopped= run=
+trap 'stopped=1; [ -z "$run" ] || kill -TERM "$run"' TERM
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+
+port=$((20000 + SLURM_JOB_ID % 10000))
+head=$(hostname -I | cut -d " " -f 1)
+srun --overlap --nodes=1 --ntasks=1 --nodelist="$SLURMD_NODENAME" \\
+    ray start --head --node-ip-address "$head" --port "$port" --disable-usage-stats --block &
+until ray status --address "$head:$port" >/dev/null 2>&1; do
+    [ "$SECONDS" -lt 300 ] || {{ echo "Ray did not start on $head" >&2; exit 1; }}
+    sleep 2
+done
+if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
+    others=$((SLURM_JOB_NUM_NODES - 1))
+    srun --overlap --nodes="$others" --ntasks="$others" --exclude="$SLURMD_NODENAME" \\
+        ray start --address "$head:$port" --disable-usage-stats --block &
+fi
+
+resume=()
+if compgen -G {checkpoints} >/dev/null; then resume=(--resume); fi
+{run} --cluster.address "$head:$port" "${{resume[@]}}" &
+run=$!
+code=0
+wait "$run" || code=$?
+if [ "$stopped" ]; then
+    wait "$run" || code=$?
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"
+"""
+
+
+def kuberay(job: Job, image: str, claim: str, *, docker: bool) -> str:
+    """A manifest of a RayJob, whose head is a node of the run as the others are."""
+    folder = f"/azr/{job.folder}" if not job.folder.startswith("/") else job.folder
+    checkpoints = shlex.quote(f"{folder}/checkpoints/step_*")
+    resume = f"$(compgen -G {checkpoints} >/dev/null && echo --resume)"
+    run = f"cd /azr && exec {shlex.join(job.command)} --cluster.address auto {resume}"
+    cluster: dict[str, Any] = {
+        "rayVersion": metadata.version("ray"),
+        "authOptions": {"mode": "token"},
+        "headGroupSpec": {
+            "rayStartParams": {"dashboard-host": "0.0.0.0"},
+            "template": _pod("head", job, image, claim, docker=docker),
+        },
+    }
+    if job.nodes > 1:
+        others: dict[str, Any] = {"groupName": "others"}
+        others |= dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), job.nodes - 1)
+        others |= {"rayStartParams": {}, "template": _pod("other", job, image, claim, docker=docker)}
+        cluster["workerGroupSpecs"] = [others]
+    manifest = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {"name": job.name},
+        "spec": {
+            "entrypoint": f"bash -c {shlex.quote(run)}",
+            "shutdownAfterJobFinishes": True,
+            "ttlSecondsAfterFinished": 600,
+            "backoffLimit": 3,
+            "rayClusterSpec": cluster,
+        },
+    }
+    comment = _DOCKER_SOCKET if docker else _BUBBLEWRAP
+    return _KUBERAY + comment + yaml.safe_dump(manifest, sort_keys=False, width=1000)
+
+
+_KUBERAY = "# kubectl apply -f FILE, where KubeRay's operator runs (1.5 or newer, for authOptions).\n"
+_DOCKER_SOCKET = """\
+# Sandboxes of model-written code are containers of the node's Docker engine, whose socket makes a pod root on the node.
+"""
+_BUBBLEWRAP = """\
+# Sandboxes of model-written code are bubblewrap's, inside the pods, which may make namespaces for that and have no
+# profile of seccomp and AppArmor. --docker-socket is the other way.
+"""
+
+
+def _pod(name: str, job: Job, image: str, claim: str, *, docker: bool) -> dict[str, Any]:
+    resources = {"cpu": str(job.cpus), "memory": f"{job.memory_gib}Gi", "nvidia.com/gpu": str(job.gpus)}
+    mounts = [
+        {"name": "shared", "mountPath": "/azr/orz_ckpt", "subPath": "orz_ckpt"},
+        {"name": "shared", "mountPath": "/root/.cache/huggingface", "subPath": "huggingface"},
+        {"name": "shm", "mountPath": "/dev/shm"},
+    ]
+    volumes: list[dict[str, Any]] = [
+        {"name": "shared", "persistentVolumeClaim": {"claimName": claim}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_SHM_GIB}Gi"}},
+    ]
+    container: dict[str, Any] = {"name": name, "image": image, "workingDir": "/azr"}
+    container |= {"resources": {"limits": resources, "requests": dict(resources)}, "volumeMounts": mounts}
+    if docker:
+        mounts.append({"name": "docker", "mountPath": "/var/run/docker.sock"})
+        volumes.append({"name": "docker", "hostPath": {"path": "/var/run/docker.sock", "type": "Socket"}})
+    else:
+        container["securityContext"] = {
+            "seccompProfile": {"type": "Unconfined"},
+            "appArmorProfile": {"type": "Unconfined"},
+            "capabilities": {"add": ["SYS_ADMIN"]},
+        }
+    return {"spec": {"containers": [container], "volumes": volumes}}
