@@ -34,6 +34,7 @@ def chat(monkeypatch, argv: list[object], lines: list[str]) -> int:
     return dispatch(["chat", *map(str, argv)])
 
 
+@pytest.mark.long
 def test_a_conversation_from_a_file(model: Path, monkeypatch, capsys):
     lines = ["Hi", "Hi", "/reset", "Hi", "", "/rest", "x" * 600, "/help", '"""Hi', 'there"""', "/quit", "never read"]
     argv = [model, *GREEDY, "--max-response-tokens", 20, "--context", 512]

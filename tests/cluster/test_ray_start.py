@@ -40,6 +40,7 @@ def test_an_address_without_a_cluster_is_one_sentence(address: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_a_cluster_that_asks_for_another_token_is_one_sentence() -> None:
     def token(letter: str) -> dict[str, str]:
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": 32 * letter}

@@ -110,6 +110,7 @@ def test_a_model_that_reads_its_prompt_earns_from_the_first_step(shown: str, roo
         assert max(step[f"{kind}/solver/truncated"] for kind in KINDS) < 0.5, "responses stop at the answer's end"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_export_is_what_was_trained_and_the_run_goes_on(
     shown: str, model: Path, root: Path, address: str, tmp_path: Path

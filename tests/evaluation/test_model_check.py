@@ -39,6 +39,7 @@ def test_a_model_passes_on_the_command_line(tmp_path: Path):
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_a_model_beyond_the_bound_fails_and_one_of_two_rotary_bases_is_exact(tmp_path: Path):
     done = azr_check_model(str(save_tiny(tmp_path, "gemma3_text", byte_tokenizer())), "--bound", "1e-9")
     assert done.returncode == 1, done.stdout + done.stderr

@@ -168,6 +168,7 @@ async def test_engines_apart_play_through_the_trainers_turn(parts: Parts) -> Non
     await parts.check()
 
 
+@pytest.mark.long
 async def test_a_killed_and_a_silent_core_during_generation(
     parts: Parts, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
