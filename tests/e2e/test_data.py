@@ -14,18 +14,9 @@ import pytest
 from safetensors.torch import load_file
 
 from benchmarks.data_learning import SFT, SIZES, TEMPLATE, write_questions
+from tests.e2e.test_faults import MEASURED
 
 ROOT = Path(__file__).parent.parent.parent
-MEASURED = (
-    "start/",
-    "seconds/",
-    "tokens_per_s/",
-    "driver/",
-    "executor/",
-    "engines/",
-    "weights/push_s",
-    "weights/push_gb",
-)
 STEPS = 4
 # 20 rows, 6 a step: the first epoch ends amid step 4, which the second process plays.
 MIXED = shlex.split(
