@@ -62,3 +62,25 @@ class LineProcess:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+class LineProcessPool:
+    """As many of them, for questions that come at once."""
+
+    def __init__(self, module: str, arguments: Sequence[str], size: int) -> None:
+        self._processes = [LineProcess(module, arguments) for _ in range(size)]
+        self._free: asyncio.LifoQueue[LineProcess] = asyncio.LifoQueue()
+        for process in self._processes:
+            self._free.put_nowait(process)
+
+    async def ask(self, message: Any, limit_s: float) -> Any | None:
+        """As `LineProcess.ask`, of the first that is free."""
+        process = await self._free.get()
+        try:
+            return await process.ask(message, limit_s)
+        finally:
+            self._free.put_nowait(process)
+
+    async def end(self) -> None:
+        for process in self._processes:
+            await process.end()

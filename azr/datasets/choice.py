@@ -9,7 +9,7 @@ from pathlib import Path
 from azr.config import Config
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError
-from azr.evaluation.graders.maths import check_math
+from azr.evaluation.graders import check_graders
 from azr.evaluation.suites.loading import hash_of
 from azr.selfplay.prompt_codec import PromptCodec
 
@@ -22,8 +22,7 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
     assert config.data.path is not None
     path, limit = Path(config.data.path), config.rollout.max_prompt_tokens
     rows = read_rows(path)
-    if any(row.grader == "math" for row in rows):
-        check_math()
+    check_graders(row.grader for row in rows)
     fitting = [row for row in rows if codec.turns_fit(row.turns, limit)]
     if not fitting:
         raise UserError(f"Every prompt of {path} has over rollout.max_prompt_tokens={limit} tokens: raise it.")

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from azr.errors import UserError
 from azr.evaluation.question import GraderName, Question
 from azr.evaluation.suites.files import ROW_ERRORS, Row
 from azr.evaluation.suites.files import read_rows as read_lines
-from azr.evaluation.suites.golds import FIELDS, gold
+from azr.evaluation.suites.golds import check_grader, fields_of, gold
 from azr.tasks.registry import KINDS
 
 if TYPE_CHECKING:
@@ -72,9 +72,8 @@ def _lines(path: Path) -> Iterator[Row]:
 
 def _row(fields: Row, number: int) -> DataRow:
     grader = fields["grader"]
-    if grader not in get_args(GraderName):
-        raise ValueError(f"the grader {grader!r} is none of {', '.join(get_args(GraderName))}")
-    missing = [name for name in FIELDS[grader] if name not in fields]
+    check_grader(grader)
+    missing = [name for name in fields_of(grader) if name not in fields]
     if missing:
         raise ValueError(f"it has no field {missing[0]!r}, which the grader {grader} needs")
     if grader == "math" and fields["answer"] in ("", []):

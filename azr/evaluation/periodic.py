@@ -16,8 +16,8 @@ from azr.config import Config
 from azr.errors import UserError
 from azr.evaluation.answer_file import Answer, AnswerFile
 from azr.evaluation.asking import Examiner, Executors, GenerateFn, Sampling, open_graders, prompt_ids
+from azr.evaluation.graders import check_graders
 from azr.evaluation.graders.calls import Calls
-from azr.evaluation.graders.maths import check_math
 from azr.evaluation.graders.sandboxed import ANSWER_REPEATS, answer_config
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Question
@@ -90,8 +90,7 @@ class PeriodicEval:
                 "eval.every asks for evaluations but eval.path is none: give the folder of an exam, or leave the exam "
                 "out of eval.suites."
             )
-        if any(each.suite.grader == "math" for each in self._loaded):
-            check_math()
+        check_graders(each.suite.grader for each in self._loaded)
         limit = self._config.rollout.max_prompt_tokens
         for question in self.questions:
             length = len(prompt_ids(self._codec, question))

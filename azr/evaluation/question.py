@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from azr.tasks.base import Verdict as Verdict
 
-GraderName = Literal["value", "calls", "stdin", "math", "choice"]
+GRADERS = ("value", "calls", "stdin", "math", "choice")
 """How an answer is judged: as plain data, by calling its function, by running it on standard input, as mathematics, or
 as one of the labels of a choice."""
+GraderName = str
+"""One of `GRADERS`, or ``module:function``, a grader of the user's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
 from azr.evaluation.graders.calls import CallsGrader
 from azr.evaluation.graders.choice import ChoiceGrader
-from azr.evaluation.graders.maths import MathGrader
+from azr.evaluation.graders.maths import MathGrader, check_math
+from azr.evaluation.graders.own import OwnGrader, is_own, load_grader
 from azr.evaluation.graders.stdin import StdinGrader, Tests
 from azr.evaluation.graders.value import ValueGrader
 from azr.evaluation.question import Grader, GraderName, Judgement, Question
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 
 CODE_GRADERS: frozenset[GraderName] = frozenset({"value", "calls", "stdin"})
 """They run programs, and need an executor."""
+
+
+def check_graders(names: Iterable[GraderName]) -> None:
+    """Raises UserError where one lacks a package, or is the user's own and cannot be imported."""
+    for name in sorted(set(names)):
+        if name == "math":
+            check_math()
+        elif is_own(name):
+            load_grader(name)
 
 
 class _CodeGrader:
@@ -36,9 +46,12 @@ async def make_grader(name: GraderName, executor: Executor | None = None) -> Asy
     """``async with make_grader(name, executor) as grader``; what it starts ends with the block.
 
     ``executor``: an `azr.evaluation.graders.sandboxed.answer_pool`, of the graders in `CODE_GRADERS`.
-    Raises UserError when a package of the extra ``eval`` is missing.
+    Raises UserError when a package of the extra ``eval`` is missing, or a grader of the user's own.
     """
     match name:
+        case _ if is_own(name):
+            async with OwnGrader(name) as own:
+                yield own
         case "math":
             async with MathGrader() as grader:
                 yield grader

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import re
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from azr.errors import UserError
 from azr.evaluation.graders.extraction import final_answer
 from azr.evaluation.question import Judgement, Question, Verdict
-from azr.line_process import LineProcess
+from azr.line_process import LineProcessPool
 
 TIME_LIMIT_S = 10.0
 """For one answer; one that takes longer is ungraded, and its process is killed."""
@@ -44,17 +43,13 @@ class MathGrader:
     def __init__(self, workers: int = 2) -> None:
         """Raises UserError when math-verify is not installed."""
         check_math()
-        self._workers = [LineProcess(_WORKER) for _ in range(workers)]
-        self._free: asyncio.LifoQueue[LineProcess] = asyncio.LifoQueue()
-        for worker in self._workers:
-            self._free.put_nowait(worker)
+        self._pool = LineProcessPool(_WORKER, (), workers)
 
     async def __aenter__(self) -> MathGrader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for worker in self._workers:
-            await worker.end()
+        await self._pool.end()
 
     async def grade(self, question: Question, response: str) -> Judgement:
         gold: MathGold = question.gold
@@ -79,11 +74,7 @@ class MathGrader:
         given = normal(answer)
         if any(differ_in_kind(gold, answer) for gold in golds) or not given:
             return {"right": False, "exact": False, "close": False}
-        worker = await self._free.get()
-        try:
-            said = await worker.ask({"gold": wanted, "answer": given, "tolerance": tolerance}, TIME_LIMIT_S)
-        finally:
-            self._free.put_nowait(worker)
+        said = await self._pool.ask({"gold": wanted, "answer": given, "tolerance": tolerance}, TIME_LIMIT_S)
         return None if said is None or "failed" in said else {name: bool(value) for name, value in said.items()}
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import string
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from azr.evaluation.graders.calls import Calls
 from azr.evaluation.graders.choice import Choice
 from azr.evaluation.graders.maths import MathGold
+from azr.evaluation.graders.own import is_own
 from azr.evaluation.graders.sandboxed import case_text
 from azr.evaluation.graders.stdin import Tests
 from azr.evaluation.graders.value import ProgramValue
-from azr.evaluation.question import GraderName
+from azr.evaluation.question import GRADERS, GraderName
 
 FIELDS: dict[GraderName, tuple[str, ...]] = {
     "math": ("answer",),
@@ -21,7 +23,18 @@ FIELDS: dict[GraderName, tuple[str, ...]] = {
     "stdin": ("inputs", "outputs"),
     "value": ("program", "input", "output"),
 }
-"""What each grader needs of a row."""
+"""What each grader of ours needs of a row; one of the user's own gets all of it."""
+
+
+def check_grader(name: object) -> None:
+    """Raises ValueError for what is no grader's name."""
+    if not isinstance(name, str) or not (name in GRADERS or is_own(name)):
+        raise ValueError(f"the grader {name!r} is none of {', '.join(GRADERS)} and no module:function of your own")
+
+
+def fields_of(grader: GraderName) -> tuple[str, ...]:
+    """What a row must have for its grader."""
+    return FIELDS.get(grader, ())
 
 
 def labels(options: Sequence[Any]) -> tuple[str, ...]:
@@ -35,6 +48,8 @@ def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | Non
     ``tolerance``: of ``math`` and ``calls``, absolute. ``asked``: of ``value``, ``output`` or ``input``.
     Raises KeyError with the name of a missing field, TypeError or ValueError for one of another form.
     """
+    if is_own(grader):
+        return json.loads(json.dumps(dict(given), default=str))
     given = {name: given[name] for name in FIELDS[grader]}
     match grader:
         case "math":
@@ -65,4 +80,4 @@ def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | Non
     )
 
 
-assert FIELDS.keys() == set(get_args(GraderName))
+assert FIELDS.keys() == set(GRADERS)

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from azr.errors import UserError
+from azr.evaluation.graders.own import is_own
 from azr.evaluation.question import GraderName, Question, Suite
 from azr.evaluation.suites.files import Row, reader, text
-from azr.evaluation.suites.golds import FIELDS, gold, labels
+from azr.evaluation.suites.golds import check_grader, fields_of, gold, labels
 
 _NAME = re.compile(r"[\w+.-]+")
 _PLACE = re.compile(r"\{(\w+)\}")
@@ -46,7 +47,11 @@ def read_declaration(path: Path) -> Suite:
         stated = msgspec.convert(tomllib.loads(path.read_text()), Declaration)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise UserError(f"{path} declares no suite: {error}.") from error
-    known = {*FIELDS[stated.grader], "id", "group"}
+    try:
+        check_grader(stated.grader)
+    except ValueError as error:
+        raise UserError(f"{path} declares no suite: {error}.") from error
+    known = {*fields_of(stated.grader), "id", "group"}
     if unknown := stated.fields.keys() - known:
         needed = ", ".join(sorted(known))
         raise UserError(f"{path}: fields names {sorted(unknown)[0]!r}, and the grader {stated.grader} knows {needed}.")
@@ -105,5 +110,7 @@ def _message(stated: Declaration, row: Row) -> str:
 
 
 def _gold(stated: Declaration, row: Row) -> Any:
-    given = {name: row[_field(stated, name)] for name in FIELDS[stated.grader]}
+    if is_own(stated.grader):
+        return gold(stated.grader, row)
+    given = {name: row[_field(stated, name)] for name in fields_of(stated.grader)}
     return gold(stated.grader, given, tolerance=stated.tolerance, asked=stated.asked)

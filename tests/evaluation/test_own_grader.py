@@ -1,0 +1,137 @@
+"""A grader of the user's own: what it says counts, and what goes wrong in it costs its own answers only."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from azr.config import Config, DataConfig
+from azr.datasets.choice import load_rows
+from azr.datasets.play import open_graders
+from azr.datasets.rows import read_rows
+from azr.errors import UserError
+from azr.evaluation.graders import own
+from azr.evaluation.graders.own import OwnGrader, load_grader
+from azr.evaluation.question import Question, Verdict
+from azr.evaluation.suites.own import read_declaration
+from azr.selfplay.prompt_codec import PromptCodec
+from tests.datasets.test_play import chat_codec
+from tests.datasets.test_play import config as config
+from tests.datasets.test_rows import write
+
+ROOT = Path(__file__).parents[2]
+GRADERS = """
+import os, time
+
+def grade(row, response):
+    print("said where verdicts are written")
+    return None if "number" in response else response == row["answer"]
+
+def trouble(row, response):
+    if response == "hang":
+        while True:
+            pass
+    if response == "die":
+        os._exit(1)
+    if response == "number":
+        return 0.5
+    if response == "right":
+        return True
+    raise ValueError(response)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of a module of graders in the working directory."""
+    name = f"graders_{abs(hash(str(tmp_path)))}"
+    (tmp_path / f"{name}.py").write_text(GRADERS)
+    (tmp_path / f"{name}_broken.py").write_text("raise RuntimeError('no such thing')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def question(**fields: object) -> Question:
+    return Question(id="1", suite="s", group="s", message="?", gold=fields)
+
+
+async def test_true_false_and_none_are_right_wrong_and_malformed(module: str) -> None:
+    async with OwnGrader(f"{module}:grade") as grader:
+        said = [(await grader.grade(question(answer="4"), text)).verdict for text in ("4", "5", "no number")]
+    assert said == [Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED]
+
+
+async def test_what_goes_wrong_is_ungraded_and_named_once(
+    module: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(own, "TIME_LIMIT_S", 1.0)
+    with caplog.at_level(logging.WARNING):
+        async with OwnGrader(f"{module}:trouble", workers=1) as grader:
+            for text in ("raise", "raise", "number", "hang", "die"):
+                assert (await grader.grade(question(), text)).verdict is Verdict.UNGRADED
+                assert (await grader.grade(question(), "right")).verdict is Verdict.RIGHT, "the next one is graded"
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 3 and all(f"the grader {module}:trouble " in each for each in said)
+    assert "raised ValueError: raise;" in said[0] and "returned 0.5, which is none of" in said[1]
+    assert "took over 1 s, or ended its process" in said[2]
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("{module}:grad", r"has no function 'grad' to grade with; did you mean grade\?"),
+        ("{module}_broken:grade", r"cannot be imported: RuntimeError: no such thing\.$"),
+        ("no_such_module_anywhere:grade", r"cannot be imported: ModuleNotFoundError: No module named"),
+    ],
+)
+def test_one_that_is_not_there_is_one_sentence(
+    module: str, name: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        load_grader(name.format(module=module))
+    assert "\n" not in str(caught.value)
+    assert ("Traceback" in capsys.readouterr().err) == ("broken" in name), "a traceback where it is the module's own"
+
+
+async def test_rows_name_it_and_it_gets_all_their_fields(module: str, config: Config, tmp_path: Path) -> None:
+    row = {"prompt": "2 + 2?", "grader": f"{module}:grade", "answer": "4", "more": {"of": [1]}}
+    config = replace(config, data=DataConfig(path=str(write(tmp_path / "rows.jsonl", row))))
+    codec: PromptCodec = chat_codec(config, tmp_path / "chatml")
+    rows, _ = load_rows(config, codec)
+    assert rows[0].question.gold == row
+    async with open_graders(rows, config) as graders:
+        assert (await graders[f"{module}:grade"].grade(rows[0].question, "4")).verdict is Verdict.RIGHT
+    write(tmp_path / "rows.jsonl", {**row, "grader": f"{module}:grad"})
+    with pytest.raises(UserError, match="did you mean grade"):
+        load_rows(config, codec)
+
+
+def test_a_suite_may_name_it(module: str, tmp_path: Path) -> None:
+    write(tmp_path / "mine.jsonl", {"q": "2 + 2?", "answer": "4"})
+    stated = f'name = "mine"\nfile = "mine.jsonl"\ngrader = "{module}:grade"\nprompt = "{{q}}"\n'
+    (tmp_path / "mine.toml").write_text(stated)
+    suite = read_declaration(tmp_path / "mine.toml")
+    (asked,) = suite.read(tmp_path)
+    assert asked.message == "2 + 2?" and asked.gold == {"q": "2 + 2?", "answer": "4"}
+    (tmp_path / "mine.toml").write_text(stated.replace(f"{module}:grade", "maths"))
+    with pytest.raises(UserError, match=r"declares no suite: the grader 'maths' is none of value, calls"):
+        read_declaration(tmp_path / "mine.toml")
+
+
+async def test_the_example_of_the_docs_is_the_file_and_grades() -> None:
+    shown = (ROOT / "docs" / "extending.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", shown, re.DOTALL)
+    assert (ROOT / "examples" / "near_enough.py").read_text().endswith(code)
+    (line,) = re.findall(r"```json\n(.*?)```", shown, re.DOTALL)
+    rows = read_rows(ROOT / "examples" / "near_enough.jsonl")
+    assert json.loads(line) in [row.question.gold for row in rows]
+    async with OwnGrader(rows[0].grader) as grader:
+        answers = ("It is 40,000 or so: 40000", "30000", "far")
+        said = [(await grader.grade(rows[0].question, text)).verdict for text in answers]
+    assert said == [Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED]
