@@ -25,7 +25,7 @@ class LineProcess:
     async def ask(self, message: Any, limit_s: float) -> Any | None:
         """Its answer, or None when it died or took longer; it is ended then."""
         try:
-            process = self._process or await self._start()
+            process = self._process or await self.start()
             assert process.stdin is not None and process.stdout is not None
             process.stdin.write(json.dumps(message).encode() + b"\n")
             async with asyncio.timeout(limit_s):
@@ -41,7 +41,8 @@ class LineProcess:
         await self.end()
         return None
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def start(self) -> asyncio.subprocess.Process:
+        """Raises RuntimeError when it ends before it is ready, and TimeoutError when it is not ready in time."""
         process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
@@ -72,6 +73,10 @@ class LineProcessPool:
         self._free: asyncio.LifoQueue[LineProcess] = asyncio.LifoQueue()
         for process in self._processes:
             self._free.put_nowait(process)
+
+    async def start(self) -> None:
+        """Starts one of them, to see that it can be. Raises RuntimeError when it cannot."""
+        await self._processes[-1].start()
 
     async def ask(self, message: Any, limit_s: float) -> Any | None:
         """As `LineProcess.ask`, of the first that is free."""

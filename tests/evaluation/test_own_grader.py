@@ -99,6 +99,14 @@ def test_one_that_is_not_there_is_one_sentence(
     assert ("Traceback" in capsys.readouterr().err) == ("broken" in name), "a traceback where it is the module's own"
 
 
+async def test_a_module_that_works_in_no_process_of_its_own_is_one_sentence(module: str, tmp_path: Path) -> None:
+    text = "import sys\nassert 'pytest' in sys.modules\ndef grade(row, response): return True\n"
+    (tmp_path / f"{module}_needy.py").write_text(text)
+    with pytest.raises(UserError, match=f"The grader {module}_needy:grade does not start in a process of its own"):
+        async with OwnGrader(f"{module}_needy:grade"):
+            pass
+
+
 async def test_rows_name_it_and_it_gets_all_their_fields(module: str, config: Config, tmp_path: Path) -> None:
     row = {"prompt": "2 + 2?", "grader": f"{module}:grade", "answer": "4", "more": {"of": [1]}}
     config = replace(config, data=DataConfig(path=str(write(tmp_path / "rows.jsonl", row))))

@@ -67,6 +67,15 @@ class OwnGrader:
         self._pool = LineProcessPool(_WORKER, (name,), workers)
 
     async def __aenter__(self) -> OwnGrader:
+        """Raises UserError when its process does not start."""
+        try:
+            await self._pool.start()
+        except (RuntimeError, TimeoutError) as error:
+            await self._pool.end()
+            raise UserError(
+                f"The grader {self._name} does not start in a process of its own, where it has no terminal and none of "
+                "what the run has loaded: make its module work alone."
+            ) from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
