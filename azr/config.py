@@ -47,6 +47,8 @@ class RunConfig:
     deterministic: bool = False
     """The same seed on the same machine gives the same run, bit for bit on a CPU. Slower: each engine answers one
     prompt at a time, so `timeout.generate_s` must be enough for all prompts of a step."""
+    plugins: tuple[str, ...] = ()
+    """Modules of your own that add kinds of self-play, rewards of proposals and bonuses; see `docs/extending.md`."""
     stop_when_malformed: bool = True
     """End the run, saved, after three rounds in a row in which over 80% of a role's responses were malformed or cut
     off. Off: each such round still prints its alarm."""

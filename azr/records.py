@@ -29,6 +29,7 @@ class Task:
     kind: str
     """Name of a registered task kind, e.g. ``deduction``."""
     program: str
+    """Empty for a kind whose tasks hold none."""
     inputs: tuple[str, ...]
     """Canonical argument texts; one for most kinds, several for induction."""
     outputs: tuple[str, ...]
@@ -36,7 +37,7 @@ class Task:
     fingerprint: str
     """Hash that tasks share which count as equal: of the normalized program and of what else distinguishes them."""
     message: str = ""
-    """Induction only: the proposer's hint to the solver."""
+    """Induction: the proposer's hint to the solver; of kinds without programs what they need."""
     parents: tuple[str, ...] = ()
     """Ids of the reference tasks shown to the proposer."""
     step: int = 0

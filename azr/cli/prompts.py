@@ -30,9 +30,9 @@ def main(argv: Sequence[str]) -> int:
     """Prints and returns 0. Raises UserError for a mistake in the options, the config or the model's folder."""
     options, values = parser().parse_with_knobs(argv)
     config = override(load_recipe(options.recipe), values)
+    preflight.check(config)
     if options.kind not in (None, *KINDS):
         raise UserError(f"There is no task kind {options.kind!r}; did you mean {nearest(options.kind, KINDS)}?")
-    preflight.check(config)
     # A folder with nothing but a tokenizer will do.
     place = Path(config.model.path)
     folder = place if place.is_dir() else model_folder(config.model.path, fetch=False)

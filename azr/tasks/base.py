@@ -127,8 +127,8 @@ class TaskKind(ABC):
         """The verdict on an answer. What was expected is compared here and never sent to a sandbox."""
 
     def io_pairs(self, task: Task) -> tuple[tuple[str, str], ...]:
-        """Inputs of the task's program, each with the value that it returned."""
-        return tuple(zip(task.inputs, task.outputs, strict=True))
+        """Inputs of the task's program, each with the value that it returned; none of a task without a program."""
+        return tuple(zip(task.inputs, task.outputs, strict=True)) if task.program else ()
 
     def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
         """Tasks of this kind, other than the task itself, that known pairs of its program make."""
