@@ -113,4 +113,4 @@ def test_64_times_the_papers_batch_is_planned_and_packed_in_seconds(ray_cluster:
     eighth, whole = learners_work(3072), learners_work(24_576)
     print(f"\n{whole:.2f} CPU seconds for 24,576 trajectories, {eighth:.2f} for an eighth of them")
     assert whole < 10
-    assert whole < 20 * max(eighth, 0.05), "it grows faster than the batch"
+    assert whole < 20 * max(eighth, 0.1), "it grows faster than the batch"
