@@ -1,13 +1,13 @@
 """What pyproject.toml cannot say: a built package holds the project's own data, and which commit it was built from."""
 
+import runpy
 import shutil
-import subprocess
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).resolve().parent
 
 
 class BuildWithData(build_py):
@@ -18,18 +18,8 @@ class BuildWithData(build_py):
         package = Path(self.build_lib) / "azr"
         for name in ("exam", "azr_14m_base"):
             shutil.copytree(ROOT / "data" / name, package / "data" / name, dirs_exist_ok=True)
-        (package / "COMMIT").write_text(commit())
-
-
-def commit() -> str:
-    """Empty where this is no clone, or git is not there."""
-    if not (ROOT / ".git").exists():
-        return ""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return ""
+        commit_of_clone = runpy.run_path(str(ROOT / "azr" / "version.py"))["commit_of_clone"]
+        (package / "COMMIT").write_text(commit_of_clone())
 
 
 setup(cmdclass={"build_py": BuildWithData})

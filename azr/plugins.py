@@ -8,18 +8,16 @@ way there.
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 import math
-import os
 import re
-import sys
 import traceback
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from azr.errors import UserError
+from azr.own_modules import import_own
 from azr.records import Task
 from azr.selfplay.rewards.registry import BONUSES, SOLVE_RATE_REWARDS
 from azr.tasks.base import TaskKind
@@ -39,19 +37,8 @@ def load_plugins(names: Sequence[str]) -> None:
     """
     for name in names:
         if name not in _loaded:
-            _add(name, _imported(name))
+            _add(name, import_own(name, f"The plug-in {name}"))
             _loaded.add(name)
-
-
-def _imported(name: str) -> ModuleType:
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        if not isinstance(error, ModuleNotFoundError) or error.name != name:
-            traceback.print_exc()
-        raise UserError(f"The plug-in {name} cannot be imported: {type(error).__name__}: {error}.") from error
 
 
 def _add(name: str, module: ModuleType) -> None:

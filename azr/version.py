@@ -7,7 +7,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).resolve().parent
 _COMMIT = _HERE / "COMMIT"
 """Written by setup.py into a built package, where there is no clone to ask."""
 
@@ -16,11 +16,11 @@ _COMMIT = _HERE / "COMMIT"
 def code_version() -> str:
     """The package's version, and the commit that it was built or is checked out at where that is known."""
     version = metadata.version("azr")
-    commit = _COMMIT.read_text(encoding="utf-8").strip() if _COMMIT.is_file() else _commit_of_clone()
+    commit = _COMMIT.read_text(encoding="utf-8").strip() if _COMMIT.is_file() else commit_of_clone()
     return f"{version} ({commit})" if commit else version
 
 
-def _commit_of_clone() -> str:
+def commit_of_clone() -> str:
     """Empty where this is no clone, or git is not there."""
     if not (_HERE.parent / ".git").exists():
         return ""

@@ -9,7 +9,8 @@ Real engines, trainers and driver through the shipped recipes, with the 14M mode
 base knows nothing.
 
 No question comes twice, and none of the base's comes again, so every share of right answers is of unseen questions.
-OUT keeps all files and runs; a run that is there is not repeated. The figure is `OUT/data_learning.png`.
+OUT keeps all files and runs; a run that is there is not repeated, so delete one that was interrupted. The figure is
+`OUT/data_learning.png`.
 """
 
 from __future__ import annotations

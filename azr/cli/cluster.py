@@ -13,10 +13,10 @@ from typing import Any
 import yaml
 
 from azr import preflight
-from azr.cli.load_recipe import load_recipe
+from azr.cli.load_recipe import RECIPE_HELP, load_recipe
 from azr.cli.options import Parser, whole
 from azr.config import Config
-from azr.config_tree import leaves, override
+from azr.config_tree import knobs, leaves, override
 from azr.errors import UserError
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec
 from azr.plan.suggestions import plan_run
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> Parser:
     parser = Parser("cluster", _ABOUT)
     parser.add_argument("scheduler", choices=("slurm", "kuberay"), help="for which of the two")
-    parser.add_argument("recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
+    parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
     parser.add_argument("--gpus", type=whole(1, 64), default=8, help="GPUs of a node")
     parser.add_argument("--gpu-memory", type=whole(1, 10_000), default=80, metavar="GIB", help="memory of one GPU")
     parser.add_argument(
@@ -98,26 +98,26 @@ def _job(recipe: str, config: Config, values: dict[str, Any], gpus: int, gpu_mem
         raise UserError(
             f"{recipe} does not fit on {nodes} node(s) of {gpus} GPU(s): {plan.problems[0]}. azr plan says more."
         )
-    knobs = [word for path in values for word in _words(path, leaves(config)[path])]
+    resolved = leaves(config)
+    options = [word for path in values for word in (knobs()[path].option, *_words(resolved[path]))]
     return Job(
         name=re.sub(r"[^a-z0-9-]+", "-", config.run.name.lower()).strip("-") or "azr",
         nodes=nodes,
         gpus=gpus,
         cpus=_CPUS_PER_GPU * gpus,
         memory_gib=math.ceil(sum(plan.host.values()) / GIB) + _MARGIN_GIB,
-        command=("azr", "run", recipe, *knobs),
+        command=("azr", "run", recipe, *options),
         folder=f"{config.run.root}/{config.run.name}",
     )
 
 
-def _words(path: str, value: Any) -> list[str]:
-    """The option that sets a knob to a value."""
-    option = "--" + path.rstrip("_").replace("_", "-")
+def _words(value: Any) -> list[str]:
+    """A knob's value as the command line takes it."""
     if value is None:
-        return [option, "none"]
+        return ["none"]
     if isinstance(value, bool):
-        return [option, str(value).lower()]
-    return [option, *map(str, value if isinstance(value, (list, tuple)) else [value])]
+        return [str(value).lower()]
+    return list(map(str, value if isinstance(value, (list, tuple)) else [value]))
 
 
 def slurm(job: Job, hours: int) -> str:

@@ -6,11 +6,11 @@ import argparse
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 import shtab
 
-from azr.cli.load_recipe import recipes
+from azr.cli.load_recipe import RECIPE_HELP, recipes
 from azr.cli.main import COMMANDS
 from azr.cli.options import Parser, knob_options
 from azr.config import ESTIMATOR_TYPES, Config
@@ -47,7 +47,7 @@ def _everything() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about)
         module = importlib.import_module(f"azr.cli.{name.replace('-', '_')}")
         if name == "run":
-            command.add_argument("recipe", metavar="RECIPE", help="a recipe by name, or a config.yaml")
+            command.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
             _add(command, module.parser(Config()))
         elif name == "data":
             _add(command.add_subparsers().add_parser("prepare", help=about), module.parser())
@@ -85,8 +85,4 @@ def _values(knob: Knob) -> list[str] | None:
     """What a knob may hold, where that is a list of names."""
     if knob.path == ESTIMATOR:
         return list(ESTIMATOR_TYPES)
-    return [str(value) for value in _literals(knob.type)] or None
-
-
-def _literals(type: Any) -> list[Any]:
-    return list(get_args(type)) if get_origin(type) is Literal else []
+    return list(map(str, get_args(knob.type))) if get_origin(knob.type) is Literal else None

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from azr.cli.load_recipe import load_recipe
+from azr.cli.load_recipe import RECIPE_HELP, load_recipe
 from azr.cli.options import Parser
 from azr.config import Config
 from azr.config_tree import knobs, override
@@ -64,6 +64,6 @@ def parser() -> Parser:
     """Of this command's own options."""
     parser = Parser("doctor", _ABOUT)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    parser.add_argument("--recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
+    parser.add_argument("--recipe", metavar="RECIPE", help=RECIPE_HELP)
     parser.add_argument("--cluster", metavar="ADDRESS", help="look at this Ray cluster too; auto for the one here")
     return parser

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import pkgutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from azr.config import Config
 from azr.config_tree import from_tree, parse_yaml
 from azr.errors import UserError, nearest
+from azr.own_modules import search_here
 
 PACKAGE = "playground"
+RECIPE_HELP = "a recipe by name, a dotted module with a config, or a YAML file"
+"""Of every command that takes one."""
 _YAML = (".yaml", ".yml")
 _BASE = "base"
 """Key of a YAML file that names what it builds on."""
@@ -54,8 +55,7 @@ def _modules() -> list[str]:
 
 
 def _of_module(name: str) -> Config:
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)
+    here = search_here()
     try:
         found = importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from azr import preflight
-from azr.cli.load_recipe import load_recipe
+from azr.cli.load_recipe import RECIPE_HELP, load_recipe
 from azr.cli.options import Parser, above, whole, wholes
 from azr.config_tree import override
 from azr.errors import UserError
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> Parser:
     parser = Parser("plan", _ABOUT)
-    parser.add_argument("recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
+    parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
     parser.add_argument("--gpus", type=whole(1, 10_000), default=8, help="GPUs per node")
     parser.add_argument("--gpu-memory", type=above(1), default=80.0, metavar="GIB", help="memory of one GPU")
     parser.add_argument(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from azr import preflight
-from azr.cli.load_recipe import load_recipe
+from azr.cli.load_recipe import RECIPE_HELP, load_recipe
 from azr.cli.options import Parser
 from azr.config import Config
 from azr.config_tree import override
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> Parser:
     parser = Parser("prompts", _ABOUT)
-    parser.add_argument("recipe", metavar="RECIPE", help="a recipe of playground/ by name, or a config.yaml")
+    parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
     parser.add_argument("--kind", help="of this reasoning kind only; all that the recipe plays when not given")
     parser.add_argument("--role", choices=[str(role) for role in Role], help="of this role only")
     parser.add_argument("--ids", action="store_true", help="print the token ids too")

@@ -78,6 +78,6 @@ def _table(listed: Sequence[Listed]) -> Iterator[str]:
     for each in listed:
         numbers = f"{each.gpus:4}  {each.memory_gib:11.1f}  {each.step_s:8.0f}"
         yield f"{each.name:{names}}  {each.model:{models}}  {numbers}"
-        yield from (f"    ran on {proof}" for proof in each.proven or ())
+        yield from (f"    ran on {proof}" for proof in each.proven)
     yield ""
     yield "Without a line of its own, a recipe was parsed, planned and placed in the tests, and has not run."

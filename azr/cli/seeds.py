@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from azr import preflight
-from azr.cli.load_recipe import load_recipe
+from azr.cli.load_recipe import RECIPE_HELP, load_recipe
 from azr.cli.options import Parser
 from azr.config import Config, ExecutorConfig
 from azr.config_tree import override
@@ -149,7 +149,7 @@ def _rejects(out: Path) -> Path:
 
 def parser() -> Parser:
     parser = Parser("seeds", _ABOUT, usage=USAGE.removeprefix("usage: "))
-    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe of playground/ by name, or a config.yaml")
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=RECIPE_HELP)
     parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="file to write; it must not exist")
     parser.add_argument("--convert", metavar="FILE", type=Path, nargs="+", help="seed files of the authors' code")
     parser.add_argument(

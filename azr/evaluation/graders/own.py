@@ -6,17 +6,14 @@ the answer is right, or None when there is no answer. docs/extending.md is the w
 
 from __future__ import annotations
 
-import importlib
 import logging
-import os
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from azr.errors import UserError, nearest
 from azr.evaluation.question import Judgement, Question, Verdict
 from azr.line_process import LineProcessPool
+from azr.own_modules import import_own
 
 TIME_LIMIT_S = 10.0
 """For one answer; one that takes longer is ungraded, and its process is killed."""
@@ -39,16 +36,7 @@ def load_grader(name: str) -> GradeFunction:
     Raises UserError when there is none; the traceback of a module that cannot be imported is printed before.
     """
     module_name, _, function_name = name.partition(":")
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        if not isinstance(error, ModuleNotFoundError) or error.name != module_name:
-            traceback.print_exc()
-        raise UserError(
-            f"The module of the grader {name} cannot be imported: {type(error).__name__}: {error}."
-        ) from error
+    module = import_own(module_name, f"The module of the grader {name}")
     function = getattr(module, function_name, None)
     if not callable(function):
         known = [word for word, value in vars(module).items() if callable(value)]
