@@ -76,7 +76,8 @@ async def test_what_goes_wrong_is_ungraded_and_named_once(
             for text in ("raise", "raise", "number", "hang", "die"):
                 assert (await grader.grade(question(), text)).verdict is Verdict.UNGRADED
                 assert (await grader.grade(question(), "right")).verdict is Verdict.RIGHT, "the next one is graded"
-    said = [record.getMessage() for record in caplog.records]
+    # asyncio may say of a process that died and was killed that it does not know how it ended.
+    said = [record.getMessage() for record in caplog.records if record.name == own.__name__]
     assert len(said) == 3 and all(f"the grader {module}:trouble " in each for each in said)
     assert "raised ValueError: raise;" in said[0] and "returned 0.5, which is none of" in said[1]
     assert "took over 4 s, or ended its process" in said[2]
