@@ -208,9 +208,9 @@ COINS = {
     "the order of a set": "list({{'a{n}', 'b{n}'}})[0][0]",
     "the order of a comprehension": "next(iter({{c + '{n}' for c in 'ab'}}))[0]",
     "a view": "list(dict.fromkeys(['a{n}', 'b{n}']).keys() & {{'a{n}': 1, 'b{n}': 2}})[0][0]",
-    "a text of an object": "int(repr(object()).split('0x')[1].rstrip('>'), 16) >> 16 & 1",
-    "an address": "id(object()) >> 17 & 1",
-    "an address of a function": "int(str(f).split('0x')[1].rstrip('>'), 16) >> 16 & 1",
+    "a text of an object": "bin(int(repr(object()).split('0x')[1].rstrip('>'), 16)).count('1') & 1",
+    "an address": "bin(id(object())).count('1') & 1",
+    "an address of a function": "bin(int(str(f).split('0x')[1].rstrip('>'), 16)).count('1') & 1",
 }
 EACH = 23
 """Programs of each kind of coin."""
@@ -233,7 +233,13 @@ async def _accepted(pool: SandboxPool, programs: dict[str, str]) -> list[str]:
 
 
 async def test_few_suspect_coins_are_accepted(pool: SandboxPool):
-    coins = {f"{name} {n}": f"def f(x): return {text.format(n=n)}" for name, text in COINS.items() for n in range(EACH)}
+    # Another text each: equal programs are executed once, and one coin of 23 programs would decide the test.
+    coins = {
+        f"{name} {n}": f"def f(x): return {text.format(n=n)}  # {n}"
+        for name, text in COINS.items()
+        for n in range(EACH)
+    }
+    assert len(set(coins.values())) == len(coins)
     assert _chance_of_more(MOST_SUSPECTS, len(coins), 2**-7) < 1e-6
     accepted = await _accepted(pool, coins)
     assert len(accepted) <= MOST_SUSPECTS, accepted
