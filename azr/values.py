@@ -309,7 +309,7 @@ class _Writer:
             raise TooLargeError(f"an integer has more than {MAX_DIGITS} digits")
         if kind in (str, bytes) and len(value) > self.bytes_left:
             raise TooLargeError(f"the value's text is longer than {self.max_bytes} bytes")
-        if kind is complex and not (_has_literal(value.real) and _has_literal(value.imag)):
+        if kind is complex and not _has_literal(value):
             return f"complex({value.real!r}, {value.imag!r})"
         if value is None or kind in (bool, int, float, complex, str, bytes):
             return repr(value)
@@ -340,9 +340,12 @@ class _Writer:
         return sorted({self.write(item, depth) for item in value})
 
 
-def _has_literal(part: float) -> bool:
-    """Whether a literal can state this part of a complex number; adding up loses the sign of a zero."""
-    return math.isfinite(part) and (part != 0 or math.copysign(1, part) > 0)
+def _has_literal(value: complex) -> bool:
+    """Whether a literal can state this number: adding up loses the sign of a zero, and ``-2j`` has the real part -0.0."""
+    parts = value.real, value.imag
+    if not all(math.isfinite(part) and (part != 0 or math.copysign(1, part) > 0) for part in parts):
+        return False
+    return value.real != 0 or value.imag >= 0
 
 
 def type_name(kind: type) -> str:

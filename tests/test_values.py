@@ -328,6 +328,7 @@ def test_canonical_is_deterministic_and_ordered():
     assert canonical((1,)) == "(1,)"
     assert canonical(complex(math.nan, 1)) == "complex(nan, 1.0)"
     assert canonical(complex(-0.0, -2)) == "complex(-0.0, -2.0)"
+    assert canonical(complex(0.0, -2)) == "complex(0.0, -2.0)", "-2j has the real part -0.0"
     assert canonical({float("nan"), float("nan")}) == "{nan}"
     assert canonical([-0.0, 1e999]) == "[-0.0, inf]"
     assert canonical("\ud800\x00") == "'\\ud800\\x00'"
