@@ -341,7 +341,7 @@ class _Writer:
 
 
 def _has_literal(value: complex) -> bool:
-    """Whether a literal can state this number: adding up loses the sign of a zero, and ``-2j`` has the real part -0.0."""
+    """Whether a literal can state this number: a sum loses the sign of a zero, and ``-2j`` has the real part -0.0."""
     parts = value.real, value.imag
     if not all(math.isfinite(part) and (part != 0 or math.copysign(1, part) > 0) for part in parts):
         return False
