@@ -81,7 +81,7 @@ class ActorSystem:
             policy = starting.create_task(role("policy", PolicyWorker))
             critic = starting.create_task(role("critic", CriticWorker)) if config.algorithm.needs_critic else None
             reference = None
-            if config.algorithm.needs_reference:
+            if config.has_reference:
                 reference = starting.create_task(role("reference", ReferenceWorker))
             first = [task for task in (policy, critic, reference) if task is not None] if shared else []
             # vLLM measures how much of a GPU is free, and fails when that changes meanwhile.

@@ -346,6 +346,22 @@ class AlgorithmConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters (arXiv 2106.09685): policy and critic train these instead of the weights that they start from,
+    which stay as they are. Needs the package peft."""
+
+    rank: CountOrZero = 0
+    """Rank of the adapters; 0 for none: then all weights are trained."""
+    alpha: Count = 32
+    """What an adapter adds to its layer is multiplied by alpha / rank."""
+    dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    """Share of an adapter's inputs that training leaves out at random."""
+    targets: tuple[str, ...] = ("all-linear",)
+    """Linear layers that get adapters, by the last part of their names, such as `q_proj`; `all-linear` for all but the
+    output head."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """What trainers and engines run on; `auto` is cuda where the cluster has a GPU."""
@@ -380,6 +396,7 @@ class TrainConfig:
     the package of that name."""
     offload_optimizer: bool = False
     """Keep optimiser state in host memory."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -490,6 +507,11 @@ class Config:
     def kinds(self) -> tuple[str, ...]:
         """Reasoning kinds that are played: none where all that is trained on comes from a file."""
         return () if self.data.path is not None and self.data.play == "alone" else self.selfplay.kinds
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the reference policy is a model of its own: with adapters it is the policy without them."""
+        return self.algorithm.needs_reference and not self.train.lora.rank
 
     @property
     def trajectories_by_step(self) -> tuple[int, ...]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from azr.algorithms.architectures import check_architecture
+from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, check_architecture, check_targets
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.weight_transfers import Site, choose_transfer
 from azr.config import TEMPLATES, Config
@@ -45,6 +46,7 @@ def check(config: Config) -> None:
     _check_staleness(config)
     choose_transfer(config.cluster.push, Site.before_start(config))
     _check_kernels(config)
+    _check_lora(config)
     trackers.check_names(config.tracking)
 
 
@@ -77,6 +79,8 @@ def check_model_and_files(config: Config, *, seeds: bool = True, fetch: bool = T
     _check_tokenizer_and_exam(config, folder)
     tree = config_json(folder)
     check_architecture(config.model.path, tree, unchecked=config.model.unchecked)
+    if config.train.lora.rank and tree.get("model_type") in CHECKED:
+        check_targets(config.train.lora.targets, LINEAR_LAYERS)
     if config.train.device != "cpu":
         choose_kernels(config.train.kernels, "cuda", tree.get("model_type"))
     return []
@@ -181,6 +185,14 @@ def _check_kernels(config: Config) -> None:
         choose_kernels(train.kernels, "cpu", None)
     if train.attention == "flash_attn":
         check_flash_attn("cpu" if train.device == "cpu" else "cuda", train.dtype)
+
+
+def _check_lora(config: Config) -> None:
+    if config.train.lora.rank and find_spec("peft") is None:
+        raise UserError(
+            "train.lora.rank asks for adapters, but the package peft is not installed: install it with pip install "
+            "peft, or set the rank to 0."
+        )
 
 
 def _check_batch(config: Config) -> None:

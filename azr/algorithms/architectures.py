@@ -5,11 +5,11 @@ No torch here: preflight reads this before anything heavy is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from azr.errors import UserError
+from azr.errors import UserError, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,11 @@ CHECKED: dict[str, Checked] = {
     ),
 }
 """By `model_type`."""
+
+ALL_LINEAR = "all-linear"
+"""Stands for all linear layers but the output head among the targets of adapters."""
+LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Of a layer of each architecture in `CHECKED`, by the last part of their names."""
 
 REFUSED: dict[str, str] = {
     "qwen3_moe": "after a push, its experts in vLLM do not have the weights that were sent",
@@ -78,6 +83,20 @@ def check_architecture(path: str, config: Mapping[str, Any], *, unchecked: bool)
         f"model.path {path!r} is {what}, which was never checked against vLLM ({known}): run azr check-model {path}, "
         "and if all agree, set --model.unchecked."
     )
+
+
+def check_targets(targets: Sequence[str], known: Sequence[str]) -> None:
+    """Raises UserError for a target of adapters that is not among the names of the model's linear layers."""
+    if tuple(targets) == (ALL_LINEAR,):
+        return
+    for target in targets or ("",):
+        if target not in known:
+            near = nearest(target, known, least=0.5)
+            hint = f"did you mean {near}? It" if near else "it"
+            raise UserError(
+                f"train.lora.targets has {target!r}, and the model has no linear layer of this name; {hint} has "
+                f"{', '.join(known)}, and {ALL_LINEAR} alone stands for all of them."
+            )
 
 
 def _rope_types(config: Mapping[str, Any]) -> set[str]:

@@ -15,7 +15,9 @@ from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 from azr.algorithms.attention import PADDED, Segments
 from azr.algorithms.kernels import COVERED, Kernels, apply_liger
 from azr.algorithms.logprobs import LogprobHead
+from azr.algorithms.lora import add_adapters, iter_base_weights
 from azr.algorithms.packing import PackedBatch, to_device
+from azr.config import LoraConfig
 from azr.errors import UserError
 
 
@@ -83,10 +85,13 @@ def check_head(hf: PreTrainedModel) -> None:
             )
 
 
+NO_LORA = LoraConfig()
+
+
 class PolicyModel(nn.Module):
     """A Hugging Face causal LM that scores responses.
 
-    ``hf`` stays a complete model whose state dict has the usual names; only the class of its output head changes.
+    ``hf`` stays a complete model; only the class of its output head changes, and adapters are put around linear layers.
     """
 
     def __init__(
@@ -97,15 +102,17 @@ class PolicyModel(nn.Module):
         gradient_checkpointing: Checkpointing = "none",
         kernels: Kernels = "plain",
         fused_head: bool = False,
+        lora: LoraConfig = NO_LORA,
     ) -> None:
         """Take over ``hf``, built with an ``attn_implementation`` from ``choose_attention``.
 
-        ``fused_head``: as ``fused`` of ``token_logprobs``. Raises UserError as `check_head`.
+        ``fused_head``: as ``fused`` of ``token_logprobs``. Raises UserError as `check_head` and `add_adapters`.
         """
         super().__init__()
         check_head(hf)
         hf.set_output_embeddings(LogprobHead(hf.get_output_embeddings().weight, logprob_chunk, fused=fused_head))
         _prepare(hf, kernels, gradient_checkpointing)
+        add_adapters(hf, lora)
         self.hf = hf
 
     @classmethod
@@ -119,6 +126,7 @@ class PolicyModel(nn.Module):
         gradient_checkpointing: Checkpointing = "none",
         kernels: Kernels = "plain",
         fused_head: bool = False,
+        lora: LoraConfig = NO_LORA,
     ) -> PolicyModel:
         """Load a folder or hub name; ``attention`` comes from ``choose_attention``, the rest as in the constructor."""
         hf = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=attention)
@@ -128,12 +136,15 @@ class PolicyModel(nn.Module):
             gradient_checkpointing=gradient_checkpointing,
             kernels=kernels,
             fused_head=fused_head,
+            lora=lora,
         )
 
     def named_weights(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters with Hugging Face names, as engines and folders take them; one with several names comes once."""
-        weights: Iterator[tuple[str, nn.Parameter]] = self.hf.named_parameters()
-        return weights
+        """Parameters with Hugging Face names, as engines and folders take them; one with several names comes once.
+
+        Without adapters: `azr.algorithms.lora.adapters_of` tells what these add.
+        """
+        return iter_base_weights(self.hf)
 
     def forward(
         self, batch: PackedBatch, temperature: float, with_entropy: bool = True
@@ -168,10 +179,16 @@ class CriticModel(nn.Module):
     """A Hugging Face backbone with a scalar head: the expected return before each response token."""
 
     def __init__(
-        self, backbone: PreTrainedModel, *, gradient_checkpointing: Checkpointing = "none", kernels: Kernels = "plain"
+        self,
+        backbone: PreTrainedModel,
+        *,
+        gradient_checkpointing: Checkpointing = "none",
+        kernels: Kernels = "plain",
+        lora: LoraConfig = NO_LORA,
     ) -> None:
         super().__init__()
         _prepare(backbone, kernels, gradient_checkpointing)
+        add_adapters(backbone, lora)
         self.backbone = backbone
         self.head = ValueHead(backbone.config.hidden_size).to(backbone.dtype)
 
@@ -184,10 +201,11 @@ class CriticModel(nn.Module):
         attention: str,
         gradient_checkpointing: Checkpointing = "none",
         kernels: Kernels = "plain",
+        lora: LoraConfig = NO_LORA,
     ) -> CriticModel:
         """Load a backbone from a folder or hub name; the head is new."""
         backbone = AutoModel.from_pretrained(path, dtype=dtype, attn_implementation=attention)
-        return cls(backbone, gradient_checkpointing=gradient_checkpointing, kernels=kernels)
+        return cls(backbone, gradient_checkpointing=gradient_checkpointing, kernels=kernels, lora=lora)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Values (R,) in float32. The batch as for ``PolicyModel.forward``."""

@@ -15,7 +15,7 @@ engines have GPUs of their own nothing is moved. Fused kernels keep less than is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from azr.config import LOGPROB_CHUNK, REDUCE_BUCKET, WEIGHT_BUCKET_BYTES, Config, TrainConfig
@@ -46,24 +46,50 @@ class ModelRole:
     name: str
     shape: ModelShape
     parameters: int
-    trains: bool
+    """Adapters included."""
+    trained: int
+    """Of the parameters; 0 of a model that is not trained."""
     has_head: bool
     """Its output head is as large as the vocabulary."""
+
+    @property
+    def trains(self) -> bool:
+        return self.trained > 0
+
+    @property
+    def trains_all(self) -> bool:
+        """Not its adapters alone."""
+        return self.trained == self.parameters
 
 
 def model_roles(config: Config, shape: ModelShape) -> list[ModelRole]:
     """Those the config calls for, the policy first; all start from one model of this shape."""
-    roles = [ModelRole(name="policy", shape=shape, parameters=shape.parameters, trains=True, has_head=True)]
-    if config.algorithm.needs_critic:
-        roles.append(ModelRole(name="critic", shape=shape, parameters=shape.critic, trains=True, has_head=False))
-    if config.algorithm.needs_reference:
-        roles.append(ModelRole(name="reference", shape=shape, parameters=shape.parameters, trains=False, has_head=True))
-    return roles
+    lora = config.train.lora
+    adapters = shape.adapters(lora.rank, lora.targets)
+    policy = ModelRole(
+        name="policy",
+        shape=shape,
+        parameters=shape.parameters + adapters,
+        trained=adapters or shape.parameters,
+        has_head=True,
+    )
+    critic = ModelRole(
+        name="critic",
+        shape=shape,
+        parameters=shape.critic + adapters,
+        trained=adapters + shape.critic_head if adapters else shape.critic,
+        has_head=False,
+    )
+    reference = replace(policy, name="reference", parameters=shape.parameters, trained=0)
+    return [policy, *[critic] * config.algorithm.needs_critic, *[reference] * config.has_reference]
 
 
 def scorers(config: Config, roles: Sequence[ModelRole]) -> list[ModelRole]:
-    """Those that look at the batch before any is trained: not a policy that takes a single optimizer step."""
-    return [role for role in roles if role.name != "policy" or config.algorithm.policy_mini_batches > 1]
+    """Those that look at the batch before any is trained: not a policy that takes a single optimizer step, unless it is
+    the reference too."""
+    algorithm = config.algorithm
+    policy = algorithm.policy_mini_batches > 1 or (algorithm.needs_reference and not config.has_reference)
+    return [role for role in roles if role.name != "policy" or policy]
 
 
 def element_bytes(train: TrainConfig) -> int:
@@ -73,8 +99,9 @@ def element_bytes(train: TrainConfig) -> int:
 
 def states(role: ModelRole, train: TrainConfig) -> dict[str, float]:
     """Between phases, one rank's share: ZeRO-3 with float32 gradients and Adam moments, and a float32 master copy."""
-    b, share = element_bytes(train), role.parameters / train.data_parallel
-    sizes = {"parameters": b * share, "gradients": 0.0, "optimiser": 0.0, "reduce bucket": 0.0}
+    b, share = element_bytes(train), role.trained / train.data_parallel
+    parameters = b * role.parameters / train.data_parallel
+    sizes = {"parameters": parameters, "gradients": 0.0, "optimiser": 0.0, "reduce bucket": 0.0}
     if role.trains:
         sizes["reduce bucket"] = 4.0 * REDUCE_BUCKET
         if not train.offload_optimizer:
@@ -84,7 +111,7 @@ def states(role: ModelRole, train: TrainConfig) -> dict[str, float]:
 
 def offloaded_optimizer(role: ModelRole, train: TrainConfig) -> float:
     """Bytes of one rank on the host for good: master copy, two moments, and gradients as summed and as stepped on."""
-    return 20 * role.parameters / train.data_parallel if role.trains and train.offload_optimizer else 0.0
+    return 20 * role.trained / train.data_parallel if train.offload_optimizer else 0.0
 
 
 def taken_along(role: ModelRole, train: TrainConfig) -> float:
@@ -151,18 +178,19 @@ def training(role: ModelRole, train: TrainConfig, tokens: int) -> Bytes:
     recomputed = per_layer if share else 0.0
     backward = tokens * (max(3 * b * shape.intermediate, 16 * shape.hidden) + 4 * b * shape.hidden)
     # A matrix as large as the vocabulary exceeds the reduce bucket, so its gradient is converted as a whole.
-    embedding = (b + 4 * (b < 4)) * shape.embedding
-    head_matrix = (b + 4) * shape.embedding * role.has_head
+    embedding = (b + 4 * (b < 4)) * shape.embedding * role.trains_all
+    head_matrix = (b + 4) * shape.embedding * role.has_head * role.trains_all
     logits = LOGIT_COPIES * 4 * min(LOGPROB_CHUNK, tokens) * shape.vocabulary * role.has_head
     last = (4 + 4 * b) * shape.hidden * tokens
     live = {"gathered layers": gathered(role, train)}
+    tied = b * shape.embedding * (role.has_head and shape.tied and role.trains_all)
     moments: list[dict[str, float]] = [
         live | {"activations": kept + last, "logits": logits, "vocabulary gradient": head_matrix},
         live | {"activations": kept + recomputed + backward, "vocabulary gradient": head_matrix},
-        live | {"vocabulary gradient": embedding + (b * shape.embedding if role.has_head and shape.tied else 0)},
+        live | {"vocabulary gradient": embedding + tied},
     ]
     if not train.offload_optimizer:
-        moments.append({"optimizer step": 4 * min(role.parameters / train.data_parallel, LIVE_PARAMETERS)})
+        moments.append({"optimizer step": 4 * min(role.trained / train.data_parallel, LIVE_PARAMETERS)})
     return max(moments, key=lambda moment: sum(moment.values()))
 
 

@@ -133,7 +133,9 @@ class StepTimes:
 
     def train(self, role: ModelRole, updates: int) -> Seconds:
         """Forward, backward (twice a forward), what checkpointing computes again; then `updates` optimizer steps."""
-        passes = 3 + RECOMPUTED[self.config.train.gradient_checkpointing]
+        # Of a frozen layer the backward computes the gradient of its inputs, and not that of its weights.
+        backward = 2 if role.trains_all else 1
+        passes = 1 + backward + RECOMPUTED[self.config.train.gradient_checkpointing]
         stepping = self._optimizer(role, updates)
         return {what: at + stepping for what, at in self._passing(role, passes, 2, updates, reduces=True).items()}
 
@@ -143,7 +145,8 @@ class StepTimes:
         Through host memory one node sends to all others; collectives pass them on from node to node.
         """
         assumed, nodes = self.assumed, self.nodes.nodes_of(self.config.num_gpus)
-        nbytes = element_bytes(self.config.train) * (policy.parameters + policy.shape.embedding * policy.shape.tied)
+        shape = policy.shape
+        nbytes = element_bytes(self.config.train) * (shape.parameters + shape.embedding * shape.tied)
         inside = nbytes / (assumed.push_gb_s * GIGA)
         if nodes == 1:
             return {"push inside a node": inside}
@@ -160,8 +163,8 @@ class StepTimes:
 
     def checkpoint(self, roles: Sequence[ModelRole]) -> float:
         """Seconds of writing one, by all ranks into one folder."""
-        nbytes = sum(CHECKPOINTED * role.parameters for role in roles if role.trains)
-        nbytes += element_bytes(self.config.train) * roles[0].parameters
+        nbytes = sum(CHECKPOINTED * role.trained for role in roles)
+        nbytes += element_bytes(self.config.train) * roles[0].trained
         return nbytes / (self.assumed.disk_gb_s * GIGA)
 
     def _passing(
@@ -177,7 +180,7 @@ class StepTimes:
         busy = assumed.train_mfu * 4 / 3
         times = {"arithmetic": passes * forward_flops(role, self.load) / (ranks * assumed.peak_tflops * TERA * busy)}
         inside, nodes = self.nodes.ranks_per_node(ranks), self.nodes.nodes_of(ranks)
-        gathered, reduced = element_bytes(train) * role.parameters, 4.0 * role.parameters * reduces
+        gathered, reduced = element_bytes(train) * role.parameters, 4.0 * role.trained * reduces
         if inside > 1:
             moved = self._micro_batches * (gathers * gathered + reduced) * (inside - 1) / inside
             times["links in a node"] = moved / (assumed.link_gb_s * GIGA)
@@ -189,7 +192,7 @@ class StepTimes:
 
     def _optimizer(self, role: ModelRole, updates: int) -> float:
         train, assumed = self.config.train, self.assumed
-        share = role.parameters / train.data_parallel
+        share = role.trained / train.data_parallel
         if not train.offload_optimizer:
             return updates * STEP_TRAFFIC * share / (assumed.memory_gb_s * GIGA)
         # Each micro-batch's gradients go to the host, where they are kept, and back and forth to be added up.

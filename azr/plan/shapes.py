@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from azr.algorithms.architectures import ALL_LINEAR, LINEAR_LAYERS
 from azr.errors import UserError, nearest
 
 
@@ -63,7 +65,25 @@ class ModelShape:
     @property
     def critic(self) -> int:
         """Parameters of a critic: the backbone and a scalar head with bias."""
-        return self.backbone + self.hidden + 1
+        return self.backbone + self.critic_head
+
+    @property
+    def critic_head(self) -> int:
+        return self.hidden + 1
+
+    def adapters(self, rank: int, targets: Sequence[str]) -> int:
+        """Parameters of the adapters of this rank; `targets` as in `train.lora.targets`."""
+        sizes = {
+            "q_proj": self.hidden + self.query,
+            "k_proj": self.hidden + self.key,
+            "v_proj": self.hidden + self.key,
+            "o_proj": self.query + self.hidden,
+            "gate_proj": self.hidden + self.intermediate,
+            "up_proj": self.hidden + self.intermediate,
+            "down_proj": self.intermediate + self.hidden,
+        }
+        assert sizes.keys() == set(LINEAR_LAYERS)
+        return rank * self.layers * sum(size for name, size in sizes.items() if {name, ALL_LINEAR} & set(targets))
 
 
 def _qwen2(hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int, vocabulary: int) -> ModelShape:

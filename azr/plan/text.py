@@ -27,7 +27,7 @@ def step_lines(config: Config, load: Workload) -> Iterator[str]:
     """The batch sizes that follow from the config, in prompts, trajectories and tokens."""
     ranks, rollout, algorithm = config.train.data_parallel, config.rollout, config.algorithm
     responses = _count(load.trajectories * load.mean_response)
-    names = ["policy", *["critic"] * algorithm.needs_critic, *["reference"] * algorithm.needs_reference]
+    names = ["policy", *["critic"] * algorithm.needs_critic, *["reference"] * config.has_reference]
     yield from (
         "a step, where the funnel decides at most:",
         f"  {load.prompts:,} prompts: {load.proposals} to propose, {load.estimate_prompts} to estimate, "

@@ -9,7 +9,7 @@ from pathlib import Path
 from azr.config import TEMPLATES, Config
 from azr.config_tree import from_yaml
 from azr.errors import UserError, nearest
-from azr.runs.model_export import check_model, find_source
+from azr.runs.model_export import check_model, find_source, kept_export
 from azr.runs.model_folder import check_tokenizer_files, context_length, model_folder
 from azr.runs.prompt_form import PromptForm
 from azr.selfplay.chat_template import choose_template
@@ -48,7 +48,7 @@ class AskedModel:
 
 
 def open_model(place: str, step: int | None = None, template: str = TRAIN) -> AskedModel:
-    """Finds a model and reads its tokenizer; loads no weights.
+    """Finds a model and reads its tokenizer; loads no weights, but where a run has adapters: these are merged first.
 
     ``place``: a run directory, a Hugging Face folder or a hub name; ``step``: of the run, by default its last policy.
     ``template``: `TRAIN`, ``conversation``, ``tokenizer`` or the name of a Jinja file. The last two are taken as they
@@ -90,7 +90,8 @@ def _find(place: str, step: int | None) -> tuple[Path, int | None, Config | None
     assert source.run is not None
     check_model(source.folder)
     config = from_yaml(source.run.config.read_text(encoding="utf-8"))
-    return source.folder, source.step, config, PromptForm.read(source.run.prompt_form)
+    folder = kept_export(source) if source.has_adapters else source.folder
+    return folder, source.step, config, PromptForm.read(source.run.prompt_form)
 
 
 def _codec(folder: Path, template: str, config: Config | None, form: PromptForm | None) -> PromptCodec:

@@ -9,10 +9,18 @@ from typing import Any
 from azr.runs.prompt_form import PromptForm
 
 _EXAM = "eval/"
+_ADAPTERS = (
+    "These are adapters: peft's `PeftModel.from_pretrained(base, folder)` puts them into that model, and vLLM serves "
+    "them with `--enable-lora --lora-modules NAME=folder`. The tokenizer here has the chat template of the run.",
+    "",
+)
 
 
-def write_card(out: Path, *, base: str, step: int, code: str, config: str, form: PromptForm | None, exam: str) -> None:
-    """Writes ``README.md``. ``code``: version of the code; ``config``: YAML; ``exam``: see `exam_table`."""
+def write_card(
+    out: Path, *, base: str, adapters: bool, step: int, code: str, config: str, form: PromptForm | None, exam: str
+) -> None:
+    """Writes ``README.md``. ``adapters``: the folder has these, to be loaded beside the base; ``code``: version of the
+    code; ``config``: YAML; ``exam``: see `exam_table`."""
     asking = ["The prompts of the run were written by no chat template."]
     if form is not None and form.template is not None:
         ends = " and ".join(f"`{text}`" for text in form.stops.strings)
@@ -22,7 +30,8 @@ def write_card(out: Path, *, base: str, step: int, code: str, config: str, form:
             "wants `generate(..., tokenizer=tokenizer)`). `azr prompts` with the config below prints whole prompts.",
         ]
     # JSON is YAML, and quotes a path whatever it holds.
-    header = ["---", "library_name: transformers", "tags: [absolute-zero, self-play, reinforcement-learning]"]
+    library = "peft" if adapters else "transformers"
+    header = ["---", f"library_name: {library}", "tags: [absolute-zero, self-play, reinforcement-learning]"]
     if base.count("/") == 1 and not Path(base).exists():
         header.append(f"base_model: {json.dumps(base)}")
     lines = [
@@ -33,6 +42,7 @@ def write_card(out: Path, *, base: str, step: int, code: str, config: str, form:
         "",
         f"Step {step} of Absolute Zero self-play (arXiv 2505.03335) that began with `{base}`. Code: azr {code}.",
         "",
+        *(_ADAPTERS if adapters else ()),
         "## How to ask it",
         "",
         *asking,

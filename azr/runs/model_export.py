@@ -1,4 +1,7 @@
-"""Takes a model out of a run as a plain Hugging Face folder. Copies and edits files; loads no weights and no torch."""
+"""Takes a model out of a run as a plain Hugging Face folder. Copies and edits files.
+
+Weights and torch are loaded only to merge adapters into the weights that they belong to.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,13 @@ from safetensors import SafetensorError, safe_open
 from azr.errors import UserError
 from azr.runs import think_tokens
 from azr.runs.checkpoint_store import CorruptCheckpoint
+from azr.runs.merge_adapters import merge_adapters
 from azr.runs.model_card import exam_table, write_card
 from azr.runs.prompt_form import PromptForm
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_state import RunState
 from azr.runs.think_tokens import ADVICE, read_object, read_tokenizer, write_object
+from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE, BASE_FILE
 
 _STEP = re.compile(r"step_(\d+)")
 _WEIGHTS = "model.safetensors"
@@ -42,6 +47,11 @@ class Source:
     """Where the model was that the run began with, as its config says: a folder, or a hub name."""
     run: RunDirectory | None = None
     """None for a model that belongs to none."""
+
+    @property
+    def has_adapters(self) -> bool:
+        """Instead of weights of its own."""
+        return (self.folder / ADAPTER_CONFIG).is_file()
 
 
 def find_source(place: Path, step: int | None) -> Source:
@@ -87,13 +97,20 @@ def _policies(run: RunDirectory) -> dict[int, Path]:
     return folders
 
 
-def export(source: Source, out: Path, *, remove_think_tokens: bool) -> int:
+def export(
+    source: Source, out: Path, *, remove_think_tokens: bool, merged: bool = True, base: str | None = None
+) -> int:
     """Makes ``out`` a folder that transformers and vLLM load; it is complete or it is not there. Returns its bytes.
 
+    Of a source with adapters: ``merged`` puts them into the weights of ``base``, by default the model that the run
+    began with; otherwise the folder is one of adapters, as peft and vLLM load them beside that model.
+
     Raises:
-        UserError: the source is not complete, ``out`` is taken, or it cannot be written.
+        UserError: the source is not complete or the base another one, ``out`` is taken, or it cannot be written.
     """
     check_model(source.folder)
+    if not source.has_adapters and (base is not None or not merged):
+        raise UserError(f"{source.folder} has whole weights and no adapters: leave out --adapter and --base.")
     place = out.resolve()
     if place.is_relative_to(source.folder.resolve()):
         raise UserError(f"{out} lies inside {source.folder}, which is to be exported: choose another folder.")
@@ -106,10 +123,12 @@ def export(source: Source, out: Path, *, remove_think_tokens: bool) -> int:
         staging = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
         try:
             staging.chmod(0o755)
-            _copy(source, staging)
+            _copy(source, staging, merged=merged)
+            if source.has_adapters and merged:
+                merge_adapters(source.folder, str(source.base) if base is None else base, staging)
             if remove_think_tokens:
                 think_tokens.remove(staging)
-            _describe(source, staging)
+            _describe(source, staging, merged=merged)
             nbytes = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
             os.rename(staging, place)
         except BaseException:
@@ -135,7 +154,7 @@ def kept_export(source: Source) -> Path:
     return out
 
 
-def _describe(source: Source, out: Path) -> None:
+def _describe(source: Source, out: Path, *, merged: bool) -> None:
     """Adds what the weights do not say of a run's policy: the prompts it was trained on, their ends, and a card."""
     if source.run is None or source.step is None:
         return
@@ -145,7 +164,7 @@ def _describe(source: Source, out: Path) -> None:
         settings = read_object(out / "tokenizer_config.json")
         if settings.pop("chat_template", None) is not None:
             write_object(out / "tokenizer_config.json", settings)
-    if form is not None:
+    if form is not None and merged:
         ends = read_object(out / "generation_config.json") | {"eos_token_id": list(form.stops.token_ids)}
         if form.stops.strings:
             ends["stop_strings"] = list(form.stops.strings)
@@ -153,6 +172,7 @@ def _describe(source: Source, out: Path) -> None:
     write_card(
         out,
         base=str(source.base),
+        adapters=not merged,
         step=source.step,
         code=_code_version(source.folder.parent),
         config=source.run.config.read_text(encoding="utf-8"),
@@ -186,6 +206,9 @@ def check_model(folder: Path) -> None:
 
 
 def _check_weights(folder: Path) -> None:
+    if (folder / ADAPTER_CONFIG).is_file():
+        _tensor_names(folder / ADAPTER_FILE)
+        return
     if not (folder / _INDEX).is_file():
         if not (folder / _WEIGHTS).is_file():
             raise UserError(f"{folder} has no weights: {_WEIGHTS} or {_INDEX} must be there; {ADVICE}.")
@@ -212,12 +235,16 @@ def _tensor_names(path: Path) -> set[str]:
     return names
 
 
-def _copy(source: Source, out: Path) -> None:
+def _copy(source: Source, out: Path, *, merged: bool) -> None:
+    """Without the weights of adapters that are to be merged; without the base's config beside adapters."""
+    left_out = (ADAPTER_CONFIG, ADAPTER_FILE, BASE_FILE) if merged else ("config.json", "generation_config.json")
     for path in sorted(source.folder.rglob("*")):
         name = path.relative_to(source.folder)
-        if path.is_file() and not _is_left_out(name):
+        if path.is_file() and not _is_left_out(name) and str(name) not in left_out:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, out / name)
+    if not merged:
+        return
     _add_code(source, out)
     if not (out / "generation_config.json").exists():
         config = read_object(out / "config.json")

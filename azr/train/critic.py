@@ -21,7 +21,9 @@ class CriticWorker(ModelWorker):
 
     def build(self) -> None:
         train, model = self.config.train, self.config.model
-        load = partial(CriticModel.from_pretrained, gradient_checkpointing=train.gradient_checkpointing)
+        load = partial(
+            CriticModel.from_pretrained, gradient_checkpointing=train.gradient_checkpointing, lora=train.lora
+        )
         self.engine = self._make_engine(load, model.path, train.critic_lr)
 
     def values(self, batch: RankBatch) -> Tensor:

@@ -110,6 +110,9 @@ class Learner:
         if self._reference is not None:
             async with self._work(self._reference, "reference logprobs"):
                 per_token["reference_logprobs"] = await score(self._reference, "logprobs", batch, timeout_s)
+        elif algorithm.needs_reference:
+            async with self._work(self._policy, "reference logprobs"):
+                per_token["reference_logprobs"] = await score(self._policy, "reference_logprobs", batch, timeout_s)
         if algorithm.policy_mini_batches > 1:  # a single step starts from the policy as it is
             async with self._work(self._policy, "policy logprobs"):
                 per_token["old_logprobs"] = await score(self._policy, "logprobs", batch, timeout_s)
@@ -217,7 +220,7 @@ class Learner:
 
 
 async def score(group: WorkerGroup, method: str, batch: TrainBatch, timeout_s: float) -> Tensor:
-    """What `method`, "logprobs" or "values", of a model says about every response token of the batch: float32 (R)."""
+    """What `method`, such as "logprobs", of a model says about every response token of the batch: float32 (R)."""
     args = [(ref,) for ref in batch.rank_refs]
     outputs = await group.scatter(method, args, timeout_s=timeout_s, to=f"compute {method}")
     return batch.gather(outputs)

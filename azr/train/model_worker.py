@@ -24,6 +24,7 @@ from azr.config import Config
 from azr.errors import UserError
 from azr.hardware import Device, hpz_partition_size, keep_kernels
 from azr.hashed_files import HashedFile
+from azr.train.adapter_files import hash_weights, weights_folder
 from azr.train.offload import GpuMemory, OffloadedTensors, trim
 from azr.train.state import load_state, save_state
 from azr.train.train_batch import MiniBatch, PerToken, RankBatch
@@ -101,6 +102,8 @@ class ModelWorker:
     """All ranks, for what is on the host: NCCL would spin a kernel on a GPU where an engine decodes meanwhile."""
     hpz: int
     """See `azr.hardware.hpz_partition_size`."""
+    base_files: dict[str, str]
+    """Of a model of which only adapters are trained, the digests of the files with its weights; else empty."""
     _away: OffloadedTensors
 
     def __init__(self, model_role: str, rank: int, world_size: int, device: Device, config: Config) -> None:
@@ -191,7 +194,7 @@ class ModelWorker:
         return self._write_together(lambda: self._save_state(place), folder)
 
     def _save_state(self, place: Path) -> HashedFile:
-        return save_state(self.engine, place, self.rank, self.world_size, self._away.on_host)
+        return save_state(self.engine, place, self.rank, self.world_size, self._away.on_host, self.base_files)
 
     def _write_together(self, write: Callable[[], T], folder: str) -> T:
         """What `write` returns; OSError on all ranks when it raised that on one. Collective."""
@@ -213,7 +216,7 @@ class ModelWorker:
         Raises UserError, with the model as it was, when a file is missing, damaged or of another model.
         """
         self.reload()
-        load_state(self.engine, Path(folder, self.model_role), self.rank)
+        load_state(self.engine, Path(folder, self.model_role), self.rank, self.base_files)
 
     def _make_engine(self, load: Callable[..., nn.Module], path: str, lr: float | None) -> Any:
         """Engine around `load(path, dtype=..., attention=..., kernels=...)`; without an optimizer when `lr` is None."""
@@ -227,6 +230,7 @@ class ModelWorker:
             self._computes_with = f"{kernels} kernels ({why}), attention {attention}"
             options = {"dtype": self.dtype, "attention": attention, "kernels": kernels}
             model = load_partitioned(lambda: load(path, **options), zero3)
+            self.base_files = self._hash_base(path) if lr is not None and train.lora.rank else {}
         except OSError as error:
             raise UserError(
                 f"cannot load the {self.model_role} model from {path!r}: give a folder with a Hugging Face model or "
@@ -234,6 +238,12 @@ class ModelWorker:
             ) from error
         self._away = OffloadedTensors(self.device)
         return make_engine(model, train, zero3, lr)
+
+    def _hash_base(self, path: str) -> dict[str, str]:
+        """The digests that rank 0 finds; it reads what all have just read. Collective."""
+        found: list[dict[str, str]] = [hash_weights(weights_folder(path)) if self.rank == 0 else {}]
+        dist.broadcast_object_list(found, src=0, group=self.control)
+        return found[0]
 
     def _score(self, batch: RankBatch, forward: Callable[[PackedBatch], Tensor]) -> Tensor:
         """What `forward` makes of each micro-batch, without gradients, as one CPU tensor (R_k). Collective."""

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
+from azr.algorithms.lora import adapters_of, iter_adapter_weights, peft_config, without_adapters
 from azr.algorithms.losses import Sums, policy_loss
-from azr.algorithms.models import PolicyModel
+from azr.algorithms.models import NO_LORA, PolicyModel
 from azr.algorithms.packing import PackedBatch
 from azr.cluster.weight_endpoints import Outbox, Rank, Receiver
 from azr.cluster.weight_sender import SentWeights, send_weights
@@ -25,8 +26,9 @@ from azr.cluster.weight_transfers import TRANSFERS, decide_push
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.hardware import Device
 from azr.hashed_files import HashedFile, hash_file
+from azr.train.adapter_files import ADAPTER_FILE, write_base
 from azr.train.model_worker import ModelWorker, StepReport, parameters_on_device
-from azr.train.shards import TensorSpec, write_model
+from azr.train.shards import TensorSpec, write_model, write_safetensors
 from azr.train.train_batch import PerToken, RankBatch
 from azr.train.zero3 import drain, gather_on_host, iter_full_params, whole_shape
 
@@ -45,6 +47,7 @@ class PolicyScorer(ModelWorker):
             PolicyModel.from_pretrained,
             logprob_chunk=LOGPROB_CHUNK,
             gradient_checkpointing=train.gradient_checkpointing if lr is not None else "none",
+            lora=train.lora if lr is not None else NO_LORA,
             fused_head=self.device.type == "cuda" and train.kernels != "plain" and find_spec("triton") is not None,
         )
         self.engine = self._make_engine(load, self.config.model.path, lr)
@@ -72,6 +75,11 @@ class PolicyWorker(PolicyScorer):
     def build(self) -> None:
         self._load(self.config.train.policy_lr)
         self._outbox = self._make_outbox()
+
+    def reference_logprobs(self, batch: RankBatch) -> Tensor:
+        """As `logprobs`, of the model without its adapters: the reference policy of a run that trains adapters."""
+        with without_adapters(self.engine.module):
+            return self.logprobs(batch)
 
     def update(self, batch: RankBatch, per_token: PerToken) -> PolicyUpdate:
         """One optimizer step per mini-batch. Collective.
@@ -105,12 +113,13 @@ class PolicyWorker(PolicyScorer):
     def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> SentWeights | None:
         """Send the current weights to engines that are ready for them, see `azr.cluster.weight_sync`. Collective.
 
+        Adapters are merged into the weights, in float32, before these are rounded to the compute type.
         Rank 0 returns what it sent. Tensors have Hugging Face names; one that has several comes once. Raises as
         `azr.cluster.weight_sender.send_weights`; the policy stays usable then.
         """
         named = list(self.engine.module.named_weights())
         largest = max(prod(whole_shape(parameter)) * self.dtype.itemsize for _, parameter in named)
-        weights = iter_full_params(named, WEIGHT_BUCKET_BYTES, self.dtype)
+        weights = iter_full_params(named, WEIGHT_BUCKET_BYTES, self.dtype, adapters_of(self.engine.module))
         every = self.config.cluster.push_check_every
         return send_weights(
             self._outbox,
@@ -125,17 +134,21 @@ class PolicyWorker(PolicyScorer):
     def save_hf(self, folder: str) -> list[HashedFile]:
         """Writes a Hugging Face folder: safetensors in the compute type, config and tokenizer. Collective.
 
-        Returns its files on rank 0, which alone writes. Raises OSError on every rank, as `save_checkpoint`.
+        Of a model with adapters it has these instead of the weights, as peft writes them, and `BASE_FILE` says which
+        files they belong to. Returns its files on rank 0, which alone writes. Raises OSError on every rank, as
+        `save_checkpoint`.
         """
+        hf = self.engine.module.hf
+        weights = iter_adapter_weights(hf) if self.config.train.lora.rank else self.engine.module.named_weights()
         # By name, which is safetensors' own order.
-        named = sorted(self.engine.module.named_weights(), key=lambda pair: pair[0])
-        weights = gather_on_host(named, WEIGHT_BUCKET_BYTES, self.dtype, self._away.on_host, self.control)
+        named = sorted(weights, key=lambda pair: pair[0])
+        gathered = gather_on_host(named, WEIGHT_BUCKET_BYTES, self.dtype, self._away.on_host, self.control)
 
         def write() -> list[HashedFile]:
             try:
-                return self._write_hf(Path(folder), named, weights) if self.rank == 0 else []
+                return self._write_hf(Path(folder), named, gathered) if self.rank == 0 else []
             finally:
-                drain(weights)
+                drain(gathered)
 
         return self._write_together(write, folder)
 
@@ -143,10 +156,17 @@ class PolicyWorker(PolicyScorer):
         self, folder: Path, named: Sequence[tuple[str, nn.Parameter]], weights: Iterator[tuple[str, Tensor]]
     ) -> list[HashedFile]:
         folder.mkdir(parents=True, exist_ok=True)
+        model, lora = self.config.model, self.config.train.lora
         hf = self.engine.module.hf
         hf.config.save_pretrained(folder)
         hf.generation_config.save_pretrained(folder)
-        AutoTokenizer.from_pretrained(self.config.model.path).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(model.path).save_pretrained(folder)
+        if lora.rank:
+            peft_config(lora, model.path).save_pretrained(folder)
+            write_base(folder, self.base_files)
         small = [hash_file(path) for path in sorted(folder.rglob("*")) if path.is_file()]
         specs = [TensorSpec(name, self.dtype, whole_shape(parameter)) for name, parameter in named]
-        return small + write_model(folder, specs, (weight for _, weight in weights))
+        tensors = (weight for _, weight in weights)
+        if lora.rank:
+            return [*small, write_safetensors(folder / ADAPTER_FILE, {"format": "pt"}, specs, tensors)]
+        return small + write_model(folder, specs, tensors)

@@ -3,9 +3,10 @@
 DeepSpeed's own checkpoint is not used: only as many ranks as wrote it can load it without an offline conversion, which
 writes everything twice more; and a rank that fails to write leaves the others waiting at a barrier.
 
-Each rank writes its part: of every parameter the float32 master weights and Adam's two moments, by name. The weights
-in the compute type are the rounded master weights. Buffers are not trained, so the model's folder has them. Beside
-them: step counters, the learning rate's schedule, and the states of all random generators of the process.
+Each rank writes its part: of every trained parameter the float32 master weights and Adam's two moments, by name. The
+weights in the compute type are the rounded master weights. What is not trained, such as buffers, the model's folder
+has; where only adapters are trained, the digests of that folder's weights are written too. Beside them: step counters,
+the learning rate's schedule, and the states of all random generators of the process.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ import torch
 from torch import Tensor
 
 from azr.hashed_files import HashedFile
+from azr.train.adapter_files import check_base
 from azr.train.shards import ShardReader, write_shard
 from azr.train.zero3 import forget_node_copies
 
@@ -48,11 +51,17 @@ class _Part:
 
 
 def save_state(
-    engine: Any, folder: Path, rank: int, ranks: int, on_host: Callable[[Tensor], Tensor] = lambda tensor: tensor
+    engine: Any,
+    folder: Path,
+    rank: int,
+    ranks: int,
+    on_host: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+    base_files: Mapping[str, str] = MappingProxyType({}),
 ) -> HashedFile:
     """Writes this rank's part; it is on disk on return. No rank waits for another. Raises OSError.
 
-    `on_host`: where the values of a tensor are whose memory was offloaded.
+    `on_host`: where the values of a tensor are whose memory was offloaded. `base_files`: of a model of which not all is
+    trained, the digests of the files with the rest.
     """
     adam = engine.optimizer.optimizer.state
     pieces, steps = [], []
@@ -69,12 +78,13 @@ def save_state(
         "counters": {name: int(getattr(engine, name)) for name in COUNTERS},
         "schedule": {name: engine.lr_scheduler.state_dict()[name] for name in ("last_epoch", "_step_count")},
         "random": random_state(engine.device),
+        "base_files": dict(base_files),
     }
     return write_shard(folder, rank, meta, pieces)
 
 
 @torch.no_grad()
-def load_state(engine: Any, folder: Path, rank: int) -> None:
+def load_state(engine: Any, folder: Path, rank: int, base_files: Mapping[str, str] = MappingProxyType({})) -> None:
     """Continue from what `save_state` of any number of ranks wrote; rank r takes the random state of r modulo that.
 
     Learning rate and its warm-up are those of the engine at the saved step, so they may differ from the saved run's.
@@ -82,6 +92,7 @@ def load_state(engine: Any, folder: Path, rank: int) -> None:
     """
     with ShardReader(folder) as reader:
         meta = reader.metas[rank % reader.ranks]
+        check_base(meta.get("base_files", {}), base_files, f"The checkpoint {folder.parent.parent}")
         groups = list(_groups(engine, rank))
         keys = (MASTER, *MOMENTS) if meta["steps"] else (MASTER,)
         reader.check({f"{key}/{part.name}": part.total for _, parts in groups for part in parts for key in keys})
@@ -104,7 +115,7 @@ def load_state(engine: Any, folder: Path, rank: int) -> None:
 
 def _groups(engine: Any, rank: int) -> Iterator[tuple[Tensor, list[_Part]]]:
     """Per optimizer group the flat master weights and where the parameters' parts lie in them."""
-    names = {parameter: name for name, parameter in engine.module.named_parameters()}
+    names = {parameter: name for name, parameter in engine.module.named_parameters() if parameter.requires_grad}
     optimizer = engine.optimizer
     for flat, parameters in zip(optimizer.fp32_partitioned_groups_flat, optimizer.fp16_groups, strict=True):
         parts, offset = [], 0

@@ -7,7 +7,7 @@ number that is the same on all ranks, so gradients must be added over ranks, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from azr.algorithms.lora import Adapter, merge
 from azr.config import REDUCE_BUCKET, TrainConfig
 
 ADAM_BETA1 = 0.9
@@ -74,7 +75,7 @@ def make_engine(model: nn.Module, train: TrainConfig, config: dict[str, Any], lr
     if lr is None:
         return deepspeed.initialize(model=model, config=config)[0]
     optimizer = torch.optim.AdamW(
-        model.parameters(),
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
         lr=lr,
         betas=(ADAM_BETA1, train.adam_beta2),
         weight_decay=train.weight_decay,
@@ -95,7 +96,11 @@ def _by_layers(deepspeed: ModuleType, model: nn.Module, config: dict[str, Any]) 
     GPUs send fewer, larger messages. What is gathered ahead must hold a layer, or its rest would have to be waited for.
     """
     layers = deepspeed.utils.set_z3_leaf_modules(model, [GradientCheckpointingLayer], raise_if_not_found=False)
-    largest = max((sum(prod(whole_shape(p)) for p in layer.parameters()) for layer in layers), default=0)
+    # Adapters are not partitioned yet.
+    is_partitioned = deepspeed.runtime.zero.utils.is_zero_param
+    largest = max(
+        (sum(p.ds_numel if is_partitioned(p) else p.numel() for p in layer.parameters()) for layer in layers), default=0
+    )
     ahead = {"stage3_prefetch_bucket_size": max(REDUCE_BUCKET, largest)}
     return config | {"zero_optimization": config["zero_optimization"] | ahead}
 
@@ -179,18 +184,26 @@ def forget_node_copies(engine: Any) -> None:
 
 
 def iter_full_params(
-    named: Sequence[tuple[str, nn.Parameter]], bucket_bytes: int, dtype: torch.dtype
+    named: Sequence[tuple[str, nn.Parameter]],
+    bucket_bytes: int,
+    dtype: torch.dtype,
+    adapters: Mapping[nn.Parameter, Adapter],
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Whole parameters one by one, in order, with about `bucket_bytes` of them gathered at a time.
 
-    Collective: every rank must consume the iterator to its end. A tensor is valid until the next is asked for.
+    `adapters`: what is merged into a parameter, by parameter. Collective: every rank must consume the iterator to its
+    end. A tensor is valid until the next is asked for.
     """
     deepspeed = _import_deepspeed()
     for bucket in _buckets(named, bucket_bytes):
         # A tied parameter has two names and is gathered once.
-        with deepspeed.zero.GatheredParameters(list(dict.fromkeys(parameter for _, parameter in bucket))):
+        whole = dict.fromkeys(parameter for _, parameter in bucket)
+        parts = [part for parameter in whole if parameter in adapters for part in adapters[parameter].parameters]
+        with deepspeed.zero.GatheredParameters([*whole, *parts]), torch.no_grad():
             for name, parameter in bucket:
-                yield name, parameter.detach().to(dtype)
+                adapter = adapters.get(parameter)
+                weight = parameter if adapter is None else merge(parameter, *adapter.parameters, adapter.scale)
+                yield name, weight.detach().to(dtype)
 
 
 def gather_on_host(

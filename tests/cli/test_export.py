@@ -16,10 +16,13 @@ import pytest
 import ray
 import torch
 from huggingface_hub import save_torch_state_dict
+from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from azr.cli.main import dispatch
-from azr.config import Config, ModelConfig, RolloutConfig, RunConfig
+from azr.cluster.weight_sync import WeightSync
+from azr.config import Config, LoraConfig, ModelConfig, RolloutConfig, RunConfig
 from azr.errors import UserError
 from azr.records import Completion, FinishReason, Stops
 from azr.rollout.engine import RolloutEngine
@@ -32,6 +35,7 @@ from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from tests import chat_tokenizers
 from tests.cli.test_main import HEAVY
+from tests.cluster.receiving_engine import start_receiver
 from tests.train.conftest import STEP_S, make_config, one_step, rollout_logprobs
 
 ROOT = Path(__file__).parents[2]
@@ -229,6 +233,9 @@ def test_think_tokens_are_removed_on_request(run: Path, tmp_path: Path):
         (["nowhere", "out"], "nowhere is neither a run nor a model"),
         (["run", "out", "--step", "7"], "run has no policy of step 7: there are steps 3 and 10."),
         (["run/checkpoints/step_000003/policy", "out", "--step", "3"], "is one model and has no steps"),
+        (["run", "out", "--adapter"], "has whole weights and no adapters: leave out --adapter and --base."),
+        (["run", "out", "--base", "elsewhere"], "has whole weights and no adapters"),
+        (["run", "out", "--adapter", "--merge"], "argument --merge: not allowed with argument --adapter"),
         (["run"], "the following arguments are required: OUT"),
         (["run", "out", "--steps", "3"], "There is no option --steps; did you mean --step?"),
         (["run", "out", "--think-tokens", "drop"], "argument --think-tokens: invalid choice: 'drop'"),
@@ -311,10 +318,10 @@ def test_a_write_that_fails_leaves_nothing(run: Path, capsys):
     assert sorted(path.name for path in run.parent.iterdir()) == ["run"]
 
 
-@pytest.fixture
-async def trained(ray_cluster: None, tiny_model_path: Path) -> AsyncIterator[WorkerGroup]:
-    """A policy in float32 that has taken a step."""
-    config = make_config(tiny_model_path)
+@pytest.fixture(params=[0, pytest.param(4, marks=pytest.mark.long)], ids=["whole", "adapters"])
+async def trained(request, ray_cluster: None, tiny_model_path: Path) -> AsyncIterator[WorkerGroup]:
+    """A policy in float32 that has taken a step, of all its weights or of adapters."""
+    config = make_config(tiny_model_path, lora=LoraConfig(rank=request.param), warmup_steps=0, policy_lr=1e-2)
     group = await WorkerGroup.start("policy", PolicyWorker, [{"num_cpus": 0.2}], config, "cpu")
     dice = random.Random(1)
     ids = [tuple(dice.randrange(256) for _ in range(20)) for _ in range(8)]
@@ -342,6 +349,7 @@ async def test_trainer_transformers_and_vllm_agree(trained: WorkerGroup, tmp_pat
     run = new_run(tmp_path, tiny_model_path)
     await trained.call("save_hf", str(policy(run.path, 1)), timeout_s=STEP_S)
     assert export(run.path, tmp_path / "out") == 0
+    assert not list((tmp_path / "out").glob("*adapter*"))
 
     rollout = RolloutConfig(max_prompt_tokens=32, max_response_tokens=48, max_concurrent=16)
     engine = ray.remote(RolloutEngine).remote(
@@ -367,6 +375,38 @@ async def test_trainer_transformers_and_vllm_agree(trained: WorkerGroup, tmp_pat
     # The untrained model is told apart by the same measure.
     untrained = torch.cat([response_logprobs(before, sample, temperature) for sample in samples])
     assert (untrained - plain).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("trained", [4], indirect=True)
+async def test_adapters_go_alone_or_into_their_own_base(
+    trained: WorkerGroup, tmp_path: Path, tiny_model_path: Path, capsys
+):
+    """Merged weights are to the bit what engines are sent; a base with one other weight is refused."""
+    run = new_run(tmp_path, tiny_model_path)
+    await trained.call("save_hf", str(policy(run.path, 1)), timeout_s=STEP_S)
+    assert export(run.path, tmp_path / "alone", "--adapter") == 0
+    model = AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32)
+    adapted = PeftModel.from_pretrained(model, tmp_path / "alone").eval()
+    assert not (tmp_path / "alone" / "config.json").exists()
+    assert "library_name: peft" in (tmp_path / "alone" / "README.md").read_text()
+    moved = shutil.copytree(tiny_model_path, tmp_path / "moved")
+    assert export(run.path, tmp_path / "merged", "--base", moved) == 0
+    engine = await start_receiver()
+    await WeightSync(trained, [engine], STEP_S).push(1)
+    received = await engine.actor.received.remote()
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    assert received.keys() == merged.keys() and all(torch.equal(received[name], merged[name]) for name in merged)
+    ids = torch.arange(40)[None]
+    with torch.no_grad():
+        plain = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32).eval()
+        torch.testing.assert_close(plain(ids).logits, adapted(ids).logits, atol=1e-4, rtol=1e-4)
+        model.model.norm.weight += 1
+    adapted.unload().save_pretrained(moved)
+    capsys.readouterr()
+    assert export(run.path, tmp_path / "onto_another", "--base", moved) == 2
+    said = capsys.readouterr().err
+    assert "has adapters of another base model: model.safetensors is not the file" in said and said.count("\n") == 1
+    assert not (tmp_path / "onto_another").exists()
 
 
 @torch.no_grad()

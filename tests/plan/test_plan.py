@@ -15,6 +15,7 @@ from azr.config import (
     AblationConfig,
     AlgorithmConfig,
     Config,
+    LoraConfig,
     RolloutConfig,
     SelfPlayConfig,
     TrainConfig,
@@ -131,7 +132,7 @@ def test_activations_of_the_mini_are_what_autograd_keeps():
                              finish_reason=FinishReason.LENGTH, weight_versions=0)])  # fmt: skip
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         network(batch, 1.0)
-    role = ModelRole(name="policy", shape=shape, parameters=shape.parameters, trains=True, has_head=True)
+    role = ModelRole(name="policy", shape=shape, parameters=shape.parameters, trained=shape.parameters, has_head=True)
     expected = shape.layers * layer_activations(shape, 2) * tokens + 12 * shape.hidden * tokens
     assert sum(kept.values()) == pytest.approx(expected, rel=0.15)
     plain = training(role, TrainConfig(gradient_checkpointing="none"), tokens)["activations"]
@@ -239,9 +240,34 @@ def test_host_memory_is_compared_when_given():
     ]
 
 
+def test_adapters_of_seven_billion_by_hand():
+    """With them there is no second model for the KL, the optimizer holds adapters only, and no vocabulary gradient."""
+    lora = LoraConfig(rank=16, targets=("q_proj", "v_proj"))
+    adapters = 28 * 16 * ((3584 + 3584) + (3584 + 512))
+    assert SEVEN.adapters(16, lora.targets) == adapters
+    each = 2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944)
+    assert SEVEN.adapters(8, ("all-linear",)) == 28 * 8 * each
+    config = seven(offload_optimizer=False, lora=lora)
+    policy, critic = model_roles(config, SEVEN)
+    assert (policy.trained, critic.trained) == (adapters, adapters + 3584 + 1)
+    sizes = states(policy, config.train)
+    assert sizes["parameters"] == 2 * (7_615_616_512 + adapters) / 8
+    assert (sizes["gradients"], sizes["optimiser"]) == (4 * adapters / 8, 12 * adapters / 8)
+    assert training(policy, config.train, 16384)["vocabulary gradient"] == 0
+    plan, whole = planned(config), planned(seven(offload_optimizer=False))
+    assert "score policy" in plan.memory and "score reference" in whole.memory
+    assert plan.total("train policy") < whole.total("train policy") / 2
+    assert plan.seconds["train policy"] < whole.seconds["train policy"]
+
+
+SMALLER_GPUS = {"azr_coder1b5_lora": 24, "azr_qwen3_4b_lora": 48}
+
+
 @pytest.mark.parametrize("name, config", recipes().items(), ids=list(recipes()))
 def test_every_shipped_recipe_fits_where_it_says(name, config):
-    plan, suggestions = plan_run(config, ClusterSpec.with_gpus(config.train.data_parallel), ASSUMED)
+    size = SMALLER_GPUS.get(name, 80)
+    nodes = replace(ClusterSpec.with_gpus(config.train.data_parallel), gpu_memory_gib=size)
+    plan, suggestions = plan_run(config, nodes, ASSUMED)
     assert plan.problems == [] and suggestions == []
     nodes, gpus = -(-plan.config.num_gpus // 8), min(8, plan.config.num_gpus)
-    assert f"fits on {nodes} node(s) of {gpus} GPU(s) with 80 GiB" in text(plan, suggestions)
+    assert f"fits on {nodes} node(s) of {gpus} GPU(s) with {size} GiB" in text(plan, suggestions)

@@ -1,0 +1,121 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685), put around a model's linear layers by the package peft.
+
+A layer x W^T becomes x W^T + s x A^T B^T with s = alpha / rank. A and B are trained, W and all else are not. B begins
+as zeros, and so the model as the one that was loaded.
+
+Legend: O outputs and I inputs of a layer, R rank.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from azr.algorithms.architectures import ALL_LINEAR, check_targets
+from azr.config import LoraConfig
+
+_NAME = "default"
+"""peft's, of a model's only adapters."""
+_IN_FILES = "base_model.model."
+"""What the names of adapters begin with in files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """What one linear layer has beside its weight (O, I)."""
+
+    down_RI: nn.Parameter
+    up_OR: nn.Parameter
+    scale: float
+
+    @property
+    def parameters(self) -> tuple[nn.Parameter, nn.Parameter]:
+        return self.down_RI, self.up_OR
+
+
+def add_adapters(model: PreTrainedModel, lora: LoraConfig) -> None:
+    """Freezes the model's parameters and gives its layers adapters; does nothing where the rank is 0.
+
+    Raises UserError where the model has no linear layer of a name in `lora.targets`.
+    """
+    if not lora.rank:
+        return
+    from peft import inject_adapter_in_model
+
+    names = [name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    check_targets(lora.targets, sorted(set(names)))
+    inject_adapter_in_model(peft_config(lora), model, _NAME)
+    # ZeRO-3 takes a layer's parameters away before its backward when no gradient passes into its inputs.
+    model.enable_input_require_grads()
+
+
+def peft_config(lora: LoraConfig, base: str | None = None) -> Any:
+    """As peft's own `LoraConfig`; `base` is the model that the adapters belong to, by path or hub name."""
+    from peft import LoraConfig as PeftConfig
+
+    return PeftConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=ALL_LINEAR if lora.targets == (ALL_LINEAR,) else list(lora.targets),
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base,
+    )
+
+
+def adapters_of(model: nn.Module) -> dict[nn.Parameter, Adapter]:
+    """The adapters, each by the weight that it adds to; empty for a model that has none."""
+    return {layer.base_layer.weight: adapter for _, layer, adapter in _iter_adapters(model)}
+
+
+def iter_adapter_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The adapters' parameters under the names that peft's files have."""
+    for name, _, adapter in _iter_adapters(model):
+        yield f"{_IN_FILES}{name}.lora_A.weight", adapter.down_RI
+        yield f"{_IN_FILES}{name}.lora_B.weight", adapter.up_OR
+
+
+def iter_base_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """All parameters but the adapters', under the names that they have without them."""
+    adapters = {parameter for _, _, adapter in _iter_adapters(model) for parameter in adapter.parameters}
+    for name, parameter in model.named_parameters():
+        if parameter not in adapters:
+            yield name.replace(".base_layer.", "."), parameter
+
+
+def merge(weight_OI: Tensor, down_RI: Tensor, up_OR: Tensor, scale: float) -> Tensor:
+    """W + s B A in float32, or float64 where the weight is."""
+    wide = weight_OI if weight_OI.dtype.itemsize > 4 else weight_OI.float()
+    return wide + scale * (up_OR.to(wide.dtype) @ down_RI.to(wide.dtype))
+
+
+@contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """The model computes as if it had no adapters."""
+    layers = [layer for _, layer, _ in _iter_adapters(model)]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+
+
+def _iter_adapters(model: nn.Module) -> Iterator[tuple[str, Any, Adapter]]:
+    """Name of a layer in the model as it was loaded, peft's layer, and its adapter."""
+    if "peft" not in sys.modules:  # whose import takes seconds, and and without which there are no adapters
+        return
+    from peft.tuners.lora import LoraLayer
+
+    for name, layer in model.named_modules():
+        if isinstance(layer, LoraLayer):
+            assert isinstance(layer, nn.Module)
+            down, up = (layer.get_parameter(f"{part}.{_NAME}.weight") for part in ("lora_A", "lora_B"))
+            yield name, layer, Adapter(down, up, layer.scaling[_NAME])

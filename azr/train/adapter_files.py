@@ -1,0 +1,59 @@
+"""Which weights adapters belong to: the digests of a base model's files. Torch-free."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from azr.errors import UserError
+from azr.hashed_files import hash_file
+
+ADAPTER_FILE = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+"""Both are peft's names."""
+BASE_FILE = "base_files.json"
+"""Beside them: digests of the base's files by name."""
+
+
+def weights_folder(path: str) -> Path:
+    """Where the files of a model are that has been loaded: `path` itself, or the hub's cache. Raises OSError."""
+    from transformers.utils import cached_file
+
+    found = cached_file(path, "config.json", local_files_only=True)
+    assert found is not None, "without a config the model could not have been loaded"
+    return Path(found).parent
+
+
+def hash_weights(folder: Path) -> dict[str, str]:
+    """BLAKE3 of each file of weights in a model's folder, hexadecimal, by name. Raises OSError."""
+    files = [path for path in sorted(folder.glob("*.safetensors")) if path.name != ADAPTER_FILE]
+    return {path.name: hash_file(path).digest for path in files or sorted(folder.glob("*.bin"))}
+
+
+def write_base(folder: Path, files: Mapping[str, str]) -> None:
+    """Raises OSError."""
+    (folder / BASE_FILE).write_text(json.dumps(files, indent=2) + "\n", encoding="utf-8")
+
+
+def read_base(folder: Path) -> dict[str, str]:
+    """What `write_base` wrote. Raises UserError when it is missing or no JSON."""
+    try:
+        files: dict[str, str] = json.loads((folder / BASE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{folder / BASE_FILE}, which says what these adapters belong to, cannot be read ({error}): take another "
+            "step."
+        ) from error
+    return files
+
+
+def check_base(saved: Mapping[str, str], here: Mapping[str, str], whose: str) -> None:
+    """Raises UserError when adapters were saved for other weights than those `here`; `whose` begins the sentence."""
+    if saved == here:
+        return
+    different = min(name for name in saved.keys() | here.keys() if saved.get(name) != here.get(name))
+    raise UserError(
+        f"{whose} has adapters of another base model: {different} is not the file that they were trained with; name "
+        "the very model that the run began with."
+    )

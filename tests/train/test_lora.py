@@ -1,0 +1,240 @@
+"""A policy that trains adapters, on one and on two ranks, against peft and torch alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from azr.algorithms.lora import peft_config
+from azr.cluster.supervisor import SupervisedActor
+from azr.cluster.weight_sync import WeightSync
+from azr.config import Config, LoraConfig
+from azr.errors import UserError
+from azr.records import Completion
+from azr.train.critic import CriticWorker
+from azr.train.learner import score, update_critic, update_policy
+from azr.train.policy import PolicyWorker
+from azr.train.worker_group import WorkerGroup
+from azr.train.zero3 import engine_tensors
+from tests.cluster.receiving_engine import start_receiver
+from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, one_step
+from tests.train.test_policy import fresh, plain_scores, plain_steps
+
+LORA = LoraConfig(rank=4, alpha=16)
+
+
+@pytest.fixture(scope="module")
+def engine(ray_cluster: None) -> SupervisedActor:
+    return asyncio.run(start_receiver())
+
+
+@pytest.fixture(scope="module")
+def config(tiny_model_path: Path) -> Config:
+    return make_config(tiny_model_path, lora=LORA)
+
+
+@pytest.fixture(scope="module")
+def groups(start_group: StartGroup, config: Config) -> dict[int, WorkerGroup]:
+    """Policies of one and of two ranks."""
+
+    async def start() -> list[WorkerGroup]:
+        ways = {1: replace(config, train=replace(config.train, gradient_checkpointing="none")), 2: config}
+        return await asyncio.gather(*(start_group("policy", PolicyWorker, ways[n], n) for n in (1, 2)))
+
+    return dict(zip((1, 2), asyncio.run(start()), strict=True))
+
+
+def parts(worker: PolicyWorker) -> dict[str, tuple[bool, Tensor]]:
+    """This rank's part of each parameter, and whether it is trained."""
+    return {name: (p.requires_grad, p.ds_tensor.clone()) for name, p in worker.engine.module.named_parameters()}
+
+
+async def start_values(group: WorkerGroup) -> dict[str, Tensor]:
+    """Adapters of a group of one rank, under peft's names in a model."""
+    (held,) = await on_ranks(group, parts)
+    return {name.removeprefix("hf."): value for name, (trained, value) in held.items() if trained}
+
+
+def plain_model(path: Path, values: dict[str, Tensor]) -> PeftModel:
+    """The base in peft's hands with the given adapters."""
+    base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    model = get_peft_model(base, peft_config(LORA))
+    with torch.no_grad():
+        for name, parameter in model.base_model.model.named_parameters():
+            if parameter.requires_grad:
+                parameter.copy_(values[name].view_as(parameter))
+    return model
+
+
+def merged_weights(model: PeftModel) -> dict[str, Tensor]:
+    return {name: p.detach() for name, p in model.merge_and_unload().named_parameters()}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+async def test_updates_and_pushes_equal_peft_and_torch(
+    groups: dict[int, WorkerGroup],
+    tmp_path_factory: pytest.TempPathFactory,
+    completions: list[Completion],
+    columns: dict[str, Tensor],
+    config: Config,
+    engine: SupervisedActor,
+    ranks: int,
+) -> None:
+    """Three optimizer steps, and then the merged weights in an engine; frozen weights keep every bit."""
+    base = tmp_path_factory.getbasetemp()
+    one = await fresh(groups[1], base / "lora_1")
+    model = plain_model(Path(config.model.path), await start_values(one))
+    group = await fresh(groups[ranks], base / f"lora_{ranks}")
+    before = await on_ranks(group, parts)
+    batch = one_step(completions, group, config)
+    steps = [await update_policy(group, batch, columns, STEP_S) for _ in range(3)]
+    after = await on_ranks(group, parts)
+    for old, new in zip(before, after, strict=True):
+        for name, (trained, value) in old.items():
+            assert trained == ("lora_" in name)
+            assert torch.equal(value, new[name][1]) != trained or not value.numel()
+    expected, norms = plain_steps(model, completions, columns, config, steps=3)
+    assert [step["grad_norm"] for step in steps] == pytest.approx(norms, rel=1e-4)
+    named = {name.removeprefix("base_model.model."): value for name, value in expected.items()}
+    await WeightSync(group, [engine], STEP_S).push(1)
+    received = await engine.actor.received.remote()
+    trained = merged_weights(plain_model(Path(config.model.path), {n: v for n, v in named.items() if "lora_" in n}))
+    assert received.keys() == trained.keys()
+    for name, value in trained.items():
+        torch.testing.assert_close(received[name], value, atol=LR / 20, rtol=0)
+
+
+async def test_the_engine_gets_what_the_trainer_computes_with(
+    groups: dict[int, WorkerGroup],
+    completions: list[Completion],
+    columns: dict[str, Tensor],
+    config: Config,
+    engine: SupervisedActor,
+) -> None:
+    """A plain model scores with the pushed weights as the trainer, and with the base's as the trainer's reference."""
+    group = groups[2]
+    batch = one_step(completions, group, config)
+    await update_policy(group, batch, columns, STEP_S)
+    await WeightSync(group, [engine], STEP_S).push(2)
+    received = await engine.actor.received.remote()
+    plain = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32).eval()
+    with torch.no_grad():
+        base, _ = plain_scores(plain, completions, config.rollout.temperature)
+        plain.load_state_dict(received, strict=False)
+        trained, _ = plain_scores(plain, completions, config.rollout.temperature)
+    assert (base - trained).abs().max() > 1e-2
+    torch.testing.assert_close(await score(group, "logprobs", batch, STEP_S), trained, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(await score(group, "reference_logprobs", batch, STEP_S), base, atol=1e-5, rtol=1e-5)
+    again = await update_policy(group, batch, columns, STEP_S)
+    assert again["grad_norm"] > 0, "adapters are trained on after the reference was asked"
+
+
+async def test_a_resumed_run_goes_on_with_the_same_bits(
+    groups: dict[int, WorkerGroup],
+    lend_group: StartGroup,
+    completions: list[Completion],
+    columns: dict[str, Tensor],
+    config: Config,
+    tmp_path: Path,
+) -> None:
+    """With dropout, whose random state is part of a checkpoint."""
+    with_dropout = replace(config, train=replace(config.train, lora=replace(LORA, dropout=0.3)))
+    group = await lend_group("policy", PolicyWorker, with_dropout, 1)
+    batch = one_step(completions, group, config)
+    await update_policy(group, batch, columns, STEP_S)
+    (saved,) = await group.call("save_checkpoint", str(tmp_path), timeout_s=STEP_S)
+    first = await update_policy(group, batch, columns, STEP_S)
+    (expected,) = await on_ranks(group, parts)
+    await group.call("load_checkpoint", str(tmp_path), timeout_s=STEP_S)
+    assert await update_policy(group, batch, columns, STEP_S) == first
+    (got,) = await on_ranks(group, parts)
+    assert all(torch.equal(value, got[name][1]) for name, (_, value) in expected.items())
+    whole = sum(parameter.numel() for _, (trained, parameter) in expected.items() if trained)
+    assert saved.nbytes == pytest.approx(12 * whole, abs=40_000), "adapters, not the base"
+
+
+async def test_a_checkpoint_is_not_put_onto_another_base(
+    groups: dict[int, WorkerGroup], lend_group: StartGroup, config: Config, tmp_path: Path
+) -> None:
+    other, checkpoint = tmp_path / "other", tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    shutil.copytree(config.model.path, other)
+    model = AutoModelForCausalLM.from_pretrained(other)
+    with torch.no_grad():
+        model.model.norm.weight += 1
+    model.save_pretrained(other)
+    await groups[2].call("save_checkpoint", str(checkpoint), timeout_s=STEP_S)
+    elsewhere = replace(config, model=replace(config.model, path=str(other)))
+    group = await lend_group("policy", PolicyWorker, elsewhere, 1)
+    with pytest.raises(UserError, match=r"adapters of another base model: model.safetensors is not the file"):
+        await group.call("load_checkpoint", str(checkpoint), timeout_s=STEP_S)
+
+
+async def test_saved_adapters_are_peft_s(groups: dict[int, WorkerGroup], config: Config, tmp_path: Path) -> None:
+    await groups[2].call("save_hf", str(tmp_path), timeout_s=STEP_S)
+    base = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)
+    loaded = PeftModel.from_pretrained(base, str(tmp_path))
+    (low, high) = await on_ranks(groups[2], parts)
+    for name, parameter in loaded.base_model.model.named_parameters():
+        if "lora_" in name:
+            whole = torch.cat([low[f"hf.{name}"][1], high[f"hf.{name}"][1]])[: parameter.numel()]
+            assert torch.equal(parameter.detach().reshape(-1), whole)
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"] == config.model.path
+    assert not list(tmp_path.glob("model*.safetensors"))
+
+
+def optimizer_elements(worker: PolicyWorker) -> tuple[int, int]:
+    """Of master weights and Adam's moments, and of the adapters."""
+    trained = sum(p.ds_tensor.numel() for p in worker.engine.module.parameters() if p.requires_grad)
+    return sum(tensor.numel() for tensor in engine_tensors(worker.engine).state), trained
+
+
+async def test_the_optimizer_holds_adapters_only(groups: dict[int, WorkerGroup]) -> None:
+    for state, trained in await on_ranks(groups[2], optimizer_elements):
+        assert state == 3 * trained
+
+
+async def test_a_critic_trains_adapters_and_its_head(
+    lend_group: StartGroup, completions: list[Completion], config: Config
+) -> None:
+    group = await lend_group("critic", CriticWorker, config, 1)
+    batch = one_step(completions, group, config)
+    values = await score(group, "values", batch, STEP_S)
+    columns = {"old_values": values, "returns": values + 1}
+    (before,) = await on_ranks(group, parts)
+    await update_critic(group, batch, columns, STEP_S)
+    (after,) = await on_ranks(group, parts)
+    assert {name for name, (trained, _) in before.items() if trained and "lora_" not in name} == {
+        "head.weight",
+        "head.bias",
+    }
+    for name, (trained, value) in before.items():
+        assert torch.equal(value, after[name][1]) != trained
+
+
+def test_layers_without_a_linear_layer_of_the_name_are_refused(tiny_model_path: Path) -> None:
+    from azr.algorithms.models import PolicyModel
+
+    def load(*targets: str) -> PolicyModel:
+        lora = LoraConfig(rank=2, targets=targets)
+        return PolicyModel.from_pretrained(
+            str(tiny_model_path), dtype=torch.float32, attention="eager", logprob_chunk=8, lora=lora
+        )
+
+    with pytest.raises(UserError, match="has 'q_poj', and the model has no linear layer of this name; did you mean q_"):
+        load("q_poj")
+    with pytest.raises(UserError, match="has 'lm_head'"):
+        load("q_proj", "lm_head")
+    model = load("q_proj", "down_proj")
+    names = {name.rpartition(".")[2] for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
+    assert names == {"q_proj", "down_proj"}
