@@ -359,6 +359,9 @@ class LoraConfig:
     targets: tuple[str, ...] = ("all-linear",)
     """Linear layers that get adapters, by the last part of their names, such as `q_proj`; `all-linear` for all but the
     output head."""
+    four_bit: bool = False
+    """Trainers hold the weights of linear layers in 4 bits (NF4, as in QLoRA, arXiv 2305.14314); engines get them
+    back in the compute type. Needs the package bitsandbytes."""
 
 
 @dataclass(frozen=True, kw_only=True)

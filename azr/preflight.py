@@ -27,6 +27,7 @@ from azr.runs.run_dir import check_free
 from azr.selfplay.rewards.registry import check_names
 from azr.selfplay.seeds import read_seeds
 from azr.tasks.registry import KINDS
+from azr.train.adapter_files import check_four_bit
 
 if TYPE_CHECKING:
     from azr.selfplay.prompt_codec import PromptCodec
@@ -188,7 +189,15 @@ def _check_kernels(config: Config) -> None:
 
 
 def _check_lora(config: Config) -> None:
-    if config.train.lora.rank and find_spec("peft") is None:
+    lora = config.train.lora
+    if lora.four_bit and not lora.rank:
+        raise UserError(
+            "train.lora.four_bit holds weights in 4 bits, which cannot be trained themselves: set train.lora.rank, or "
+            "leave it off."
+        )
+    if lora.four_bit:
+        check_four_bit()
+    if lora.rank and find_spec("peft") is None:
         raise UserError(
             "train.lora.rank asks for adapters, but the package peft is not installed: install it with pip install "
             "peft, or set the rank to 0."

@@ -1,7 +1,8 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685), put around a model's linear layers by the package peft.
 
 A layer x W^T becomes x W^T + s x A^T B^T with s = alpha / rank. A and B are trained, W and all else are not. B begins
-as zeros, and so the model as the one that was loaded.
+as zeros, and so the model as the one that was loaded. W may be held in 4 bits, NF4 in blocks of 64 with scales of 8
+bits (QLoRA, arXiv 2305.14314), by the package bitsandbytes.
 
 Legend: O outputs and I inputs of a layer, R rank.
 """
@@ -14,8 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from azr.algorithms.architectures import ALL_LINEAR, check_targets
 from azr.config import LoraConfig
@@ -24,6 +26,7 @@ _NAME = "default"
 """peft's, of a model's only adapters."""
 _IN_FILES = "base_model.model."
 """What the names of adapters begin with in files."""
+_FOUR_BIT: dict[str, Any] = {"quant_type": "nf4", "compress_statistics": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,20 @@ class Adapter:
         return self.down_RI, self.up_OR
 
 
+def four_bit_config(lora: LoraConfig, dtype: torch.dtype) -> BitsAndBytesConfig | None:
+    """What transformers is told so that it loads a model in 4 bits; None for a model in `dtype`."""
+    if not (lora.rank and lora.four_bit):
+        return None
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=_FOUR_BIT["quant_type"],
+        bnb_4bit_use_double_quant=_FOUR_BIT["compress_statistics"],
+        bnb_4bit_compute_dtype=dtype,
+        # ZeRO-3 partitions tensors of the compute type, so the packed bits pretend to be one.
+        bnb_4bit_quant_storage=dtype,
+    )
+
+
 def add_adapters(model: PreTrainedModel, lora: LoraConfig) -> None:
     """Freezes the model's parameters and gives its layers adapters; does nothing where the rank is 0.
 
@@ -48,6 +65,12 @@ def add_adapters(model: PreTrainedModel, lora: LoraConfig) -> None:
         return
     from peft import inject_adapter_in_model
 
+    if lora.four_bit:
+        from bitsandbytes.nn import Linear4bit
+
+        for layer in filter(lambda module: isinstance(module, Linear4bit), model.modules()):
+            # A CPU would reorder the bits when it first scores, and ZeRO-3 would go on with those it keeps.
+            layer.support_avx512bf16_for_cpu = False
     names = [name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     check_targets(lora.targets, sorted(set(names)))
     inject_adapter_in_model(peft_config(lora), model, _NAME)
@@ -87,6 +110,44 @@ def iter_base_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     for name, parameter in model.named_parameters():
         if parameter not in adapters:
             yield name.replace(".base_layer.", "."), parameter
+
+
+def is_four_bit(parameter: Tensor) -> bool:
+    """Whether a parameter holds packed numbers of 4 bits, as one column of what pretends to be the compute type."""
+    if "bitsandbytes" not in sys.modules:
+        return False
+    from bitsandbytes.nn import Params4bit
+
+    return isinstance(parameter, Params4bit)
+
+
+def four_bit_layers(model: nn.Module) -> list[str]:
+    """Names of the weights that are held in 4 bits, in order."""
+    return [name for name, parameter in iter_base_weights(model) if is_four_bit(parameter)]
+
+
+def four_bit_shape(parameter: Any) -> tuple[int, ...]:
+    """Of the weight that a parameter holds in 4 bits."""
+    return tuple(parameter.quant_state.shape)
+
+
+def unpack(parameter: Any) -> Tensor:
+    """The weight that a parameter holds, in the compute type: itself, or what its 4 bits stand for."""
+    if not is_four_bit(parameter):
+        return torch.as_tensor(parameter)
+    from bitsandbytes.functional import dequantize_4bit
+
+    weight: Tensor = dequantize_4bit(parameter.data, parameter.quant_state)
+    return weight
+
+
+def four_bit_rounded(weight_OI: Tensor) -> Tensor:
+    """As `unpack` of what loading a weight of this type in 4 bits makes of it."""
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+    packed, state = quantize_4bit(weight_OI.contiguous(), quant_storage=weight_OI.dtype, **_FOUR_BIT)
+    rounded: Tensor = dequantize_4bit(packed, state)
+    return rounded
 
 
 def merge(weight_OI: Tensor, down_RI: Tensor, up_OR: Tensor, scale: float) -> Tensor:

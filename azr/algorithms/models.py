@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 from azr.algorithms.attention import PADDED, Segments
 from azr.algorithms.kernels import COVERED, Kernels, apply_liger
 from azr.algorithms.logprobs import LogprobHead
-from azr.algorithms.lora import add_adapters, iter_base_weights
+from azr.algorithms.lora import add_adapters, four_bit_config, iter_base_weights
 from azr.algorithms.packing import PackedBatch, to_device
 from azr.config import LoraConfig
 from azr.errors import UserError
@@ -129,7 +129,9 @@ class PolicyModel(nn.Module):
         lora: LoraConfig = NO_LORA,
     ) -> PolicyModel:
         """Load a folder or hub name; ``attention`` comes from ``choose_attention``, the rest as in the constructor."""
-        hf = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation=attention)
+        hf = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, attn_implementation=attention, quantization_config=four_bit_config(lora, dtype)
+        )
         return cls(
             hf,
             logprob_chunk=logprob_chunk,
@@ -204,7 +206,9 @@ class CriticModel(nn.Module):
         lora: LoraConfig = NO_LORA,
     ) -> CriticModel:
         """Load a backbone from a folder or hub name; the head is new."""
-        backbone = AutoModel.from_pretrained(path, dtype=dtype, attn_implementation=attention)
+        backbone = AutoModel.from_pretrained(
+            path, dtype=dtype, attn_implementation=attention, quantization_config=four_bit_config(lora, dtype)
+        )
         return cls(backbone, gradient_checkpointing=gradient_checkpointing, kernels=kernels, lora=lora)
 
     def forward(self, batch: PackedBatch) -> Tensor:

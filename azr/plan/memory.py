@@ -92,6 +92,16 @@ def scorers(config: Config, roles: Sequence[ModelRole]) -> list[ModelRole]:
     return [role for role in roles if role.name != "policy" or policy]
 
 
+FOUR_BIT = 0.5 + (1 + 4 / 256) / 64
+"""Bytes of a weight that is held in 4 bits: each 64 have a scale of 8 bits, and each 256 scales one of 32."""
+
+
+def held_bytes(role: ModelRole, train: TrainConfig) -> float:
+    """Of all parameters on all ranks together, as they are held between passes."""
+    b, linear = element_bytes(train), role.shape.linear * (train.lora.four_bit and role.trains)
+    return b * (role.parameters - linear) + FOUR_BIT * linear
+
+
 def element_bytes(train: TrainConfig) -> int:
     """b: 2 or 4, on a GPU."""
     return 4 if train.dtype == "float32" else 2
@@ -100,7 +110,7 @@ def element_bytes(train: TrainConfig) -> int:
 def states(role: ModelRole, train: TrainConfig) -> dict[str, float]:
     """Between phases, one rank's share: ZeRO-3 with float32 gradients and Adam moments, and a float32 master copy."""
     b, share = element_bytes(train), role.trained / train.data_parallel
-    parameters = b * role.parameters / train.data_parallel
+    parameters = held_bytes(role, train) / train.data_parallel
     sizes = {"parameters": parameters, "gradients": 0.0, "optimiser": 0.0, "reduce bucket": 0.0}
     if role.trains:
         sizes["reduce bucket"] = 4.0 * REDUCE_BUCKET

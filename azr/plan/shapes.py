@@ -53,6 +53,12 @@ class ModelShape:
         return attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
 
     @property
+    def linear(self) -> int:
+        """Weights of the linear layers but the output head, without biases."""
+        attention = 2 * self.hidden * self.query + 2 * self.hidden * self.key
+        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+
+    @property
     def backbone(self) -> int:
         """Parameters without the output head: embedding, layers, last norm."""
         return self.embedding + self.layers * self.layer + self.hidden

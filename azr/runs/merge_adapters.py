@@ -10,7 +10,7 @@ from typing import Any
 
 from azr.errors import UserError
 from azr.runs.model_folder import model_folder
-from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE, check_base, hash_weights, read_base
+from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE, check_base, check_four_bit, hash_weights, read_base
 
 _DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
 _IN_FILES = "base_model.model."
@@ -26,12 +26,15 @@ def merge_adapters(adapters: Path, base: str, out: Path) -> None:
     import torch
     from safetensors import safe_open
 
-    from azr.algorithms.lora import merge
+    from azr.algorithms.lora import four_bit_rounded, merge
     from azr.train.shards import TensorSpec, write_model
 
     folder = model_folder(base, fetch=True)
     assert folder is not None, "fetching finds it or raises"
-    check_base(read_base(adapters), hash_weights(folder), str(adapters))
+    belongs = read_base(adapters)
+    check_base(belongs.files, hash_weights(folder), str(adapters))
+    if belongs.four_bit:
+        check_four_bit()
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(f"{folder} has no weights as safetensors, which merging reads: save the model as such first.")
@@ -52,6 +55,8 @@ def merge_adapters(adapters: Path, base: str, out: Path) -> None:
         def tensors() -> Iterator[torch.Tensor]:
             for name, source in held.items():
                 weight, layer = source.get_tensor(name).to(dtype), name.removesuffix(".weight")
+                if name in belongs.four_bit:
+                    weight = four_bit_rounded(weight)
                 if layer in layers:
                     down, up = (trained.get_tensor(f"{_IN_FILES}{layer}{part}") for part in (_DOWN, _UP))
                     weight = merge(weight, down, up, scale).to(dtype)

@@ -14,7 +14,7 @@ from azr.runs.run_state import INITIAL, RunState
 from azr.version import code_version
 
 LATEST = "latest"
-FIXED = ("model.", "selfplay.kinds", "train.lora.rank", "train.lora.alpha", "train.lora.targets")
+FIXED = ("model.", "selfplay.kinds", "train.lora.rank", "train.lora.alpha", "train.lora.targets", "train.lora.four_bit")
 """Knobs, or beginnings of their names, that the saved weights and tasks are made for."""
 _PLACE = ("run.name", "run.root")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from azr.errors import UserError
@@ -13,7 +15,7 @@ ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 """Both are peft's names."""
 BASE_FILE = "base_files.json"
-"""Beside them: digests of the base's files by name."""
+"""Beside them: digests of the base's files by name, and which of its weights were held in 4 bits."""
 
 
 def weights_folder(path: str) -> Path:
@@ -31,21 +33,31 @@ def hash_weights(folder: Path) -> dict[str, str]:
     return {path.name: hash_file(path).digest for path in files or sorted(folder.glob("*.bin"))}
 
 
-def write_base(folder: Path, files: Mapping[str, str]) -> None:
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What adapters belong to."""
+
+    files: Mapping[str, str]
+    """Digests by name."""
+    four_bit: Sequence[str]
+    """Weights that were held in 4 bits, and that adapters add to as they were there."""
+
+
+def write_base(folder: Path, files: Mapping[str, str], four_bit: Sequence[str]) -> None:
     """Raises OSError."""
-    (folder / BASE_FILE).write_text(json.dumps(files, indent=2) + "\n", encoding="utf-8")
+    tree = asdict(Base(files, four_bit))
+    (folder / BASE_FILE).write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
 
 
-def read_base(folder: Path) -> dict[str, str]:
-    """What `write_base` wrote. Raises UserError when it is missing or no JSON."""
+def read_base(folder: Path) -> Base:
+    """What `write_base` wrote. Raises UserError when it is missing or damaged."""
     try:
-        files: dict[str, str] = json.loads((folder / BASE_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return Base(**json.loads((folder / BASE_FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(
             f"{folder / BASE_FILE}, which says what these adapters belong to, cannot be read ({error}): take another "
             "step."
         ) from error
-    return files
 
 
 def check_base(saved: Mapping[str, str], here: Mapping[str, str], whose: str) -> None:
@@ -57,3 +69,12 @@ def check_base(saved: Mapping[str, str], here: Mapping[str, str], whose: str) ->
         f"{whose} has adapters of another base model: {different} is not the file that they were trained with; name "
         "the very model that the run began with."
     )
+
+
+def check_four_bit() -> None:
+    """Raises UserError where weights cannot be held in 4 bits."""
+    if find_spec("bitsandbytes") is None:
+        raise UserError(
+            "train.lora.four_bit takes the package bitsandbytes, which is not installed: install it with pip install "
+            "bitsandbytes, or leave the weights in the compute type."
+        )

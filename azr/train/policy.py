@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
-from azr.algorithms.lora import adapters_of, iter_adapter_weights, peft_config, without_adapters
+from azr.algorithms.lora import adapters_of, four_bit_layers, iter_adapter_weights, peft_config, without_adapters
 from azr.algorithms.losses import Sums, policy_loss
 from azr.algorithms.models import NO_LORA, PolicyModel
 from azr.algorithms.packing import PackedBatch
@@ -163,7 +163,7 @@ class PolicyWorker(PolicyScorer):
         AutoTokenizer.from_pretrained(model.path).save_pretrained(folder)
         if lora.rank:
             peft_config(lora, model.path).save_pretrained(folder)
-            write_base(folder, self.base_files)
+            write_base(folder, self.base_files, four_bit_layers(hf))
         small = [hash_file(path) for path in sorted(folder.rglob("*")) if path.is_file()]
         specs = [TensorSpec(name, self.dtype, whole_shape(parameter)) for name, parameter in named]
         tensors = (weight for _, weight in weights)

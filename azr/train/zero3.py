@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from azr.algorithms.lora import Adapter, merge
+from azr.algorithms.lora import Adapter, four_bit_shape, is_four_bit, merge, unpack
 from azr.config import REDUCE_BUCKET, TrainConfig
 
 ADAM_BETA1 = 0.9
@@ -201,8 +201,9 @@ def iter_full_params(
         parts = [part for parameter in whole if parameter in adapters for part in adapters[parameter].parameters]
         with deepspeed.zero.GatheredParameters([*whole, *parts]), torch.no_grad():
             for name, parameter in bucket:
-                adapter = adapters.get(parameter)
-                weight = parameter if adapter is None else merge(parameter, *adapter.parameters, adapter.scale)
+                weight, adapter = unpack(parameter), adapters.get(parameter)
+                if adapter is not None:
+                    weight = merge(weight, *adapter.parameters, adapter.scale)
                 yield name, weight.detach().to(dtype)
 
 
@@ -249,8 +250,8 @@ def drain(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
 
 
 def whole_shape(parameter: Any) -> tuple[int, ...]:
-    """Shape of a parameter of which this rank may hold only a part."""
-    return tuple(parameter.ds_shape)
+    """Shape of the weight of which this rank may hold only a part."""
+    return four_bit_shape(parameter) if is_four_bit(parameter) else tuple(parameter.ds_shape)
 
 
 def _import_deepspeed() -> ModuleType:

@@ -6,26 +6,29 @@ import asyncio
 import json
 import shutil
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import pytest
 import torch
 from peft import PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from azr.algorithms.lora import peft_config
+from azr.algorithms.lora import four_bit_rounded, is_four_bit, peft_config
 from azr.cluster.supervisor import SupervisedActor
 from azr.cluster.weight_sync import WeightSync
 from azr.config import Config, LoraConfig
 from azr.errors import UserError
 from azr.records import Completion
+from azr.runs.merge_adapters import merge_adapters
 from azr.train.critic import CriticWorker
 from azr.train.learner import score, update_critic, update_policy
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
-from azr.train.zero3 import engine_tensors
+from azr.train.zero3 import engine_tensors, whole_shape
 from tests.cluster.receiving_engine import start_receiver
 from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, one_step
 from tests.train.test_policy import fresh, plain_scores, plain_steps
@@ -220,6 +223,55 @@ async def test_a_critic_trains_adapters_and_its_head(
     }
     for name, (trained, value) in before.items():
         assert torch.equal(value, after[name][1]) != trained
+
+
+def packed_bytes(worker: PolicyWorker) -> tuple[int, int]:
+    """Of this rank's part of the linear layers' weights, and how many of these there are in all."""
+    packed = [p for p in worker.engine.module.parameters() if is_four_bit(p)]
+    return sum(p.ds_tensor.nbytes for p in packed), sum(prod(whole_shape(p)) for p in packed)
+
+
+async def test_frozen_weights_may_be_held_in_four_bits(
+    lend_group: StartGroup,
+    completions: list[Completion],
+    columns: dict[str, Tensor],
+    config: Config,
+    engine: SupervisedActor,
+    tmp_path: Path,
+) -> None:
+    """On two ranks: what is sent is what is computed with, the base as its 4 bits say and the adapters in it."""
+    four_bit = replace(config, train=replace(config.train, lora=replace(LORA, four_bit=True)))
+    group = await lend_group("policy", PolicyWorker, four_bit, 2)
+    for nbytes, weights in await on_ranks(group, packed_bytes):
+        assert nbytes == pytest.approx(weights / 2 / 2, rel=0.01)
+    plain = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32).eval()
+    batch, temperature = one_step(completions, group, config), config.rollout.temperature
+    with torch.no_grad():
+        unrounded, _ = plain_scores(plain, completions, temperature)
+        for layer in plain.model.layers.modules():
+            if isinstance(layer, torch.nn.Linear):
+                layer.weight.copy_(four_bit_rounded(layer.weight))
+        base, _ = plain_scores(plain, completions, temperature)
+    assert (base - unrounded).abs().max() > 1e-2
+    torch.testing.assert_close(await score(group, "logprobs", batch, STEP_S), base, atol=1e-4, rtol=1e-4)
+    before = await on_ranks(group, parts)
+    await update_policy(group, batch, columns, STEP_S)
+    for old, new in zip(before, await on_ranks(group, parts), strict=True):
+        for name, (trained, value) in old.items():
+            # As bytes: packed bits may spell a NaN, which equals nothing.
+            assert torch.equal(value.view(torch.uint8), new[name][1].view(torch.uint8)) != trained
+    await WeightSync(group, [engine], STEP_S).push(3)
+    received = await engine.actor.received.remote()
+    plain.load_state_dict(received, strict=False)
+    with torch.no_grad():
+        after, _ = plain_scores(plain, completions, temperature)
+    torch.testing.assert_close(await score(group, "logprobs", batch, STEP_S), after, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(await score(group, "reference_logprobs", batch, STEP_S), base, atol=1e-4, rtol=1e-4)
+    await group.call("save_hf", str(tmp_path / "adapters"), timeout_s=STEP_S)
+    (tmp_path / "merged").mkdir()
+    merge_adapters(tmp_path / "adapters", config.model.path, tmp_path / "merged")
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    assert merged.keys() == received.keys() and all(torch.equal(merged[name], received[name]) for name in merged)
 
 
 def test_layers_without_a_linear_layer_of_the_name_are_refused(tiny_model_path: Path) -> None:
