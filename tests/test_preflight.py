@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 
@@ -11,6 +12,7 @@ from azr.config_tree import override
 from azr.doctor.gpus import Gpu, Gpus
 from azr.errors import UserError
 from azr.selfplay.prompt_codec import PromptCodec
+from azr.train import adapter_files
 from playground.azr_14m_mini import config as mini
 from tests.conftest import byte_tokenizer
 
@@ -58,6 +60,7 @@ def test_a_sound_config_passes(sound):
         ({"algorithm.drop_zero_advantage": True, "algorithm.entropy_coef": 0.1}, "drop_zero_advantage would take"),
         ({"algorithm.drop_zero_advantage": True, "algorithm.kl_coef": 0.1}, "drop_zero_advantage would take"),
         ({"rollout.partial": True}, "set rollout.staleness to 1 or more, or leave partial out"),
+        ({"train.lora.four_bit": True}, "which cannot be trained themselves: set train.lora.rank"),
         ({"rollout.staleness": 1}, "give engines their own with --cluster.no-colocate, or set rollout.partial"),
         (
             {"rollout.staleness": 1, "rollout.partial": True, "algorithm.importance_cap": None},
@@ -239,3 +242,32 @@ def test_a_broken_config_of_the_model_is_named(sound, tmp_path, text, said):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(UserError, match=said):
         preflight.check_surroundings(sound)
+
+
+@pytest.mark.parametrize(
+    "targets, said",
+    [
+        (
+            ("q_proj", "k_porj"),
+            r"has 'k_porj', and the model has no .* of this name; did you mean k_proj\? It has",
+        ),
+        (("lm_head",), "has 'lm_head', and the model has no linear layer of this name; it has q_proj, k_proj"),
+        ((), "has ''"),
+        (("all-linear", "q_proj"), "all-linear alone stands for all"),
+    ],
+)
+def test_targets_of_adapters_that_the_model_lacks_are_named(sound, targets, said):
+    config = override(sound, {"train.lora.rank": 8, "train.lora.targets": targets})
+    with pytest.raises(UserError, match=said):
+        preflight.check_surroundings(config)
+
+
+@pytest.mark.parametrize("package, knobs", [("peft", {}), ("bitsandbytes", {"train.lora.four_bit": True})])
+def test_packages_that_adapters_need_are_named(sound, package, knobs, monkeypatch):
+    def missing(name: str) -> object:
+        return None if name == package else find_spec(name)
+
+    monkeypatch.setattr(preflight, "find_spec", missing)
+    monkeypatch.setattr(adapter_files, "find_spec", missing)
+    with pytest.raises(UserError, match=f"install it with pip install {package}"):
+        preflight.check(override(sound, {"train.lora.rank": 8} | knobs))

@@ -260,6 +260,19 @@ def test_adapters_of_seven_billion_by_hand():
     assert plan.seconds["train policy"] < whole.seconds["train policy"]
 
 
+def test_four_bits_of_seven_billion_by_hand():
+    """A scale of 8 bits for each 64 weights, one of 32 bits for each 256 scales, and all else in the compute type."""
+    linear = 28 * (2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18944)
+    config = seven(lora=LoraConfig(rank=16, four_bit=True))
+    policy, critic = model_roles(config, SEVEN)
+    others = 7_615_616_512 - linear + SEVEN.adapters(16, ("all-linear",))
+    packed = linear / 2 + linear / 64 + 4 * linear / 64 / 256
+    assert states(policy, config.train)["parameters"] * 8 == pytest.approx(packed + 2 * others)
+    assert states(critic, config.train)["parameters"] < states(policy, config.train)["parameters"]
+    engine = EngineMemory.of(config, SEVEN, NODE, ASSUMED)
+    assert engine.weights == 2 * 7_615_616_512, "engines hold the compute type"
+
+
 SMALLER_GPUS = {"azr_coder1b5_lora": 24, "azr_qwen3_4b_lora": 48}
 
 
