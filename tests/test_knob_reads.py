@@ -13,6 +13,7 @@ SECTIONS = {str(field.type): field.name for field in dataclasses.fields(Config)}
 SECTIONS |= {
     "IntrinsicRewardConfig": "intrinsic",
     "CompositesConfig": "composites",
+    "LoraConfig": "lora",
     "OffPolicyConfig": "off_policy",
 } | {cls.__name__: "estimator" for cls in ESTIMATOR_TYPES.values()}
 """Names of sections, by class."""
