@@ -171,7 +171,7 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
 
 def _iter_adapters(model: nn.Module) -> Iterator[tuple[str, Any, Adapter]]:
     """Name of a layer in the model as it was loaded, peft's layer, and its adapter."""
-    if "peft" not in sys.modules:  # whose import takes seconds, and and without which there are no adapters
+    if "peft" not in sys.modules:  # whose import takes seconds, and without which there are no adapters
         return
     from peft.tuners.lora import LoraLayer
 

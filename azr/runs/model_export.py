@@ -111,6 +111,8 @@ def export(
     check_model(source.folder)
     if not source.has_adapters and (base is not None or not merged):
         raise UserError(f"{source.folder} has whole weights and no adapters: leave out --adapter and --base.")
+    if base is not None and not merged:
+        raise UserError("--base says what adapters are merged into, and --adapter leaves them alone: leave one out.")
     place = out.resolve()
     if place.is_relative_to(source.folder.resolve()):
         raise UserError(f"{out} lies inside {source.folder}, which is to be exported: choose another folder.")

@@ -5,6 +5,7 @@ Legend: R response tokens of one micro-batch, R_k those of this rank's whole bat
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -158,7 +159,10 @@ class PolicyWorker(PolicyScorer):
         folder.mkdir(parents=True, exist_ok=True)
         model, lora = self.config.model, self.config.train.lora
         hf = self.engine.module.hf
-        hf.config.save_pretrained(folder)
+        hf_config = copy.deepcopy(hf.config)
+        if lora.four_bit:
+            del hf_config.quantization_config  # the folder is of a model in the compute type
+        hf_config.save_pretrained(folder)
         hf.generation_config.save_pretrained(folder)
         AutoTokenizer.from_pretrained(model.path).save_pretrained(folder)
         if lora.rank:

@@ -235,6 +235,7 @@ def test_think_tokens_are_removed_on_request(run: Path, tmp_path: Path):
         (["run/checkpoints/step_000003/policy", "out", "--step", "3"], "is one model and has no steps"),
         (["run", "out", "--adapter"], "has whole weights and no adapters: leave out --adapter and --base."),
         (["run", "out", "--base", "elsewhere"], "has whole weights and no adapters"),
+        (["run", "out", "--adapter", "--base", "elsewhere"], "has whole weights and no adapters"),
         (["run", "out", "--adapter", "--merge"], "argument --merge: not allowed with argument --adapter"),
         (["run"], "the following arguments are required: OUT"),
         (["run", "out", "--steps", "3"], "There is no option --steps; did you mean --step?"),
@@ -388,6 +389,8 @@ async def test_adapters_go_alone_or_into_their_own_base(
     model = AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float32)
     adapted = PeftModel.from_pretrained(model, tmp_path / "alone").eval()
     assert not (tmp_path / "alone" / "config.json").exists()
+    assert export(run.path, tmp_path / "both", "--adapter", "--base", tiny_model_path) == 2
+    assert "--base says what adapters are merged into" in capsys.readouterr().err
     assert "library_name: peft" in (tmp_path / "alone" / "README.md").read_text()
     moved = shutil.copytree(tiny_model_path, tmp_path / "moved")
     assert export(run.path, tmp_path / "merged", "--base", moved) == 0

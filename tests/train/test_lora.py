@@ -23,7 +23,7 @@ from azr.cluster.weight_sync import WeightSync
 from azr.config import Config, LoraConfig
 from azr.errors import UserError
 from azr.records import Completion
-from azr.runs.merge_adapters import merge_adapters
+from azr.runs.model_export import Source, export
 from azr.train.critic import CriticWorker
 from azr.train.learner import score, update_critic, update_policy
 from azr.train.policy import PolicyWorker
@@ -268,8 +268,9 @@ async def test_frozen_weights_may_be_held_in_four_bits(
     torch.testing.assert_close(await score(group, "logprobs", batch, STEP_S), after, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(await score(group, "reference_logprobs", batch, STEP_S), base, atol=1e-4, rtol=1e-4)
     await group.call("save_hf", str(tmp_path / "adapters"), timeout_s=STEP_S)
-    (tmp_path / "merged").mkdir()
-    merge_adapters(tmp_path / "adapters", config.model.path, tmp_path / "merged")
+    source = Source(tmp_path / "adapters", None, Path(config.model.path))
+    export(source, tmp_path / "merged", remove_think_tokens=False)
+    assert "quantization_config" not in json.loads((tmp_path / "merged" / "config.json").read_text())
     merged = load_file(tmp_path / "merged" / "model.safetensors")
     assert merged.keys() == received.keys() and all(torch.equal(merged[name], received[name]) for name in merged)
 
