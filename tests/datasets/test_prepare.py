@@ -147,6 +147,8 @@ def test_questions_of_suites_are_left_out_and_counted_by_suite_and_kind(tmp_path
             [{"question": "1?", "anwser": "#### 1"}],
             "it has no field 'answer'; a row of gsm8k is question, ",
         ),
+        ("cruxeval", [{"code": "g = 1", "input": "1", "output": "2"}], "row 1: its program does not define f"),
+        ("orz", [pair("1?", float("nan"))], "row 1: this is no row of orz (its answer is nan, which is no number)"),
         ("cruxeval", [{"code": "def f(:", "input": "1", "output": "2"}], "row 1: this is no row of cruxeval"),
     ],
 )
