@@ -167,6 +167,13 @@ def test_the_same_rows_are_the_same_bytes(tmp_path):
     assert "<think>\\nOne" in gzip.decompress((tmp_path / "a.jsonl.gz").read_bytes()).decode()
 
 
+def test_a_row_whose_trace_tells_a_question_of_a_suite_is_left_out(tmp_path):
+    told = luffy_row("When does it come?", "3", target=target(f"<think>So: {TRAIN}</think>\\boxed{{3}}"))
+    done, rows = prepared(tmp_path, "luffy", [told, LUFFY[0]], found=overlap(one=[TRAIN]))
+    assert [row.question.id for row in rows] == ["2"] and done.dropped == {IN_SUITE: 1}
+    assert done.matches == {("one", "13 words of a trace"): [1]}
+
+
 async def test_answers_that_the_grader_cannot_read_are_counted_out():
     assert await count_parsed(["2", "\\frac{1}{2}", "\\text{Evelyn}", "\\frac{1}{", "?", "}{"]) == 3
 

@@ -108,7 +108,7 @@ def _is_wanted(
         done.dropped[REPEATED] += 1
         return False
     prompts.add(prompt)
-    found = overlap.find(example.question) if overlap is not None else {}
+    found = overlap.find(example.question, example.traces) if overlap is not None else {}
     for match in found.items():
         done.matches.setdefault(match, []).append(number)
     if found:
