@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -124,12 +125,22 @@ def from_yaml(text: str) -> Config:
 def parse_yaml(text: str) -> dict[str, Any]:
     """The mapping of sections that a YAML text holds. Raises UserError when it is none."""
     try:
-        tree = yaml.safe_load(text)
+        tree = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise UserError(f"This is not YAML: {error}".replace("\n", " ")) from error
     if not isinstance(tree, dict):
         raise UserError(f"A config is a mapping of sections, not {type(tree).__name__}.")
     return tree
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a section or knob that is stated twice, of which YAML's loader would take the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := [key for key, count in Counter(keys).items() if count > 1]:
+            raise UserError(f"{twice[0]} is stated twice: leave one of them out.")
+        return dict(super().construct_mapping(node, deep))
 
 
 def from_tree(tree: Mapping[str, Any], base: Config) -> Config:

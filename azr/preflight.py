@@ -55,8 +55,8 @@ def check_surroundings(config: Config, *, resumed: bool = False, fetch: bool = T
     """As ``check``, for what the config needs to find: a free run directory unless a run is resumed, trackers that can
     begin, the exam, and a model that reads prompt and response and has an end token.
 
-    `fetch`: download a model of the hub; without it only its config and tokenizer. Returns what was not checked, and
-    why: without `fetch`, a model where the hub does not answer.
+    `fetch`: download a model of the hub; without it only its config and tokenizer. Returns what of a file of rows is
+    left out, and what was not checked, and why: without `fetch`, a model where the hub does not answer.
     """
     if not resumed:
         check_free(config.run)
@@ -77,14 +77,14 @@ def check_model_and_files(config: Config, *, seeds: bool = True, fetch: bool = T
             read_exam(Path(config.eval.path))
         return [f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"]
     _check_context(config, folder)
-    _check_tokenizer_and_exam(config, folder)
+    notes = _check_tokenizer_exam_and_rows(config, folder)
     tree = config_json(folder)
     check_architecture(config.model.path, tree, unchecked=config.model.unchecked)
     if config.train.lora.rank and tree.get("model_type") in CHECKED:
         check_targets(config.train.lora.targets, LINEAR_LAYERS)
     if config.train.device != "cpu":
         choose_kernels(config.train.kernels, "cuda", tree.get("model_type"))
-    return []
+    return notes
 
 
 def check_fit(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
@@ -129,6 +129,10 @@ def _check_data(config: Config) -> None:
         raise UserError(
             "rollout.partial leaves self-play over to the next step, and with data.play alternate that one has none: "
             "take data.play mixed, or leave partial out."
+        )
+    if config.data.prefix != "none" and not config.data.traces:
+        raise UserError(
+            f"data.prefix is {config.data.prefix}, but data.traces is 0, so there is none to begin with: raise it."
         )
     if config.data.path is not None and config.model.prompt_format == "compact":
         raise UserError(
@@ -292,15 +296,15 @@ def _check_context(config: Config, folder: Path) -> None:
         )
 
 
-def _check_tokenizer_and_exam(config: Config, folder: Path) -> None:
+def _check_tokenizer_exam_and_rows(config: Config, folder: Path) -> list[str]:
+    """Returns what is left out of the run's rows."""
     # Only now, because this takes seconds to load.
     from azr.datasets.choice import load_rows
     from azr.evaluation.periodic import PeriodicEval
 
     codec = load_codec(config, folder)
     PeriodicEval(config, codec)
-    if config.data.path is not None:
-        load_rows(config, codec)
+    return load_rows(config, codec)[1] if config.data.path is not None else []
 
 
 def load_codec(config: Config, folder: Path) -> PromptCodec:

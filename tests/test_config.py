@@ -1,3 +1,4 @@
+import importlib
 import json
 import re
 from dataclasses import replace
@@ -12,10 +13,12 @@ from azr import preflight
 from azr.cli.run import describe
 from azr.config import GAE, RLOO, TRRPP, AlgorithmConfig, Config
 from azr.config_tree import ESTIMATOR, from_yaml, knobs, leaves, override, to_tree
+from azr.datasets.prepare import SOURCES
 from azr.errors import UserError
 from tests.recipes import recipes
 
 RECIPES = recipes()
+MAKES = ["``azr", "data", "prepare"]
 NUMERIC = {knob.path: knob for knob in knobs().values() if re.search(r"\bnumber\b", knob.accepts)}
 
 
@@ -29,6 +32,13 @@ def test_every_recipe_is_sound_and_planned(config):
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_holds_only_its_differences(name):
     assert len((Path(playground.__path__[0]) / f"{name}.py").read_text().splitlines()) <= 40
+
+
+@pytest.mark.parametrize("name", [name for name, config in RECIPES.items() if config.data.path])
+def test_a_recipe_of_rows_names_what_makes_its_file(name):
+    path, about = RECIPES[name].data.path, (importlib.import_module(f"playground.{name}").__doc__ or "").split()
+    made = {(about[at + 3], about[at + 5].strip("`.")) for at in range(len(about) - 5) if about[at : at + 3] == MAKES}
+    assert [(source, file) for source, file in made if source in SOURCES and file == path], about
 
 
 @pytest.mark.parametrize("config", [Config(), *RECIPES.values()], ids=["default", *RECIPES])

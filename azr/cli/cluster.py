@@ -8,12 +8,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from azr import preflight
-from azr.cli.load_recipe import RECIPE_HELP, load_recipe
+from azr.cli.load_recipe import RECIPE_HELP, is_file, load_recipe
 from azr.cli.options import Parser, whole
 from azr.config import Config
 from azr.config_tree import knobs, leaves, override
@@ -31,6 +32,8 @@ _MARGIN_GIB = 64
 _CPUS_PER_GPU = 8
 _SHM_GIB = 16
 _TIME_TO_SAVE_S = 900
+_CLAIM = "orz_ckpt"
+"""Folder of the clone that pods share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,8 @@ class Job:
     """Of the run, without the cluster's address and `--resume`."""
     folder: str
     """Of the run."""
+    files: tuple[str, ...]
+    """What the run reads of the user's own."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,6 +63,11 @@ def main(argv: Sequence[str]) -> int:
     preflight.check(config)
     if config.cluster.address is not None:
         raise UserError("azr cluster starts the cluster itself: leave --cluster.address out.")
+    if options.scheduler == "kuberay" and not _is_on_claim(config.run.root):
+        raise UserError(
+            f"run.root is {config.run.root}, which is not on the claim, so the run would be lost with its pods: "
+            f"leave it at {_CLAIM}, or name a folder in it."
+        )
     job = _job(options.recipe, config, values, options.gpus, options.gpu_memory)
     if options.scheduler == "slurm":
         print(slurm(job, options.hours), end="")
@@ -108,7 +118,19 @@ def _job(recipe: str, config: Config, values: dict[str, Any], gpus: int, gpu_mem
         memory_gib=math.ceil(sum(plan.host.values()) / GIB) + _MARGIN_GIB,
         command=("azr", "run", recipe, *options),
         folder=f"{config.run.root}/{config.run.name}",
+        files=_files(recipe, config),
     )
+
+
+def _files(recipe: str, config: Config) -> tuple[str, ...]:
+    """Files and folders of the user's own that the run reads."""
+    named = (config.data.path, config.selfplay.seeds, config.eval.data, config.safety.patterns)
+    return (*([recipe] if is_file(recipe) else []), *filter(None, named))
+
+
+def _is_on_claim(path: str) -> bool:
+    """Whether pods find a path, from the clone's folder, on their volume."""
+    return Path(path).parts[:1] == (_CLAIM,) and ".." not in Path(path).parts
 
 
 def _words(value: Any) -> list[str]:
@@ -192,8 +214,7 @@ exit "$code"
 
 def kuberay(job: Job, image: str, claim: str, *, docker: bool) -> str:
     """A manifest of a RayJob, whose head is a node of the run as the others are."""
-    folder = f"/azr/{job.folder}" if not job.folder.startswith("/") else job.folder
-    checkpoints = shlex.quote(f"{folder}/checkpoints/step_*")
+    checkpoints = shlex.quote(f"/azr/{job.folder}/checkpoints/step_*")
     resume = f"$(compgen -G {checkpoints} >/dev/null && echo --resume)"
     run = f"cd /azr && exec {shlex.join(job.command)} --cluster.address auto {resume}"
     cluster: dict[str, Any] = {
@@ -222,6 +243,8 @@ def kuberay(job: Job, image: str, claim: str, *, docker: bool) -> str:
         },
     }
     comment = _DOCKER_SOCKET if docker else _BUBBLEWRAP
+    if lacking := [file for file in job.files if not _is_on_claim(file)]:
+        comment += _FILES.format(files=", ".join(lacking), claim=_CLAIM)
     return _KUBERAY + comment + yaml.safe_dump(manifest, sort_keys=False, width=1000)
 
 
@@ -233,12 +256,15 @@ _BUBBLEWRAP = """\
 # Sandboxes of model-written code are bubblewrap's, inside the pods, which may make namespaces for that and have no
 # profile of seccomp and AppArmor. --docker-socket is the other way.
 """
+_FILES = """\
+# The run reads {files}, from /azr in the image: put it in there, or on the claim and name it as {claim}/….
+"""
 
 
 def _pod(name: str, job: Job, image: str, claim: str, *, docker: bool) -> dict[str, Any]:
     resources = {"cpu": str(job.cpus), "memory": f"{job.memory_gib}Gi", "nvidia.com/gpu": str(job.gpus)}
     mounts = [
-        {"name": "shared", "mountPath": "/azr/orz_ckpt", "subPath": "orz_ckpt"},
+        {"name": "shared", "mountPath": f"/azr/{_CLAIM}", "subPath": _CLAIM},
         {"name": "shared", "mountPath": "/root/.cache/huggingface", "subPath": "huggingface"},
         {"name": "shm", "mountPath": "/dev/shm"},
     ]

@@ -29,7 +29,7 @@ def load_recipe(name: str) -> Config:
 
     Raises UserError when there is none.
     """
-    if name.endswith(_YAML):
+    if is_file(name):
         return read_config(name)
     word = name.removeprefix(f"{PACKAGE}.")
     if "." in word:
@@ -42,6 +42,11 @@ def load_recipe(name: str) -> Config:
             f"{PACKAGE}/{word}.py holds no config of a run, but what recipes share; azr recipes lists them."
         )
     return config
+
+
+def is_file(recipe: str) -> bool:
+    """Whether what a command line names is a YAML file."""
+    return recipe.endswith(_YAML)
 
 
 def recipes() -> Mapping[str, Config]:
@@ -89,15 +94,12 @@ def _read(file: Path, above: tuple[Path, ...]) -> Config:
         raise UserError(f"{way}: a config cannot build on itself; name another base in one of them.")
     try:
         tree = parse_yaml(file.read_text(encoding="utf-8"))
-        base = tree.pop(_BASE, None)
-        if base is None:
-            below = Config()
-        elif not isinstance(base, str):
+        if _BASE not in tree:
+            return from_tree(tree, Config())
+        base = tree.pop(_BASE)
+        if not isinstance(base, str):
             raise UserError(f"base is {base!r}; it must be the name of a recipe or of a YAML file.")
-        elif base.endswith(_YAML):
-            below = _read(file.parent / base, (*above, place))
-        else:
-            below = load_recipe(base)
+        below = _read(file.parent / base, (*above, place)) if is_file(base) else load_recipe(base)
         return from_tree(tree, below)
     except FileNotFoundError as error:
         raise UserError(f"There is no file {file}.") from error

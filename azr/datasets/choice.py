@@ -15,32 +15,51 @@ from azr.selfplay.prompt_codec import PromptCodec
 
 
 def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[str]]:
-    """The rows that are trained on, in the file's order, and a line on what is left out.
+    """The rows that are trained on, in the file's order, and lines on what is left out.
 
-    Raises UserError when the file is none, no row is left, or a package that a grader needs is missing.
+    Raises UserError when the file is none, no row is left, none has traces that are to be trained on, a row cannot be
+    written in the model's template or tokens, or a package that a grader needs is missing.
     """
     assert config.data.path is not None
     path, limit = Path(config.data.path), config.rollout.max_prompt_tokens
     rows = read_rows(path)
     check_graders(row.grader for row in rows)
-    fitting = [row for row in rows if codec.turns_fit(row.turns, limit)]
+    numbers = {id(row): number for number, row in enumerate(rows, 1)}
+
+    def of_row(row: DataRow, error: Exception) -> UserError:
+        return UserError(f"{path}, row {numbers[id(row)]}: {error}")
+
+    def fits(row: DataRow) -> bool:
+        try:
+            return codec.turns_fit(row.turns, limit)
+        except UserError as error:
+            raise of_row(row, error) from error
+
+    fitting = list(filter(fits, rows))
     if not fitting:
         raise UserError(f"Every prompt of {path} has over rollout.max_prompt_tokens={limit} tokens: raise it.")
-    kept = fitting if config.data.samples else [row for row in fitting if row.traces]
-    if not kept:
-        raise UserError(f"No row of {path} has traces, and data.samples is 0: prepare them, or raise data.samples.")
+    traced = [row for row in fitting if row.traces]
+    if config.data.traces and not traced:
+        raise UserError(
+            f"No row of {path} has traces, and data.traces is {config.data.traces}: prepare them, or set it to 0."
+        )
     if config.data.traces:
-        for row in kept:
-            if not all(map(codec.knows, row.traces)):
-                raise UserError(
-                    f"{path}, row {row.question.id}: the model's tokenizer has no tokens for a part of its traces."
-                )
+        for row in traced:
+            for trace in row.traces:
+                try:
+                    codec.check_trace(trace)
+                except ValueError as error:
+                    raise of_row(row, error) from error
+    kept = fitting if config.data.samples else traced
     if not config.data.samples:
         _check_lengths(kept, config, codec)
-    of_rows = f"of {len(rows):,} rows of {path} are left out"
+    left_out = f"of {len(rows):,} rows of {path} are left out"
+    untraced = len(fitting) - len(traced)
+    answered = f"of {len(kept):,} rows of {path} have no traces: the policy answers once more for each that is lacking"
     notes = {
-        f"{len(rows) - len(fitting):,} {of_rows}: their prompts have over {limit} tokens": len(rows) - len(fitting),
-        f"{len(fitting) - len(kept):,} {of_rows}: they have no traces": len(fitting) - len(kept),
+        f"{len(rows) - len(fitting):,} {left_out}: their prompts have over {limit} tokens": len(rows) - len(fitting),
+        f"{untraced:,} {left_out}: they have no traces": untraced if not config.data.samples else 0,
+        f"{untraced:,} {answered}": untraced if config.data.samples and config.data.traces else 0,
     }
     return kept, [note for note, count in notes.items() if count]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,12 +48,11 @@ def read_rows(path: Path) -> list[DataRow]:
     if not path.is_file():
         raise UserError(f"There is no file {path}: `azr data prepare` makes one of a published data set.")
     rows, seen = list[DataRow](), dict[str, int]()
-    for number, fields in enumerate(_lines(path), 1):
+    for number, fields in enumerate(read_lines(path), 1):
         try:
-            row = _row(fields, number)
-        except ROW_ERRORS as error:
-            what = f"it has no field {error}" if isinstance(error, KeyError) else str(error)
-            raise UserError(f"{path}, row {number}: {what[:300]}; docs/data.md describes rows.") from error
+            row = read_row(fields, number)
+        except ValueError as error:
+            raise UserError(f"{path}, row {number}: {error}; docs/data.md describes rows.") from error
         id = row.question.id
         if id in seen:
             raise UserError(f"{path}, row {number}: the id {id!r} is that of row {seen[id]} too.")
@@ -64,10 +63,16 @@ def read_rows(path: Path) -> list[DataRow]:
     return rows
 
 
-def _lines(path: Path) -> Iterator[Row]:
-    """Rows without the fields that are null, which is how parquet says that a field is not there."""
-    for row in read_lines(path):
-        yield {name: value for name, value in row.items() if value is not None}
+def read_row(fields: Row, number: int) -> DataRow:
+    """The row of a file that has these fields; one that is null, as parquet says it, is not there.
+
+    Raises ValueError that says what is wrong with it.
+    """
+    try:
+        return _row({name: value for name, value in fields.items() if value is not None}, number)
+    except ROW_ERRORS as error:
+        what = f"it has no field {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(what[:300]) from error
 
 
 def _row(fields: Row, number: int) -> DataRow:
@@ -78,6 +83,10 @@ def _row(fields: Row, number: int) -> DataRow:
         raise ValueError(f"it has no field {missing[0]!r}, which the grader {grader} needs")
     if grader == "math" and fields["answer"] in ("", []):
         raise ValueError("its answer is empty")
+    try:
+        json.dumps(fields, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("its text holds half a character: correct or remove it") from error
     source = fields.get("source", SOURCE)
     if not isinstance(source, str) or not _SOURCE.fullmatch(source) or source in KINDS:
         raise ValueError(
@@ -86,9 +95,11 @@ def _row(fields: Row, number: int) -> DataRow:
     asked = fields.get("asked", "output")
     if asked not in ("output", "input"):
         raise ValueError(f"asked is output or input, not {asked!r}")
-    turns = _turns(fields["prompt"])
+    id, turns = fields.get("id", number), _turns(fields["prompt"])
+    if not isinstance(id, str | int) or isinstance(id, bool):
+        raise TypeError(f"its id {id!r} is neither text nor a whole number")
     question = Question(
-        id=str(fields.get("id", number)),
+        id=str(id),
         suite=source,
         group=source,
         message=turns[-1]["content"],

@@ -125,10 +125,14 @@ class PromptCodec:
                 text = text.lstrip()
         return [*self._encode_rest(text), self._end_id]
 
-    def knows(self, text: str) -> bool:
-        """Whether the tokenizer has tokens for all of a text."""
+    def check_trace(self, text: str) -> None:
+        """Raises ValueError where another model's whole response is no text of tokens of this one."""
+        ends = map(self._tokenizer.convert_ids_to_tokens, self.stops.token_ids)
+        if end := next((end for end in ends if end in text), None):
+            raise ValueError(f"a trace holds {end}, which ends a response of this model: remove it.")
         unknown = self._tokenizer.unk_token_id
-        return unknown is None or unknown not in self._encode_rest(text)
+        if unknown is not None and unknown in self._encode_rest(text):
+            raise ValueError("the model's tokenizer has no tokens for a part of its traces.")
 
     def turns_fit(self, turns: Sequence[Turn], max_tokens: int) -> bool:
         """Whether the prompt that goes on with a conversation has at most so many tokens. Raises as `converse`."""

@@ -96,9 +96,20 @@ def test_knobs_reach_the_run_and_sandboxes_are_one_of_two(capsys):
     assert "SYS_ADMIN" not in socket and socket.count("mountPath: /var/run/docker.sock") == 1
 
 
+def test_a_manifest_says_which_files_its_pods_must_find(tmp_path, capsys):
+    said = "# The run reads data/orz.jsonl, from /azr in the image: put it in there, or on the claim"
+    assert said in printed(capsys, "kuberay", "orz_32b_ppo")
+    assert "The run reads" not in printed(capsys, "kuberay", "orz_32b_ppo", "--data.path", "orz_ckpt/orz.jsonl")
+    assert "The run reads" not in printed(capsys, "kuberay", "azr_coder7b_ppo")
+    (tmp_path / "mine.yaml").write_text("base: azr_coder7b_ppo\n")
+    assert f"# The run reads {tmp_path}/mine.yaml, " in printed(capsys, "kuberay", str(tmp_path / "mine.yaml"))
+
+
 @pytest.mark.parametrize(
     "argv, said",
     [
+        (["kuberay", "azr_7b_ppo", "--run.root", "runs"], "run.root is runs, which is not on the claim"),
+        (["kuberay", "azr_7b_ppo", "--run.root", "orz_ckpt/../runs"], "run.root is orz_ckpt/../runs, which is not on"),
         ([], "the following arguments are required: scheduler, RECIPE"),
         (["pbs", "azr_7b_ppo"], "argument scheduler: invalid choice: 'pbs'"),
         (["slurm", "azr_7b"], "There is no recipe 'azr_7b'; did you mean azr_7b_ppo?"),

@@ -64,6 +64,9 @@ def test_a_file_changes_its_base_and_so_on(tmp_path):
         ("orphan", r"orphan\.yaml is no config of a run: There is no file .*/gone\.yaml\.$"),
         ("unnamed", r"unnamed\.yaml .*There is no recipe 'azr_coder7b'; did you mean azr_coder7b_ppo\?"),
         ("number", r"number\.yaml is no config of a run: base is 7; it must be the name of a recipe"),
+        ("empty", r"empty\.yaml is no config of a run: base is None; it must be the name of a recipe"),
+        ("twice", r"twice\.yaml is no config of a run: run is stated twice: leave one of them out"),
+        ("knob_twice", r"knob_twice\.yaml is no config of a run: steps is stated twice: leave one of them out"),
         ("wrong", r"wrong\.yaml is no config of a run: There is no knob 'run\.stepz' .* 'run\.steps'\?"),
         ("listed", r"listed\.yaml is no config of a run: A config is a mapping of sections, not list"),
         ("gone", r"^There is no file .*/gone\.yaml\.$"),
@@ -72,6 +75,8 @@ def test_a_file_changes_its_base_and_so_on(tmp_path):
 def test_what_is_wrong_with_a_base_is_one_sentence(tmp_path, name, said):
     write(tmp_path, circle="base: back.yaml", back="base: circle.yaml", itself="base: itself.yaml")
     write(tmp_path, orphan="base: gone.yaml", unnamed="base: azr_coder7b", number="base: 7", listed="[1]")
+    write(tmp_path, empty="base:\nrun: {steps: 3}", twice="run: {steps: 3}\nrun: {seed: 4}")
+    write(tmp_path, knob_twice="base: azr_14m_mini\nrun: {steps: 3, seed: 4, steps: 5}")
     write(tmp_path, wrong="base: azr_14m_mini\nrun: {stepz: 3}")
     with pytest.raises(UserError, match=said) as caught:
         read_config(str(tmp_path / f"{name}.yaml"))

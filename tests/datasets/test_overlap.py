@@ -43,6 +43,14 @@ def test_a_short_question_is_found_exactly_only():
     assert overlap(one=[SHORT]).find(f"{SHORT} And what is 3 + 3?") == {}
 
 
+def test_a_trace_that_tells_a_question_of_a_suite_is_found_where_its_own_question_is_not():
+    found = overlap(one=[TRAIN, SHORT])
+    told = ["I know this one.", f"<think>\nSo: {TRAIN.lower()} Let me see.</think>"]
+    assert found.find("When does the train come?", told) == {"one": "13 words of a trace"}
+    assert found.find("When does the train come?", ["I know this one.", SHORT]) == {}
+    assert found.find(TRAIN, told) == {"one": "exactly"}
+
+
 def test_what_many_questions_say_is_no_match_but_copies_of_one_are():
     different = [f"Number {at}: the ratio of {at} is in lowest terms, {STOCK_PHRASE}" for at in range(STOCK)]
     asked = f"Something else altogether is there, {STOCK_PHRASE}"

@@ -147,6 +147,8 @@ def test_questions_of_suites_are_left_out_and_counted_by_suite_and_kind(tmp_path
             [{"question": "1?", "anwser": "#### 1"}],
             "it has no field 'answer'; a row of gsm8k is question, ",
         ),
+        ("cruxeval", [{"code": "g = 1", "input": "1", "output": "2"}], "row 1: its program does not define f"),
+        ("orz", [pair("1?", float("nan"))], "row 1: this is no row of orz (its answer is nan, which is no number)"),
         ("cruxeval", [{"code": "def f(:", "input": "1", "output": "2"}], "row 1: this is no row of cruxeval"),
     ],
 )
@@ -163,6 +165,13 @@ def test_the_same_rows_are_the_same_bytes(tmp_path):
         prepared(tmp_path, "luffy", LUFFY, out)
     assert (tmp_path / "a.jsonl.gz").read_bytes() == (tmp_path / "b.jsonl.gz").read_bytes()
     assert "<think>\\nOne" in gzip.decompress((tmp_path / "a.jsonl.gz").read_bytes()).decode()
+
+
+def test_a_row_whose_trace_tells_a_question_of_a_suite_is_left_out(tmp_path):
+    told = luffy_row("When does it come?", "3", target=target(f"<think>So: {TRAIN}</think>\\boxed{{3}}"))
+    done, rows = prepared(tmp_path, "luffy", [told, LUFFY[0]], found=overlap(one=[TRAIN]))
+    assert [row.question.id for row in rows] == ["2"] and done.dropped == {IN_SUITE: 1}
+    assert done.matches == {("one", "13 words of a trace"): [1]}
 
 
 async def test_answers_that_the_grader_cannot_read_are_counted_out():

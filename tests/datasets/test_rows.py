@@ -21,6 +21,10 @@ from azr.evaluation.graders.stdin import Tests as StdinTests
 from azr.evaluation.graders.value import ProgramValue
 
 MATH = {"prompt": "2 + 2?", "grader": "math", "answer": "4"}
+CALLS = {"prompt": "?", "grader": "calls", "entry": "f", "inputs": [[1]], "outputs": [2]}
+VALUE = {"prompt": "?", "grader": "value", "program": "def f(a):\n    return a", "input": "1", "output": "1"}
+NO_ANSWERS: tuple[Any, ...] = (" ", ["4", ""], True, float("nan"))
+HALVED = ({"prompt": "\ud800"}, {"answer": "\ud800"}, {"id": "\ud800"}, {"traces": ["\ud800"]})
 TURNS = [{"role": "system", "content": "Think."}, {"role": "user", "content": "3 + 3?"}]
 
 
@@ -59,9 +63,9 @@ def test_each_grader_gets_what_it_needs(tmp_path: Path) -> None:
     rows = [
         MATH,
         {"prompt": "?", "grader": "choice", "answer": "B", "options": ["a", "b"]},
-        {"prompt": "?", "grader": "calls", "entry": "f", "inputs": [[1]], "outputs": [2]},
+        CALLS,
         {"prompt": "?", "grader": "stdin", "inputs": ["1"], "outputs": ["2"]},
-        {"prompt": "?", "grader": "value", "program": "def f(a):\n    return a", "input": "1", "output": "1"},
+        VALUE,
     ]
     golds = [type(row.question.gold) for row in read_rows(write(tmp_path / "rows.jsonl", *rows))]
     assert golds == [MathGold, Choice, Calls, StdinTests, ProgramValue]
@@ -84,6 +88,19 @@ def test_each_grader_gets_what_it_needs(tmp_path: Path) -> None:
         ({**MATH, "traces": "<think>"}, "row 2: its traces are no list of texts"),
         ({**MATH, "id": "1"}, "row 2: the id '1' is that of row 1 too"),
         ([1], "row 2: it is no JSON object"),
+        ({**MATH, "id": [1]}, r"row 2: its id \[1\] is neither text nor a whole number"),
+        *[({**MATH, "answer": each}, "row 2: the answer .* is neither text nor a number") for each in NO_ANSWERS],
+        *[({**MATH, **halved}, "row 2: its text holds half a character") for halved in HALVED],
+        ({**MATH, "grader": "choice", "answer": "A", "options": "ab"}, "row 2: its options are no list of 2 to 26"),
+        ({**MATH, "grader": "choice", "answer": "A", "options": ["a"]}, "row 2: its options are no list of 2 to 26"),
+        ({**MATH, "grader": "choice", "answer": True, "options": ["a", "b"]}, "row 2: the answer True is none of A, B"),
+        ({**CALLS, "inputs": [1]}, "row 2: its inputs are not lists, of the arguments of one call each"),
+        ({**CALLS, "entry": "f(x)"}, r"row 2: its entry 'f\(x\)' is no name of a function"),
+        ({**CALLS, "grader": "stdin", "inputs": [{}]}, "row 2: an input or output is neither text nor a number"),
+        ({**VALUE, "program": "def f(:"}, "row 2: its program is no Python: invalid syntax"),
+        ({**VALUE, "program": "g = 1"}, "row 2: its program does not define f"),
+        ({**VALUE, "output": "g(1)"}, "row 2: its output is no plain data: "),
+        ({**VALUE, "input": 1}, "row 2: its program, input and output are not all text"),
     ],
 )
 def test_the_first_row_that_is_none_is_named(tmp_path: Path, row: Any, said: str) -> None:

@@ -9,6 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast
 
 from azr.config import Config, DataConfig
 from azr.datasets.choice import load_rows
@@ -18,6 +22,7 @@ from azr.errors import UserError
 from azr.records import Completion, FinishReason, Trajectory
 from azr.selfplay.play import StepResult
 from azr.selfplay.prompt_codec import PromptCodec
+from tests import chat_tokenizers
 from tests.datasets.test_play import chat_codec
 from tests.datasets.test_play import config as config
 from tests.datasets.test_rows import write
@@ -91,11 +96,52 @@ async def test_a_whole_trace_takes_the_place_of_one_answer(config, codec, tmp_pa
     assert [each.reward for each in by_origin(later, "trace")] == [0.0], "the next epoch takes the next trace"
 
 
-async def test_a_row_without_traces_is_answered_once_more(config, codec, tmp_path) -> None:
-    played, _ = await play(config, codec, tmp_path, SUM, samples=3, traces=2)
-    assert len(by_origin(played, "sampled")) == 5 == len(played.trajectories)
-    with pytest.raises(UserError, match=r"No row of .* has traces, and data.samples is 0"):
-        await play(config, codec, tmp_path, SUM, samples=0, traces=1)
+async def test_for_a_trace_that_a_row_lacks_the_policy_answers_once_more(config, codec, tmp_path) -> None:
+    played, _ = await play(config, codec, tmp_path, {**SUM, "traces": [RIGHT]}, samples=3, traces=2)
+    assert len(by_origin(played, "sampled")) == 4 and len(played.trajectories) == 5
+
+
+def load(config: Config, codec: PromptCodec, folder: Path, *rows: dict[str, Any], **change: Any) -> list[str]:
+    data = DataConfig(path=str(write(folder / "rows.jsonl", *rows)), **change)
+    return load_rows(replace(config, data=data), codec)[1]
+
+
+def test_rows_without_traces_are_counted_and_a_file_without_any_is_refused(config, codec, tmp_path) -> None:
+    rows = SUM, {**SUM, "id": "traced", "traces": [RIGHT]}
+    (note,) = load(config, codec, tmp_path, *rows, samples=2, traces=1)
+    assert note.startswith("1 of 2 rows of ") and note.endswith("the policy answers once more for each that is lacking")
+    (note,) = load(config, codec, tmp_path, *rows, samples=0, traces=1)
+    assert note.endswith("are left out: they have no traces")
+    for samples in (0, 3):
+        with pytest.raises(UserError, match=r"^No row of .* has traces, and data.traces is 1: prepare them"):
+            load(config, codec, tmp_path, SUM, samples=samples, traces=1)
+
+
+def test_a_trace_of_which_the_tokenizer_has_no_tokens_is_named_by_its_row(config, codec, tmp_path) -> None:
+    rows = {**SUM, "traces": [RIGHT]}, {**SUM, "id": "x", "traces": [RIGHT, "\\boxed{4}<|im_end|>\n"]}
+    with pytest.raises(UserError, match=r"rows.jsonl, row 2: a trace holds <\|im_end\|>, which ends a response"):
+        load(config, codec, tmp_path, *rows, traces=1)
+    load(config, codec, tmp_path, *rows, traces=0)
+    words = WordLevel({"<unk>": 0, "</s>": 1, "2": 2, "+": 3, "?": 4}, unk_token="<unk>")
+    tokenizer = Tokenizer(words)
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>")
+    chat_tokenizers.save(fast, tmp_path / "words")
+    small = PromptCodec.load(replace(config, model=replace(config.model, path=str(tmp_path / "words"))))
+    load(config, small, tmp_path, {**SUM, "traces": ["2 + 2"]}, traces=1)
+    with pytest.raises(UserError, match=r"row 1: the model's tokenizer has no tokens for a part of its traces"):
+        load(config, small, tmp_path, {**SUM, "traces": ["2 + 2", "2 + 3"]}, traces=1)
+
+
+def test_a_conversation_that_the_template_cannot_write_is_named_by_its_row(config, tmp_path) -> None:
+    refuses = "{{ raise_exception('no system') if messages[0]['role'] == 'system' }}{{ messages[-1]['content'] }}"
+    (tmp_path / "template.jinja").write_text(refuses)
+    folder = chat_tokenizers.save(chat_tokenizers.chatml(), tmp_path / "model")
+    model = replace(config.model, path=str(folder), template=str(tmp_path / "template.jinja"))
+    strict = PromptCodec.load(replace(config, model=model))
+    turns = [{"role": "system", "content": "Think."}, {"role": "user", "content": "?"}]
+    with pytest.raises(UserError, match=r"row 2: The chat template cannot write this conversation: no system"):
+        load(config, strict, tmp_path, SUM, {**SUM, "id": "x", "prompt": turns})
 
 
 async def test_supervised_fine_tuning_asks_no_engine(config, codec, tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,11 +69,14 @@ def math_prompt(turns: Sequence[Mapping[str, str]]) -> tuple[Mapping[str, str], 
 
 
 def math_answer(value: object) -> Mapping[str, str] | None:
-    """The grader's field of an answer that is text or a number; None for no answer. Raises TypeError for all else."""
+    """The grader's field of an answer that is text or a number; None for no answer. Raises TypeError for all else,
+    and ValueError for what is no finite number."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise TypeError(f"its answer is neither text nor a number, but {type(value).__name__}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"its answer is {value}, which is no number")
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
     return {"answer": text} if text else None
 

@@ -12,7 +12,7 @@ from azr.evaluation.question import Question
 from azr.evaluation.suites import exam, suites_of
 from azr.evaluation.suites.loading import load_suites, located
 
-Match = Literal["exactly", "13 words"]
+Match = Literal["exactly", "13 words", "13 words of a trace"]
 WORDS = 13
 """As the authors of GPT-3 had it."""
 STOCK = 3
@@ -52,13 +52,17 @@ class Overlap:
             if count >= STOCK:
                 del self._runs[run]
 
-    def find(self, question: str) -> dict[str, Match]:
-        """The suites that hold the question, or a question with a run of words that this one has."""
+    def find(self, question: str, traces: Iterable[str] = ()) -> dict[str, Match]:
+        """The suites that hold the question, or a question with a run of words that this one or a trace of it has."""
         found: dict[str, Match] = {}
-        for run in _runs(question.casefold()):
-            if run in self._runs:
-                found |= dict.fromkeys(self._runs[run], "13 words")
+        for trace in traces:
+            found |= dict.fromkeys(self._share_run(trace), "13 words of a trace")
+        found |= dict.fromkeys(self._share_run(question), "13 words")
         return found | dict.fromkeys(self._exact.get(normal(question), ()), "exactly")
+
+    def _share_run(self, text: str) -> set[str]:
+        """The suites with a question of which the text has a run of words."""
+        return {name for run in _runs(text.casefold()) if run in self._runs for name in self._runs[run]}
 
 
 def _runs(text: str) -> Iterator[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from azr.concurrency import gather
 from azr.datasets.prepare.example import Example, Options, Source
 from azr.datasets.prepare.files import rows_of, written
 from azr.datasets.prepare.overlap import Match, Overlap, normal
+from azr.datasets.rows import read_row
 from azr.errors import UserError
 from azr.evaluation.graders.maths import MathGrader
 from azr.evaluation.suites.files import ROW_ERRORS, Row
@@ -57,9 +57,9 @@ def prepare(source: Source, path: Path, out: Path, options: Options, overlap: Ov
                 continue
             row = _row(source, example, number)
             try:
-                json.dumps(row, ensure_ascii=False).encode()
-            except UnicodeEncodeError as error:
-                raise UserError(f"{path}, row {number}: its text holds half a character; mend or remove it.") from error
+                read_row(row, number)
+            except ValueError as error:
+                raise UserError(f"{path}, row {number}: {error}.") from error
             write(row)
             done.written += 1
             done.with_traces += bool(example.traces)
@@ -108,7 +108,7 @@ def _is_wanted(
         done.dropped[REPEATED] += 1
         return False
     prompts.add(prompt)
-    found = overlap.find(example.question) if overlap is not None else {}
+    found = overlap.find(example.question, example.traces) if overlap is not None else {}
     for match in found.items():
         done.matches.setdefault(match, []).append(number)
     if found:

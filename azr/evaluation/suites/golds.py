@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import math
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from azr.evaluation.graders.calls import Calls
+from azr import values
+from azr.evaluation.graders.calls import Calls, defines
 from azr.evaluation.graders.choice import Choice
 from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.graders.own import is_own
@@ -54,30 +57,62 @@ def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | Non
     match grader:
         case "math":
             answers = given["answer"] if isinstance(given["answer"], list) else [given["answer"]]
-            if not answers or not all(isinstance(each, str | int | float) for each in answers):
+            if not answers or not all(map(_is_answer, answers)):
                 raise TypeError(f"the answer {given['answer']!r} is neither text nor a number, nor a list of them")
             return MathGold(tuple(map(str, answers)), tolerance)
         case "choice":
-            letters, label = labels(given["options"]), given["answer"]
-            if isinstance(label, int):
+            options, label = given["options"], given["answer"]
+            if not isinstance(options, list) or not 2 <= len(options) <= len(string.ascii_uppercase):
+                raise TypeError("its options are no list of 2 to 26")
+            letters = labels(options)
+            if isinstance(label, int) and not isinstance(label, bool):
                 label = letters[label] if 0 <= label < len(letters) else str(label)
             if label not in letters:
                 raise ValueError(f"the answer {label!r} is none of {', '.join(letters)}")
             return Choice(label, letters)
         case "value":
-            return ProgramValue(str(given["program"]), asked, str(given["input"]), str(given["output"]))  # type: ignore[arg-type]
-    if not isinstance(given["inputs"], list) or not isinstance(given["outputs"], list):
+            return _program_value(given, asked)
+    inputs, outputs = given["inputs"], given["outputs"]
+    if not isinstance(inputs, list) or not isinstance(outputs, list):
         raise TypeError("inputs and outputs are not both lists")
-    if len(given["inputs"]) != len(given["outputs"]) or not given["inputs"]:
+    if len(inputs) != len(outputs) or not inputs:
         raise ValueError("there are not as many outputs as inputs, or none")
     if grader == "stdin":
-        return Tests(tuple(map(str, given["inputs"])), tuple(map(str, given["outputs"])))
+        if not all(isinstance(each, str | int | float) for each in (*inputs, *outputs)):
+            raise TypeError("an input or output is neither text nor a number")
+        return Tests(tuple(map(str, inputs)), tuple(map(str, outputs)))
+    if not isinstance(given["entry"], str) or not given["entry"].isidentifier():
+        raise ValueError(f"its entry {given['entry']!r} is no name of a function")
+    if not all(isinstance(arguments, list) for arguments in inputs):
+        raise TypeError("its inputs are not lists, of the arguments of one call each")
     return Calls(
-        entry=str(given["entry"]),
-        cases={"tests": tuple(case_text(arguments) for arguments in given["inputs"])},
-        expected={"tests": tuple(given["outputs"])},
+        entry=given["entry"],
+        cases={"tests": tuple(map(case_text, inputs))},
+        expected={"tests": tuple(outputs)},
         atol=tolerance or 0.0,
     )
+
+
+def _is_answer(value: object) -> bool:
+    if isinstance(value, str):
+        return bool(value.strip())
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _program_value(given: Mapping[str, Any], asked: str) -> ProgramValue:
+    if not all(isinstance(value, str) for value in given.values()):
+        raise TypeError("its program, input and output are not all text")
+    gold = ProgramValue(given["program"], asked, given["input"], given["output"])  # type: ignore[arg-type]
+    try:
+        ast.parse(gold.program)
+        values.parse(gold.output)
+    except SyntaxError as error:
+        raise ValueError(f"its program is no Python: {error}") from error
+    except values.PlainDataError as error:
+        raise ValueError(f"its output is no plain data: {error}") from error
+    if not defines(gold.program, gold.entry):
+        raise ValueError(f"its program does not define {gold.entry}")
+    return gold
 
 
 assert FIELDS.keys() == set(GRADERS)
