@@ -25,6 +25,7 @@ from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
 from azr.monitoring.screen import Screen, patterns_of
+from azr.plugins import plugin_processes
 from azr.runs.checkpoint_store import CheckpointStore, Staging
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
@@ -146,7 +147,8 @@ class Driver:
                 # What there is now stays until the end; looking through it again and again is a tenth of a step's work.
                 gc.collect()
                 gc.freeze()
-                async with self._open_data() as data, TextReader(patterns_of(self._config.safety)) as reader:
+                reading = TextReader(patterns_of(self._config.safety))
+                async with plugin_processes(), self._open_data() as data, reading as reader:
                     monitor = Monitor(self._codec, reader, [rule.name for rule in self._screen.rules])
                     elapsed_s = lambda: time.monotonic() - started  # noqa: E731
                     await self._play(self._experiment(system, logger, data, monitor, state.step, elapsed_s))

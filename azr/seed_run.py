@@ -12,6 +12,7 @@ from azr.actor_system import RolloutSystem
 from azr.cluster.ray_start import start_ray
 from azr.config import Config
 from azr.evaluation.periodic import PeriodicEval
+from azr.plugins import plugin_processes
 from azr.records import Task, Trajectory
 from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.progress import Progress, open_progress
@@ -71,7 +72,8 @@ async def _grow(config: Config, refused: Path, progress: Progress, stop: StopSig
             refused=refused,
             watch=MalformedAlarm(codec.decode, progress.log, stop=config.run.stop_when_malformed).watch,
         )
-        await stop.cancel_on_stop(seeding.run())
+        async with plugin_processes():
+            await stop.cancel_on_stop(seeding.run())
     finally:
         await system.stop()
     return tasks
