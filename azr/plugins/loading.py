@@ -24,8 +24,8 @@ from azr.tasks.registry import KINDS
 PROCESSES = 8
 """Of a plug-in at most; as many are started as answers are wanted of it at once."""
 _WORKER = "azr.plugins.worker"
-_NAME, _LABEL = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[a-z][a-z_]*")
-_TAGS = ("pad", "end", "answer", "propose", "solve", "python", "think")
+NAME, _LABEL = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[a-z][a-z_]*")
+TAGS = ("pad", "end", "answer", "propose", "solve", "python", "think")
 """Names that prompts give to other things than labels."""
 _loaded: dict[str, OwnFunctions] = {}
 """The processes of each plug-in."""
@@ -112,7 +112,7 @@ def _add(plugin: str, stated: Stated, functions: OwnFunctions) -> None:
 
 def _check_names(plugin: str, what: str, names: Mapping[str, Any], taken: Mapping[str, Any]) -> None:
     for name in names:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
             raise UserError(f"The plug-in {plugin} calls a {what} {name!r}; a name is small letters, digits and '_'.")
         if name in taken:
             raise UserError(
@@ -122,10 +122,10 @@ def _check_names(plugin: str, what: str, names: Mapping[str, Any], taken: Mappin
 
 def _checked(plugin: str, kind: TaskKind, stated: Stated, functions: OwnFunctions) -> OwnKind:
     """Raises UserError for what cannot be played: the first task is shown and its answer read back."""
-    if kind.name in (*LABELS, *_TAGS):
+    if kind.name in (*LABELS, *TAGS):
         raise UserError(f"The plug-in {plugin} calls a kind {kind.name!r}, which prompts call a part of a task.")
     for label in kind.labels:
-        if not _LABEL.fullmatch(label) or label in _TAGS or label in KINDS or label in stated.kinds:
+        if not _LABEL.fullmatch(label) or label in TAGS or label in KINDS or label in stated.kinds:
             raise UserError(
                 f"The kind {kind.name} of the plug-in {plugin} has the label {label!r}: take small letters and '_', "
                 "and no name of a kind or of another part of prompts."
