@@ -90,7 +90,8 @@ class Driver:
         progress = open_progress()
         try:
             with progress.showing_warnings(), self._stop_signal.listening(progress.log):
-                await self._run_with_restarts(progress)
+                async with plugin_processes():
+                    await self._run_with_restarts(progress)
         except RayTaskError as error:
             # Ray wraps what an actor raised; the driver's reader wants the error, not the way it came.
             raise error.cause from error
@@ -147,8 +148,7 @@ class Driver:
                 # What there is now stays until the end; looking through it again and again is a tenth of a step's work.
                 gc.collect()
                 gc.freeze()
-                reading = TextReader(patterns_of(self._config.safety))
-                async with plugin_processes(), self._open_data() as data, reading as reader:
+                async with self._open_data() as data, TextReader(patterns_of(self._config.safety)) as reader:
                     monitor = Monitor(self._codec, reader, [rule.name for rule in self._screen.rules])
                     elapsed_s = lambda: time.monotonic() - started  # noqa: E731
                     await self._play(self._experiment(system, logger, data, monitor, state.step, elapsed_s))

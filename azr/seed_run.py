@@ -36,7 +36,8 @@ async def grow_seeds(config: Config, refused: Path) -> list[Task]:
     progress, stop = open_progress(), StopSignal()
     try:
         with progress.showing_warnings(), stop.listening(progress.log):
-            return await _grow(alone, refused, progress, stop)
+            async with plugin_processes():
+                return await _grow(alone, refused, progress, stop)
     except RayTaskError as error:
         # Ray wraps what an actor raised; the reader wants the error, not the way it came.
         raise error.cause from error
@@ -72,8 +73,7 @@ async def _grow(config: Config, refused: Path, progress: Progress, stop: StopSig
             refused=refused,
             watch=MalformedAlarm(codec.decode, progress.log, stop=config.run.stop_when_malformed).watch,
         )
-        async with plugin_processes():
-            await stop.cancel_on_stop(seeding.run())
+        await stop.cancel_on_stop(seeding.run())
     finally:
         await system.stop()
     return tasks

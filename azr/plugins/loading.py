@@ -155,6 +155,8 @@ def _problem(kind: OwnKind) -> str:
         for sections in (kind.proposal(task), kind.solution(task)):
             if style.parse(style.response(sections), kind.labels) != sections:
                 return "its proposal or solution is not read back as it was written"
+    if kind.references_per_prompt(6) not in range(7):
+        return "references_per_prompt(6) is no number from 0 to 6"
     kind.proposer_instructions(facts)
     kind.solver_instructions(facts)
     return ""

@@ -19,6 +19,7 @@ from azr.plugins import load_plugins, loading, plugin_processes
 from azr.records import Task
 from azr.runs.sinks import JsonLines, read_tasks
 from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.seeds import check_seeds, read_seeds
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
 from azr.tasks.prompts import ChatFormat, CompactFormat, Section
 from azr.tasks.registry import KINDS, derived_tasks
@@ -124,6 +125,25 @@ async def test_a_task_needs_no_program_and_has_a_payload_and_labels_of_its_own(
     assert "views" not in (tmp_path / "tasks.jsonl").read_text().splitlines()[1]
     assert msgspec.convert(json.loads(json.dumps(task.record())), Task).views == task.views
     assert hash(task)
+
+
+async def test_tasks_of_a_file_are_checked_as_proposals(
+    plugin: Callable[[str], str], tmp_path: Path, processes: None
+) -> None:
+    load_plugins([plugin(OWN_LABELS)])
+    lines = [{"kind": "sums", "program": "", "inputs": [], "payload": {"numbers": [3, 4]}}]
+    lines += [
+        {"kind": "sums", "program": "", "inputs": []},
+        {"kind": "sums", "program": "", "inputs": [], "payload": 3},
+    ]
+    path = tmp_path / "seeds.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    seeds, broken = read_seeds(path)
+    assert [each.line for each in broken] == [2, 3] and "no task of kind sums (KeyError: 'numbers')" in broken[0].detail
+    buffer = TaskBuffer(["sums"])
+    checked = await check_seeds(seeds, buffer, LIMITS, run_nothing, lambda task: None)
+    (task,) = checked.tasks
+    assert task.payload["numbers"] == [3, 4] and task.views and buffer.tasks("sums") == (task,)
 
 
 BROKEN = """
