@@ -48,7 +48,9 @@ class RunConfig:
     """The same seed on the same machine gives the same run, bit for bit on a CPU. Slower: each engine answers one
     prompt at a time, so `timeout.generate_s` must be enough for all prompts of a step."""
     plugins: tuple[str, ...] = ()
-    """Modules of your own that add kinds of self-play, rewards of proposals and bonuses; see `docs/extending.md`."""
+    """Modules of your own or installed packages that add kinds of self-play, rewards of proposals, bonuses and
+    estimators; see `docs/extending.md`. What an installed package offers by an entry point is also found by its name
+    alone, where a knob names it."""
     stop_when_malformed: bool = True
     """End the run, saved, after three rounds in a row in which over 80% of a role's responses were malformed or cut
     off. Off: each such round still prints its alarm."""
@@ -279,9 +281,18 @@ class DrGRPO(Struct, frozen=True, kw_only=True, tag="dr_grpo", tag_field="name")
     """Dr. GRPO: reward minus the mean of its group; see `algorithm.loss_weighting`."""
 
 
-Estimator = TRRPP | GAE | ReinforcePP | RLOO | GRPO | DrGRPO
-ESTIMATOR_TYPES: dict[str, type[Estimator]] = {str(cls.__struct_config__.tag): cls for cls in get_args(Estimator)}
-"""By name."""
+class PluginEstimator(Struct, frozen=True, kw_only=True, tag="plugin", tag_field="name"):
+    """One that a plug-in states, see docs/extending.md. No critic."""
+
+    function: str = ""
+    """Its name. `algorithm.estimator NAME` is short for it."""
+
+
+Estimator = TRRPP | GAE | ReinforcePP | RLOO | GRPO | DrGRPO | PluginEstimator
+ESTIMATOR_TYPES: dict[str, type[Estimator]] = {
+    str(cls.__struct_config__.tag): cls for cls in get_args(Estimator) if cls is not PluginEstimator
+}
+"""Those of this project, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,7 +311,7 @@ class OffPolicyConfig:
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig:
     estimator: Estimator = field(default_factory=TRRPP)
-    """Advantage estimator by name, with knobs of its own where it has any."""
+    """Advantage estimator by name, with knobs of its own where it has any; a plug-in's by the name it has there."""
     loss_weighting: Literal["auto", "token", "trajectory", "kind_role", "constant"] = "auto"
     """What weighs the same in the policy's loss. By trajectory, short answers count as much as long programs; by
     kind_role, each (kind, role) as a whole, and so few proposals beside many solutions. By constant, tokens do, as by

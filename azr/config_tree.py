@@ -21,12 +21,15 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import yaml
 
-from azr.config import ESTIMATOR_TYPES, Config
+from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
 from azr.errors import UserError, nearest
+from azr.own_modules import find_entry
 
 ESTIMATOR = "algorithm.estimator"
 _ESTIMATOR_NAME = f"{ESTIMATOR}.name"
 """Where the tree holds what `ESTIMATOR` is short for."""
+_PLUGIN = str(PluginEstimator.__struct_config__.tag)
+_PLUGINS = "run.plugins"
 _TYPES = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
 _TYPES |= {"array": "a list of names", "null": "none"}
 _BOUNDS = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
@@ -54,7 +57,7 @@ class Knob:
     def accepts(self) -> str:
         """What it may hold, in words: ``a whole number of at least 1``."""
         if self.path == ESTIMATOR:
-            return "one of " + ", ".join(ESTIMATOR_TYPES)
+            return f"one of {', '.join(ESTIMATOR_TYPES)}, or the name that a plug-in gives one"
         return _describe(msgspec.json.schema(self.type))
 
 
@@ -74,7 +77,7 @@ def _knobs(section: type, prefix: str) -> Iterator[Knob]:
         else:
             yield Knob(path=path, type=hint, doc=docs[field.name])
         if path == ESTIMATOR:
-            for name, struct in ESTIMATOR_TYPES.items():
+            for name, struct in {**ESTIMATOR_TYPES, _PLUGIN: PluginEstimator}.items():
                 types, docs_of_struct = get_type_hints(struct, include_extras=True), _docs(struct)
                 for knob in struct.__struct_fields__:
                     yield Knob(path=f"{path}.{knob}", type=types[knob], doc=docs_of_struct[knob], estimator=name)
@@ -157,8 +160,9 @@ def override(config: Config, values: Mapping[str, Any]) -> Config:
     """
     tree = to_tree(config)
     named = {_short(path): value for path, value in values.items()}
-    # A change of estimator drops the knobs of the last one, so it comes before those of the next.
-    for path in sorted(named, key=lambda path: path != ESTIMATOR):
+    # A change of estimator drops the knobs of the last one, so it comes before those of the next; and whether a name
+    # may be that of a plug-in's depends on the plug-ins.
+    for path in sorted(named, key=lambda path: (path != _PLUGINS, path != ESTIMATOR)):
         _set(tree, _knob(path), named[path])
     try:
         return msgspec.convert(tree, Config, strict=False)
@@ -186,12 +190,21 @@ def _set(tree: dict[str, Any], knob: Knob, value: Any) -> None:
             f"or set {ESTIMATOR} to {knob.estimator}."
         )
     if knob.path == ESTIMATOR:
-        if value != node[name]["name"]:
+        if value not in ESTIMATOR_TYPES and value != _PLUGIN and _may_be_of_plugin(value, tree):
+            node[name] = {"name": _PLUGIN, "function": value}
+        elif value != node[name]["name"]:
             node[name] = {"name": value}
     elif value == "none" and type(None) in get_args(knob.type):
         node[name] = None
     else:
         node[name] = _number(value) if isinstance(value, str) and "number" in knob.accepts else value
+
+
+def _may_be_of_plugin(name: object, tree: Mapping[str, Any]) -> bool:
+    """Whether something could be an estimator that a plug-in states; whether it is one is known when that is loaded."""
+    if not isinstance(name, str):
+        return False
+    return bool(tree["run"]["plugins"]) or find_entry("azr.estimators", name) is not None
 
 
 def _number(text: str) -> str:

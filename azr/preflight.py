@@ -19,7 +19,7 @@ from azr.evaluation.suites.exam import read_exam
 from azr.monitoring.screen import Screen, patterns_of
 from azr.plan import fit
 from azr.plan.inputs import ClusterSpec
-from azr.plugins import load_plugins
+from azr.plugins import load_for
 from azr.rollout.engine_options import engine_options
 from azr.runs import trackers
 from azr.runs.model_folder import check_tokenizer_files, config_json, context_length, model_folder
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 def check(config: Config) -> None:
     """Raises UserError for the first mistake in the config itself: knobs that contradict each other."""
-    load_plugins(config.run.plugins)
+    load_for(config)
     _check_kinds(config)
     _check_prompts(config)
     _check_data(config)

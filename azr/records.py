@@ -5,8 +5,8 @@ Every record here can be pickled by Ray, and none holds a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -37,13 +37,22 @@ class Task:
     fingerprint: str
     """Hash that tasks share which count as equal: of the normalized program and of what else distinguishes them."""
     message: str = ""
-    """Induction: the proposer's hint to the solver; of kinds without programs what they need."""
+    """Induction: the proposer's hint to the solver; another kind's tasks may say something by it too."""
     parents: tuple[str, ...] = ()
     """Ids of the reference tasks shown to the proposer."""
     step: int = 0
     """Training step at which it was proposed; 0 for seeds."""
     solve_rate: float | None = None
     """Mean solve rate over the estimate samples; None for seeds."""
+    payload: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Of a kind of the user's own: what its tasks hold beside or instead of a program, as JSON has it."""
+    views: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, hash=False, compare=False)
+    """Of a kind of the user's own: how the task is shown, pairs of label and text by `azr.plugins.kind.VIEWS`, so that
+    nothing of the kind has to be asked for them again; empty where the kind is to be asked."""
+
+    def record(self) -> dict[str, Any]:
+        """As a line of JSON holds it: without what only kinds of the user's own have, where there is none."""
+        return {name: value for name, value in asdict(self).items() if value or name not in ("payload", "views")}
 
 
 Origin = Literal["sampled", "prefix", "trace"]

@@ -25,6 +25,7 @@ from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
 from azr.monitoring.screen import Screen, patterns_of
+from azr.plugins import plugin_processes
 from azr.runs.checkpoint_store import CheckpointStore, Staging
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
@@ -89,7 +90,8 @@ class Driver:
         progress = open_progress()
         try:
             with progress.showing_warnings(), self._stop_signal.listening(progress.log):
-                await self._run_with_restarts(progress)
+                async with plugin_processes():
+                    await self._run_with_restarts(progress)
         except RayTaskError as error:
             # Ray wraps what an actor raised; the driver's reader wants the error, not the way it came.
             raise error.cause from error

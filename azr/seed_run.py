@@ -12,6 +12,7 @@ from azr.actor_system import RolloutSystem
 from azr.cluster.ray_start import start_ray
 from azr.config import Config
 from azr.evaluation.periodic import PeriodicEval
+from azr.plugins import plugin_processes
 from azr.records import Task, Trajectory
 from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.progress import Progress, open_progress
@@ -35,7 +36,8 @@ async def grow_seeds(config: Config, refused: Path) -> list[Task]:
     progress, stop = open_progress(), StopSignal()
     try:
         with progress.showing_warnings(), stop.listening(progress.log):
-            return await _grow(alone, refused, progress, stop)
+            async with plugin_processes():
+                return await _grow(alone, refused, progress, stop)
     except RayTaskError as error:
         # Ray wraps what an actor raised; the reader wants the error, not the way it came.
         raise error.cause from error

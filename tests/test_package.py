@@ -116,6 +116,34 @@ def test_a_model_answers_the_packaged_exam_and_plays_from_the_package(outside: P
     assert (tmp_path / "orz_ckpt" / "azr_14m_mini" / "checkpoints" / "step_000001").is_dir()
 
 
+@pytest.mark.long
+def test_the_examples_installed_as_a_package_play_by_their_names(outside: Path, tmp_path: Path) -> None:
+    """A kind and a reward that no module here knows are found by their entry points: two steps, nothing mocked."""
+    built, here = tmp_path / "wheel", tmp_path / "empty"
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    here.mkdir()
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "-q"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *options, "-w", str(built), str(tmp_path / "examples")], check=True
+    )
+    (package,) = built.glob("*.whl")
+    pip = [sys.executable, "-m", "pip", "--python", str(outside / "python"), "install", "-q", "--no-deps", "--no-index"]
+    subprocess.run([*pip, str(package)], check=True)
+    knobs = ["--selfplay.kinds", "deduction", "expressions", "--reward.proposer", "medium", "--run.steps", "2"]
+    knobs += ["--eval.every", "0", "--run.no-stop-when-malformed", "--selfplay.seed-tasks", "2"]
+    knobs += ["--selfplay.proposer-prompts", "4", "--selfplay.solver-prompts", "4"]
+    call(outside, here, "azr", "run", "azr_14m_mini", *knobs)
+    run = here / "orz_ckpt" / "azr_14m_mini"
+    steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [step["step"] for step in steps] == [1, 2]
+    assert all(step["expressions/solver/trajectories"] >= 4 for step in steps)
+    assert any(json.loads(line)["kind"] == "expressions" for line in (run / "tasks.jsonl").read_text().splitlines())
+    saved = yaml.safe_load((run / "config.yaml").read_text())
+    assert saved["run"]["plugins"] == [] and "medium" in saved["reward"]["proposer"]
+    call(outside, here, "azr", "run", str(run / "config.yaml"), "--resume", "--run.steps", "3")
+    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 3
+
+
 def test_version_and_licence_are_the_same_wherever_they_stand() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())

@@ -8,7 +8,7 @@ Legend: N trajectories, R response tokens of all of them, concatenated in order;
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -88,6 +88,8 @@ Estimate = Callable[[AdvantageInputs, Any], tuple[Tensor, Tensor]]
 
 ESTIMATORS: dict[type[Estimator], Estimate] = {}
 """By the struct that holds the estimator's knobs in `azr.config`."""
+OWN_ESTIMATORS: dict[str, Callable[[AdvantageInputs], Awaitable[Advantages | None]]] = {}
+"""Those of plug-ins, by name; None where one has no answer."""
 
 
 def register(knobs: type[Estimator]) -> Callable[[Estimate], Estimate]:

@@ -23,6 +23,7 @@ COMMANDS = {
     "view": "show runs in a browser: curves, tasks, answers and why they failed",
     "show": "print tasks and responses of a run",
     "data": "turn a published data set into rows that a run trains on",
+    "new": "write a package with a kind of self-play of your own, and its tests",
     "prompts": "print the exact prompts of a recipe, and where its responses end",
     "check-model": "compare a model in Hugging Face, the trainer and vLLM, before and after a push",
     "chat": "talk with a model or a run's policy at the terminal",

@@ -19,7 +19,7 @@ from azr import preflight
 from azr.cli.load_recipe import load_recipe, read_config
 from azr.cli.main import exit_code
 from azr.cli.options import Parser
-from azr.config import ESTIMATOR_TYPES, Config
+from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
 from azr.config_tree import Knob, knobs, leaves, override, to_tree
 from azr.doctor import gpus
 from azr.errors import UserError
@@ -161,7 +161,7 @@ def _help(default: Config) -> Iterator[str]:
 
 
 def _of_other_estimator(knob: Knob) -> Any:
-    return getattr(ESTIMATOR_TYPES[str(knob.estimator)](), knob.path.rpartition(".")[2])
+    return getattr(ESTIMATOR_TYPES.get(str(knob.estimator), PluginEstimator)(), knob.path.rpartition(".")[2])
 
 
 def _text(value: Any) -> str:

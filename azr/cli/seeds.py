@@ -137,7 +137,7 @@ def _make_room(out: Path) -> None:
 
 def _save(out: Path, tasks: Sequence[Task]) -> None:
     try:
-        write_lines(out, map(asdict, tasks))
+        write_lines(out, (task.record() for task in tasks))
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}): name another file with --out.") from error
 

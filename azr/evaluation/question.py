@@ -14,7 +14,7 @@ GRADERS = ("value", "calls", "stdin", "math", "choice")
 """How an answer is judged: as plain data, by calling its function, by running it on standard input, as mathematics, or
 as one of the labels of a choice."""
 GraderName = str
-"""One of `GRADERS`, or ``module:function``, a grader of the user's own."""
+"""One of `GRADERS`, or a grader of the user's own: ``module:function``, or what an installed package calls one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

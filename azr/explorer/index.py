@@ -105,9 +105,12 @@ class RunIndex:
             )
             if cursor.rowcount != 1:
                 continue  # read before
-            text = "\n".join((task.id, task.program, task.message, *task.inputs, *task.outputs))
+            # A kind of the user's own may hold everything in its payload: what solvers see of it says what it is.
+            shown = "\n".join(f"{label}: {text}" for label, text in task.views.get("solver_view", ()))
+            message = task.message or shown
+            text = "\n".join((task.id, task.program, message, *task.inputs, *task.outputs))
             record = json.dumps(
-                {"program": task.program, "message": task.message, "inputs": task.inputs, "outputs": task.outputs}
+                {"program": task.program, "message": message, "inputs": task.inputs, "outputs": task.outputs}
             )
             self._connection.execute("INSERT INTO texts VALUES (?, ?)", (cursor.lastrowid, clean(text)))
             self._connection.execute("INSERT INTO task_records VALUES (?, ?)", (cursor.lastrowid, record))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -127,7 +126,7 @@ class RunLogger:
 
     def log_tasks(self, tasks: Sequence[Task]) -> None:
         """Tasks entered the buffer."""
-        self._tasks.write(asdict(task) for task in tasks)
+        self._tasks.write(task.record() for task in tasks)
         self._new_tasks = tasks
 
     async def log_rollouts(

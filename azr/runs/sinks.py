@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from azr.records import Learned, Task, Trajectory
 from azr.runs.metrics import Metrics
@@ -71,8 +72,12 @@ def read_metrics(path: Path) -> list[tuple[int, Metrics]]:
 
 def read_tasks(path: Path) -> list[Task]:
     """What ``tasks.jsonl`` holds: every task that entered the buffer, in order."""
-    records = map(json.loads, _lines(path))
-    return [Task(**record | {name: tuple(record[name]) for name in _TUPLES}) for record in records]
+    return list(map(_task, map(json.loads, _lines(path))))
+
+
+def _task(record: dict[str, Any]) -> Task:
+    views = {view: tuple((label, text) for label, text in shown) for view, shown in record.get("views", {}).items()}
+    return Task(**record | {name: tuple(record[name]) for name in _TUPLES} | {"views": views})
 
 
 def write_rollouts(

@@ -57,7 +57,7 @@ def judge_answer(verdict: Verdict, task: Task, seen: Seen) -> Judged:
         detail = _malformed(seen)
     elif verdict is Verdict.UNGRADED:
         detail = _refused_run(seen)
-    elif verdict is Verdict.WRONG:
+    elif verdict is Verdict.WRONG and task.program:
         detail = (
             _wrong_output(task, seen)
             if seen.last_run is None

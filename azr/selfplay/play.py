@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from azr.concurrency import Phase, gather
@@ -25,6 +26,7 @@ from azr.selfplay.pieces import Answers, Begun, Carried, Proposed, ended_with_er
 from azr.selfplay.rewards.pay import (
     answer_trajectory,
     intrinsic_bonuses,
+    own_pay,
     proposer_trajectory,
     unrewarded,
     with_length_penalty,
@@ -156,7 +158,7 @@ class SelfPlayStep:
         judgement = _judged_late(judgement, validated, outcome, twin)
         trajectory = None
         if estimate:
-            trajectory = self._reward(kind, id, completion, outcome, shown.references, judgement)
+            trajectory = await self._reward(kind, id, completion, outcome, shown.references, judgement)
         is_trained = trajectory is not None
         return Proposed(
             outcome=outcome,
@@ -175,9 +177,10 @@ class SelfPlayStep:
         return await self._follow_task(task, index) if isinstance(task, Task) else []
 
     async def _follow_task(self, task: Task, index: int) -> list[Answers]:
+        derived = await self._derive(task, index)
         # Among the first to be solved, whatever becomes of the other proposals.
         solving = [self.solve_one(task, "new")] if index < self.config.selfplay.solver_prompts else []
-        return await gather(*solving, *(self.estimate(derived, index) for derived in self._derive(task, index)))
+        return await gather(*solving, *(self.estimate(each, index) for each in derived))
 
     def begin_again(self, leftovers: Sequence[Leftover]) -> list[Carried]:
         """What another process has left over of this step, with the answers that it had."""
@@ -264,7 +267,7 @@ class SelfPlayStep:
         reserved[outcome.fingerprint] = outcome.id
         return outcome, ""
 
-    def _reward(
+    async def _reward(
         self,
         kind: str,
         id: str,
@@ -276,19 +279,23 @@ class SelfPlayStep:
         """What the proposal teaches, if anything."""
         if outcome in _NOT_TRAINED_ON or not self.config.ablation.train_proposer:
             return None
-        config, bonuses = self.config.reward, {}
+        config, bonuses, base = self.config.reward, {}, None
         if isinstance(outcome, Task):
-            bonuses = intrinsic_bonuses(outcome, shown, lambda: self.buffer.tasks(kind), config.intrinsic)
-        return self._paid(proposer_trajectory(kind, id, completion, outcome, bonuses, config, judgement))
+            known = partial(self.buffer.tasks, kind)
+            own = await own_pay(outcome, shown, known, config)
+            if own is None:
+                return None
+            base, bonuses = own.base, intrinsic_bonuses(outcome, shown, known, config.intrinsic) | own.bonuses
+        return self._paid(proposer_trajectory(kind, id, completion, outcome, bonuses, config, judgement, base))
 
     def _paid(self, trajectory: Trajectory) -> Trajectory:
         """With what its length costs."""
         return with_length_penalty(trajectory, self.config.reward, self.config.rollout.max_response_tokens)
 
-    def _derive(self, task: Task, index: int) -> list[Task]:
+    async def _derive(self, task: Task, index: int) -> list[Task]:
         """Tasks that a task makes for free, as far as they fit into a prompt."""
         rng, selfplay = random.Random(self._seed("cross", task.kind, index)), self.config.selfplay
-        derived = derived_tasks(task, selfplay.kinds, selfplay.derived_tasks, rng)
+        derived = await derived_tasks(task, selfplay.kinds, selfplay.derived_tasks, rng)
         return [each for each in derived if self.solver.fits_prompt(each)]
 
     async def seed(self, kinds: Sequence[str]) -> StepResult:
@@ -312,7 +319,7 @@ class SelfPlayStep:
         for i, task in enumerate(sampled):
             self._start_estimate(begun, task, i, kind)
         for i, task in enumerate(sampled):
-            for derived in self._derive(task, i):
+            for derived in await self._derive(task, i):
                 self._start_estimate(begun, derived, i, kind)
         for i, task in enumerate(solved):
             self._start_solve(begun, task, i)

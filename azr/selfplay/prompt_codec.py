@@ -27,7 +27,7 @@ from azr.selfplay.chat_template import (
 from azr.selfplay.token_text import SharedHeads, TokenArray, TokenTable
 from azr.tasks.base import TaskKind
 from azr.tasks.composites import GivenFunctions
-from azr.tasks.prompts import ChatFormat, CompactFormat, PromptFacts, PromptFormat, Section
+from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts, PromptFormat, Section
 
 MAX_ENCODED = 1024
 """Solver prompts whose ids are kept."""
@@ -167,15 +167,17 @@ class PromptCodec:
         decoded = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return str(decoded)
 
-    def parse_response(self, completion: Completion) -> tuple[Section, ...] | None:
-        """Sections a response states; None when it was cut off or does not have the asked form."""
+    def parse_response(self, completion: Completion, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
+        """Sections with these labels that a response states; None when it was cut off or does not have the asked
+        form."""
         if completion.finish_reason is not FinishReason.STOP:
             return None
-        return self._format.parse(self.response_text(completion))
+        return self._format.parse(self.response_text(completion), labels)
 
     def has_control_tokens(self, task: Task) -> bool:
         """Whether a text of the task would become control tokens in a prompt, such as a string ``'<|im_end|>'``."""
-        return self._any_control_tokens(task.program, task.message, *task.inputs, *task.outputs)
+        shown = (text for sections in task.views.values() for _, text in sections)
+        return self._any_control_tokens(task.program, task.message, *task.inputs, *task.outputs, *shown)
 
     def _any_control_tokens(self, *texts: str) -> bool:
         return any(token in text for token in self._control_tokens for text in texts)

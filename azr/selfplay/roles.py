@@ -88,7 +88,7 @@ class Proposer:
     async def _validate(
         self, kind: str, seen: Seen, shown: Shown, run: Run, *, id: str, step: int
     ) -> Task | RejectReason:
-        sections = seen.sections = self._codec.parse_response(seen.completion)
+        sections = seen.sections = self._codec.parse_response(seen.completion, KINDS[kind].labels)
         if sections is None:
             return RejectReason.MALFORMED
         parents = shown.references
@@ -149,7 +149,7 @@ class Solver:
         return verdict, judge_answer(verdict, task, seen)
 
     async def _grade(self, task: Task, seen: Seen, run: Run) -> Verdict:
-        answer = seen.sections = self._codec.parse_response(seen.completion)
+        answer = seen.sections = self._codec.parse_response(seen.completion, KINDS[task.kind].labels)
         return Verdict.MALFORMED if answer is None else await KINDS[task.kind].grade(task, answer, run)
 
 

@@ -142,9 +142,16 @@ def _read_task(record: Mapping[str, Any], line: int) -> Task:
         raise ValueError(f"there is no task kind {stated.kind[:60]!r}; did you mean {nearest(stated.kind, KINDS)!r}?")
     # Another run's ids would mix with those of this run's own tasks.
     task = replace(stated, id=f"seed-{line:06d}", parents=(), step=0, solve_rate=None)
+    kind = KINDS[task.kind]
+    if not kind.seed().program:  # one of the user's own, which alone knows what its tasks hold
+        try:
+            kind.proposal(task)
+        except Exception as error:
+            raise ValueError(f"it is no task of kind {task.kind} ({type(error).__name__}: {error})") from error
+        return task
     if not 1 <= len(task.inputs) <= MAX_INPUTS:
         raise ValueError(f"a task has 1 to {MAX_INPUTS} inputs, not {len(task.inputs)}")
-    if sum(section.label == "input" for section in KINDS[task.kind].proposal(task)) != len(task.inputs):
+    if sum(section.label == "input" for section in kind.proposal(task)) != len(task.inputs):
         raise ValueError(f"a task of kind {task.kind} has one input, not {len(task.inputs)}")
     return task
 

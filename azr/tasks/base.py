@@ -13,10 +13,12 @@ from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionRes
 from azr.records import Task
 from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request, read_input
 from azr.tasks.normalize import fingerprint, parse_program
-from azr.tasks.prompts import Example, Instructions, Label, PromptFacts, Section
+from azr.tasks.prompts import LABELS, Example, Instructions, PromptFacts, Section
 
 Run = Callable[[ExecutionRequest], Awaitable[ExecutionResult]]
 """Executes a program behind isolation; no code that a model wrote runs anywhere else."""
+
+Derived = tuple[Task, ...]
 
 IDENTITY = "def f(a):\n    return a"
 """The program that self-play starts from."""
@@ -75,7 +77,7 @@ class ProposalLimits:
 
 
 class TaskKind(ABC):
-    """A kind of reasoning: one file in this folder and one line in the registry.
+    """A kind of reasoning: one file in this folder and one line in the registry, or one in a plug-in.
 
     Prompts, answers and pretraining documents are all built from the same sections of a task, so they cannot differ.
     """
@@ -83,6 +85,8 @@ class TaskKind(ABC):
     name: ClassVar[str]
     reference_kinds: ClassVar[tuple[str, ...]]
     """Kinds whose tasks may be shown as references to a proposer of this kind."""
+    labels: ClassVar[tuple[str, ...]] = LABELS
+    """Of the sections that its prompts show and its responses hold; a response with others is malformed."""
     proposes_programs: ClassVar[bool] = False
     """Whether a proposal holds a program, which may then call functions of earlier ones."""
 
@@ -130,7 +134,7 @@ class TaskKind(ABC):
         """Inputs of the task's program, each with the value that it returned; none of a task without a program."""
         return tuple(zip(task.inputs, task.outputs, strict=True)) if task.program else ()
 
-    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived | Awaitable[Derived]:
         """Tasks of this kind, other than the task itself, that known pairs of its program make."""
         return ()
 
@@ -213,7 +217,7 @@ class SingleCallKind(TaskKind):
     def solution(self, task: Task) -> tuple[Section, ...]:
         return (Section("output", task.outputs[0]),)
 
-    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> tuple[Task, ...]:
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived:
         if task.kind == self.name:
             return ()
         return tuple(
@@ -262,7 +266,7 @@ def propose_program(goal: str, note: str, facts: PromptFacts, example: Example) 
     )
 
 
-def section_texts(sections: Sequence[Section], *labels: Label) -> tuple[str, ...] | None:
+def section_texts(sections: Sequence[Section], *labels: str) -> tuple[str, ...] | None:
     """Texts of the sections when they carry exactly these labels, in any order; else None."""
     if sorted(s.label for s in sections) != sorted(labels):
         return None

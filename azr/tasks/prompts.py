@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, get_args
+from functools import cache
+from typing import ClassVar, Literal, Protocol
 
-Label = Literal["program", "input", "output", "message"]
-LABELS: tuple[Label, ...] = get_args(Label)
+LABELS = ("program", "input", "output", "message")
+"""Of sections; a kind may have others, see `azr.tasks.base.TaskKind.labels`."""
 ResponseFormat = Literal["strict", "answer"]
 
 
@@ -19,7 +20,7 @@ ResponseFormat = Literal["strict", "answer"]
 class Section:
     """One labelled piece of a prompt or a response."""
 
-    label: Label
+    label: str
     text: str
 
 
@@ -84,8 +85,9 @@ class PromptFormat(Protocol):
         """The text of a well-formed response that states these sections."""
         ...
 
-    def parse(self, response: str) -> tuple[Section, ...] | None:
-        """Sections of a finished response, with or without its end token; None when it does not have the asked form."""
+    def parse(self, response: str, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
+        """Sections with these labels of a finished response, with or without its end token; None when it does not have
+        the asked form."""
         ...
 
 
@@ -95,8 +97,7 @@ class CompactFormat:
     stop_strings: tuple[str, ...] = ()
     end = "<|end|>"
     answer = "<|answer|>"
-    _tag = re.compile(r"<\|([a-z]+)\|>")
-    _labels: ClassVar[dict[str, Label]] = {label: label for label in LABELS}
+    _tag = re.compile(r"<\|([a-z_]+)\|>")
 
     @classmethod
     def special_tokens(cls, kinds: Sequence[str]) -> list[str]:
@@ -119,20 +120,26 @@ class CompactFormat:
     def response(self, sections: Sequence[Section]) -> str:
         return self._render(sections) + self.end
 
-    def parse(self, response: str) -> tuple[Section, ...] | None:
+    def parse(self, response: str, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
         pieces = self._tag.split(response.removesuffix(self.end))
-        if pieces[0] or any(label not in self._labels for label in pieces[1::2]):
+        if pieces[0] or any(label not in labels for label in pieces[1::2]):
             return None
-        pairs = zip(pieces[1::2], pieces[2::2], strict=True)
-        return tuple(Section(self._labels[label], text) for label, text in pairs) or None
+        return tuple(map(Section, pieces[1::2], pieces[2::2])) or None
 
 
 THINK, THOUGHT = "<think>", "</think>"
 _ANSWER, _ANSWERED = "<answer>", "</answer>"
-_FENCE_OF: dict[Label, str] = {"program": "python", "input": "input", "output": "output", "message": "message"}
-_LABEL_OF = {fence: label for label, fence in _FENCE_OF.items()}
-# A block ends at a fence that begins or ends a line, so that a program may hold one in a string.
-_FENCED = re.compile(r"```(python|input|output|message)[ \t]*\n(.*?)(?:\n[ \t]*```|```(?=[ \t]*(?:\n|$)))", re.DOTALL)
+_PROGRAM, _PYTHON = "program", "python"
+"""The label, and the word on its fence; others have their labels there."""
+
+
+@cache
+def _fenced_as(labels: Sequence[str]) -> re.Pattern[str]:
+    """Blocks of these labels."""
+    words = "|".join(_PYTHON if label == _PROGRAM else label for label in labels)
+    # A block ends at a fence that begins or ends a line, so that a program may hold one in a string.
+    return re.compile(rf"```({words})[ \t]*\n(.*?)(?:\n[ \t]*```|```(?=[ \t]*(?:\n|$)))", re.DOTALL)
+
 
 _GIVEN_FUNCTIONS = (
     "These functions stand in front of your program already. Its f must call every one of them, and the program must "
@@ -169,18 +176,19 @@ class ChatFormat:
     def response(self, sections: Sequence[Section]) -> str:
         return f"{THOUGHT}\n{_ANSWER}\n{_fenced(sections)}\n{_ANSWERED}"
 
-    def parse(self, response: str) -> tuple[Section, ...] | None:
+    def parse(self, response: str, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
         """Fenced blocks of the first complete answer, whatever follows; None when there is none of the asked form."""
         before, closed, _ = response.partition(_ANSWERED)
         before, opened, answer = before.rpartition(_ANSWER)
         if not (closed and opened) or (self._strict and not before.rstrip().endswith(THOUGHT)):
             return None
-        blocks = _FENCED.findall(answer.replace("\r\n", "\n"))
-        return tuple(Section(_LABEL_OF[fence], text) for fence, text in blocks) or None
+        blocks = _fenced_as(tuple(labels)).findall(answer.replace("\r\n", "\n"))
+        return tuple(Section(_PROGRAM if word == _PYTHON else word, text) for word, text in blocks) or None
 
 
 def _fenced(sections: Sequence[Section]) -> str:
-    return "\n".join(f"```{_FENCE_OF[section.label]}\n{section.text}\n```" for section in sections)
+    words = [_PYTHON if section.label == _PROGRAM else section.label for section in sections]
+    return "\n".join(f"```{word}\n{section.text}\n```" for word, section in zip(words, sections, strict=True))
 
 
 def _form(instructions: Instructions) -> str:

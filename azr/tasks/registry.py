@@ -16,8 +16,12 @@ _ALL: tuple[TaskKind, ...] = (Deduction(), Abduction(), Induction(), Error())
 KINDS: dict[str, TaskKind] = {kind.name: kind for kind in _ALL}
 
 
-def derived_tasks(task: Task, kinds: Sequence[str], most: int, rng: random.Random) -> list[Task]:
+async def derived_tasks(task: Task, kinds: Sequence[str], most: int, rng: random.Random) -> list[Task]:
     """Of each of these kinds, at most ``most`` tasks at random that the known pairs of a task make for free."""
     pairs = KINDS[task.kind].io_pairs(task)
-    by_kind = [KINDS[name].derive_tasks(task, pairs) for name in kinds]
-    return [derived for tasks in by_kind for derived in rng.sample(tasks, min(most, len(tasks)))]
+    chosen: list[Task] = []
+    for name in kinds:
+        derived = KINDS[name].derive_tasks(task, pairs)
+        tasks = derived if isinstance(derived, tuple) else await derived
+        chosen += rng.sample(tasks, min(most, len(tasks)))
+    return chosen

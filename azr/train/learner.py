@@ -5,6 +5,7 @@ Legend: R response tokens of all trajectories of a step, in their order.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from azr.algorithms.advantages import (
+    OWN_ESTIMATORS,
     AdvantageInputs,
     Advantages,
     constant_weights,
@@ -27,7 +29,7 @@ from azr.algorithms.losses import Sums, add_sums, mismatch_metrics, policy_metri
 from azr.algorithms.packing import split_mini_batches
 from azr.cluster.gpu_turns import leave_gpu, return_to_gpu
 from azr.concurrency import Phase
-from azr.config import Config
+from azr.config import Config, PluginEstimator
 from azr.errors import RunEnded
 from azr.records import Learned, Trajectory
 from azr.train.model_worker import StepReport
@@ -36,6 +38,8 @@ from azr.train.traces import gradient_factor, sampled_tokens, trace_mask
 from azr.train.train_batch import PerToken, TrainBatch
 from azr.train.trajectories import drop_zero_advantage, learned_of, shuffle_rewards, without_cut_off
 from azr.train.worker_group import WorkerGroup
+
+log = logging.getLogger(__name__)
 
 MAX_SKIPPED_STEPS = 5
 """Optimizer steps of one model in a row that may be skipped; more will not help."""
@@ -67,17 +71,14 @@ class Learner:
         ``critic_only``: the policy stays as it is.
 
         With ``reward.overlong`` mask, trajectories that were cut off take no part in any of it, and ``policy/masked``
-        counts them; nothing is learned in a step that has too few others.
+        counts them. Nothing is learned in a step that has too few trajectories, say because most could not be graded,
+        or over whose advantages a plug-in's estimator fails.
 
-        An optimizer step whose loss or gradient is not finite is skipped; see `raise_if_diverged`. Raises UserError
-        when there are fewer trajectories than ranks or mini-batches need.
+        An optimizer step whose loss or gradient is not finite is skipped; see `raise_if_diverged`.
         """
         if self._config.reward.overlong == "mask":
             finished = without_cut_off(trajectories)
             masked: dict[str, float] = {"masked": len(trajectories) - len(finished)}
-            if len(finished) < self._least_trajectories():
-                self.learned = [None] * len(trajectories)
-                return {"policy": masked}
             learned = await self._learn(finished, seed, critic_only)
             outcomes = dict(zip(map(id, finished), self.learned, strict=True))
             self.learned = [outcomes.get(id(each)) for each in trajectories]
@@ -93,11 +94,21 @@ class Learner:
         self, trajectories: Sequence[Trajectory], seed: int, critic_only: bool
     ) -> dict[str, dict[str, float]]:
         algorithm, timeout_s = self._config.algorithm, self._config.timeout.train_s
+        if len(trajectories) < self._least_trajectories():
+            log.warning("nothing is learned in this step, which has only %d trajectories", len(trajectories))
+            self.learned = [None] * len(trajectories)
+            return {"policy": {}}
+        is_trace_R, of_plugin = trace_mask(trajectories), None
+        if isinstance(algorithm.estimator, PluginEstimator):  # first, for it may fail
+            of_plugin = await self._estimate_by_plugin(algorithm.estimator, trajectories, is_trace_R, seed)
+            if of_plugin is None:
+                self.learned = [None] * len(trajectories)
+                return {"policy": {}}
         mini_batches = self._mini_batches(trajectories, algorithm.policy_mini_batches, seed)
         batch = critic_batch = self._pack(trajectories, mini_batches)
         rollout_R = np.concatenate([t.completion.logprobs for t in trajectories])
         per_token = {"rollout_logprobs": torch.from_numpy(rollout_R)}
-        if (is_trace_R := trace_mask(trajectories)) is not None:
+        if is_trace_R is not None:
             per_token["is_trace"] = is_trace_R
         values_R = None
         if self._critic is not None:
@@ -118,7 +129,7 @@ class Learner:
                 per_token["old_logprobs"] = await score(self._policy, "logprobs", batch, timeout_s)
 
         inputs = self._advantage_inputs(trajectories, values_R, seed)
-        estimate = self._estimate(trajectories, inputs, is_trace_R, seed)
+        estimate = of_plugin or self._estimate(trajectories, inputs, is_trace_R, seed)
         per_token["advantages"] = estimate.advantages_R
 
         metrics: dict[str, dict[str, float]] = {}
@@ -197,14 +208,29 @@ class Learner:
         """Over all trajectories together. Where traces are imitated whatever they earned, whole ones are in no
         baseline, only sampled tokens count of the others, and tokens of traces get 0.
         """
-        algorithm = self._config.algorithm
-        if is_trace_R is None or algorithm.off_policy.loss != "sft":
-            return estimate_advantages(inputs, algorithm.estimator)
-        judged = [t for t in trajectories if t.origin != "trace"]
+        estimator = self._config.algorithm.estimator
+        if is_trace_R is None or self._config.algorithm.off_policy.loss != "sft":
+            return estimate_advantages(inputs, estimator)
         values_R = None if inputs.values_R is None else inputs.values_R[~is_trace_R]
+        return estimate_advantages(self._sampled_inputs(trajectories, values_R, seed), estimator).spread(~is_trace_R)
+
+    async def _estimate_by_plugin(
+        self, estimator: PluginEstimator, trajectories: Sequence[Trajectory], is_trace_R: Tensor | None, seed: int
+    ) -> Advantages | None:
+        """As `_estimate`; None where the plug-in has no answer."""
+        estimate = OWN_ESTIMATORS[estimator.function]
+        if is_trace_R is None or self._config.algorithm.off_policy.loss != "sft":
+            return await estimate(self._advantage_inputs(trajectories, None, seed))
+        estimated = await estimate(self._sampled_inputs(trajectories, None, seed))
+        return None if estimated is None else estimated.spread(~is_trace_R)
+
+    def _sampled_inputs(
+        self, trajectories: Sequence[Trajectory], values_R: Tensor | None, seed: int
+    ) -> AdvantageInputs:
+        """Without what traces gave."""
+        judged = [t for t in trajectories if t.origin != "trace"]
         sampled = self._advantage_inputs(judged, values_R, seed)
-        sampled = replace(sampled, response_lengths=[sampled_tokens(t) for t in judged])
-        return estimate_advantages(sampled, algorithm.estimator).spread(~is_trace_R)
+        return replace(sampled, response_lengths=[sampled_tokens(t) for t in judged])
 
     def _advantage_inputs(
         self, trajectories: Sequence[Trajectory], values_R: Tensor | None, seed: int

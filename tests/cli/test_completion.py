@@ -51,6 +51,7 @@ def completed(script: Path, *words: str) -> set[str]:
         (["data", "prepare", "luffy", "--ag"], {"--against"}),
         (["execute", "--backend", "d"], {"docker"}),
         (["completion", "f"], {"fish"}),
+        (["new", "k"], {"kind"}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from azr import own_functions
 from azr.config import Config, DataConfig
 from azr.datasets.choice import load_rows
 from azr.datasets.play import open_graders
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
-from azr.evaluation.graders import own
 from azr.evaluation.graders.own import OwnGrader, load_grader
 from azr.evaluation.question import Question, Verdict
 from azr.evaluation.suites.own import read_declaration
@@ -70,14 +70,14 @@ async def test_true_false_and_none_are_right_wrong_and_malformed(module: str) ->
 async def test_what_goes_wrong_is_ungraded_and_named_once(
     module: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(own, "TIME_LIMIT_S", 4.0)
+    monkeypatch.setattr(own_functions, "TIME_LIMIT_S", 4.0)
     with caplog.at_level(logging.WARNING):
         async with OwnGrader(f"{module}:trouble", workers=1) as grader:
             for text in ("raise", "raise", "number", "hang", "die"):
                 assert (await grader.grade(question(), text)).verdict is Verdict.UNGRADED
                 assert (await grader.grade(question(), "right")).verdict is Verdict.RIGHT, "the next one is graded"
     # asyncio may say of a process that died and was killed that it does not know how it ended.
-    said = [record.getMessage() for record in caplog.records if record.name == own.__name__]
+    said = [record.getMessage() for record in caplog.records if record.name == own_functions.__name__]
     assert len(said) == 3 and all(f"the grader {module}:trouble " in each for each in said)
     assert "raised ValueError: raise;" in said[0] and "returned 0.5, which is none of" in said[1]
     assert "took over 4 s, or ended its process" in said[2]

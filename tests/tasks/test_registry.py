@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from dataclasses import replace
@@ -27,7 +28,7 @@ DEDUCTION = replace(INDUCTION, kind="deduction", inputs=("1",), outputs=("2",), 
 
 
 def derive(task: Task, most: int = 9, kinds: tuple[str, ...] = KINDS) -> list[Task]:
-    return derived_tasks(task, kinds, most, random.Random(1))
+    return asyncio.run(derived_tasks(task, kinds, most, random.Random(1)))
 
 
 def test_the_pairs_of_an_induction_are_deductions_and_abductions() -> None:

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from azr.algorithms.advantages import AdvantageInputs, Advantages, estimate_advantages
 from azr.cluster.gpu_turns import leave_gpu
-from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config, DrGRPO
-from azr.errors import UserError
+from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config, DrGRPO, PluginEstimator
 from azr.records import Completion, FinishReason, Learned, Role, Trajectory
 from azr.train.critic import CriticWorker
 from azr.train.learner import Learner
@@ -137,6 +137,29 @@ async def test_the_papers_algorithm_needs_the_policy_alone(paper: Models, trajec
     assert set(seen) == {"train policy"} and set(learned) == {"policy"}
 
 
+async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_fails(
+    paper: Models, trajectories: list[Trajectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, [policy] = paper
+
+    async def same(inputs: AdvantageInputs) -> Advantages:
+        return estimate_advantages(inputs, RLOO())
+
+    async def fails(inputs: AdvantageInputs) -> None:
+        return None
+
+    told = []
+    for estimator in (RLOO(), PluginEstimator(function="same"), PluginEstimator(function="fails")):
+        monkeypatch.setattr("azr.train.learner.OWN_ESTIMATORS", {"same": same, "fails": fails})
+        await policy.call("build", timeout_s=STEP_S)
+        learner = Learner(
+            replace(config, algorithm=AlgorithmConfig(estimator=estimator)), policy, None, None, phases(Counter())
+        )
+        told.append(((await learner.learn(trajectories, seed=1))["policy"], learner.learned))
+    assert told[0] == told[1] and told[0][0]["grad_norm"] > 0
+    assert told[2] == ({}, [None] * len(trajectories))
+
+
 async def test_trajectories_without_advantage_may_be_left_out(paper: Models, trajectories: list[Trajectory]) -> None:
     config, [policy] = paper
     # Every second group has equal rewards: no advantage, no gradient.
@@ -213,11 +236,17 @@ def test_a_mini_batch_stays_as_it_is_when_too_little_would_be_left() -> None:
     assert drop_zero_advantage([[0, 1, 2], [1, 3]], advantages, ranks=2) == [[0, 1, 2], [1, 3]]
 
 
-async def test_more_updates_than_trajectories_are_refused(paper: Models, trajectories: list[Trajectory]) -> None:
+async def test_a_step_with_fewer_trajectories_than_updates_teaches_nothing_and_says_so(
+    paper: Models, trajectories: list[Trajectory], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Most may have been ungraded, and that is no reason to end a run."""
     config, [policy] = paper
     many = replace(config, algorithm=replace(PAPER, policy_mini_batches=50))
-    with pytest.raises(UserError, match="cannot be split into 50 updates"):
-        await Learner(many, policy, None, None, phases(Counter())).learn(trajectories, seed=1)
+    learner = Learner(many, policy, None, None, phases(Counter()))
+    assert await learner.learn(trajectories, seed=1) == {"policy": {}}
+    assert learner.learned == [None] * len(trajectories)
+    assert f"nothing is learned in this step, which has only {len(trajectories)} traj" in caplog.text
+    assert await learner.learn([], seed=1) == {"policy": {}}
 
 
 def test_shuffled_rewards_stay_in_their_kind_and_role_and_leave_their_group() -> None:

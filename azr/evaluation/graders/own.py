@@ -6,28 +6,27 @@ the answer is right, or None when there is no answer. docs/extending.md is the w
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from azr.errors import UserError, nearest
-from azr.evaluation.question import Judgement, Question, Verdict
-from azr.line_process import LineProcessPool
-from azr.own_modules import import_own
+from azr.evaluation.question import GRADERS, Judgement, Question, Verdict
+from azr.own_functions import OwnFunctions, Trouble
+from azr.own_modules import find_entry, import_own
 
-TIME_LIMIT_S = 10.0
-"""For one answer; one that takes longer is ungraded, and its process is killed."""
-NUM_SAID = 5
-"""Different troubles of a grader that are logged; later ones are only counted."""
+GROUP = "azr.graders"
+"""Of entry points, by which an installed package gives its graders names."""
 _WORKER = "azr.evaluation.graders.own_worker"
-_log = logging.getLogger(__name__)
 
 GradeFunction = Callable[[Mapping[str, Any], str], bool | None]
 
 
 def is_own(name: str) -> bool:
-    """Whether a grader's name is that of a function."""
-    return ":" in name
+    """Whether a grader's name is that of a function, or one that an installed package gives it by an entry point.
+
+    Raises UserError when several packages do.
+    """
+    return ":" in name or (name not in GRADERS and find_entry(GROUP, name) is not None)
 
 
 def load_grader(name: str) -> GradeFunction:
@@ -35,7 +34,7 @@ def load_grader(name: str) -> GradeFunction:
 
     Raises UserError when there is none; the traceback of a module that cannot be imported is printed before.
     """
-    module_name, _, function_name = name.partition(":")
+    module_name, _, function_name = _function(name).partition(":")
     module = import_own(module_name, f"The module of the grader {name}")
     function = getattr(module, function_name, None)
     if not callable(function):
@@ -45,21 +44,26 @@ def load_grader(name: str) -> GradeFunction:
     return function  # type: ignore[no-any-return]
 
 
+def _function(name: str) -> str:
+    """Module and function of a grader's name."""
+    entry = None if ":" in name else find_entry(GROUP, name)
+    return entry.value if entry is not None else name
+
+
 class OwnGrader:
     """``async with OwnGrader("module:function") as grader``: at most ``workers`` answers are graded at once."""
 
     def __init__(self, name: str, workers: int = 2) -> None:
         """Raises UserError as `load_grader` does."""
         load_grader(name)
-        self._name, self._said = name, set[str]()
-        self._pool = LineProcessPool(_WORKER, (name,), workers)
+        self._name, self._functions = name, OwnFunctions(_WORKER, (_function(name),), workers)
 
     async def __aenter__(self) -> OwnGrader:
         """Raises UserError when its process does not start."""
         try:
-            await self._pool.start()
+            await self._functions.start()
         except (RuntimeError, TimeoutError) as error:
-            await self._pool.end()
+            await self._functions.end()
             raise UserError(
                 f"The grader {self._name} does not start in a process of its own, where it has no terminal and none of "
                 "what the run has loaded: make its module work alone."
@@ -67,20 +71,16 @@ class OwnGrader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._pool.end()
+        await self._functions.end()
 
     async def grade(self, question: Question, response: str) -> Judgement:
         """Ungraded where the function raises, returns something else, takes too long or ends its process."""
-        said = await self._pool.ask({"row": question.gold, "response": response}, TIME_LIMIT_S)
-        if said is None:
-            said = {"trouble": f"took over {TIME_LIMIT_S:g} s, or ended its process"}
-        if trouble := said.get("trouble"):
-            self._tell(trouble)
+        message = {"row": question.gold, "response": response}
+        try:
+            right = await self._functions.call(
+                f"the grader {self._name}", message, costs="such answers are not trained on"
+            )
+        except Trouble:
             return Judgement(verdict=Verdict.UNGRADED)
-        verdicts = {True: Verdict.RIGHT, False: Verdict.WRONG, None: Verdict.MALFORMED}
-        return Judgement(verdict=verdicts[said["right"]], answer=None if said["right"] is None else response)
-
-    def _tell(self, trouble: str) -> None:
-        if trouble not in self._said and len(self._said) < NUM_SAID:
-            self._said.add(trouble)
-            _log.warning("the grader %s %s; such answers are not trained on", self._name, trouble)
+        verdict = Verdict.MALFORMED if right is None else Verdict.RIGHT if right else Verdict.WRONG
+        return Judgement(verdict=verdict, answer=None if right is None else response)

@@ -32,7 +32,10 @@ FIELDS: dict[GraderName, tuple[str, ...]] = {
 def check_grader(name: object) -> None:
     """Raises ValueError for what is no grader's name."""
     if not isinstance(name, str) or not (name in GRADERS or is_own(name)):
-        raise ValueError(f"the grader {name!r} is none of {', '.join(GRADERS)} and no module:function of your own")
+        raise ValueError(
+            f"the grader {name!r} is none of {', '.join(GRADERS)}, no module:function of your own and "
+            "none that an installed package names"
+        )
 
 
 def fields_of(grader: GraderName) -> tuple[str, ...]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from azr.config import IntrinsicRewardConfig, RewardConfig
 from azr.records import Completion, Judged, Role, Task, Trajectory
 from azr.selfplay.rewards.inputs import BonusInputs
-from azr.selfplay.rewards.registry import BONUSES, SOLVE_RATE_REWARDS, bonus_coefficients
+from azr.selfplay.rewards.registry import BONUSES, OWN_BONUSES, OWN_REWARDS, SOLVE_RATE_REWARDS, bonus_coefficients
 from azr.tasks.base import RejectReason, Verdict
 
 log = logging.getLogger(__name__)
@@ -28,9 +28,10 @@ def proposer_trajectory(
     bonuses: dict[str, float],
     config: RewardConfig,
     judgement: Judged | None = None,
+    base: float | None = None,
 ) -> Trajectory:
     """A proposal with its reward; see `proposer_reward`."""
-    reward, parts = proposer_reward(outcome, bonuses, config)
+    reward, parts = proposer_reward(outcome, bonuses, config, base)
     return Trajectory(
         completion=completion,
         role=Role.PROPOSER,
@@ -94,17 +95,19 @@ def length_penalty(length: int, max_tokens: int, buffer: int) -> float:
 
 
 def proposer_reward(
-    outcome: Task | RejectReason, bonuses: dict[str, float], config: RewardConfig
+    outcome: Task | RejectReason, bonuses: dict[str, float], config: RewardConfig, base: float | None = None
 ) -> tuple[float, dict[str, float]]:
     """Reward of a proposal and its named parts: by its solve rate when it became a task, else by the reason.
 
+    ``base``: what the solve rate pays, where a plug-in's reward has said it.
     A mere repetition is wrong, any other rejected proposal malformed. Bonuses come capped from `intrinsic_bonuses`.
     """
     if isinstance(outcome, RejectReason):
         reward = config.wrong if outcome is RejectReason.DUPLICATE else config.malformed
         return reward, {str(outcome): reward}
     assert outcome.solve_rate is not None
-    base = SOLVE_RATE_REWARDS[config.proposer](outcome.solve_rate, config)
+    if base is None:
+        base = SOLVE_RATE_REWARDS[config.proposer](outcome.solve_rate, config)
     reward = combine(base, list(bonuses.values()), config.intrinsic.combine) if base > 0 else base
     return reward, {config.proposer: base, **bonuses}
 
@@ -130,13 +133,46 @@ def combine(base: float, bonuses: list[float], how: str) -> float:
 def intrinsic_bonuses(
     task: Task, references: Sequence[Task], known: Callable[[], Sequence[Task]], config: IntrinsicRewardConfig
 ) -> dict[str, float]:
-    """Enabled bonuses by name, each coefficient times raw value and at most ``MAX_BONUS``.
+    """Enabled bonuses by name, those of plug-ins aside, each coefficient times raw value and at most ``MAX_BONUS``.
 
     ``known`` gives the tasks that answers are compared with; it is called only by a bonus that needs them.
     """
     inputs = BonusInputs(task, references, known)
     enabled = bonus_coefficients(config)
-    return {name: min(coefficient * _raw_bonus(name, inputs), MAX_BONUS) for name, coefficient in enabled.items()}
+    return {
+        name: min(coefficient * _raw_bonus(name, inputs), MAX_BONUS)
+        for name, coefficient in enabled.items()
+        if name in BONUSES
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPay:
+    """What plug-ins say of a proposal."""
+
+    base: float | None
+    """By its solve rate; None where the reward is none of a plug-in."""
+    bonuses: dict[str, float]
+    """As `intrinsic_bonuses`."""
+
+
+async def own_pay(
+    task: Task, references: Sequence[Task], known: Callable[[], Sequence[Task]], config: RewardConfig
+) -> OwnPay | None:
+    """What the plug-ins that the config names pay for a task; None when one of them has no answer."""
+    base, bonuses = None, dict[str, float]()
+    if config.proposer in OWN_REWARDS:
+        assert task.solve_rate is not None
+        base = await OWN_REWARDS[config.proposer](task.solve_rate, config)
+        if base is None:
+            return None
+    for name, coefficient in bonus_coefficients(config.intrinsic).items():
+        if name in OWN_BONUSES:
+            raw = await OWN_BONUSES[name](BonusInputs(task, references, known))
+            if raw is None:
+                return None
+            bonuses[name] = min(coefficient * raw, MAX_BONUS)
+    return OwnPay(base, bonuses)
 
 
 def _raw_bonus(name: str, inputs: BonusInputs) -> float:

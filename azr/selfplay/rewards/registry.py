@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from azr.config import IntrinsicRewardConfig, RewardConfig
 from azr.errors import UserError, nearest
@@ -37,6 +37,10 @@ BONUSES: dict[str, Bonus] = {
 }
 """By the name that `reward.intrinsic.bonuses` gives them."""
 
+OWN_REWARDS: dict[str, Callable[[float, RewardConfig], Awaitable[float | None]]] = {}
+"""Those of plug-ins, as above; None where one has no answer."""
+OWN_BONUSES: dict[str, Callable[[BonusInputs], Awaitable[float | None]]] = {}
+
 
 def bonus_coefficients(config: IntrinsicRewardConfig) -> dict[str, float]:
     """Coefficients of the bonuses that `reward.intrinsic.bonuses` names.
@@ -46,8 +50,8 @@ def bonus_coefficients(config: IntrinsicRewardConfig) -> dict[str, float]:
     coefficients: dict[str, float] = {}
     for entry in config.bonuses:
         name, _, text = entry.partition(":")
-        if name not in BONUSES:
-            raise UserError(_unknown("bonus", name, BONUSES, "reward.intrinsic.bonuses"))
+        if name not in BONUSES and name not in OWN_BONUSES:
+            raise UserError(_unknown("bonus", name, {**BONUSES, **OWN_BONUSES}, "reward.intrinsic.bonuses"))
         if name in coefficients:
             raise UserError(f"reward.intrinsic.bonuses names {name!r} twice: name it once.")
         try:
@@ -63,10 +67,11 @@ def bonus_coefficients(config: IntrinsicRewardConfig) -> dict[str, float]:
 
 def check_names(config: RewardConfig) -> None:
     """Raises UserError for a name that is not registered, with the one that was probably meant."""
-    if config.proposer not in SOLVE_RATE_REWARDS:
-        raise UserError(_unknown("reward", config.proposer, SOLVE_RATE_REWARDS, "reward.proposer"))
+    known = {**SOLVE_RATE_REWARDS, **OWN_REWARDS}
+    if config.proposer not in known:
+        raise UserError(_unknown("reward", config.proposer, known, "reward.proposer"))
     bonus_coefficients(config.intrinsic)
 
 
-def _unknown(what: str, name: str, known: dict[str, SolveRateReward] | dict[str, Bonus], knob: str) -> str:
+def _unknown(what: str, name: str, known: Mapping[str, object], knob: str) -> str:
     return f"There is no {what} {name!r}; did you mean {nearest(name, known)!r}? {knob} may name {', '.join(known)}."

@@ -1,0 +1,102 @@
+"""``azr new kind NAME DIR``: writes a package with a kind of self-play of one's own, which works, and its tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from azr.cli.options import Parser
+from azr.errors import UserError
+from azr.own_modules import find_entry
+from azr.plugins import stated
+from azr.plugins.loading import NAME, TAGS
+from azr.tasks.prompts import LABELS
+from azr.tasks.registry import KINDS
+
+TEMPLATE = Path(stated.__file__).parent / "template"
+"""A package that works as it is; these two names in its texts and of its files become the user's."""
+_NAME, _CLASS = "kind_name", "KindName"
+_ITS_LABELS = ("numbers", "ascending")
+_ABOUT = (
+    "Write an installable package with a kind of self-play of your own into a new folder: a small kind that works, for "
+    "you to change, its entry point, and the tests that every kind has to pass. docs/extending.md says what comes next."
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Writes and returns 0. Raises UserError, and then has written nothing, for a name that cannot be a kind's, a
+    folder that is not empty or cannot be written."""
+    options = parser().parse(argv)
+    _check_name(options.name)
+    _check_folder(options.folder)
+    _write(options.name, options.folder)
+    print(
+        f"{options.folder} is a package with the kind {options.name}. Next:\n"
+        f"  pip install -e {options.folder}\n"
+        f"  pytest {options.folder}\n"
+        f"  azr prompts azr_14m_mini --selfplay.kinds {options.name}\n"
+        f"  azr run azr_14m_mini --selfplay.kinds deduction {options.name}"
+    )
+    return 0
+
+
+def parser() -> Parser:
+    parser = Parser("new", _ABOUT)
+    parser.add_argument("what", choices=("kind",), help="what to write")
+    parser.add_argument("name", metavar="NAME", help="of the kind and its package: small letters, digits and '_'")
+    parser.add_argument("folder", metavar="DIR", type=Path, help="new or empty folder")
+    return parser
+
+
+def _check_name(name: str) -> None:
+    if not NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise UserError(f"A kind cannot be called {name!r}: take small letters, digits and '_', and no word of Python.")
+    if name in KINDS or find_entry(stated.KINDS, name) is not None:
+        raise UserError(f"There is a kind {name} already: take another name.")
+    if name in (*LABELS, *TAGS, *_ITS_LABELS):
+        raise UserError(f"A kind cannot be called {name}, for prompts call a part of a task so: take another name.")
+    if importlib.util.find_spec(name) is not None:
+        raise UserError(f"There is a module {name} already, which the package would hide: take another name.")
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder} is there already and not an empty folder: name a new one.")
+        if folder.exists() and folder.samefile("."):
+            raise UserError("The working directory cannot be replaced: name a new folder in it.")
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read: {error.strerror}.") from error
+    if not folder.absolute().parent.is_dir():
+        raise UserError(f"{folder.absolute().parent} is no folder, so {folder.name} cannot be written there.")
+
+
+def _write(name: str, folder: Path) -> None:
+    """The folder appears when it is complete. Raises UserError when it cannot be written."""
+    renamed = {_NAME: name, _CLASS: "".join(word.capitalize() for word in name.split("_"))}
+
+    def own(text: str) -> str:
+        for word, instead in renamed.items():
+            text = text.replace(word, instead)
+        return text
+
+    staging = None
+    try:
+        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.absolute().parent))
+        staging.chmod(0o755)
+        for file in sorted(TEMPLATE.rglob("*")):
+            if file.is_file() and file.suffix in (".py", ".md", ".toml"):
+                place = staging / own(str(file.relative_to(TEMPLATE)))
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(own(file.read_text()))
+        os.rename(staging, folder)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror}.") from error
+    finally:
+        if staging is not None and staging.exists():
+            shutil.rmtree(staging)

@@ -1,0 +1,147 @@
+"""A kind of the user's own as the run holds it: what it does with a model's text is done in another process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from azr.execution import ExecutionRequest
+from azr.own_functions import OwnFunctions, Trouble
+from azr.records import Task
+from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
+from azr.tasks.normalize import parse_program
+from azr.tasks.prompts import Instructions, PromptFacts, Section
+
+VIEWS = ("reference", "proposal", "solver_view", "solution")
+"""Methods of a kind that say how a task is shown."""
+PAIRS = "io_pairs"
+"""Beside them: what a program of the task returned for which input."""
+_COSTS = "such a response is not trained on"
+
+
+class BadTask(Exception):
+    """What a kind gave that cannot be played, in a few words."""
+
+
+def with_views(kind: TaskKind, task: object, id: str | None = None) -> Task:
+    """A task that a kind gave, with how it is shown. Raises BadTask for what cannot be played."""
+    if not isinstance(task, Task) or task.kind != kind.name or id not in (None, task.id):
+        raise BadTask(f"{repr(task)[:60]}, which is no task of the kind with the id that was asked for")
+    if task.program and parse_program(task.program) is None:
+        raise BadTask("a task whose program does not define f: other things belong into the payload")
+    of = {
+        "reference": kind.reference,
+        "proposal": kind.proposal,
+        "solver_view": kind.solver_view,
+        "solution": kind.solution,
+    }
+    views = {view: tuple(_pair(kind, section) for section in method(task)) for view, method in of.items()}
+    views[PAIRS] = tuple((str(given), str(returned)) for given, returned in kind.io_pairs(task))
+    whole = replace(task, views=views)
+    try:
+        same = msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(whole))), Task)
+    except (TypeError, ValueError) as error:
+        raise BadTask(f"a task that JSON cannot hold ({error})") from error
+    if same != whole:
+        raise BadTask("a task that JSON does not give back as it was: take texts, numbers, lists and dicts")
+    return whole
+
+
+def _pair(kind: TaskKind, section: object) -> tuple[str, str]:
+    if not isinstance(section, Section) or not isinstance(section.text, str) or section.label not in kind.labels:
+        raise BadTask(f"a task with the section {repr(section)[:60]}; its labels are {', '.join(kind.labels)}")
+    return section.label, section.text
+
+
+class OwnKind(TaskKind):
+    """As the kind it is given, for the run.
+
+    A response that the kind fails over is not trained on. It is asked here only for what does not depend on what a
+    model wrote: its first task, its instructions, and tasks that a file of the user's own states.
+    """
+
+    def __init__(self, kind: TaskKind, functions: OwnFunctions, plugin: str) -> None:
+        self._kind, self._functions, self._what = kind, functions, f"{plugin}: kind {kind.name}"
+        self.name = kind.name  # type: ignore[misc]
+        self.reference_kinds = kind.reference_kinds  # type: ignore[misc]
+        self.labels = kind.labels  # type: ignore[misc]
+        self.proposes_programs = kind.proposes_programs  # type: ignore[misc]
+        self._derives = type(kind).derive_tasks is not TaskKind.derive_tasks
+        self._told: dict[tuple[str, PromptFacts], Instructions] = {}
+        self._seed = with_views(kind, kind.seed())
+
+    def seed(self) -> Task:
+        return self._seed
+
+    def references_per_prompt(self, count: int) -> int:
+        return self._kind.references_per_prompt(count)
+
+    def proposer_instructions(self, facts: PromptFacts) -> Instructions:
+        if ("propose", facts) not in self._told:
+            self._told["propose", facts] = self._kind.proposer_instructions(facts)
+        return self._told["propose", facts]
+
+    def solver_instructions(self, facts: PromptFacts) -> Instructions:
+        if ("solve", facts) not in self._told:
+            self._told["solve", facts] = self._kind.solver_instructions(facts)
+        return self._told["solve", facts]
+
+    def reference(self, task: Task) -> tuple[Section, ...]:
+        return self._shown(task, "reference")
+
+    def proposal(self, task: Task) -> tuple[Section, ...]:
+        return self._shown(task, "proposal")
+
+    def solver_view(self, task: Task) -> tuple[Section, ...]:
+        return self._shown(task, "solver_view")
+
+    def solution(self, task: Task) -> tuple[Section, ...]:
+        return self._shown(task, "solution")
+
+    def io_pairs(self, task: Task) -> tuple[tuple[str, str], ...]:
+        return self._views(task)[PAIRS]
+
+    def _shown(self, task: Task, view: str) -> tuple[Section, ...]:
+        return tuple(Section(label, text) for label, text in self._views(task)[view])
+
+    def _views(self, task: Task) -> Any:
+        return task.views or with_views(self._kind, task).views
+
+    async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
+        asked = {"proposal": msgspec.to_builtins(proposal), "limits": msgspec.to_builtins(limits)}
+        try:
+            said = await self._call("validate", asked, run)
+        except Trouble:
+            return RejectReason.LOST
+        if "rejected" in said:
+            return RejectReason(said["rejected"])
+        return msgspec.convert(said["task"], Task)
+
+    async def grade(self, task: Task, answer: Sequence[Section], run: Run) -> Verdict:
+        asked = {"task": msgspec.to_builtins(task), "answer": msgspec.to_builtins(list(answer))}
+        try:
+            return Verdict(await self._call("grade", asked, run))
+        except Trouble:
+            return Verdict.UNGRADED
+
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived | Awaitable[Derived]:
+        return self._derived(task, pairs) if self._derives else ()
+
+    async def _derived(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived:
+        try:
+            said = await self._call("derive_tasks", {"task": msgspec.to_builtins(task), "pairs": pairs}, None)
+        except Trouble:
+            return ()
+        return msgspec.convert(said, tuple[Task, ...])
+
+    async def _call(self, method: str, asked: dict[str, Any], run: Run | None) -> Any:
+        async def reply(request: Any) -> Any:
+            assert run is not None
+            return msgspec.to_builtins(await run(msgspec.convert(request, ExecutionRequest)))
+
+        message = {"do": method, "name": self.name, **asked}
+        return await self._functions.call(f"{self._what}, {method}", message, costs=_COSTS, reply=reply)

@@ -1,0 +1,162 @@
+"""Adds what plug-ins state to what there is, before anything starts, and keeps their processes while a run goes on."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from azr.config import Config, PluginEstimator
+from azr.errors import UserError, nearest
+from azr.own_functions import OwnFunctions
+from azr.own_modules import find_entry
+from azr.plugins import stated as groups
+from azr.plugins.functions import OwnBonus, OwnEstimator, OwnReward
+from azr.plugins.kind import BadTask, OwnKind
+from azr.plugins.stated import Stated, read_stated
+from azr.selfplay.rewards.registry import BONUSES, OWN_BONUSES, OWN_REWARDS, SOLVE_RATE_REWARDS
+from azr.tasks.base import TaskKind
+from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts
+from azr.tasks.registry import KINDS
+
+PROCESSES = 8
+"""Of a plug-in at most; as many are started as answers are wanted of it at once."""
+_WORKER = "azr.plugins.worker"
+NAME, _LABEL = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[a-z][a-z_]*")
+TAGS = ("pad", "end", "answer", "propose", "solve", "python", "think")
+"""Names that prompts give to other things than labels."""
+_loaded: dict[str, OwnFunctions] = {}
+"""The processes of each plug-in."""
+
+
+def load_for(config: Config) -> None:
+    """Loads the plug-ins that a config names, and what it names of installed packages, see `azr.own_modules`.
+
+    Raises UserError as `load_plugins`, and for an estimator that no plug-in states.
+    """
+    load_plugins(config.run.plugins)
+    _load_named(groups.KINDS, config.selfplay.kinds, KINDS)
+    _load_named(groups.REWARDS, [config.reward.proposer], {**SOLVE_RATE_REWARDS, **OWN_REWARDS})
+    bonuses = [entry.partition(":")[0] for entry in config.reward.intrinsic.bonuses]
+    _load_named(groups.BONUSES, bonuses, {**BONUSES, **OWN_BONUSES})
+    if isinstance(config.algorithm.estimator, PluginEstimator):
+        from azr.algorithms.advantages import ESTIMATORS, OWN_ESTIMATORS
+
+        name = config.algorithm.estimator.function
+        _load_named(groups.ESTIMATORS, [name], OWN_ESTIMATORS)
+        if name not in OWN_ESTIMATORS:
+            known = [*(str(each.__struct_config__.tag) for each in ESTIMATORS), *OWN_ESTIMATORS]
+            raise UserError(
+                f"There is no estimator {name!r}; did you mean {nearest(name, known)!r}? algorithm.estimator may be "
+                f"{', '.join(known)}."
+            )
+
+
+def _load_named(group: str, names: Iterable[str], registry: Mapping[str, object]) -> None:
+    for name in names:
+        if name not in registry and find_entry(group, name) is not None:
+            load_plugins([f"{group}:{name}"])
+
+
+def load_plugins(names: Sequence[str]) -> None:
+    """Loads each plug-in once, see `read_stated`, and adds what it states.
+
+    Raises UserError for one that cannot be imported (after its traceback), states nothing, or states something that
+    cannot be used or has a name that is taken.
+    """
+    for name in names:
+        if name not in _loaded:
+            functions = OwnFunctions(_WORKER, (name,), PROCESSES)
+            _add(name, read_stated(name), functions)
+            _loaded[name] = functions
+
+
+@asynccontextmanager
+async def plugin_processes() -> AsyncIterator[None]:
+    """The processes of plug-ins end with the block. Raises UserError for a plug-in that does not start in one."""
+    try:
+        for name, functions in _loaded.items():
+            try:
+                await functions.start()
+            except (RuntimeError, TimeoutError) as error:
+                raise UserError(
+                    f"The plug-in {name} does not start in a process of its own, where it has no terminal and none of "
+                    "what the run has loaded: make its module work alone."
+                ) from error
+        yield
+    finally:
+        for functions in _loaded.values():
+            await functions.end()
+
+
+def _add(plugin: str, stated: Stated, functions: OwnFunctions) -> None:
+    """Adds everything or, when it raises, nothing."""
+    rewards, bonuses = stated.functions[groups.REWARDS], stated.functions[groups.BONUSES]
+    estimators = stated.functions[groups.ESTIMATORS]
+    _check_names(plugin, "reward", rewards, {**SOLVE_RATE_REWARDS, **OWN_REWARDS})
+    _check_names(plugin, "bonus", bonuses, {**BONUSES, **OWN_BONUSES})
+    _check_names(plugin, "kind", stated.kinds, KINDS)
+    kinds = {name: _checked(plugin, kind, stated, functions) for name, kind in stated.kinds.items()}
+    if estimators:
+        from azr.algorithms.advantages import OWN_ESTIMATORS
+        from azr.config import ESTIMATOR_TYPES
+
+        _check_names(plugin, "estimator", estimators, {**ESTIMATOR_TYPES, **OWN_ESTIMATORS, "plugin": None})
+        OWN_ESTIMATORS.update({name: OwnEstimator(functions, plugin, name) for name in estimators})
+    OWN_REWARDS.update({name: OwnReward(functions, plugin, name) for name in rewards})
+    OWN_BONUSES.update({name: OwnBonus(functions, plugin, name) for name in bonuses})
+    KINDS.update(kinds)
+
+
+def _check_names(plugin: str, what: str, names: Mapping[str, Any], taken: Mapping[str, Any]) -> None:
+    for name in names:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise UserError(f"The plug-in {plugin} calls a {what} {name!r}; a name is small letters, digits and '_'.")
+        if name in taken:
+            raise UserError(
+                f"The plug-in {plugin} calls a {what} {name!r}, and there is one of this name: choose another."
+            )
+
+
+def _checked(plugin: str, kind: TaskKind, stated: Stated, functions: OwnFunctions) -> OwnKind:
+    """Raises UserError for what cannot be played: the first task is shown and its answer read back."""
+    if kind.name in (*LABELS, *TAGS):
+        raise UserError(f"The plug-in {plugin} calls a kind {kind.name!r}, which prompts call a part of a task.")
+    for label in kind.labels:
+        if not _LABEL.fullmatch(label) or label in TAGS or label in KINDS or label in stated.kinds:
+            raise UserError(
+                f"The kind {kind.name} of the plug-in {plugin} has the label {label!r}: take small letters and '_', "
+                "and no name of a kind or of another part of prompts."
+            )
+    if unknown := set(kind.reference_kinds) - {*KINDS, *stated.kinds}:
+        raise UserError(
+            f"The kind {kind.name} of the plug-in {plugin} has references of {min(unknown)!r}, no kind that is loaded."
+        )
+    try:
+        own = OwnKind(kind, functions, plugin)
+        problem = _problem(own)
+    except BadTask as error:
+        problem = f"seed() gives {error}"
+    except Exception as error:
+        traceback.print_exc()
+        problem = f"{type(error).__name__}: {error}"
+    if problem:
+        raise UserError(f"The kind {kind.name} of the plug-in {plugin} cannot be played: {problem}.")
+    return own
+
+
+def _problem(kind: OwnKind) -> str:
+    """What is wrong with the first task of a kind; empty when nothing is."""
+    task, facts = kind.seed(), PromptFacts()
+    formats: tuple[Callable[..., Any], ...] = (CompactFormat, lambda: ChatFormat(str))
+    for style in (make() for make in formats):
+        for sections in (kind.proposal(task), kind.solution(task)):
+            if style.parse(style.response(sections), kind.labels) != sections:
+                return "its proposal or solution is not read back as it was written"
+    if kind.references_per_prompt(6) not in range(7):
+        return "references_per_prompt(6) is no number from 0 to 6"
+    kind.proposer_instructions(facts)
+    kind.solver_instructions(facts)
+    return ""

@@ -1,0 +1,107 @@
+"""``azr new kind`` writes a package that works, all of it or nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from azr.cli.main import dispatch
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_it_writes_a_package_of_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "mine"
+    assert dispatch(["new", "kind", "least_first", str(folder)]) == 0
+    assert f"pip install -e {folder}" in capsys.readouterr().out
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    assert files == ["README.md", "least_first/__init__.py", "pyproject.toml", "tests/test_least_first.py"]
+    for name in files:
+        text = (folder / name).read_text()
+        assert "least_first" in text and "kind_name" not in text and "KindName" not in text
+    assert list(tmp_path.iterdir()) == [folder]
+    assert (folder.stat().st_mode & 0o777) == 0o755
+
+
+def test_an_empty_folder_will_do(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    assert dispatch(["new", "kind", "least_first", str(tmp_path / "mine")]) == 0
+    assert (tmp_path / "mine" / "pyproject.toml").is_file()
+
+
+@pytest.mark.parametrize(
+    "name, folder, said",
+    [
+        ("Least", "new", "A kind cannot be called 'Least': take small letters, digits and '_'"),
+        ("class", "new", "A kind cannot be called 'class': take small letters"),
+        ("deduction", "new", "There is a kind deduction already: take another name."),
+        ("output", "new", "A kind cannot be called output, for prompts call a part of a task so"),
+        ("numbers", "new", "A kind cannot be called numbers, for prompts call a part"),
+        ("json", "new", "There is a module json already, which the package would hide"),
+        ("least_first", "full", "full is there already and not an empty folder: name a new one."),
+        ("least_first", "file", "file is there already and not an empty folder: name a new one."),
+        ("least_first", "no/such/folder", "no/such is no folder, so folder cannot be written there."),
+        ("least_first", ".", "The working directory cannot be replaced"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_nothing_is_written(
+    name: str,
+    folder: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    if folder != ".":
+        (here / "full").mkdir()
+        for path in (here / "file", here / "full" / "file"):
+            path.write_text("mine")
+    monkeypatch.chdir(here)
+    before = sorted(tmp_path.rglob("*"))
+    assert dispatch(["new", "kind", name, folder]) == 2
+    written = capsys.readouterr().err
+    assert written.startswith("error: ") and said in written and written.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("words", [["new"], ["new", "kinds", "a", "b"], ["new", "kind", "a"]])
+def test_other_words_are_one_sentence(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(words) == 2
+    assert "azr new --help lists every option" in capsys.readouterr().err
+
+
+def test_a_disk_that_is_full_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "rename", full)
+    assert dispatch(["new", "kind", "least_first", str(tmp_path / "mine")]) == 2
+    assert "mine cannot be written: No space left on device." in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_package_installs_keeps_its_contract_and_is_found_by_its_name(tmp_path: Path) -> None:
+    assert dispatch(["new", "kind", "least_first", str(tmp_path / "mine")]) == 0
+    venv.create(tmp_path / "env", with_pip=False, symlinks=True)
+    (packages,) = (tmp_path / "env").glob("lib/python3*/site-packages")
+    (packages / "lent.pth").write_text(f"{os.path.dirname(pytest.__path__[0])}\n{ROOT}\n")
+    python = str(tmp_path / "env" / "bin" / "python")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--no-index", str(tmp_path / "mine")], check=True)
+    (tmp_path / "empty").mkdir()
+    options = {"cwd": tmp_path / "empty", "capture_output": True, "text": True, "timeout": 300}
+    tests = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "mine" / "tests")]
+    done = subprocess.run(tests, **options)
+    assert done.returncode == 0 and "11 passed" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
+    asked = [python, "-m", "azr", "prompts", "azr_14m_mini", "--selfplay.kinds", "least_first"]
+    done = subprocess.run(asked, **options)
+    assert "<|solve|><|least_first|><|numbers|>2 1<|answer|>" in done.stdout, done.stderr[-2000:]

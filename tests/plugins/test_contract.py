@@ -1,0 +1,161 @@
+"""The project's own kinds, the example and what ``azr new kind`` writes keep the contract, and other kinds fail it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from azr.config import ExecutorConfig
+from azr.plugins.contract import KindContract
+from azr.records import Task
+from azr.tasks.base import ProposalLimits, RejectReason, Verdict
+from azr.tasks.prompts import Section
+from azr.tasks.registry import KINDS
+from examples.expressions import Expressions
+
+ADD = "def f(a):\n    return a + 1"
+SMALL = ProposalLimits(source_bytes=500, induction_inputs=2, repeats=2)
+
+
+def program(text: str, given: str = "1") -> tuple[Section, ...]:
+    return Section("program", text), Section("input", given)
+
+
+def outputs(*texts: str) -> tuple[tuple[Section, ...], ...]:
+    return tuple((Section("output", text),) for text in texts)
+
+
+class OfPrograms(KindContract):
+    limits = SMALL
+    executor = ExecutorConfig(workers=2, backend="namespace")
+    proposals = (program(ADD), program("def f(a, b):\n    return [a, b]", "'x', 2"))
+    refused = (program("x = 1"), program("def f(a): return 1 / 0"), program(ADD, "a +"), program("import os\n" + ADD))
+
+
+class TestDeduction(OfPrograms):
+    kind = KINDS["deduction"]
+    right = outputs("2", "2.0", " 2 ")
+    wrong = outputs("3", "'2'", "[2]")
+    malformed = (*outputs("a + 1"), program(ADD))
+
+
+class TestAbduction(OfPrograms):
+    kind = KINDS["abduction"]
+    right = ((Section("input", "True"),), (Section("input", "1.0"),))
+    wrong = ((Section("input", "2"),), (Section("input", "'a'"),))
+    malformed = ((Section("input", "a"),), *outputs("1"))
+
+
+class TestError(OfPrograms):
+    kind = KINDS["error"]
+    proposals = (program("def f(a):\n    return a // 0"), program(ADD))
+    refused = (program("x = 1"), program("import os\n" + ADD))
+    right = outputs("ZeroDivisionError")
+    wrong = outputs("NoError", "ValueError")
+    malformed = ((Section("input", "ZeroDivisionError"),),)
+
+
+class TestInduction(OfPrograms):
+    kind = KINDS["induction"]
+    limits = replace(SMALL, induction_inputs=6)
+    references = (KINDS["deduction"].seed(),)
+    proposals = ((*(Section("input", str(n)) for n in range(6)), Section("message", "It changes nothing.")),)
+    refused = ((Section("input", "1"), Section("message", "It changes nothing.")),)
+    right = ((Section("program", "def f(b):\n    return b"),),)
+    wrong = ((Section("program", "def f(a):\n    return 0"),),)
+    malformed = ((Section("program", "x = 1"),), *outputs("1"))
+
+
+class TestExpressions(KindContract):
+    kind = Expressions()
+    proposals = outputs("3 * (17 - 2) + 8", "5 - 7")
+    refused = outputs("3 ** 9", "f(3) + 1", "7", "1 + 100", "1 + 2" * 50, "(1 + ", "__import__('os')")
+    right = outputs("8 + 3 * (17 - 2)")
+    wrong = outputs("17 * 3 + 2", "51 + 2")
+    malformed = (*outputs("53"), (Section("program", "1 + 2"),))
+
+
+def test_the_kind_that_azr_new_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from azr.cli.new import TEMPLATE
+
+    monkeypatch.syspath_prepend(str(TEMPLATE))
+    monkeypatch.syspath_prepend(str(TEMPLATE / "tests"))
+    import test_kind_name
+
+    run(test_kind_name.TestKindName)
+
+
+def run(contract: type[KindContract], *names: str) -> None:
+    """All its tests, or some."""
+    contract.setup_class()
+    try:
+        for name in names or [name for name in vars(KindContract) if name.startswith("test_")]:
+            getattr(contract(), name)()
+    finally:
+        contract.teardown_class()
+
+
+class Raises(Expressions):
+    async def grade(self, task, answer, run):
+        return Verdict.RIGHT if int(answer[0].text) else Verdict.WRONG
+
+
+class Generous(Expressions):
+    async def grade(self, task, answer, run):
+        return Verdict.RIGHT
+
+
+class Forgetful(Expressions):
+    async def validate(self, proposal, limits, run):
+        task = await super().validate(proposal, limits, run)
+        return task if isinstance(task, RejectReason) else self.seed()
+
+
+class Lossy(Expressions):
+    def proposal(self, task: Task) -> tuple[Section, ...]:
+        return (Section("output", f"{task.message}\n```\n"),)
+
+
+class Chatty(Expressions):
+    def solver_view(self, task: Task) -> tuple[Section, ...]:
+        return (Section("input", "word " * 9000),)
+
+
+class Changing(Expressions):
+    count: ClassVar[list[int]] = [1]
+
+    def seed(self) -> Task:
+        self.count[0] += 1
+        return self.task("seed-expressions", f"1 + {self.count[0]}")
+
+
+@pytest.mark.parametrize(
+    "kind, test, error",
+    [
+        (Raises, "test_hostile_texts_are_refused_or_judged", ValueError),
+        (Generous, "test_wrong_answers_are_wrong", AssertionError),
+        (Generous, "test_malformed_answers_are_malformed", AssertionError),
+        (Generous, "test_hostile_texts_are_refused_or_judged", AssertionError),
+        (Forgetful, "test_proposals_become_tasks", Exception),
+        (Lossy, "test_responses_are_read_back", AssertionError),
+        (Lossy, "test_a_task_that_is_proposed_again_is_the_same", AssertionError),
+        (Chatty, "test_prompts_are_within_limits", AssertionError),
+        (Changing, "test_the_first_task_can_be_played", AssertionError),
+    ],
+)
+def test_a_kind_that_breaks_it_fails(kind: type[Expressions], test: str, error: type[Exception]) -> None:
+    class Broken(TestExpressions):
+        pass
+
+    Broken.kind = kind()
+    with pytest.raises(error):
+        run(Broken, test)
+
+
+def test_the_template_is_read_where_it_is_installed() -> None:
+    from azr.cli.new import TEMPLATE
+
+    assert Path(TEMPLATE / "kind_name" / "__init__.py").is_file()

@@ -1,0 +1,300 @@
+"""Kinds of plug-ins: what they do with a model's text is done elsewhere, and what goes wrong costs that text only."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from azr import own_functions
+from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.plugins import load_plugins, loading, plugin_processes
+from azr.records import Task
+from azr.runs.sinks import JsonLines, read_tasks
+from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.seeds import check_seeds, read_seeds
+from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
+from azr.tasks.prompts import ChatFormat, CompactFormat, Section
+from azr.tasks.registry import KINDS, derived_tasks
+
+LIMITS = ProposalLimits(source_bytes=1000, induction_inputs=3, repeats=2)
+
+
+@pytest.fixture
+async def processes() -> AsyncIterator[None]:
+    """Of what a test loads, ended with it."""
+    yield
+    for functions in loading._loaded.values():
+        await functions.end()
+
+
+async def run_nothing(request: object) -> None:
+    raise AssertionError("a kind without programs runs none")
+
+
+async def proposed(kind: str, *sections: Section, run: object = run_nothing, references: Sequence[Task] = ()) -> object:
+    proposal = Proposal(id="p1", sections=sections, references=references, step=7)
+    return await KINDS[kind].validate(proposal, LIMITS, run)
+
+
+async def test_the_example_kind_is_validated_graded_and_stored(processes: None) -> None:
+    load_plugins(["examples.expressions"])
+    kind = KINDS["expressions"]
+    task = await proposed("expressions", Section("output", "3 * (17 - 2) + 8"), references=[kind.seed()])
+    assert (task.inputs, task.outputs, task.program) == (("2, 3, 8, 17",), ("53",), "")
+    assert (task.id, task.step, task.parents) == ("p1", 7, ("seed-expressions",))
+    for refused in ("3 ** 9", "f(3) + 1", "7", "1 + 100", "1 + 2" * 50, "(1 + ", "__import__('os')"):
+        assert await proposed("expressions", Section("output", refused)) is RejectReason.MALFORMED, refused
+    verdicts = {
+        "8 + 3 * (17 - 2)": "right",
+        "17 * 3 + 2": "wrong",
+        "51 + 2": "wrong",
+        "53": "malformed",
+        "": "malformed",
+    }
+    for text, verdict in verdicts.items():
+        assert await kind.grade(task, (Section("output", text),), run_nothing) is Verdict(verdict)
+    assert await kind.grade(task, (Section("program", "1"),), run_nothing) is Verdict.MALFORMED
+
+    buffer = TaskBuffer(["expressions", "deduction"])
+    buffer.add(task)
+    twin = await proposed("expressions", Section("output", "8 + (17 - 2) * 3"))
+    assert buffer.reject_reason(replace(twin, id="p2")) is RejectReason.DUPLICATE
+    assert await derived_tasks(task, ["deduction", "abduction"], 5, random.Random(0)) == [], (
+        "there is no program to derive from"
+    )
+
+
+OWN_LABELS = """
+import os
+from azr.records import Task
+from azr.tasks.base import RejectReason, TaskKind, Verdict, section_texts
+from azr.tasks.prompts import Example, Instructions, Section
+
+class Sums(TaskKind):
+    name = "sums"
+    reference_kinds = ("sums",)
+    labels = ("numbers", "sum_of_them")
+
+    def task(self, id, numbers):
+        payload = {"numbers": numbers, "process": os.getpid()}
+        return Task(id=id, kind="sums", program="", inputs=(), outputs=(), fingerprint=str(numbers), payload=payload)
+    def seed(self): return self.task("seed-sums", [1, 2])
+    def reference(self, task): return self.proposal(task)
+    def proposal(self, task): return (Section("numbers", " ".join(map(str, task.payload["numbers"]))),)
+    async def validate(self, proposal, limits, run):
+        (text,) = section_texts(proposal.sections, "numbers")
+        return self.task(proposal.id, [int(word) for word in text.split()])
+    def solver_view(self, task): return self.proposal(task)
+    def solution(self, task): return (Section("sum_of_them", str(sum(task.payload["numbers"]))),)
+    async def grade(self, task, answer, run):
+        return Verdict.RIGHT if answer == self.solution(task) else Verdict.WRONG
+    def proposer_instructions(self, facts):
+        return Instructions(task="Invent.", blocks="", example=Example(thought="", answer=()))
+    solver_instructions = proposer_instructions
+kinds = [Sums()]
+"""
+
+
+async def test_a_task_needs_no_program_and_has_a_payload_and_labels_of_its_own(
+    plugin: Callable[[str], str], tmp_path: Path, processes: None
+) -> None:
+    load_plugins([plugin(OWN_LABELS)])
+    kind = KINDS["sums"]
+    for style in (CompactFormat(), ChatFormat(str)):
+        text = style.response((Section("numbers", "3 4 5"),))
+        sections = style.parse(text, kind.labels)
+        assert sections == (Section("numbers", "3 4 5"),)
+        assert style.parse(text) is None, "to the other kinds this is no section"
+    task = await proposed("sums", *sections)
+    assert task.payload["numbers"] == [3, 4, 5] and task.payload["process"] != os.getpid()
+    assert await kind.grade(task, kind.solution(task), run_nothing) is Verdict.RIGHT
+    assert await kind.grade(task, kind.proposal(task), run_nothing) is Verdict.WRONG
+    log = JsonLines(tmp_path / "tasks.jsonl")
+    log.write([task.record(), KINDS["deduction"].seed().record()])
+    log.close()
+    again, plain = read_tasks(tmp_path / "tasks.jsonl")
+    assert (again, again.views) == (task, task.views) and plain == KINDS["deduction"].seed()
+    assert "views" not in (tmp_path / "tasks.jsonl").read_text().splitlines()[1]
+    assert msgspec.convert(json.loads(json.dumps(task.record())), Task).views == task.views
+    assert hash(task)
+
+
+async def test_tasks_of_a_file_are_checked_as_proposals(
+    plugin: Callable[[str], str], tmp_path: Path, processes: None
+) -> None:
+    load_plugins([plugin(OWN_LABELS)])
+    lines = [{"kind": "sums", "program": "", "inputs": [], "payload": {"numbers": [3, 4]}}]
+    lines += [
+        {"kind": "sums", "program": "", "inputs": []},
+        {"kind": "sums", "program": "", "inputs": [], "payload": 3},
+    ]
+    path = tmp_path / "seeds.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    seeds, broken = read_seeds(path)
+    assert [each.line for each in broken] == [2, 3] and "no task of kind sums (KeyError: 'numbers')" in broken[0].detail
+    buffer = TaskBuffer(["sums"])
+    checked = await check_seeds(seeds, buffer, LIMITS, run_nothing, lambda task: None)
+    (task,) = checked.tasks
+    assert task.payload["numbers"] == [3, 4] and task.views and buffer.tasks("sums") == (task,)
+
+
+BROKEN = """
+import json, os
+from examples.expressions import Expressions
+from azr.execution import ExecutionRequest
+from azr.tasks.base import RejectReason, Verdict
+from dataclasses import replace
+
+class Broken(Expressions):
+    name = "broken"
+    reference_kinds = ("broken",)
+    shown = []
+    async def validate(self, proposal, limits, run):
+        text, task = proposal.sections[0].text, self.task(proposal.id, "1 + 2")
+        match text.split():
+            case ["raise"]: raise RuntimeError("out of ideas")
+            case ["hang"]:
+                while True: pass
+            case ["exit"]: os._exit(0)
+            case ["nothing"]: return None
+            case ["other"]: return replace(task, id="another")
+            case ["program"]: return replace(task, program="no program")
+            case ["numbers"]: return replace(task, inputs=(3,))
+            case ["set"]: return replace(task, payload={"set": {1, 2}})
+            case ["object"]: return replace(task, payload={"object": object()})
+            case ["view", how]: return replace(task, message=how)
+            case ["remember"]: self.shown.append(task.id); return replace(task, message="state")
+            case ["run", *many]:
+                request = ExecutionRequest(program="def f(x): return x", inputs=tuple(many))
+                return RejectReason.FAILED if (await run(request)).outputs[0].value == "ran" else task
+            case ["runs"]:
+                while True: await run(ExecutionRequest(program="def f(x): return x", inputs=("1",)))
+        return task
+    def solver_view(self, task):
+        if task.message == "raises": raise KeyError(task.id)
+        if task.message == "hangs":
+            while True: pass
+        if task.message == "label": return super().solver_view(task) + ("no section",)
+        if task.message == "state": assert task.id in self.shown
+        return super().solver_view(task)
+    async def grade(self, task, answer, run):
+        match answer[0].text:
+            case "raise": raise RuntimeError("out of patience")
+            case "hang":
+                while True: pass
+            case "nonsense": return "perhaps"
+        return Verdict.RIGHT
+kinds = [Broken()]
+"""
+
+
+@pytest.fixture
+def broken(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, processes: None) -> str:
+    monkeypatch.setattr(own_functions, "TIME_LIMIT_S", 1.5)
+    load_plugins([name := plugin(BROKEN)])
+    return name
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("raise", "raised RuntimeError: out of ideas"),
+        ("hang", "took over 1.5 s, or ended its process"),
+        ("exit", "took over 1.5 s, or ended its process"),
+        ("nothing", "returned None, which is neither a task nor a RejectReason"),
+        ("other", "returned Task(id='another'"),
+        ("program", "returned a task whose program does not define f"),
+        ("numbers", "returned a task that JSON cannot hold"),
+        ("set", "returned a task that JSON does not give back as it was"),
+        ("object", "returned a task that JSON cannot hold"),
+        ("view raises", "raised KeyError: 'p1'"),
+        ("view hangs", "took over 1.5 s, or ended its process"),
+        ("view label", "returned a task with the section 'no section'; its labels are"),
+        ("run", "raised ValueError: a request has 1 to 128 inputs"),
+        ("runs", "raised ValueError: it ran programs over 64 times for one response"),
+    ],
+)
+async def test_a_proposal_that_a_kind_fails_over_is_lost_and_the_log_names_the_kind(
+    broken: str, text: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run(request: ExecutionRequest) -> ExecutionResult:
+        return ExecutionResult(outputs=(CallResult(status=CallStatus.OK, value="1"),))
+
+    with caplog.at_level(logging.WARNING, own_functions.__name__):
+        assert await proposed("broken", Section("output", text), run=run) is RejectReason.LOST
+    (record,) = [each for each in caplog.records if each.name == own_functions.__name__]
+    assert record.getMessage().startswith(f"{broken}: kind broken, validate {said}")
+    assert record.getMessage().endswith("; such a response is not trained on")
+    assert isinstance(await proposed("broken", Section("output", "fine")), Task), "the next one is validated"
+
+
+async def test_an_answer_that_a_kind_fails_over_is_ungraded(broken: str, caplog: pytest.LogCaptureFixture) -> None:
+    kind = KINDS["broken"]
+    for text in ("raise", "hang", "nonsense"):
+        assert await kind.grade(kind.seed(), (Section("output", text),), run_nothing) is Verdict.UNGRADED
+        assert await kind.grade(kind.seed(), (Section("output", "fine"),), run_nothing) is Verdict.RIGHT
+    assert "kind broken, grade returned 'perhaps', which is no Verdict" in caplog.text
+
+
+async def test_programs_of_a_kind_run_in_the_sandbox_of_the_run(broken: str) -> None:
+    asked = list[ExecutionRequest]()
+
+    async def run(request: ExecutionRequest) -> ExecutionResult:
+        asked.append(request)
+        return ExecutionResult(outputs=(CallResult(status=CallStatus.OK, value="ran"),))
+
+    assert await proposed("broken", Section("output", "run 1 2"), run=run) is RejectReason.FAILED
+    assert asked == [ExecutionRequest(program="def f(x): return x", inputs=("1", "2"))]
+
+    async def gone(request: ExecutionRequest) -> ExecutionResult:
+        raise ConnectionError("the executor is gone")
+
+    with pytest.raises(ConnectionError, match="the executor is gone"):
+        await proposed("broken", Section("output", "run 1"), run=gone)
+
+
+async def test_a_task_is_shown_as_the_kind_showed_it_once(broken: str) -> None:
+    """So a kind that would fail over it, or hang, in the run's process is not asked there."""
+    task = await proposed("broken", Section("output", "remember"))
+    assert KINDS["broken"].solver_view(task) == (Section("input", "numbers 1, 2; target 3"),)
+    assert KINDS["broken"].reference(task) == (Section("output", "state"),)
+
+
+DERIVING = """
+from azr.tasks.deduction import Deduction
+class Lengths(Deduction):
+    name = "lengths"
+    reference_kinds = ("lengths",)
+    def derive_tasks(self, task, pairs):
+        return [] if task.message == "nonsense" else super().derive_tasks(task, pairs)
+kinds = [Lengths()]
+"""
+
+
+async def test_a_kind_derives_tasks_from_those_of_others_and_others_from_its(
+    plugin: Callable[[str], str], processes: None
+) -> None:
+    load_plugins([plugin(DERIVING)])
+    deduction = replace(KINDS["deduction"].seed(), program="def f(a):\n    return len(a)", outputs=("11",))
+    (derived,) = await derived_tasks(deduction, ["lengths"], 5, random.Random(0))
+    assert (derived.kind, derived.program, derived.outputs) == ("lengths", deduction.program, ("11",))
+    assert derived.views["solver_view"] == (("program", deduction.program), ("input", "'Hello world'"))
+    (back,) = await derived_tasks(derived, ["deduction"], 5, random.Random(0))
+    assert (back.kind, back.outputs) == ("deduction", ("11",))
+    assert await derived_tasks(replace(deduction, message="nonsense"), ["lengths"], 5, random.Random(0)) == []
+
+
+async def test_processes_end_with_their_block(broken: str) -> None:
+    async with plugin_processes():
+        task = await proposed("broken", Section("output", "fine"))
+        assert isinstance(task, Task)
+    (functions,) = loading._loaded.values()
+    assert functions._pool is None

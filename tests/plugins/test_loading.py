@@ -1,0 +1,251 @@
+"""What plug-ins add is there by name, from modules and installed packages, and what cannot be used is one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from azr.algorithms.advantages import OWN_ESTIMATORS
+from azr.cli.main import dispatch
+from azr.config import Config, PluginEstimator
+from azr.config_tree import from_yaml, override, to_tree
+from azr.datasets.rows import read_rows
+from azr.errors import UserError
+from azr.evaluation.graders.own import OwnGrader
+from azr.evaluation.question import Verdict
+from azr.plugins import load_for, load_plugins, plugin_processes
+from azr.selfplay.rewards.registry import OWN_BONUSES, OWN_REWARDS, check_names
+from azr.tasks.registry import KINDS
+from tests.plugins.conftest import REGISTRIES
+
+ROOT = Path(__file__).parents[2]
+Write = Callable[..., str]
+
+KIND = """
+from examples.expressions import Expressions
+class Mine(Expressions):
+    name = "mine"
+    reference_kinds = ("mine",)
+    {body}
+kinds = [Mine()]
+"""
+ALL = (
+    KIND.format(body="")
+    + """
+proposer_rewards = {"half": lambda rate, knobs: rate / 2}
+bonuses = {"short": lambda inputs: 0.5}
+estimators = {"plain": lambda inputs: inputs.rewards_N[inputs.seq_index_R]}
+grade = lambda row, response: response == row["answer"]
+half, short, plain = proposer_rewards["half"], bonuses["short"], estimators["plain"]
+"""
+)
+ENTRIES = """
+[azr.kinds]
+mine = MODULE:Mine
+[azr.rewards]
+half = MODULE:half
+[azr.bonuses]
+short = MODULE:short
+[azr.estimators]
+plain = MODULE:plain
+[azr.graders]
+exact = MODULE:grade
+[console_scripts]
+other = no.such:module
+"""
+KNOBS = {
+    "selfplay.kinds": ("mine",),
+    "reward.proposer": "half",
+    "reward.intrinsic.bonuses": ("short:0.5",),
+    "algorithm.estimator": "plain",
+}
+
+
+def everything_is_there() -> bool:
+    return "mine" in KINDS and "half" in OWN_REWARDS and "short" in OWN_BONUSES and "plain" in OWN_ESTIMATORS
+
+
+def test_a_module_adds_all_that_it_states(plugin: Write) -> None:
+    load_plugins(2 * [plugin(ALL)])
+    assert everything_is_there()
+
+
+def test_a_package_is_named_as_a_whole(package: Write) -> None:
+    load_plugins([package(ALL, ENTRIES, name="my-package")])
+    assert everything_is_there()
+
+
+def test_what_a_package_offers_is_found_by_its_name_alone_and_nothing_else_of_it_is_loaded(package: Write) -> None:
+    package(ALL, ENTRIES)
+    load_for(Config())
+    assert not ("mine" in KINDS or OWN_REWARDS), "a package that no run names is not imported"
+    config = override(Config(), KNOBS)
+    assert config.algorithm.estimator == PluginEstimator(function="plain")
+    load_for(override(Config(), {"reward.proposer": "half"}))
+    assert "half" in OWN_REWARDS and "mine" not in KINDS
+    load_for(config)
+    assert everything_is_there()
+    check_names(config.reward)
+
+
+def test_the_saved_config_is_enough_to_load_them_again(plugin: Write) -> None:
+    config = override(Config(), {**KNOBS, "run.plugins": (plugin(ALL),)})
+    assert from_yaml(json.dumps(to_tree(config))) == config
+    load_for(from_yaml(json.dumps(to_tree(config))))
+    assert everything_is_there()
+
+
+def test_an_estimator_that_nothing_states_is_one_sentence(plugin: Write) -> None:
+    with pytest.raises(UserError, match=r"algorithm\.estimator is 'plan'; it must be one of trrpp, gae"):
+        override(Config(), {"algorithm.estimator": "plan"})
+    config = override(Config(), {"algorithm.estimator": "plan", "run.plugins": (plugin(ALL),)})
+    with pytest.raises(UserError, match=r"There is no estimator 'plan'; did you mean 'plain'\? .* dr_grpo, plain\.$"):
+        load_for(config)
+
+
+async def test_rows_name_a_packages_grader(package: Write, here: Path) -> None:
+    package(ALL, ENTRIES)
+    (here / "rows.jsonl").write_text(json.dumps({"prompt": "2 + 2?", "grader": "exact", "answer": "4"}) + "\n")
+    (row,) = read_rows(here / "rows.jsonl")
+    async with OwnGrader(row.grader) as grader:
+        assert (await grader.grade(row.question, "4")).verdict is Verdict.RIGHT
+
+
+def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
+    for name in ("one", "other"):
+        package(ALL, ENTRIES, name=name)
+    with pytest.raises(UserError, match=r"one and other both have an entry point 'mine' in azr\.kinds: uninstall"):
+        load_for(override(Config(), {"selfplay.kinds": ("mine",)}))
+    load_plugins(["one"])
+    load_for(override(Config(), {"selfplay.kinds": ("mine",)}))
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("import no_such_module_anywhere", r"cannot be imported: ModuleNotFoundError: No module named 'no_such"),
+        ("x = 1", r"states neither kinds nor proposer_rewards nor bonuses nor estimators"),
+        ("kinds = [3]", r"has 3 among its kinds: give it objects of azr\.tasks\.base\.TaskKind\.$"),
+        (KIND.format(body='name = "deduction"'), r"calls a kind 'deduction', and there is one of this name"),
+        (KIND.format(body='name = "My kind"'), r"calls a kind 'My kind'; a name is small letters"),
+        (KIND.format(body='name = "output"'), r"calls a kind 'output', which prompts call a part of a task"),
+        (KIND.format(body='labels = ("output", "two words")'), r"has the label 'two words': take small letters"),
+        (KIND.format(body='labels = ("output", "deduction")'), r"has the label 'deduction': take small letters"),
+        (KIND.format(body='reference_kinds = ("yours",)'), r"has references of 'yours', no kind"),
+        (KIND.format(body="def seed(self): return 1 / 0"), r"cannot be played: ZeroDivisionError: division by zero"),
+        (KIND.format(body="def seed(self): return None"), r"cannot be played: seed\(\) gives None, which is no task"),
+        (KIND.format(body="def solution(self, task): return ()"), r"its proposal or solution is not read back"),
+        (KIND.format(body="def solution(self, task): return (3,)"), r"seed\(\) gives a task with the section 3"),
+        (KIND.format(body='labels = ("input",)'), r"with the section .*'output'.*; its labels are input"),
+        (
+            KIND.format(body="def references_per_prompt(self, n): return 'all'"),
+            r"references_per_prompt\(6\) is no number",
+        ),
+        (KIND.format(body="") + "kinds *= 2", r"calls two kinds 'mine'"),
+        ("proposer_rewards = {'variance': print}", r"calls a reward 'variance', and there is one of this name"),
+        ("bonuses = {'short': 3}", r"short of the plug-in \S+ is no function"),
+        ("estimators = {'gae': print}", r"calls a estimator 'gae', and there is one of this name"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence_and_leaves_nothing(plugin: Write, text: str, said: str) -> None:
+    before = [dict(each) for each in REGISTRIES]
+    with pytest.raises(UserError, match=said) as caught:
+        load_plugins([plugin(text)])
+    assert "\n" not in str(caught.value) and before == list(REGISTRIES)
+
+
+@pytest.mark.parametrize(
+    "entry, said",
+    [
+        ("[azr.kinds]\nyours = MODULE:Mine", "'yours' in azr.kinds for a kind that is called 'mine': give both one"),
+        ("[azr.kinds]\nmine = MODULE:Their", r"package \S+ names \S+:Their, which \S+ does not have"),
+        ("[azr.kinds]\nmine = no_such_module:Mine", "cannot be imported: ModuleNotFoundError"),
+        ("[azr.rewards]\nhalf = MODULE:kinds", "half of the plug-in \\S+ is no function"),
+    ],
+)
+def test_entry_points_that_cannot_be_used_are_one_sentence(package: Write, entry: str, said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        load_plugins([package(ALL, entry)])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_module_that_is_broken_shows_its_traceback(plugin: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match="cannot be imported: RuntimeError: no licence"):
+        load_plugins([plugin("raise RuntimeError('no licence')")])
+    assert "Traceback" in capsys.readouterr().err
+
+
+async def test_a_plugin_that_works_in_no_process_of_its_own_is_one_sentence(plugin: Write) -> None:
+    load_plugins([needy := plugin("import sys\nassert 'pytest' in sys.modules\nbonuses = {'short': print}")])
+    with pytest.raises(UserError, match=f"The plug-in {needy} does not start in a process of its own"):
+        async with plugin_processes():
+            pass
+
+
+def test_commands_take_plugins(capsys: pytest.CaptureFixture[str]) -> None:
+    knobs = ["--run.plugins", "examples.expressions", "--selfplay.kinds", "expressions"]
+    assert dispatch(["prompts", "azr_14m_mini", *knobs]) == 0
+    assert "<|solve|><|expressions|><|input|>numbers 1, 2; target 3<|answer|>" in capsys.readouterr().out
+    assert dispatch(["plan", "azr_14m_mini", "--run.plugins", "no.such.plugin"]) == 2
+    assert "error: The plug-in no.such.plugin cannot be imported: " in capsys.readouterr().err
+
+
+BROKEN = """
+from examples.expressions import Expressions
+class Broken(Expressions):
+    name = "broken"
+    reference_kinds = ("broken",)
+    count = 0
+    async def validate(self, proposal, limits, run):
+        Broken.count += 1
+        if Broken.count == 1: return 3
+        if Broken.count == 2: raise RuntimeError("out of ideas")
+        while True: pass
+kinds = [Broken()]
+"""
+"""In each of its processes it begins with nonsense and ends with a hang, which ends the process."""
+
+
+def test_the_example_kind_and_reward_play_the_mini_beside_a_broken_plugin(tmp_path: Path) -> None:
+    """The 14M model cannot solve such tasks, so nothing is expected of it but that it is asked and judged."""
+    (tmp_path / "broken.py").write_text(BROKEN)
+    kinds = ["deduction", "expressions", "broken"]
+    knobs = ["--run.plugins", "examples.expressions", "examples.medium", "broken", "--selfplay.kinds", *kinds]
+    knobs += ["--reward.proposer", "medium", "--run.steps", "2", "--run.no-stop-when-malformed", "--eval.every", "0"]
+    knobs += ["--selfplay.seed-tasks", "2", "--selfplay.proposer-prompts", "4", "--selfplay.solver-prompts", "4"]
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT_LIMIT, *knobs, "--run.root", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    folder = tmp_path / "azr_14m_mini"
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    for line in lines:
+        assert line["expressions/proposer/funnel/proposed"] == 4 and line["expressions/solver/trajectories"] >= 4
+        assert line["deduction/solver/trajectories"] >= 4 and not line["broken/proposer/funnel/valid"]
+    tasks = [json.loads(line) for line in (folder / "tasks.jsonl").read_text().splitlines()]
+    assert any(task["kind"] == "expressions" and task["program"] == "" and task["views"] for task in tasks)
+    said = "broken: kind broken, validate {}; such a response is not trained on"
+    troubles = ["returned 3, which is neither a task nor a RejectReason", "raised RuntimeError: out of ideas"]
+    log = (folder / "log.txt").read_text()
+    assert all(said.format(trouble) in log for trouble in (*troubles, "took over 1 s, or ended its process"))
+
+
+SHORT_LIMIT = """
+import sys
+from azr import own_functions
+own_functions.TIME_LIMIT_S = 1.0
+from azr.cli.main import dispatch
+sys.exit(dispatch(["run", "azr_14m_mini", *sys.argv[1:]]))
+"""

@@ -1,0 +1,173 @@
+"""Functions of the user's own in processes: what they do wrong costs one answer, whatever it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from azr import own_functions
+from azr.own_functions import MAX_HANGS, OwnFunctions, Trouble
+
+MODULE = """
+import os, sys, time
+from azr.own_functions import Nonsense, serve
+
+def load(arguments):
+    assert arguments == ["an argument"]
+    return answer
+
+def answer(message, ask):
+    match message["do"]:
+        case "echo": return message["what"]
+        case "ask": return [ask({"number": n}) for n in range(message["times"])]
+        case "nonsense": raise Nonsense("soup")
+        case "raise": raise ValueError("a reason")
+        case "hang" if "not_now" in message: return "now"
+        case "hang":
+            while True: pass
+        case "die": os._exit(1)
+        case "exit": sys.exit(3)
+        case "garble": os.write(os.open("/proc/self/fd/1", os.O_WRONLY), b"no JSON"); return "said"
+        case "print": print("a word"); os.system("echo another"); return sys.stdin.readline()
+        case "large": return "x" * 2**23
+        case "memory": return len(bytearray(2**40))
+        case "children":
+            if os.fork() == 0: time.sleep(600)
+            while True: pass
+
+if __name__ == "__main__":
+    serve(load)
+"""
+
+
+@pytest.fixture
+async def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OwnFunctions]:
+    (tmp_path / "answering.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(own_functions, "TIME_LIMIT_S", 1.0)
+    made = OwnFunctions("answering", ["an argument"], size=1)
+    yield made
+    await made.end()
+
+
+async def call(functions: OwnFunctions, do: str, **message: Any) -> Any:
+    return await functions.call(f"a function to {do}", {"do": do, **message}, costs="that is all")
+
+
+@pytest.mark.parametrize(
+    "do, said",
+    [
+        ("nonsense", "returned soup"),
+        ("raise", "raised ValueError: a reason"),
+        ("hang", "took over 1 s, or ended its process"),
+        ("children", "took over 1 s, or ended its process"),
+        ("die", "took over 1 s, or ended its process"),
+        ("exit", "took over 1 s, or ended its process"),
+        ("large", "returned 8,388,622 bytes, which is more than"),
+        ("memory", "raised MemoryError"),
+    ],
+)
+async def test_trouble_costs_one_answer_and_is_said_once(
+    functions: OwnFunctions, do: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, own_functions.__name__):
+        for _ in range(2):
+            with pytest.raises(Trouble, match=said):
+                await call(functions, do)
+            assert await call(functions, "echo", what=[1, "\ud800"]) == [1, "\ud800"]
+    (record,) = [each for each in caplog.records if each.name == own_functions.__name__]
+    assert record.getMessage().startswith(f"a function to {do} {said}") and record.getMessage().endswith(
+        "; that is all"
+    )
+
+
+async def test_what_a_function_prints_is_no_answer_and_it_reads_no_questions(functions: OwnFunctions) -> None:
+    assert await call(functions, "print") == ""
+    assert await call(functions, "garble") == "said"
+    assert await call(functions, "echo", what=1) == 1
+
+
+async def test_it_may_ask_the_run_whose_time_does_not_count(functions: OwnFunctions) -> None:
+    async def reply(asked: Any) -> Any:
+        await asyncio.sleep(0.6)
+        return asked["number"] * 10
+
+    assert await functions.call("it", {"do": "ask", "times": 3}, costs="", reply=reply) == [0, 10, 20]
+
+    async def fail(asked: Any) -> Any:
+        raise ConnectionError("the executor is gone")
+
+    with pytest.raises(ConnectionError, match="the executor is gone"):
+        await functions.call("it", {"do": "ask", "times": 3}, costs="", reply=fail)
+    assert await call(functions, "echo", what=1) == 1
+
+
+async def test_what_always_hangs_is_left_alone_for_a_while(
+    functions: OwnFunctions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_functions, "TIME_LIMIT_S", 0.2)
+    troubles = await asyncio.gather(*(call(functions, "hang") for _ in range(50)), return_exceptions=True)
+    said = Counter(str(each) for each in troubles if isinstance(each, Trouble))
+    assert sorted(said.values()) == [MAX_HANGS, 50 - MAX_HANGS], said
+    assert await call(functions, "echo", what=1) == 1, "other functions go on"
+    monkeypatch.setattr(own_functions, "REST_S", 0.0)
+    functions._rest("a function to hang")
+    for _ in range(2):  # it is asked again, and as before once it answered
+        assert await call(functions, "hang", not_now=True) == "now"
+
+
+def test_it_ends_with_its_run_even_while_it_hangs(tmp_path: Path) -> None:
+    (tmp_path / "answering.py").write_text(MODULE.replace('"an argument"', f'"{tmp_path}"'))
+    run = (
+        "import asyncio\nfrom azr.own_functions import OwnFunctions\n"
+        f"functions = OwnFunctions('answering', ['{tmp_path}'])\n"
+        "asyncio.run(functions.call('it', {'do': 'hang'}, costs='', limit_s=600))"
+    )
+    root = Path(__file__).parents[1]
+    process = subprocess.Popen(
+        [sys.executable, "-c", run], env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"}
+    )
+    try:
+        assert _eventually(lambda: _workers(tmp_path) and _cpu_s(_workers(tmp_path)[0]) > 0.7), "it is busy"
+        process.send_signal(signal.SIGKILL)
+        assert _eventually(lambda: not _workers(tmp_path))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _eventually(holds: Any) -> bool:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            if holds():
+                return True
+        time.sleep(0.05)
+    return False
+
+
+def _workers(folder: Path) -> list[int]:
+    wanted = f"answering\0{folder}".encode()
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if wanted in place.read_bytes():
+                found.append(int(place.parent.name))
+    return found
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
