@@ -1,19 +1,28 @@
-"""Recipes of data files, end to end with the 14M model: fine-tuning learns, and a killed run is the same run."""
+"""Recipes of data files, end to end: rewards and traces teach, and a killed run is the same run.
+
+`benchmarks.data_learning` says more of what they learn, in an hour.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
+import random
 import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import pytest
+import torch
 from safetensors.torch import load_file
+from torch.nn.functional import cross_entropy
+from transformers import GenerationConfig, Qwen2ForCausalLM
 
 from benchmarks.data_learning import SFT, SIZES, TEMPLATE, write_questions
+from tests.conftest import byte_tokenizer, tiny_model
 from tests.e2e.test_faults import MEASURED
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,13 +34,24 @@ MIXED = shlex.split(
 )
 
 
+ANSWERS = {"zero": 0, "traced": 7, "untraced": 853}
+"""To every question of a source. The taught model says a digit below 5, so it happens on the first alone."""
+
+FIRST_AND_LAST = slice(0, 2), slice(-5, None)
+"""Steps of a run."""
+
+
 def start(recipe: str, folder: Path, name: str, rows: int, *options: str) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
-    template, data = folder / "template.jinja", folder / "rows.jsonl"
+    write_questions(folder / "rows.jsonl", "larger", rows)
+    return launch(recipe, folder, name, "data/azr_14m_base", *options)
+
+
+def launch(recipe: str, folder: Path, name: str, model: str, *options: str) -> subprocess.Popen[str]:
+    template = folder / "template.jinja"
     template.write_text(TEMPLATE)
-    write_questions(data, "larger", rows)
     command = [sys.executable, "-m", f"playground.{recipe}", *SIZES, *options]
-    command += ["--model.path", "data/azr_14m_base", "--model.template", str(template), "--data.path", str(data)]
+    command += ["--model.path", model, "--model.template", str(template), "--data.path", str(folder / "rows.jsonl")]
     command += ["--run.root", str(folder), "--run.name", name]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -52,6 +72,70 @@ def finish(process: subprocess.Popen[str], kill_after: str = "") -> tuple[int, s
 def metrics(run: Path) -> list[dict]:
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [{name: value for name, value in line.items() if not name.startswith(MEASURED)} for line in lines]
+
+
+def question(dice: random.Random, source: str) -> str:
+    digit, number = dice.randrange(10), dice.randrange(1000)
+    return {"zero": f"0 times {digit}{number:03}", "traced": f"old {number:03}", "untraced": f"new {number:03}"}[source]
+
+
+def boxed(answer: int) -> str:
+    return f"</think>\\boxed{{{answer}}}"
+
+
+def teach_the_form(folder: Path) -> str:
+    """A model of 0.3M parameters that answers each question by any digit below 5, after some ten seconds."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    tokenizer, dice = byte_tokenizer(), random.Random(1)
+    model = Qwen2ForCausalLM(tiny_model(tokenizer).config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.01)
+    for _ in range(80):
+        sources = dice.choices(list(ANSWERS), k=64)
+        texts = [f"User: {question(dice, source)}\nAssistant: <think>" for source in sources]
+        rows = [
+            (tokenizer.encode(text), [*tokenizer.encode(boxed(dice.randrange(5))), tokenizer.eos_token_id])
+            for text in texts
+        ]
+        length = max(len(prompt) + len(response) for prompt, response in rows)
+        ids_BT, target_BT = torch.zeros(64, length, dtype=torch.long), torch.full((64, length), -100)
+        for row, (prompt, response) in enumerate(rows):
+            end = len(prompt) + len(response)
+            ids_BT[row, :end] = torch.tensor(prompt + response)
+            target_BT[row, len(prompt) : end] = torch.tensor(response)
+        loss = cross_entropy(model(ids_BT).logits[:, :-1].flatten(0, 1), target_BT[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    GenerationConfig(eos_token_id=tokenizer.eos_token_id).save_pretrained(folder)
+    return str(folder)
+
+
+def test_rewards_teach_what_happens_and_traces_what_does_not(tmp_path: Path) -> None:
+    """LUFFY's recipe with its RL and SFT loss: rewards alone suffice where a right answer happens now and then; where
+    none ever does, rows with traces learn, and rows without do not."""
+    dice, rows = random.Random(2), {}
+    while len(rows) < 1500:
+        source = dice.choice(list(ANSWERS))
+        answer = ANSWERS[source]
+        row = {"prompt": question(dice, source), "grader": "math", "answer": str(answer), "source": source}
+        rows[row["prompt"]] = row | ({"traces": [boxed(answer)]} if source == "traced" else {})
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows.values()))
+    options = shlex.split(
+        "--run.steps 20 --train.dtype float32 --train.policy-lr 5e-4 --train.warmup-steps 0 --data.prompts 48 "
+        "--algorithm.off-policy.loss sft"
+    )
+    code, output = finish(launch("luffy_7b", tmp_path, "mixed", teach_the_form(tmp_path / "base"), *options))
+    assert code == 0, output[-3000:]
+    lines = metrics(tmp_path / "mixed")
+    right = {source: [line[f"{source}/solver/accuracy"] for line in lines] for source in ANSWERS}
+    before, after = ({source: fmean(shares[part]) for source, shares in right.items()} for part in FIRST_AND_LAST)
+    assert before["zero"] < 0.25 and after["zero"] > 0.5, right
+    assert before["traced"] < 0.02 and after["traced"] > 0.05, right
+    assert max(right["untraced"]) < 0.02, right
 
 
 def test_fine_tuning_on_traces_learns_their_form_within_sixteen_steps(tmp_path: Path) -> None:
