@@ -22,5 +22,8 @@ class RunEnded(UserError):
 
 
 def nearest(word: str, known: Iterable[str], least: float = 0.0) -> str | None:
-    """The known name that is most like a word that is none; None when none is at least so similar, from 0 to 1."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=least)), None)
+    """The known name that is most like a word that is none, first of all one that begins with it; None when none is at
+    least so similar, from 0 to 1."""
+    names = list(known)
+    whole = [name for name in names if word and name.startswith(word)]
+    return next(iter(difflib.get_close_matches(word, whole or names, n=1, cutoff=least)), None)
