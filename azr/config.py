@@ -193,8 +193,8 @@ class RewardConfig:
     unlearnable: Annotated[float, Meta(ge=-10, le=1)] = 0.0
     """Proposer: solve rate 0 or 1. The paper says 0; the authors' code -0.5."""
     format: Literal["strict", "answer"] = "strict"
-    """What a chat response must have: `strict` asks for closed thinking and right after it the answer, `answer` for an
-    answer wherever it stands. Anything else is malformed."""
+    """What a response must have: `strict` asks for closed thinking and right after it the answer, in the compact format
+    for the answer alone; `answer` for an answer wherever it stands. Anything else is malformed."""
     intrinsic: IntrinsicRewardConfig = field(default_factory=IntrinsicRewardConfig)
     overlong: Literal["keep", "mask", "soft"] = "keep"
     """What a response earns for its length. `keep`: nothing beside being malformed when it is cut off. `mask`: one that

@@ -72,10 +72,11 @@ class PromptCodec:
         model = config.model
         tokenizer = load_tokenizer(model.path)
         if model.prompt_format == "compact":
-            return cls(tokenizer, CompactFormat(), end_ids=_end_ids_of_generation(model.path))
+            style = CompactFormat(config.reward.format)
+            return cls(tokenizer, style, end_ids=_end_ids_of_generation(model.path))
         template = choose_template(model.template, tokenizer)
-        style = ChatFormat(partial(render, template, tokenizer), _facts(config), config.reward.format)
-        return cls(tokenizer, style, template=template, end_ids=_end_ids(model.path, template, tokenizer))
+        chat = ChatFormat(partial(render, template, tokenizer), _facts(config), config.reward.format)
+        return cls(tokenizer, chat, template=template, end_ids=_end_ids(model.path, template, tokenizer))
 
     @classmethod
     def with_template(

@@ -92,12 +92,17 @@ class PromptFormat(Protocol):
 
 
 class CompactFormat:
-    """Tags that are single tokens of the project's own tokenizer; nothing else is said."""
+    """Tags that are single tokens of the project's own tokenizer."""
 
     stop_strings: tuple[str, ...] = ()
     end = "<|end|>"
     answer = "<|answer|>"
     _tag = re.compile(r"<\|([a-z_]+)\|>")
+
+    def __init__(self, response_format: ResponseFormat = "strict") -> None:
+        """``response_format``: ``strict`` takes nothing but tags and what they label; ``answer`` lets working stand
+        before the first of them."""
+        self._strict = response_format == "strict"
 
     @classmethod
     def special_tokens(cls, kinds: Sequence[str]) -> list[str]:
@@ -122,7 +127,7 @@ class CompactFormat:
 
     def parse(self, response: str, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
         pieces = self._tag.split(response.removesuffix(self.end))
-        if pieces[0] or any(label not in labels for label in pieces[1::2]):
+        if (pieces[0] and self._strict) or any(label not in labels for label in pieces[1::2]):
             return None
         return tuple(map(Section, pieces[1::2], pieces[2::2])) or None
 

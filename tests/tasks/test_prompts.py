@@ -19,6 +19,21 @@ def test_compact_refuses_other_forms(text):
     assert CompactFormat().parse(text) is None
 
 
+@pytest.mark.parametrize(
+    "text, lenient",
+    [
+        ("x = x + 1\n4\n<|output|>3<|end|>", (Section("output", "3"),)),
+        ("<|output|>3", (Section("output", "3"),)),
+        ("4 <|other|>x<|output|>3", None),
+        ("only working<|end|>", None),
+        ("", None),
+    ],
+)
+def test_compact_lets_working_stand_before_the_answer_on_request(text, lenient):
+    assert CompactFormat("answer").parse(text) == lenient
+    assert CompactFormat().parse(text) == (lenient if text.startswith("<|") else None)
+
+
 def test_every_compact_tag_is_a_special_token():
     style, tokens = CompactFormat(), CompactFormat.special_tokens(list(KINDS))
     for kind in KINDS.values():

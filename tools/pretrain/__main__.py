@@ -13,14 +13,10 @@ from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from azr.hardware import compute_type
 from azr.tasks.registry import KINDS
-from tools.pretrain.corpus import CorpusConfig, batches, make_document
+from tools.pretrain.corpus import CORPORA, CorpusConfig, batches, make_document
 from tools.pretrain.loop import OptimConfig, PretrainProgress, ShapeConfig, Trainer, new_model, pretrain
 from tools.pretrain.tokenizer import train_tokenizer
 
-CORPUS = CorpusConfig(
-    solve={"deduction": 0.40, "abduction": 0.21, "induction": 0.21, "error": 0.02},
-    propose={"deduction": 0.05, "abduction": 0.05, "induction": 0.05, "error": 0.01},
-)
 VOCAB_SIZE = 640
 """Most tokens of the tokenizer."""
 TOKENIZER_DOCUMENTS = 20_000
@@ -42,13 +38,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--stop-at", type=float, default=0.47, help="share of the schedule after which the run ends")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2, help="worker threads, each with its own batch per update")
+    parser.add_argument("--corpus", choices=CORPORA, default="all", help="what the documents are about")
     options = parser.parse_args(argv)
-    run(options.out, options.start, OptimConfig(minutes=options.minutes, stop_at=options.stop_at), options.seed,
-        options.threads)  # fmt: skip
+    optim = OptimConfig(minutes=options.minutes, stop_at=options.stop_at)
+    run(options.out, options.start, optim, options.seed, options.threads, CORPORA[options.corpus])
     print(f"How good it is: azr eval --model {options.out}")
 
 
-def run(out: Path, start: str | None, optim: OptimConfig, seed: int, threads: int) -> PretrainProgress:
+def run(
+    out: Path, start: str | None, optim: OptimConfig, seed: int, threads: int, corpus: CorpusConfig = CORPORA["all"]
+) -> PretrainProgress:
     """Trains a new model, or the one in the folder `start`, and saves it with snapshots on the way."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     if compute_type("auto", "cpu") != "bfloat16":
@@ -56,15 +55,15 @@ def run(out: Path, start: str | None, optim: OptimConfig, seed: int, threads: in
             "this CPU has no instructions for bfloat16, in which the model and Muon compute: an update takes a minute "
             "instead of a second, so make the model on a CPU with AVX-512 BF16 or AMX"
         )
-    model, tokenizer = _load(start) if start else _new(seed)
+    model, tokenizer = _load(start) if start else _new(seed, corpus)
     logging.info("%.1fM parameters, %d tokens in the vocabulary", model.num_parameters() / 1e6, len(tokenizer))
-    stream = batches(tokenizer, CORPUS, seed=seed, tokens_per_batch=TOKENS_PER_BATCH)
+    stream = batches(tokenizer, corpus, seed=seed, tokens_per_batch=TOKENS_PER_BATCH)
     return pretrain(Trainer(model, optim), stream, tokenizer, out, threads=threads)
 
 
-def _new(seed: int) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerFast]:
+def _new(seed: int, corpus: CorpusConfig) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerFast]:
     rng = random.Random(seed + 1)
-    documents = (make_document(rng, CORPUS) for _ in range(TOKENIZER_DOCUMENTS))
+    documents = (make_document(rng, corpus) for _ in range(TOKENIZER_DOCUMENTS))
     tokenizer = train_tokenizer((d.prompt + d.answer for d in documents), list(KINDS), VOCAB_SIZE)
     return new_model(ShapeConfig(), tokenizer, seed), tokenizer
 

@@ -9,11 +9,21 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from azr import values
 from azr.records import Task
 from azr.tasks.base import TaskKind
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
-from tools.pretrain.generator import Sample, random_error_sample, random_identity_sample, random_sample
+from tools.pretrain.generator import (
+    ALL,
+    Domain,
+    Sample,
+    compile_program,
+    random_error_sample,
+    random_identity_sample,
+    random_sample,
+    straight,
+)
 
 SEED_SHARE = 0.04
 """How often a reference, or the program of an induction proposal, is the identity that self-play grows from."""
@@ -33,6 +43,38 @@ class CorpusConfig:
     """Most past tasks in a proposal prompt; half of the documents show fewer."""
     induction_inputs: int = 6
     """Inputs of an induction task; the first half is shown to the solver."""
+    solve_domain: Domain = ALL
+    """Of the programs that solvers see."""
+    propose_domain: Domain = ALL
+    """Of the programs that proposers see and write."""
+    worked: bool = False
+    """Answers to deductions of several lines begin with each line but the last and the value after it."""
+    distinct: bool = True
+    """No document comes twice; of few programs there are not enough for that."""
+
+
+CORPORA = {
+    "all": CorpusConfig(
+        solve={"deduction": 0.40, "abduction": 0.21, "induction": 0.21, "error": 0.02},
+        propose={"deduction": 0.05, "abduction": 0.05, "induction": 0.05, "error": 0.01},
+    ),
+    "short": CorpusConfig(
+        solve={"deduction": 0.50, "abduction": 0.32},
+        propose={"deduction": 0.09, "abduction": 0.09},
+        solve_domain=straight(0.90, 0.08, 0.02),
+        propose_domain=straight(0.84, 0.11, 0.035, 0.015),
+        distinct=False,
+    ),
+    "worked": CorpusConfig(
+        solve={"deduction": 0.78},
+        propose={"deduction": 0.22},
+        solve_domain=straight(0.50, 0.46, 0.04),
+        propose_domain=straight(0.90, 0.08, 0.02),
+        worked=True,
+        distinct=False,
+    ),
+}
+"""By name: what the committed base was trained on; short programs of few operations; the same, worked out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +110,11 @@ def as_task(kind: str, sample: Sample) -> Task:
     )
 
 
-def make_task(rng: random.Random, kind: str, induction_inputs: int) -> Task:
-    """A fresh task of a kind."""
+def make_task(rng: random.Random, kind: str, induction_inputs: int, domain: Domain = ALL) -> Task:
+    """A fresh task of a kind; those of `error` are drawn from all programs."""
     if kind == "error":
         return as_task(kind, random_error_sample(rng))
-    return as_task(kind, random_sample(rng, induction_inputs if kind == "induction" else 1))
+    return as_task(kind, random_sample(rng, induction_inputs if kind == "induction" else 1, domain=domain))
 
 
 def proposal_prompt(kind: TaskKind, references: list[Task]) -> str:
@@ -90,9 +132,11 @@ def make_document(rng: random.Random, config: CorpusConfig) -> Document:
     ]
     role, name, _ = rng.choices(choices, [weight for *_, weight in choices])[0]
     kind, form = KINDS[name], CompactFormat()
-    task = make_task(rng, name, config.induction_inputs)
+    domain = config.solve_domain if role == "solve" else config.propose_domain
+    task = make_task(rng, name, config.induction_inputs, domain)
     if role == "solve":
-        return Document(solver_prompt(kind, task), form.response(kind.solution(task)))
+        working = worked_out(task) if config.worked and name == "deduction" else ""
+        return Document(solver_prompt(kind, task), working + form.response(kind.solution(task)))
     shown = [task]
     if name != "induction":
         count = config.references if rng.random() < 0.5 else rng.randint(1, config.references)
@@ -105,7 +149,21 @@ def make_document(rng: random.Random, config: CorpusConfig) -> Document:
 
 
 def _reference(rng: random.Random, kind: TaskKind, config: CorpusConfig) -> Task:
-    return kind.seed() if rng.random() < SEED_SHARE else make_task(rng, kind.name, config.induction_inputs)
+    if rng.random() < SEED_SHARE:
+        return kind.seed()
+    return make_task(rng, kind.name, config.induction_inputs, config.propose_domain)
+
+
+def worked_out(task: Task) -> str:
+    """Each line but the last of a program of assignments to its argument, with the value after it on the next line."""
+    _, *lines = (line.strip() for line in task.program.split("\n"))
+    before = "def f(x):"
+    texts = []
+    for line in lines[:-1]:
+        before += f"\n    {line}"
+        value = compile_program(f"{before}\n    return x")(*values.parse_arguments(task.inputs[0]))
+        texts.append(f"{line}\n{values.canonical(value)}\n")
+    return "".join(texts)
 
 
 def collate(encoded: list[tuple[list[int], list[int]]], multiple: int) -> PaddedBatch:
@@ -134,8 +192,8 @@ def batches(
 ) -> Iterator[PaddedBatch]:
     """Endless batches of about ``tokens_per_batch`` tokens, padding included.
 
-    Documents are made ``pool`` at a time, without repeats within the run, sorted by length into batches, and the
-    batches are shuffled.
+    Documents are made ``pool`` at a time, without repeats within the run where the config says so, sorted by length
+    into batches, and the batches are shuffled.
     """
     rng = random.Random(seed)
     seen: set[int] = set()
@@ -144,7 +202,7 @@ def batches(
         while len(documents) < pool:
             document = make_document(rng, config)
             key = hash((document.prompt, document.answer))
-            if key not in seen:
+            if key not in seen or not config.distinct:
                 seen.add(key)
                 documents.append(document)
         prompts = tokenizer([d.prompt for d in documents]).input_ids

@@ -1,6 +1,6 @@
 """Seeded maker of small Python programs with inputs and outputs: the corpus of the project's own base model.
 
-The set of programs is closed, so that harder ones outside of it exist:
+The set of programs is closed, so that harder ones outside of it exist; a `Domain` may have a part of it:
 
 * one function ``f(x)``, or ``f(x, y)`` where ``y`` takes the place of one integer constant or is of the type of ``x``;
 * a chain of at most `MAX_STEPS` (4) steps, each taking the value of the step before; the last is the return;
@@ -20,8 +20,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from azr.tasks.base import IDENTITY
@@ -40,23 +40,63 @@ from tools.pretrain.operations import (
 
 MAX_STEPS = 4
 MAX_OUTPUT = 40
-STEP_WEIGHTS = (0.56, 0.29, 0.11, 0.04)
-"""Shares of programs with 1, 2, 3 and 4 steps."""
-SECOND_ARG_SHARE, BINARY_SHARE = 0.08, 0.10
-"""Shares of programs that may take an integer ``y`` for a constant, and that combine ``x`` with a ``y`` of its type."""
 TYPES = {"int": 0.26, "str": 0.26, "ints": 0.34, "words": 0.1, "dict": 0.04}
 """Shares of the first argument's type."""
-_BY_SOURCE = {
-    name: {kind: [op for op in table if op.source == kind] for kind in (*TYPES, "bool")}
-    for name, table in (
-        ("expression", EXPRESSIONS),
-        ("binary", BINARY),
-        ("condition", CONDITIONS),
-        ("mutation", MUTATIONS),
-        ("loop", LOOPS),
-        ("may raise", MAY_RAISE),
-    )
+_TABLES = {
+    "expression": EXPRESSIONS,
+    "binary": BINARY,
+    "condition": CONDITIONS,
+    "mutation": MUTATIONS,
+    "loop": LOOPS,
+    "may raise": MAY_RAISE,
 }
+Tables = Mapping[str, Mapping[str, Sequence[Operation]]]
+"""Operations by table and by the type that they act on."""
+
+
+def _by_source(keep: Callable[[str, Operation], bool] = lambda table, op: True) -> Tables:
+    return {
+        name: {kind: [op for op in table if op.source == kind and keep(name, op)] for kind in (*TYPES, "bool")}
+        for name, table in _TABLES.items()
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """Which programs are drawn, and how often."""
+
+    step_weights: Sequence[float] = (0.56, 0.29, 0.11, 0.04)
+    """Shares of programs with 1, 2, 3 and 4 steps."""
+    second_arg_share: float = 0.08
+    """Share of programs that may take an integer ``y`` for a constant."""
+    binary_share: float = 0.10
+    """Share of programs that combine ``x`` with a ``y`` of its type."""
+    types: Mapping[str, float] = field(default_factory=lambda: TYPES)
+    """Shares of the first argument's type."""
+    tables: Tables = field(default_factory=_by_source)
+
+
+ALL = Domain()
+_STRAIGHT: dict[tuple[str, str], str] = {
+    ("int", "int"): "add, sub, double, neg, abs, max, min",
+    ("int", "ints"): "pair",
+    ("str", "str"): "reverse, upper, append, prepend, drop, take, rotate, repeat",
+    ("str", "int"): "len",
+    ("ints", "ints"): "sort, reverse, append, prepend, drop, take, rotate, each neg, keep more",
+    ("ints", "int"): "sum, max, min, first, last, len",
+}
+"""Hints of the operations of `straight`, by the types that they lead from and to."""
+
+
+def straight(*step_weights: float) -> Domain:
+    """Programs of 32 operations on integers, words and lists of integers: assignments and a ``return``, no block and no
+    second argument."""
+
+    def keep(table: str, op: Operation) -> bool:
+        return table == "expression" and op.hint in _STRAIGHT.get((op.source, op.target), "").split(", ")
+
+    types = {"int": 0.25, "str": 0.3, "ints": 0.45}
+    return Domain(step_weights=step_weights, second_arg_share=0, binary_share=0, types=types, tables=_by_source(keep))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +154,9 @@ def compile_program(source: str) -> Callable[..., Any]:
 class _Chain:
     """A program while it grows, statement by statement."""
 
-    def __init__(self, rng: random.Random, kind: str, second_arg: bool) -> None:
+    def __init__(self, rng: random.Random, kind: str, second_arg: bool, tables: Tables) -> None:
         self.rng = rng
+        self.tables = tables
         self.kind = kind
         self.value = "x"
         self.lines: list[str] = []
@@ -132,7 +173,7 @@ class _Chain:
         return op.template.format(v=self.value, c=constant)
 
     def pick(self, table: str, keep_type: bool = False) -> Operation:
-        ops = _BY_SOURCE[table][self.kind]
+        ops = self.tables[table][self.kind]
         if keep_type:
             ops = [op for op in ops if op.target == self.kind]
         return self.rng.choice(ops)
@@ -176,11 +217,11 @@ class _Chain:
 
     def step(self) -> None:
         choice = self.rng.random()
-        if choice < 0.14 and _BY_SOURCE["condition"][self.kind]:
+        if choice < 0.14 and self.tables["condition"][self.kind]:
             self.branch()
-        elif choice < 0.26 and _BY_SOURCE["loop"][self.kind]:
+        elif choice < 0.26 and self.tables["loop"][self.kind]:
             self.loop()
-        elif choice < 0.38 and _BY_SOURCE["mutation"][self.kind]:
+        elif choice < 0.38 and self.tables["mutation"][self.kind]:
             self.mutate()
         else:
             op = self.pick("expression")
@@ -189,14 +230,15 @@ class _Chain:
             self.assign(op)
 
 
-def random_template(rng: random.Random, may_raise: bool = False) -> ProgramTemplate:
+def random_template(rng: random.Random, may_raise: bool = False, domain: Domain = ALL) -> ProgramTemplate:
     """A random program; its last step may raise when ``may_raise``."""
-    (kind,) = rng.choices(list(TYPES), list(TYPES.values()))
+    (kind,) = rng.choices(list(domain.types), list(domain.types.values()))
     shape = rng.random()
-    second_arg = shape < SECOND_ARG_SHARE
-    binary = not second_arg and shape < SECOND_ARG_SHARE + BINARY_SHARE and bool(_BY_SOURCE["binary"][kind])
-    (steps,) = rng.choices(range(1, MAX_STEPS + 1), STEP_WEIGHTS)
-    chain = _Chain(rng, kind, second_arg)
+    second_arg = shape < domain.second_arg_share
+    binary = not second_arg and shape < domain.second_arg_share + domain.binary_share
+    binary = binary and bool(domain.tables["binary"][kind])
+    (steps,) = rng.choices(range(1, len(domain.step_weights) + 1), domain.step_weights)
+    chain = _Chain(rng, kind, second_arg, domain.tables)
     if binary and steps > 1:
         chain.assign(chain.pick("binary"))
     for _ in range(steps - 2 if binary else steps - 1):
@@ -227,14 +269,14 @@ def _text(arguments: tuple[Any, ...]) -> str:
     return ", ".join(map(repr, arguments))
 
 
-def random_sample(rng: random.Random, inputs: int, held_out: bool = False) -> Sample:
+def random_sample(rng: random.Random, inputs: int, held_out: bool = False, domain: Domain = ALL) -> Sample:
     """A program with ``inputs`` distinct inputs.
 
     Its outputs are bounded, differ between inputs, and are not all equal to the input. With ``held_out``, only
     programs for which `is_held_out`; else only others.
     """
     while True:
-        template = random_template(rng)
+        template = random_template(rng, domain=domain)
         if is_held_out(template.source) != held_out:
             continue
         sample = with_inputs(rng, template, inputs)

@@ -131,8 +131,9 @@ def _is_plain(text: str) -> bool:
 
 
 def _sections(response: str) -> tuple[Section, ...] | None:
-    if response.startswith("<|"):
-        return CompactFormat().parse(response)
+    compact = CompactFormat("answer").parse(response)
+    if compact is not None or response.startswith("<|"):
+        return compact
     return ChatFormat(lambda message: message, response_format="answer").parse(response)
 
 

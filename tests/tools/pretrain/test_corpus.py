@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from itertools import islice
 
 import torch
 
+from azr import values
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, Verdict
 from azr.tasks.error import NO_ERROR
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
-from tools.pretrain.corpus import batches, make_document, make_task, solver_prompt
+from tools.pretrain.corpus import CORPORA, batches, make_document, make_task, solver_prompt
+from tools.pretrain.generator import compile_program
 
 LIMITS = ProposalLimits(source_bytes=4096, induction_inputs=6, repeats=1)
 
@@ -82,3 +85,37 @@ def test_batches_never_repeat_a_document(compact_tokenizer, corpus_config):
     rows = [tuple(row) for batch in islice(stream, 40) for row in batch.ids_BT.tolist()]
     stripped = [tuple(i for i in row if i) for row in rows]
     assert len(set(stripped)) == len(stripped)
+
+
+def test_short_programs_are_straight_and_as_long_as_their_shares_say():
+    rng, lengths = random.Random(4), Counter[int]()
+    for _ in range(1500):
+        document = make_document(rng, CORPORA["short"])
+        if document.prompt.startswith("<|solve|>"):
+            program = document.prompt.split("<|program|>")[1].partition("<|")[0]
+            lines = program.split("\n")[1:]
+            assert all(line.startswith("    x = ") for line in lines[:-1]) and lines[-1].startswith("    return ")
+            assert "y" not in program.partition(":")[0]
+            lengths[len(lines)] += 1
+    assert set(lengths) == {1, 2, 3}
+    assert 0.86 < lengths[1] / lengths.total() < 0.94 and 0.05 < lengths[2] / lengths.total() < 0.12
+
+
+def test_answers_to_deductions_of_several_lines_are_worked_out():
+    rng, worked = random.Random(5), 0
+    for _ in range(300):
+        document = make_document(rng, CORPORA["worked"])
+        if document.prompt.startswith("<|propose|>"):
+            assert document.answer.startswith("<|program|>")
+            continue
+        program, given = document.prompt.removesuffix("<|answer|>").split("<|program|>")[1].split("<|input|>")
+        *steps, _ = (line.strip() for line in program.split("\n")[1:])
+        working = document.answer.partition("<|output|>")[0]
+        told = working.split("\n")[:-1]
+        assert told[::2] == steps and len(told) == 2 * len(steps)
+        after = program.split("\n")[0]
+        for line, value in zip(steps, told[1::2], strict=True):
+            after += f"\n    {line}"
+            assert values.canonical(compile_program(f"{after}\n    return x")(*values.parse_arguments(given))) == value
+        worked += bool(steps)
+    assert worked > 80

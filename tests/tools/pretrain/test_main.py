@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tools.pretrain import __main__ as command
+from tools.pretrain.corpus import CORPORA
 from tools.pretrain.loop import OptimConfig
 
 
@@ -14,10 +15,25 @@ def test_the_defaults_are_those_of_the_committed_model_and_options_replace_them(
     calls: list[tuple[object, ...]] = []
     monkeypatch.setattr(command, "run", lambda *arguments: calls.append(arguments))
     command.main([])
-    command.main(["--out", "elsewhere", "--start", "model", "--minutes", "1", "--stop-at", "1", "--seed", "2"])
+    command.main(
+        [
+            "--out",
+            "elsewhere",
+            "--start",
+            "model",
+            "--minutes",
+            "1",
+            "--stop-at",
+            "1",
+            "--seed",
+            "2",
+            "--corpus",
+            "worked",
+        ]
+    )
     half_way = OptimConfig(minutes=32, stop_at=0.47)
     assert calls == [
-        (Path("data/azr_14m_base"), None, half_way, 1, 2),
-        (Path("elsewhere"), "model", OptimConfig(minutes=1, stop_at=1), 2, 2),
+        (Path("data/azr_14m_base"), None, half_way, 1, 2, CORPORA["all"]),
+        (Path("elsewhere"), "model", OptimConfig(minutes=1, stop_at=1), 2, 2, CORPORA["worked"]),
     ]
     assert capsys.readouterr().out.endswith("azr eval --model elsewhere\n")
