@@ -7,7 +7,7 @@ import json
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from azr.cli.load_recipe import PACKAGE, recipes
@@ -17,10 +17,12 @@ from azr.plan.inputs import GIB, Assumptions, ClusterSpec
 from azr.plan.suggestions import plan_run
 
 _ABOUT = (
-    "List the recipes that azr run takes by name. Memory and seconds are the plan's for 80 GB GPUs, seconds at "
-    "rates that were measured on an H100; azr plan RECIPE says more. Below each stands what of it has "
-    "run and with which result."
+    "List the recipes that azr run takes by name. Memory and seconds are the plan's for the smallest GPUs, of 24, 48 "
+    "or 80 GB, that a recipe fits on, seconds at rates that were measured on an H100; azr plan RECIPE says more. Below "
+    "each stands what of it has run and with which result."
 )
+_SIZES_GIB = (24, 48, 80)
+"""Of GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,8 @@ class Listed:
     name: str
     model: str
     gpus: int
+    gpu_memory_gib: float
+    """Of the smallest GPUs that it fits on."""
     memory_gib: float
     """Of the fullest GPU."""
     step_s: float
@@ -59,11 +63,15 @@ def _proven_file() -> Path:
 
 
 def _listed(name: str, config: Config, proven: list[str]) -> Listed:
-    plan, _ = plan_run(config, ClusterSpec.with_gpus(config.num_gpus), Assumptions())
+    nodes = ClusterSpec.with_gpus(config.num_gpus)
+    plans = (plan_run(config, replace(nodes, gpu_memory_gib=size), Assumptions())[0] for size in _SIZES_GIB)
+    # The largest is what recipes are made for: each fits on it.
+    plan = next(plan for plan in plans if not plan.problems or plan.nodes.gpu_memory_gib == max(_SIZES_GIB))
     return Listed(
         name=name,
         model=config.model.path,
         gpus=config.num_gpus,
+        gpu_memory_gib=plan.nodes.gpu_memory_gib,
         memory_gib=round(plan.peak / GIB, 1),
         step_s=round(sum(plan.seconds.values()), 1),
         proven=proven,
@@ -74,9 +82,9 @@ def _table(listed: Sequence[Listed]) -> Iterator[str]:
     names, models = (
         max(len(text) for text in texts) for texts in ([r.name for r in listed], [r.model for r in listed])
     )
-    yield f"{'recipe':{names}}  {'model':{models}}  GPUs  GiB of each  s a step"
+    yield f"{'recipe':{names}}  {'model':{models}}  GPUs  of GB  GiB taken  s a step"
     for each in listed:
-        numbers = f"{each.gpus:4}  {each.memory_gib:11.1f}  {each.step_s:8.0f}"
+        numbers = f"{each.gpus:4}  {each.gpu_memory_gib:5.0f}  {each.memory_gib:9.1f}  {each.step_s:8.0f}"
         yield f"{each.name:{names}}  {each.model:{models}}  {numbers}"
         yield from (f"    ran on {proof}" for proof in each.proven)
     yield ""
