@@ -24,8 +24,8 @@ from azr.config import LoraConfig
 
 _NAME = "default"
 """peft's, of a model's only adapters."""
-_IN_FILES = "base_model.model."
-"""What the names of adapters begin with in files."""
+IN_FILES, DOWN, UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+"""What the names of adapters begin and end with in peft's files."""
 _FOUR_BIT: dict[str, Any] = {"quant_type": "nf4", "compress_statistics": True}
 
 
@@ -100,8 +100,8 @@ def adapters_of(model: nn.Module) -> dict[nn.Parameter, Adapter]:
 def iter_adapter_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """The adapters' parameters under the names that peft's files have."""
     for name, _, adapter in _iter_adapters(model):
-        yield f"{_IN_FILES}{name}.lora_A.weight", adapter.down_RI
-        yield f"{_IN_FILES}{name}.lora_B.weight", adapter.up_OR
+        yield f"{IN_FILES}{name}{DOWN}", adapter.down_RI
+        yield f"{IN_FILES}{name}{UP}", adapter.up_OR
 
 
 def iter_base_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

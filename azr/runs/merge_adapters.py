@@ -12,9 +12,6 @@ from azr.errors import UserError
 from azr.runs.model_folder import model_folder
 from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE, check_base, check_four_bit, hash_weights, read_base
 
-_DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
-_IN_FILES = "base_model.model."
-
 
 def merge_adapters(adapters: Path, base: str, out: Path) -> None:
     """Writes the merged weights, in the type of the adapters, into the folder `out`.
@@ -26,7 +23,7 @@ def merge_adapters(adapters: Path, base: str, out: Path) -> None:
     import torch
     from safetensors import safe_open
 
-    from azr.algorithms.lora import four_bit_rounded, merge
+    from azr.algorithms.lora import DOWN, IN_FILES, UP, four_bit_rounded, merge
     from azr.train.shards import TensorSpec, write_model
 
     folder = model_folder(base, fetch=True)
@@ -42,7 +39,7 @@ def merge_adapters(adapters: Path, base: str, out: Path) -> None:
     scale = settings["lora_alpha"] / settings["r"]
     with ExitStack() as opened:
         trained = opened.enter_context(safe_open(adapters / ADAPTER_FILE, framework="pt"))
-        layers = {name.removeprefix(_IN_FILES).removesuffix(_DOWN) for name in trained.keys() if name.endswith(_DOWN)}  # noqa: SIM118
+        layers = {name.removeprefix(IN_FILES).removesuffix(DOWN) for name in trained.keys() if name.endswith(DOWN)}  # noqa: SIM118
         sources = [opened.enter_context(safe_open(file, framework="pt")) for file in files]
         held = dict(sorted((name, source) for source in sources for name in source.keys()))  # noqa: SIM118
         if strange := sorted(layer for layer in layers if f"{layer}.weight" not in held):
@@ -58,7 +55,7 @@ def merge_adapters(adapters: Path, base: str, out: Path) -> None:
                 if name in belongs.four_bit:
                     weight = four_bit_rounded(weight)
                 if layer in layers:
-                    down, up = (trained.get_tensor(f"{_IN_FILES}{layer}{part}") for part in (_DOWN, _UP))
+                    down, up = (trained.get_tensor(f"{IN_FILES}{layer}{part}") for part in (DOWN, UP))
                     weight = merge(weight, down, up, scale).to(dtype)
                 yield weight
 
