@@ -14,7 +14,8 @@ from azr.cli.load_recipe import PACKAGE, recipes
 from azr.cli.options import Parser
 from azr.config import Config
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec
-from azr.plan.suggestions import plan_run
+from azr.plan.planner import make_plan
+from azr.plan.shapes import shape_of
 
 _ABOUT = (
     "List the recipes that azr run takes by name. Memory and seconds are the plan's for the smallest GPUs, of 24, 48 "
@@ -64,7 +65,8 @@ def _proven_file() -> Path:
 
 def _listed(name: str, config: Config, proven: list[str]) -> Listed:
     nodes = ClusterSpec.with_gpus(config.num_gpus)
-    plans = (plan_run(config, replace(nodes, gpu_memory_gib=size), Assumptions())[0] for size in _SIZES_GIB)
+    shape = shape_of(config.model.path)
+    plans = (make_plan(config, shape, replace(nodes, gpu_memory_gib=size), Assumptions()) for size in _SIZES_GIB)
     # The largest is what recipes are made for: each fits on it.
     plan = next(plan for plan in plans if not plan.problems or plan.nodes.gpu_memory_gib == max(_SIZES_GIB))
     return Listed(

@@ -98,7 +98,9 @@ FOUR_BIT = 0.5 + (1 + 4 / 256) / 64
 
 def held_bytes(role: ModelRole, train: TrainConfig) -> float:
     """Of all parameters on all ranks together, as they are held between passes."""
-    b, linear = element_bytes(train), role.shape.linear * (train.lora.four_bit and role.trains)
+    b, linear = element_bytes(train), 0
+    if train.lora.four_bit and role.trains:
+        linear = role.shape.layers * role.shape.layer_linear
     return b * (role.parameters - linear) + FOUR_BIT * linear
 
 

@@ -48,15 +48,14 @@ class ModelShape:
     @property
     def layer(self) -> int:
         """Parameters of one layer."""
-        attention = 2 * self.hidden * self.query + 2 * self.hidden * self.key
-        attention += (self.query + 2 * self.key) * self.qkv_bias + 2 * self.head_size * self.qk_norm
-        return attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
+        others = (self.query + 2 * self.key) * self.qkv_bias + 2 * self.head_size * self.qk_norm + 2 * self.hidden
+        return self.layer_linear + others
 
     @property
-    def linear(self) -> int:
-        """Weights of the linear layers but the output head, without biases."""
+    def layer_linear(self) -> int:
+        """Weights of one layer's linear layers, without biases."""
         attention = 2 * self.hidden * self.query + 2 * self.hidden * self.key
-        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+        return attention + 3 * self.hidden * self.intermediate
 
     @property
     def backbone(self) -> int:

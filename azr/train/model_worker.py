@@ -230,7 +230,7 @@ class ModelWorker:
             self._computes_with = f"{kernels} kernels ({why}), attention {attention}"
             options = {"dtype": self.dtype, "attention": attention, "kernels": kernels}
             model = load_partitioned(lambda: load(path, **options), zero3)
-            self.base_files = self._hash_base(path) if lr is not None and train.lora.rank else {}
+            self.base_files = self._hash_base(path) if train.lora.rank else {}
         except OSError as error:
             raise UserError(
                 f"cannot load the {self.model_role} model from {path!r}: give a folder with a Hugging Face model or "

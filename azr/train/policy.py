@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 
 from azr.algorithms.lora import adapters_of, four_bit_layers, iter_adapter_weights, peft_config, without_adapters
 from azr.algorithms.losses import Sums, policy_loss
-from azr.algorithms.models import NO_LORA, PolicyModel
+from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import PackedBatch
 from azr.cluster.weight_endpoints import Outbox, Rank, Receiver
 from azr.cluster.weight_sender import SentWeights, send_weights
@@ -48,7 +48,7 @@ class PolicyScorer(ModelWorker):
             PolicyModel.from_pretrained,
             logprob_chunk=LOGPROB_CHUNK,
             gradient_checkpointing=train.gradient_checkpointing if lr is not None else "none",
-            lora=train.lora if lr is not None else NO_LORA,
+            lora=train.lora,
             fused_head=self.device.type == "cuda" and train.kernels != "plain" and find_spec("triton") is not None,
         )
         self.engine = self._make_engine(load, self.config.model.path, lr)
