@@ -28,7 +28,7 @@ from azr.evaluation.suites.loading import check_names, load_exam, load_suites
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Executor
-from azr.tasks.normalize import ENTRY, fingerprint, parse, parse_program
+from azr.tasks.normalize import ENTRY, held_out_keys, parse, parse_program
 
 if TYPE_CHECKING:
     from azr.executor.remote import RemoteExecutor
@@ -76,8 +76,8 @@ class PeriodicEval:
             others = []
         exam = [load_exam(Path(config.eval.path), config.eval.limit)] if config.eval.path is not None else []
         known = [*exam, *load_suites(others, folder, config.eval.limit)]
-        self.programs = dict(_fingerprints([question for each in known for question in each.all_questions]))
-        """Questions by the fingerprints of all programs of the exam and of these suites: ``question 7 of mbpp+``."""
+        self.programs = dict(_held_out([question for each in known for question in each.all_questions]))
+        """Questions by the `held_out_keys` of all programs of the exam and of these suites: ``question 7 of mbpp+``."""
         self._loaded = [each for each in known if each.suite.name in names]
         self.questions: list[Question] = [question for each in self._loaded for question in each.questions]
         """What is asked, the same in every run of these settings."""
@@ -180,7 +180,7 @@ class _AnswerExecutor:
             self._executor.kill()
 
 
-def _fingerprints(questions: list[Question]) -> Iterator[tuple[str, str]]:
+def _held_out(questions: list[Question]) -> Iterator[tuple[str, str]]:
     """Of the programs as a proposal would write them, whose function is called ``f``; each with its question."""
     for question in questions:
         entry = question.gold.entry if isinstance(question.gold, Calls | ProgramValue) else ENTRY
@@ -189,7 +189,8 @@ def _fingerprints(questions: list[Question]) -> Iterator[tuple[str, str]]:
             if tree is not None:
                 proposed = ast.unparse(_Renamed(entry).visit(tree))
                 if parse_program(proposed) is not None:
-                    yield fingerprint(proposed), f"question {question.id} of {question.suite}"
+                    for key in held_out_keys(proposed):
+                        yield key, f"question {question.id} of {question.suite}"
 
 
 class _Renamed(ast.NodeTransformer):

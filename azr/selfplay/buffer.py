@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from azr.records import Task
 from azr.tasks.base import RejectReason
-from azr.tasks.normalize import fingerprint
+from azr.tasks.normalize import held_out_keys
 from azr.tasks.registry import KINDS
 
 CAPACITY = 16384
@@ -16,7 +16,7 @@ CAPACITY = 16384
 
 
 class TaskBuffer:
-    """Newest tasks of each kind, no two with the same fingerprint and none about a program of the benchmark.
+    """Newest tasks of each kind, no two with the same fingerprint and none about a program near one of the benchmark.
 
     When a kind is full its oldest task leaves, so stale programs never displace new ones.
     """
@@ -24,8 +24,8 @@ class TaskBuffer:
     def __init__(
         self, kinds: Sequence[str], capacity: int = CAPACITY, benchmark: Mapping[str, str] | None = None
     ) -> None:
-        """``benchmark``: names of questions by the fingerprints of their programs, which may never be stored, whatever
-        their inputs."""
+        """``benchmark``: names of questions by the `held_out_keys` of their programs; what shares one of them may never
+        be stored, whatever its inputs."""
         self._capacity = capacity
         self._benchmark = benchmark or {}
         self._tasks: dict[str, deque[Task]] = {kind: deque() for kind in kinds}
@@ -41,15 +41,17 @@ class TaskBuffer:
         return tuple(self._tasks[kind])
 
     def reject_reason(self, task: Task) -> RejectReason | None:
-        """Why the task cannot be stored: an equal one is there already, or its program is in the benchmark."""
-        if fingerprint(task.program) in self._benchmark:
+        """Why the task cannot be stored: an equal one is there already, or its program is near one of the benchmark."""
+        if self._question(task) is not None:
             return RejectReason.IN_BENCHMARK
         return RejectReason.DUPLICATE if task.fingerprint in self._ids[task.kind] else None
 
     def twin(self, task: Task) -> str:
         """Id of the stored task, or name of the benchmark's question, for which a task is rejected."""
-        question = self._benchmark.get(fingerprint(task.program))
-        return question if question is not None else self._ids[task.kind][task.fingerprint]
+        return self._question(task) or self._ids[task.kind][task.fingerprint]
+
+    def _question(self, task: Task) -> str | None:
+        return next((self._benchmark[key] for key in held_out_keys(task.program) if key in self._benchmark), None)
 
     def add(self, task: Task) -> None:
         """Stores a task that nothing speaks against."""

@@ -432,7 +432,7 @@ def _judged_late(judgement: Judged, validated: Task | RejectReason, outcome: Tas
         return judgement
     details = {
         RejectReason.DUPLICATE: f"duplicate of {twin}",
-        RejectReason.IN_BENCHMARK: f"the program is that of {twin}, which is held out",
+        RejectReason.IN_BENCHMARK: f"the program is that of {twin}, which is held out, or the same up to constants",
         RejectReason.LOST: "no attempt at it could be graded",
     }
     return replace(judgement, outcome=str(outcome), detail=details[outcome])

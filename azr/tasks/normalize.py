@@ -133,3 +133,29 @@ def fingerprint(program: str, *extra: str) -> str:
         encoded = part.encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return digest.hexdigest()
+
+
+class _WithoutConstants(ast.NodeTransformer):
+    """Makes all constants equal, negative ones too."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        return ast.Constant(value=0)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+            return ast.Constant(value=0)
+        return self.generic_visit(node)
+
+
+@lru_cache(maxsize=4096)
+def held_out_keys(program: str) -> tuple[str, ...]:
+    """What a program shares with those that would give its answer away: its fingerprint and, where there is more than a
+    function of one statement, a hash of its syntax tree up to names and constants.
+
+    Of functions of one statement most would be the same up to constants: there only equal ones count.
+    """
+    tree = ast.parse(normalize(program))
+    if sum(isinstance(node, ast.stmt) for node in ast.walk(tree)) <= 2:
+        return (fingerprint(program),)
+    shape = ast.dump(_WithoutConstants().visit(tree))
+    return fingerprint(program), hashlib.blake2b(shape.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -6,7 +6,7 @@ import pytest
 from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.tasks.base import RejectReason
-from azr.tasks.normalize import fingerprint
+from azr.tasks.normalize import fingerprint, held_out_keys
 
 
 def task(number: int, kind: str = "deduction") -> Task:
@@ -56,6 +56,21 @@ def test_problems_repeat_only_when_there_are_too_few():
     drawn = filled(3).sample_tasks("deduction", 5, {"deduction-0"}, random.Random(1))
     assert {t.step for t in drawn[:2]} == {1, 2} and len(drawn) == 5
     assert all(t.step in (1, 2) for t in drawn)
+
+
+def test_what_equals_a_program_of_the_benchmark_up_to_names_and_constants_is_rejected():
+    question = "def f(x):\n    y = x[1:] + 'ba'\n    return y * 3"
+    buffer = TaskBuffer(["deduction"], 10, dict.fromkeys(held_out_keys(question), "question 7"))
+    near = "def f(word):\n    # longer\n    part = word[-2:] + 'kilo'\n    return part * 12"
+    assert buffer.reject_reason(replace(task(0), program=near)) is RejectReason.IN_BENCHMARK
+    for far in (near.replace("*", "+"), near.replace("word[-2:]", "word[:2]"), "def f(x):\n    return (x[1:] + 'ba') * 3"):
+        assert buffer.reject_reason(replace(task(0), program=far)) is None
+
+
+def test_of_programs_with_one_statement_only_equal_ones_are_near_the_benchmark():
+    buffer = TaskBuffer(["deduction"], 10, dict.fromkeys(held_out_keys("def f(x):\n    return x + 3"), "question 7"))
+    assert buffer.reject_reason(replace(task(0), program="def f(y):\n    return y + 3")) is RejectReason.IN_BENCHMARK
+    assert buffer.reject_reason(replace(task(0), program="def f(y):\n    return y + 4")) is None
 
 
 def test_a_program_of_the_benchmark_is_rejected_with_any_input_and_any_names():

@@ -155,15 +155,15 @@ def _reference(rng: random.Random, kind: TaskKind, config: CorpusConfig) -> Task
 
 
 def worked_out(task: Task) -> str:
-    """Each line but the last of a program of assignments to its argument, with the value after it on the next line."""
-    _, *lines = (line.strip() for line in task.program.split("\n"))
-    before = "def f(x):"
+    """Each line of a program of assignments to its argument, with the value after it on the next line; the value that
+    the last one returns is the answer and does not follow it."""
+    head, *lines = (line.strip() for line in task.program.split("\n"))
     texts = []
-    for line in lines[:-1]:
-        before += f"\n    {line}"
-        value = compile_program(f"{before}\n    return x")(*values.parse_arguments(task.inputs[0]))
+    for count, line in enumerate(lines[:-1], 1):
+        before = "\n    ".join([head, *lines[:count], "return x"])
+        value = compile_program(before)(*values.parse_arguments(task.inputs[0]))
         texts.append(f"{line}\n{values.canonical(value)}\n")
-    return "".join(texts)
+    return "".join(texts) + f"{lines[-1]}\n"
 
 
 def collate(encoded: list[tuple[list[int], list[int]]], multiple: int) -> PaddedBatch:
