@@ -1,7 +1,7 @@
-"""Makes the exam of ``data/exam``, the same bytes every time: ``python -m tools.exam [--out FOLDER]``.
+"""Makes the exams of ``data``, the same bytes every time: ``python -m tools.exam [PLAN] [--out FOLDER]``.
 
-Every program is one that pretraining holds out (`is_held_out`), and the hardest have a form that the generator of the
-pretraining corpus cannot emit at all. Nothing is chosen by whether some model solves it.
+Every program is one that pretraining holds out (`is_held_out`), and the novel ones have a form that the generator of
+the pretraining corpus cannot emit at all. Nothing is chosen by whether some model solves it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import argparse
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from azr.config import ExecutorConfig
@@ -22,37 +23,79 @@ from azr.tasks.normalize import fingerprint
 from azr.tasks.registry import KINDS
 from tools.pretrain.compositions import FORMS
 from tools.pretrain.corpus import as_task
-from tools.pretrain.generator import ProgramTemplate, Sample, is_held_out, random_template, with_inputs
+from tools.pretrain.generator import (
+    ALL,
+    Domain,
+    ProgramTemplate,
+    Sample,
+    is_held_out,
+    random_template,
+    straight,
+    with_inputs,
+)
 
-SEED = 20
-DRAWS = 600_000
-"""Programs drawn from the generator, of which the held-out ones are the pool of short and long tasks."""
 COMMON = 1 / 2000
 """A program that is drawn more often than this is left to self-play, which would run into it all the time."""
-TASKS = {"deduction": 320, "abduction": 320, "induction": 160}
-DIFFICULTIES: dict[str, dict[str, int]] = {
-    "short": {"expression": 6, "statement": 26, "2 steps": 48},
-    "long": {"3 steps": 20, "4 steps": 12},
-    "novel": {"nested": 30, "branch in loop": 6, "two-step loop": 6, "branch in branch": 6},
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExamPlan:
+    """What an exam is made of."""
+
+    seed: int
+    domain: Domain
+    """Of the programs of its pool."""
+    draws: int
+    """Programs drawn from the domain, of which the held-out ones are the pool of all that are not novel."""
+    tasks: dict[str, int]
+    """By kind."""
+    difficulties: dict[str, dict[str, int]]
+    """How many of a number of tasks are of which form. Steps are operations; a ``return x`` is none."""
+    without: str | None = None
+    """Plan whose programs are left out."""
+
+
+_BY_STEPS = {name: {f"{steps} steps": 1} for steps, name in enumerate(("two", "three", "four", "five", "six"), 2)}
+_WORKED = ExamPlan(
+    seed=21,
+    domain=straight(0.0, 0.2, 0.2, 0.2, 0.2, 0.2),
+    draws=400_000,
+    tasks={"deduction": 480},
+    difficulties=_BY_STEPS,
+)
+PLANS = {
+    "exam": ExamPlan(
+        seed=20,
+        domain=ALL,
+        draws=600_000,
+        tasks={"deduction": 320, "abduction": 320, "induction": 160},
+        difficulties={
+            "short": {"expression": 6, "statement": 26, "2 steps": 48},
+            "long": {"3 steps": 20, "4 steps": 12},
+            "novel": {"nested": 30, "branch in loop": 6, "two-step loop": 6, "branch in branch": 6},
+        },
+    ),
+    "exam_worked": _WORKED,
+    "exam_worked/sealed": replace(_WORKED, seed=22, without="exam_worked"),
 }
-"""How many of 160 tasks are of which form. Steps are operations; a ``return x`` is none."""
+"""By their folders in ``data``. A run grades itself on none that is called sealed, and takes no task near it."""
 INDUCTION_INPUTS = 6
 TRIES = 10
 """Draws of inputs for one program."""
 
 
-def template_pool(rng: random.Random) -> dict[str, list[ProgramTemplate]]:
-    """Different held-out programs of the generator by form, each list in random order."""
+def template_pool(rng: random.Random, plan: ExamPlan) -> dict[str, list[ProgramTemplate]]:
+    """Different held-out programs of the plan's domain by form, each list in random order."""
     drawn: Counter[str] = Counter()
     templates: dict[str, ProgramTemplate] = {}
-    for _ in range(DRAWS):
-        template = random_template(rng)
+    for _ in range(plan.draws):
+        template = random_template(rng, domain=plan.domain)
         if is_held_out(template.source):
             drawn[template.source] += 1
             templates[template.source] = template
     forms: dict[str, list[ProgramTemplate]] = {}
     for source, times in drawn.items():
-        if times <= COMMON * DRAWS:
+        if times <= COMMON * plan.draws:
             forms.setdefault(_form(templates[source]), []).append(templates[source])
     for programs in forms.values():
         rng.shuffle(programs)
@@ -66,14 +109,19 @@ def _form(template: ProgramTemplate) -> str:
 
 
 def choose_samples(
-    rng: random.Random, kind: str, pool: dict[str, list[ProgramTemplate]]
+    rng: random.Random,
+    kind: str,
+    plan: ExamPlan,
+    pool: dict[str, list[ProgramTemplate]],
+    left_out: Iterable[str] = (),
 ) -> Iterator[tuple[str, Sample]]:
-    """Difficulties and samples of one kind, no two with the same normalised program."""
-    known: set[str] = set()
-    total = sum(sum(shares.values()) for shares in DIFFICULTIES.values())
-    for difficulty, forms in DIFFICULTIES.items():
+    """Difficulties and samples of one kind, no two with the same normalised program and none with a fingerprint that is
+    left out."""
+    known = set(left_out)
+    total = sum(sum(shares.values()) for shares in plan.difficulties.values())
+    for difficulty, forms in plan.difficulties.items():
         for form, share in forms.items():
-            missing = share * TASKS[kind] // total
+            missing = share * plan.tasks[kind] // total
             for sample in _samples(rng, kind, _templates(rng, form, pool)):
                 program = fingerprint(sample.program)
                 if program not in known:
@@ -87,7 +135,7 @@ def choose_samples(
 def _templates(rng: random.Random, form: str, pool: dict[str, list[ProgramTemplate]]) -> Iterator[ProgramTemplate]:
     if form not in FORMS:
         yield from rng.sample(pool[form], len(pool[form]))
-        raise RuntimeError(f"There are too few programs of the form {form!r}: raise DRAWS.")
+        raise RuntimeError(f"There are too few programs of the form {form!r}: draw more.")
     while True:
         template = FORMS[form](rng)
         if is_held_out(template.source):
@@ -122,23 +170,27 @@ async def validate(kind_name: str, samples: Sequence[tuple[str, Sample]], run: R
     return benchmark
 
 
-async def make(run: Run) -> list[ExamTask]:
-    """The whole exam; ``run`` is, for example, ``SandboxPool.execute``."""
-    rng = random.Random(SEED)
-    pool = template_pool(rng)
-    benchmark: list[ExamTask] = []
-    for kind in TASKS:
-        benchmark += await validate(kind, list(choose_samples(rng, kind, pool)), run)
-    return benchmark
+def samples_by_kind(plan: ExamPlan) -> dict[str, list[tuple[str, Sample]]]:
+    """Difficulties and samples of the whole exam."""
+    left_out = set[str]()
+    if plan.without is not None:
+        others = samples_by_kind(PLANS[plan.without])
+        left_out = {fingerprint(sample.program) for samples in others.values() for _, sample in samples}
+    rng = random.Random(plan.seed)
+    pool = template_pool(rng, plan)
+    return {kind: list(choose_samples(rng, kind, plan, pool, left_out)) for kind in plan.tasks}
 
 
-async def make_files(out: Path) -> None:
+async def make_files(plan: ExamPlan, out: Path) -> None:
     """Writes one file per kind, the same bytes every time."""
     async with SandboxPool(ExecutorConfig(workers=2, wall_s=10.0)) as executor:
-        write_exam(out, await make(executor.execute))
+        exam = [await validate(kind, each, executor.execute) for kind, each in samples_by_kind(plan).items()]
+    write_exam(out, [task for of_kind in exam for task in of_kind])
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Makes the held-out exam.")
-    parser.add_argument("--out", type=Path, default=Path("data/exam"), help="folder that is written")
-    asyncio.run(make_files(parser.parse_args().out))
+    parser = argparse.ArgumentParser(description="Makes a held-out exam.")
+    parser.add_argument("plan", nargs="?", choices=PLANS, default="exam", help="which")
+    parser.add_argument("--out", type=Path, help="folder that is written; data/PLAN when not given")
+    options = parser.parse_args()
+    asyncio.run(make_files(PLANS[options.plan], options.out or Path("data") / options.plan))

@@ -24,6 +24,7 @@ from azr.evaluation.question import Question
 from azr.evaluation.scores import in_order, metrics, rows
 from azr.evaluation.suites import SUITES, suites_of
 from azr.evaluation.suites.exam import NAME as EXAM
+from azr.evaluation.suites.exam import sealed_questions
 from azr.evaluation.suites.loading import check_names, load_exam, load_suites
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.selfplay.prompt_codec import PromptCodec
@@ -76,7 +77,8 @@ class PeriodicEval:
             others = []
         exam = [load_exam(Path(config.eval.path), config.eval.limit)] if config.eval.path is not None else []
         known = [*exam, *load_suites(others, folder, config.eval.limit)]
-        self.programs = dict(_held_out([question for each in known for question in each.all_questions]))
+        sealed = sealed_questions(Path(config.eval.path)) if config.eval.path is not None else []
+        self.programs = dict(_held_out([*sealed, *(question for each in known for question in each.all_questions)]))
         """Questions by the `held_out_keys` of all programs of the exam and of these suites: ``question 7 of mbpp+``."""
         self._loaded = [each for each in known if each.suite.name in names]
         self.questions: list[Question] = [question for each in self._loaded for question in each.questions]

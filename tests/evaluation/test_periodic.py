@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,11 @@ from azr.config import Config, EvalConfig, ExecutorConfig, RolloutConfig, RunCon
 from azr.errors import UserError
 from azr.evaluation.answer_file import read_answers
 from azr.evaluation.periodic import PeriodicEval
+from azr.evaluation.suites.exam import read_exam
 from azr.executor.pool import SandboxPool
+from azr.own_data import own_data
 from azr.selfplay.prompt_codec import PromptCodec
-from azr.tasks.normalize import fingerprint
+from azr.tasks.normalize import fingerprint, held_out_keys
 from azr.tasks.prompts import CompactFormat
 from tests.conftest import byte_tokenizer
 from tests.evaluation.test_asking import RIGHT, Model
@@ -75,6 +78,16 @@ def test_a_run_without_an_exam_refuses_no_program():
     assert not periodic.programs and not periodic.questions
     with pytest.raises(UserError, match=r"eval\.path is none"):
         PeriodicEval(with_eval(path=None, every=1), CODEC)
+
+
+def test_a_sealed_exam_is_never_asked_and_its_programs_are_refused():
+    folder = Path(own_data("exam_worked"))
+    periodic = PeriodicEval(with_eval(every=1, path=str(folder), limit=480), CODEC)
+    asked, sealed = read_exam(folder), read_exam(folder / "sealed")
+    assert {question.problem for question in periodic.questions} == {each.task.program for each in asked}
+    for each in (*asked, *sealed):
+        near = re.sub(r"\bx\b", "number", re.sub(r"\b3\b", "17", each.task.program))
+        assert any(key in periodic.programs for key in held_out_keys(near)), near
 
 
 def test_questions_must_fit_into_prompts():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -90,7 +91,10 @@ def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
             step,
             [trajectory(Role.SOLVER, accuracy=0.5)],
             {"deduction": counts if proposing else stats()},
-            {"eval": evals[step // 2] if step % 2 == 0 else {}},
+            {
+                "eval": evals[step // 2] if step % 2 == 0 else {},
+                "programs": {"deduction/lines": float(step), "deduction/halstead_volume": 8.0} if proposing else {},
+            },
         )
     logger.close()
     return logger.run.path
@@ -133,7 +137,6 @@ def test_the_table_has_a_column_per_arm_and_the_evaluation_inside_the_runs(folde
     main, still, *_ = shown["**mean, temperature 1**"]
     assert "[+" in main and still.endswith("(+0.0)") and "[" not in still
     assert shown["**mean, greedy**"][1] == "100.0 → 100.0 (+0.0)"
-    assert len(shown["mean, novel tasks"]) == 4
     # Steps 1 to 3 and 4 to 6, with 10 judged proposals each: 1, 2, 3 and 4, 5, 6 became tasks, 2 more were known.
     assert shown["valid proposals"][1:] == ["40.0 → 70.0 (+30.0)", "40.0 → 70.0 (+30.0)", "-"]
     assert shown["valid and new proposals"][1] == "20.0 → 50.0 (+30.0)"
@@ -147,12 +150,39 @@ def test_the_whole_exam_is_shown_where_every_run_was_evaluated_on_it(folders: li
     *evaluated, last = folders
     runs = [read(path, base) for path in evaluated]
     start, end = map(right_samples, (answers(0.2, 8), answers(0.5, 9)))
-    _, still, _ = rows(report.table(arms(runs)))["**mean, temperature 1**"]
+    shown = rows(report.table(arms(runs)))
+    _, still, _ = shown["**mean, temperature 1**"]
+    assert len(shown["novel, temperature 1"]) == len(shown["short, greedy"]) == 3
     assert still.startswith(f"{100 * start:.1f} → {100 * end:.1f} (") and still.endswith("])")
     assert "all of it" in report.legend(runs) and "the subset" in report.legend([*runs, read(last, base)])
     write_eval(folders[0] / "eval" / "step_000006", 0.5, seed=9, samples=16)
     with pytest.raises(UserError, match="are not the same evaluation"):
         read(folders[0], base)
+
+
+def test_the_first_arm_is_compared_with_the_base_and_each_other_arm_over_seeds_and_tasks(
+    folders: list[Path], tmp_path: Path
+) -> None:
+    base = write_eval(tmp_path / "base", 0.2, seed=8)
+    *main_arm, still, noise, fixed = folders
+    for seed, (path, share) in enumerate(zip([*main_arm, fixed, still], [0.5, 0.5, 0.6, 0.3, 0.2], strict=True)):
+        write_eval(path / "sealed" / "step_000006", share, seed)
+    runs = [read(path, base, "sealed") for path in (*main_arm, fixed, still)]
+    shown = rows(report.differences(arms(runs)))
+    assert list(shown) == ["self-play minus", "---", "the base", "seed tasks only", "learning rate 0"]
+    for name, least, most in (("the base", 20, 45), ("seed tasks only", 10, 38), ("learning rate 0", 20, 45)):
+        gain, low, high = (float(each) for each in re.findall(r"[+-][0-9.]+", shown[name][0]))
+        assert least < low < gain < high < most
+    assert shown["the base"][1] == "100.0 → 100.0 (+0.0 [+0.0, +0.0])"
+    assert read(noise, base, "sealed").whole is None
+
+
+def test_the_table_says_how_long_the_programs_of_tasks_were(tmp_path: Path) -> None:
+    fixed = config(tmp_path, "fixed", ablation=AblationConfig(new_tasks=False))
+    paths = [run(config(tmp_path, "a"), [0.2, 0.3, 0.3, 0.3]), run(fixed, [0.2, 0.3], proposing=False)]
+    shown = rows(report.table(arms([read(path) for path in paths])))
+    assert shown["lines of a new task's program"] == ["2.0 → 5.0", "-"]
+    assert shown["Halstead volume of it, bits"] == ["8.0 → 8.0", "-"]
 
 
 def right_samples(of: list[Answer]) -> float:
@@ -183,11 +213,12 @@ def test_the_command_prints_the_table_and_draws_the_figure(
 
 
 def test_the_figure_has_a_line_per_arm_with_an_interval(folders: list[Path]) -> None:
-    (axes,) = report.figure(arms([read(path) for path in folders])).axes
+    axes, lines, volume = report.figure(arms([read(path) for path in folders])).axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         "self-play, 3 seeds", "learning rate 0", "rewards shuffled", "seed tasks only",
     ]  # fmt: skip
     assert len(axes.collections) == 4 and len(axes.lines) == 4 + 3
+    assert lines.get_title().startswith("lines of") and volume.get_title().startswith("Halstead")
 
 
 @pytest.mark.parametrize("name, said", [("empty", "is no run directory"), ("short", "let it end")])

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+import numpy as np
+
 from azr.errors import UserError
 from azr.evaluation.answer_file import Answer
 from azr.evaluation.estimates import estimate
@@ -20,6 +22,8 @@ SAMPLED = "samples"
 """The share of right answers at temperature 1, as a measure beside ``greedy``."""
 WINDOW = 5
 """Steps that make up the start, and the end, of a run's proposals."""
+RESAMPLES = 4000
+"""Of seeds and tasks, for an interval over both."""
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """97.5% points of Student's t with 1, 2, ... degrees of freedom."""
 
@@ -61,6 +65,45 @@ def in_run_change(run: Run, kind: str, difficulty: str, measure: str) -> Change 
         return None
     start, end = (fmean(scalar(line, name) for name in names) for line in (first, last))
     return Change(start, end)
+
+
+def whole_exam_difference(ours: Sequence[Run], theirs: Sequence[Run] | None, measure: str) -> Change:
+    """From another arm's mean on the whole exam, or with none from the first model's, to that of an arm.
+
+    The interval is a bootstrap over seeds and tasks at once: both arms get the same tasks, and the same seeds where
+    they have the same. Kinds weigh the same.
+    """
+    rng = np.random.default_rng(1)
+    paired = theirs is None or [run.config.run.seed for run in ours] == [run.config.run.seed for run in theirs]
+    after = [_shares(run, 1, measure) for run in ours]
+    before = [_shares(run, 0, measure) for run in ours] if theirs is None else [_shares(r, 1, measure) for r in theirs]
+    ends, starts = np.zeros(RESAMPLES), np.zeros(RESAMPLES)
+    start = end = 0.0
+    for kind in after[0]:
+        tasks = sorted(set.intersection(*(set(of_run[kind]) for of_run in (*after, *before))))
+        after_ST, before_ST = (
+            np.array([[of_run[kind][t] for t in tasks] for of_run in each]) for each in (after, before)
+        )
+        end, start = end + after_ST.mean() / len(after[0]), start + before_ST.mean() / len(after[0])
+        for draw in range(RESAMPLES):
+            drawn = rng.integers(len(tasks), size=len(tasks))
+            seeds = rng.integers(len(after), size=len(after))
+            others = seeds if paired else rng.integers(len(before), size=len(before))
+            ends[draw] += after_ST[seeds][:, drawn].mean() / len(after[0])
+            starts[draw] += before_ST[others][:, drawn].mean() / len(after[0])
+    low, high = np.quantile(ends - starts, (0.025, 0.975))
+    return Change(float(start), float(end), (float(low), float(high)))
+
+
+def _shares(run: Run, side: int, measure: str) -> dict[str, dict[str, float]]:
+    """Share of right answers by kind and task, before (0) or after (1) the run."""
+    assert run.whole is not None
+    by_kind: dict[str, dict[str, float]] = {}
+    for task, answers in run.whole[side].items():
+        share = _share_right(answers, measure)
+        if share is not None:
+            by_kind.setdefault(answers[0].group.partition("/")[0], {})[task] = share
+    return by_kind
 
 
 def whole_exam_change(run: Run, kind: str, difficulty: str, measure: str) -> Change | None:
@@ -116,6 +159,19 @@ def learnable(step: Metrics) -> float:
     """Proposals of a step that some attempts solved and others did not."""
     histograms = [value for name, value in step.items() if name.endswith("/proposer/solve_rate_hist")]
     return sum(sum(bins[1:-1]) for bins in histograms if isinstance(bins, list))
+
+
+def mean_of_tasks(run: Run, number: str) -> tuple[float, float] | None:
+    """Means of a number of the programs of new tasks, over the first and the last steps that have some."""
+    steps = [value for step in run.steps if (value := step_mean(step, number)) is not None]
+    window = max(1, min(WINDOW, len(steps) // 2))
+    return (fmean(steps[:window]), fmean(steps[-window:])) if steps else None
+
+
+def step_mean(step: Metrics, number: str) -> float | None:
+    """Mean over kinds of a number of the programs of a step's new tasks."""
+    values = [scalar(step, name) for name in step if name.startswith("programs/") and name.endswith(f"/{number}")]
+    return fmean(values) if values else None
 
 
 def _count(step: Metrics, outcome: str) -> float:

@@ -7,6 +7,7 @@ from functools import partial
 from statistics import fmean
 
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from azr.evaluation.scores import GREEDY
@@ -15,8 +16,9 @@ from tools.learning_report import changes
 from tools.learning_report.changes import ALL, SAMPLED, Change
 from tools.learning_report.runs import Run
 
-HARDEST = "novel"
-"""The difficulty of compositions that pretraining never shows."""
+PROGRAMS = {"lines": "lines of a new task's program", "halstead_volume": "Halstead volume of it, bits"}
+"""Numbers of programs that show whether tasks grow, by their metrics."""
+DIFFERENCES_LEGEND = "Percent: theirs → ours (difference in points, 95% by bootstrap over seeds and tasks at once)."
 PROPOSALS = {
     "valid proposals": (changes.valid, changes.judged),
     "valid and new proposals": (changes.fresh, changes.judged),
@@ -35,16 +37,41 @@ def table(arms: dict[str, list[Run]]) -> str:
     ]
     for name, change in _changes([run for runs in arms.values() for run in runs]).items():
         rows.append([name, *(_cell([change(run) for run in runs]) for runs in arms.values())])
+    for number, name in PROGRAMS.items():
+        rows.append(
+            [name, *(_number_cell([changes.mean_of_tasks(run, number) for run in runs]) for runs in arms.values())]
+        )
+    return _markdown(rows)
+
+
+def differences(arms: dict[str, list[Run]]) -> str:
+    """By how many points the first arm is above the first model and above every other arm, on the whole exam."""
+    (main, ours), *others = arms.items()
+    rows = [[f"{main} minus", "temperature 1", "greedy"], ["---"] * 3]
+    for name, theirs in [("the base", None), *others]:
+        found = [changes.whole_exam_difference(ours, theirs, measure) for measure in (SAMPLED, GREEDY)]
+        rows.append([name, *map(str, found)])
+    return _markdown(rows)
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _number_cell(of_runs: Sequence[tuple[float, float] | None]) -> str:
+    measured = [each for each in of_runs if each is not None]
+    return " → ".join(f"{fmean(side):.1f}" for side in zip(*measured, strict=True)) if measured else "-"
 
 
 def _changes(runs: Sequence[Run]) -> dict[str, Callable[[Run], Change | None]]:
     """What a row shows of a run, by name."""
-    kinds, accuracy, greedy = runs[0].config.selfplay.kinds, SAMPLED, GREEDY
-    shown = {f"{kind}, temperature 1": (kind, ALL, accuracy) for kind in kinds}
-    shown |= {"**mean, temperature 1**": (ALL, ALL, accuracy), f"mean, {HARDEST} tasks": (ALL, HARDEST, accuracy)}
-    shown |= {f"{kind}, greedy": (kind, ALL, greedy) for kind in kinds} | {"**mean, greedy**": (ALL, ALL, greedy)}
-    change = changes.whole_exam_change if _whole(runs) else changes.in_run_change
+    kinds = runs[0].config.selfplay.kinds
+    shown: dict[str, tuple[str, str, str]] = {}
+    for words, measure in (("temperature 1", SAMPLED), ("greedy", GREEDY)):
+        shown |= {f"{kind}, {words}": (kind, ALL, measure) for kind in kinds if len(kinds) > 1}
+        shown |= {f"{difficulty}, {words}": (ALL, difficulty, measure) for difficulty in _difficulties(runs[0])}
+        shown[f"**mean, {words}**"] = (ALL, ALL, measure)
+    change = changes.whole_exam_change if is_whole(runs) else changes.in_run_change
     rows: dict[str, Callable[[Run], Change | None]] = {
         name: partial(change, kind=kind, difficulty=difficulty, measure=measure)
         for name, (kind, difficulty, measure) in shown.items()
@@ -54,7 +81,15 @@ def _changes(runs: Sequence[Run]) -> dict[str, Callable[[Run], Change | None]]:
     return rows
 
 
-def _whole(runs: Sequence[Run]) -> bool:
+def _difficulties(run: Run) -> list[str]:
+    """Of the exam, in its order."""
+    if run.whole is None:
+        return []
+    return list(dict.fromkeys(answers[0].group.partition("/")[2] for answers in run.whole[0].values()))
+
+
+def is_whole(runs: Sequence[Run]) -> bool:
+    """Whether all of them have an evaluation on the whole exam."""
     return all(run.whole is not None for run in runs)
 
 
@@ -70,7 +105,7 @@ def _listed(values: Iterable[float]) -> str:
 def legend(runs: Sequence[Run]) -> str:
     """Where the table's numbers come from."""
     seeds = "Intervals (95%): Student's over the seeds of an arm that has several"
-    if _whole(runs):
+    if is_whole(runs):
         exam = f"Exam: all of it. {seeds}; otherwise a bootstrap over the exam's tasks, paired task by task."
     else:
         exam = f"Exam: the subset that each run evaluates. {seeds}."
@@ -79,19 +114,31 @@ def legend(runs: Sequence[Run]) -> str:
 
 
 def figure(arms: dict[str, list[Run]]) -> Figure:
-    """Accuracy at temperature 1 over the steps. Bands are 95% intervals: over seeds where an arm has several, whose
-    own lines are thin then, and over tasks otherwise."""
-    drawing = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
-    axes = drawing.subplots()
+    """Accuracy at temperature 1 over the steps, and below it how long and complex the programs of new tasks are. Bands
+    are 95% intervals: over seeds where an arm has several, whose own lines are thin then, and over tasks otherwise."""
+    drawing = Figure(figsize=(8, 8), dpi=150, layout="constrained")
+    grid = drawing.add_gridspec(2, 2, height_ratios=(3, 2))
+    axes = drawing.add_subplot(grid[0, :])
+    below = [drawing.add_subplot(grid[1, column]) for column in range(len(PROGRAMS))]
     for name, runs in arms.items():
-        _draw(axes, name, runs)
-    axes.set(xlabel="step", ylabel="exam accuracy at temperature 1, mean of kinds, %", title="Held-out exam")
-    axes.grid(alpha=0.3)
+        color = _draw(axes, name, runs)
+        for under, number in zip(below, PROGRAMS, strict=True):
+            for run in runs:
+                shown = [(scalar(step, "step"), changes.step_mean(step, number)) for step in run.steps]
+                points = [(step, value) for step, value in shown if value is not None]
+                if points:
+                    under.plot(*zip(*points, strict=True), color=color, linewidth=0.8)
+    axes.set(xlabel="step", ylabel="exam accuracy at temperature 1, %", title="Held-out exam")
     axes.legend(frameon=False)
+    for under, name in zip(below, PROGRAMS.values(), strict=True):
+        under.set(xlabel="step", title=name)
+    for each in (axes, *below):
+        each.grid(alpha=0.3)
     return drawing
 
 
-def _draw(axes: Axes, name: str, runs: Sequence[Run]) -> None:
+def _draw(axes: Axes, name: str, runs: Sequence[Run]) -> str:
+    """Returns the colour of the arm."""
     (shown,) = changes.exam_metrics(runs[0], ALL, ALL, SAMPLED)
     lines = [{scalar(line, "step"): 100 * scalar(line, shown) for line in run.evals} for run in runs]
     steps = sorted(set.intersection(*map(set, lines)))
@@ -106,3 +153,4 @@ def _draw(axes: Axes, name: str, runs: Sequence[Run]) -> None:
     if len(runs) > 1:
         for line in lines:
             axes.plot(list(line), list(line.values()), color=curve.get_color(), linewidth=0.5, alpha=0.6)
+    return to_hex(curve.get_color())

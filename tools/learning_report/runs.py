@@ -41,8 +41,9 @@ class Run:
     """Answers to the whole exam of the model that the run started from and of its last checkpoint."""
 
 
-def read(path: Path, base: Path | None = None) -> Run:
-    """A run; ``base`` is the evaluation of its first model, if there is any.
+def read(path: Path, base: Path | None = None, evaluations: str = "eval") -> Run:
+    """A run; ``base`` is the evaluation of its first model, if there is any, and ``evaluations`` the folder in the
+    run's directory that has those of its checkpoints.
 
     Raises:
         UserError: this is no run directory, it has no evaluation before and after its steps, or the base's is missing.
@@ -55,7 +56,8 @@ def read(path: Path, base: Path | None = None) -> Run:
     steps, evals = [line for line in lines if line["step"]], [line for line in lines if has_eval(line)]
     if not steps or len(evals) < 2:
         raise UserError(f"{path} has no evaluation before and after its steps: let it end, with eval.every above 0.")
-    return Run(path, config, steps, evals, _whole(path / "eval" / f"step_{int(scalar(steps[-1], 'step')):06d}", base))
+    last = path / evaluations / f"step_{int(scalar(steps[-1], 'step')):06d}"
+    return Run(path, config, steps, evals, _whole(last, base))
 
 
 def _whole(after: Path, before: Path | None) -> tuple[Answers, Answers] | None:

@@ -58,7 +58,8 @@ def run(
     model, tokenizer = _load(start) if start else _new(seed, corpus)
     logging.info("%.1fM parameters, %d tokens in the vocabulary", model.num_parameters() / 1e6, len(tokenizer))
     stream = batches(tokenizer, corpus, seed=seed, tokens_per_batch=TOKENS_PER_BATCH)
-    return pretrain(Trainer(model, optim), stream, tokenizer, out, threads=threads)
+    trainer = Trainer(model, optim, answers_only=corpus.answers_only)
+    return pretrain(trainer, stream, tokenizer, out, threads=threads)
 
 
 def _new(seed: int, corpus: CorpusConfig) -> tuple[Qwen2ForCausalLM, PreTrainedTokenizerFast]:

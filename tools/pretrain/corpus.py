@@ -48,9 +48,11 @@ class CorpusConfig:
     propose_domain: Domain = ALL
     """Of the programs that proposers see and write."""
     worked: bool = False
-    """Answers to deductions of several lines begin with each line but the last and the value after it."""
+    """Answers to deductions begin with each line of the program and the value after it, as `worked_out` writes them."""
     distinct: bool = True
     """No document comes twice; of few programs there are not enough for that."""
+    answers_only: bool = False
+    """Only answers are learned, and not the prompts before them."""
 
 
 CORPORA = {
@@ -58,23 +60,18 @@ CORPORA = {
         solve={"deduction": 0.40, "abduction": 0.21, "induction": 0.21, "error": 0.02},
         propose={"deduction": 0.05, "abduction": 0.05, "induction": 0.05, "error": 0.01},
     ),
-    "short": CorpusConfig(
-        solve={"deduction": 0.50, "abduction": 0.32},
-        propose={"deduction": 0.09, "abduction": 0.09},
-        solve_domain=straight(0.90, 0.08, 0.02),
-        propose_domain=straight(0.84, 0.11, 0.035, 0.015),
-        distinct=False,
-    ),
     "worked": CorpusConfig(
-        solve={"deduction": 0.78},
-        propose={"deduction": 0.22},
-        solve_domain=straight(0.50, 0.46, 0.04),
-        propose_domain=straight(0.90, 0.08, 0.02),
+        solve={"deduction": 0.70},
+        propose={"deduction": 0.30},
+        solve_domain=straight(0.50, 0.34, 0.12, 0.04),
+        propose_domain=straight(0.45, 0.35, 0.14, 0.06),
         worked=True,
         distinct=False,
+        answers_only=True,
     ),
 }
-"""By name: what the committed base was trained on; short programs of few operations; the same, worked out."""
+"""By name: what `data/azr_14m_base` was trained on; deductions of few operations, worked out, for a model that goes on
+from it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,12 +98,15 @@ def new_model(shape: ShapeConfig, tokenizer: PreTrainedTokenizerFast, seed: int)
     return Qwen2ForCausalLM(config)
 
 
-def token_loss(logits_BTV: torch.Tensor, batch: PaddedBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean next-token cross-entropy over all real tokens, and over those of answers (detached), in nats."""
+def token_loss(
+    logits_BTV: torch.Tensor, batch: PaddedBatch, *, answers_only: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean next-token cross-entropy over all real tokens, or those of answers only, and over those of answers
+    (detached), in nats."""
     targets = batch.ids_BT[:, 1:].flatten()
     losses = cross_entropy(logits_BTV[:, :-1].float().flatten(0, 1), targets, reduction="none")
     real, answers = batch.real_BT[:, 1:].flatten(), batch.answers_BT[:, 1:].flatten()
-    return losses[real].mean(), losses.detach()[answers].mean()
+    return losses[answers if answers_only else real].mean(), losses.detach()[answers].mean()
 
 
 def learning_rate(optim: OptimConfig, step: int, elapsed_share: float) -> float:
@@ -125,8 +128,8 @@ class Trainer:
     update, so a core that is busy with something else delays an update, not every single operation.
     """
 
-    def __init__(self, model: Qwen2ForCausalLM, optim: OptimConfig) -> None:
-        self.optim = optim
+    def __init__(self, model: Qwen2ForCausalLM, optim: OptimConfig, *, answers_only: bool = False) -> None:
+        self.optim, self.answers_only = optim, answers_only
         names = [name for name, _ in model.named_parameters()]
         self.masters = [p.detach().clone() for p in model.parameters()]
         self.model = model.to(torch.bfloat16).train()
@@ -141,7 +144,7 @@ class Trainer:
     def gradient(self, batch: PaddedBatch) -> tuple[tuple[torch.Tensor, ...], float, float]:
         """Gradient of the loss, that loss, and the mean loss of answer tokens."""
         logits_BTV = self.model(input_ids=batch.ids_BT, use_cache=False).logits
-        loss, answer_loss = token_loss(logits_BTV, batch)
+        loss, answer_loss = token_loss(logits_BTV, batch, answers_only=self.answers_only)
         return torch.autograd.grad(loss, self.weights), loss.item(), answer_loss.item()
 
     def step(self, batches: list[PaddedBatch], rate: float, pool: ThreadPoolExecutor) -> tuple[float, float]:

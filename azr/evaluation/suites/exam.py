@@ -18,6 +18,8 @@ from azr.tasks.registry import KINDS
 NAME = "exam"
 OWN = Path(own_data("exam")).resolve()
 """Where the project keeps it."""
+SEALED = "sealed"
+"""Subfolder of an exam with a second one that no run asks, for the end of all decisions; its programs are held out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,11 @@ def _read_line(kind: str, line: str, place: str) -> ExamTask:
         raise UserError(f"{place} is no task of an exam ({error!r}): make the exam again.") from error
 
 
+def sealed_questions(folder: Path) -> list[Question]:
+    """Those of the exam that is sealed in the folder of another, if there is one."""
+    return exam_questions(folder / SEALED) if exam_files(folder / SEALED) else []
+
+
 def exam_questions(folder: Path) -> list[Question]:
     """The exam in a folder as questions; ``gold`` is the task, which a model in the compact format is asked by tags.
 
@@ -103,8 +110,8 @@ def exam_questions(folder: Path) -> list[Question]:
 
 
 def _place(folder: Path) -> Path:
-    """The folder's subfolder ``exam`` where it has one, else the project's own."""
-    return folder / "exam" if exam_files(folder / "exam") else OWN
+    """The folder's subfolder ``exam``, or the folder itself, where it has the files of one; else the project's own."""
+    return next((place for place in (folder / "exam", folder) if exam_files(place)), OWN)
 
 
 SUITES = (
