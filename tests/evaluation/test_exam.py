@@ -11,6 +11,7 @@ import pytest
 
 from azr.errors import UserError
 from azr.evaluation.suites.exam import ExamTask, read_exam, write_exam
+from azr.evaluation.suites.loading import hash_of
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Task
 from azr.tasks.base import Verdict
@@ -19,16 +20,17 @@ from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 from tests.evaluation.grammar import can_be_emitted, deepest_nesting
 from tools import exam
-from tools.pretrain.corpus import CorpusConfig, make_document
+from tools.pretrain.corpus import CORPORA, CorpusConfig, make_document
 from tools.pretrain.generator import is_held_out, random_sample, random_template
 
-FOLDER = Path(__file__).parent.parent.parent / "data" / "exam"
+DATA = Path(__file__).parent.parent.parent / "data"
+PLAN = exam.PLANS["exam"]
 DOCUMENTS = 20_000
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> tuple[ExamTask, ...]:
-    return read_exam(FOLDER)
+    return read_exam(DATA / "exam")
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +63,12 @@ def programs(benchmark: tuple[ExamTask, ...]) -> Iterator[str]:
 
 def test_there_is_enough_of_every_kind_and_difficulty(benchmark):
     count = Counter((each.task.kind, each.difficulty) for each in benchmark)
-    assert Counter(each.task.kind for each in benchmark) == exam.TASKS
-    assert exam.TASKS["deduction"] >= 300 and exam.TASKS["abduction"] >= 300 and exam.TASKS["induction"] >= 150
+    assert Counter(each.task.kind for each in benchmark) == PLAN.tasks
+    assert PLAN.tasks["deduction"] >= 300 and PLAN.tasks["abduction"] >= 300 and PLAN.tasks["induction"] >= 150
     assert all(
         count[kind, difficulty] >= 0.2 * wanted
-        for kind, wanted in exam.TASKS.items()
-        for difficulty in exam.DIFFICULTIES
+        for kind, wanted in PLAN.tasks.items()
+        for difficulty in PLAN.difficulties
     )
 
 
@@ -131,11 +133,33 @@ def test_few_programs_that_the_generator_draws_are_in_the_exam(benchmark):
     assert hits / 50_000 < 0.005
 
 
-async def test_the_exam_is_made_again_byte_for_byte(tmp_path):
-    await exam.make_files(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {f"{kind}.jsonl" for kind in exam.TASKS}
+@pytest.mark.parametrize("name", exam.PLANS)
+async def test_an_exam_is_made_again_byte_for_byte(tmp_path, name):
+    await exam.make_files(exam.PLANS[name], tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {f"{kind}.jsonl" for kind in exam.PLANS[name].tasks}
     for path in tmp_path.iterdir():
-        assert path.read_bytes() == (FOLDER / path.name).read_bytes()
+        assert path.read_bytes() == (DATA / name / path.name).read_bytes()
+
+
+def test_the_sealed_exam_is_the_one_that_was_sealed_and_has_no_program_of_the_other():
+    asked, sealed = (read_exam(DATA / name) for name in ("exam_worked", "exam_worked/sealed"))
+    assert hash_of(DATA / "exam_worked" / "sealed" / "deduction.jsonl").startswith("80c8224efbc84dca")
+    assert len(asked) == len(sealed) == 480
+    assert Counter(each.difficulty for each in sealed) == dict.fromkeys(("two", "three", "four", "five", "six"), 96)
+    assert not set(programs(asked)) & set(programs(sealed))
+    assert all(map(is_held_out, (*programs(asked), *programs(sealed))))
+
+
+def test_the_corpus_of_worked_deductions_holds_no_program_of_their_exams():
+    rng, held = (
+        random.Random(2),
+        {*programs(read_exam(DATA / "exam_worked")), *programs(read_exam(DATA / "exam_worked" / "sealed"))},
+    )
+    seen: set[str] = set()
+    for _ in range(5000):
+        document = make_document(rng, CORPORA["worked"])
+        seen |= {text.split("<|")[0] for text in (document.prompt + document.answer).split("<|program|>")[1:]}
+    assert len(seen) > 1000 and all(program.startswith("def f(") for program in seen) and not seen & held
 
 
 def test_what_is_no_exam_is_refused_in_one_sentence(tmp_path):

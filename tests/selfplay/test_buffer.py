@@ -63,7 +63,11 @@ def test_what_equals_a_program_of_the_benchmark_up_to_names_and_constants_is_rej
     buffer = TaskBuffer(["deduction"], 10, dict.fromkeys(held_out_keys(question), "question 7"))
     near = "def f(word):\n    # longer\n    part = word[-2:] + 'kilo'\n    return part * 12"
     assert buffer.reject_reason(replace(task(0), program=near)) is RejectReason.IN_BENCHMARK
-    for far in (near.replace("*", "+"), near.replace("word[-2:]", "word[:2]"), "def f(x):\n    return (x[1:] + 'ba') * 3"):
+    for far in (
+        near.replace("*", "+"),
+        near.replace("word[-2:]", "word[:2]"),
+        "def f(x):\n    return (x[1:] + 'ba') * 3",
+    ):
         assert buffer.reject_reason(replace(task(0), program=far)) is None
 
 

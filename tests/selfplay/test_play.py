@@ -149,7 +149,10 @@ async def test_a_program_of_the_benchmark_is_counted_but_neither_stored_nor_esti
     texts = [CODEC.decode(t.completion.token_ids) for t in result.trajectories]
     assert len(texts) == 5 and not any("a + 1" in text for text in texts)
     (refused,) = result.untrained
-    assert refused.judgement.detail == "the program is that of question 7 of mbpp+, which is held out, or the same up to constants"
+    assert (
+        refused.judgement.detail
+        == "the program is that of question 7 of mbpp+, which is held out, or the same up to constants"
+    )
 
 
 async def test_estimates_are_groups_that_are_trained_on(play):

@@ -36,6 +36,7 @@ def test_the_loss_by_hand():
     first = cross_entropy(logits_BTV[0, 0], torch.tensor(2))
     second = cross_entropy(logits_BTV[0, 1], torch.tensor(3))
     loss, answer_loss = token_loss(logits_BTV, batch)
+    assert token_loss(logits_BTV, batch, answers_only=True)[0].item() == pytest.approx(answer_loss.item())
     assert loss.item() == pytest.approx(((first + second) / 2).item())
     assert answer_loss.item() == pytest.approx(second.item())
 
