@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import json
 import random
 import re
 import shutil
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -27,7 +29,7 @@ from azr.evaluation.answer_file import Answer
 from azr.evaluation.question import Verdict
 from azr.evaluation.scores import metrics
 from azr.evaluation.scores import rows as score_rows
-from azr.records import Role
+from azr.records import Role, Task
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
 from azr.tasks.base import RejectReason
@@ -36,6 +38,7 @@ from tests.runs.factory import stats, trajectory
 from tools.learning_report import report
 from tools.learning_report.__main__ import main
 from tools.learning_report.changes import Change, over_seeds
+from tools.learning_report.proposals import proposals
 from tools.learning_report.runs import arms, read
 
 KINDS = ("deduction", "abduction")
@@ -183,6 +186,25 @@ def test_the_table_says_how_long_the_programs_of_tasks_were(tmp_path: Path) -> N
     shown = rows(report.table(arms([read(path) for path in paths])))
     assert shown["lines of a new task's program"] == ["2.0 → 5.0", "-"]
     assert shown["Halstead volume of it, bits"] == ["8.0 → 8.0", "-"]
+
+
+def test_proposals_are_shown_with_their_solve_rates_or_why_they_are_no_tasks(tmp_path: Path) -> None:
+    (tmp_path / "rollouts").mkdir()
+    program = [["program", "def f(x):\n    x = x + 1\n    return -x"], ["input", "3"]]
+    rows = [
+        {"role": "proposer", "task_id": "2", "outcome": "malformed", "answer": None, "response": "nothing"},
+        {"role": "proposer", "task_id": "1", "outcome": "duplicate", "answer": program, "response": ""},
+        {"role": "solver", "task_id": "0", "outcome": "right", "answer": program, "response": ""},
+        {"role": "proposer", "task_id": "0", "outcome": "valid", "answer": program, "response": ""},
+        {"role": "proposer", "task_id": "3", "outcome": "valid", "answer": program, "response": ""},
+    ]
+    with gzip.open(tmp_path / "rollouts" / "step_000001.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    task = Task(id="0", kind="deduction", program="", inputs=(), outputs=(), fingerprint="", solve_rate=0.625)
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(asdict(task)) + "\n")
+    assert [" ".join(line.split()) for line in proposals(tmp_path, 1, 3).splitlines()] == [
+        "62% x = x + 1; return -x f(3)", "duplicate x = x + 1; return -x f(3)", "malformed nothing",
+    ]  # fmt: skip
 
 
 def right_samples(of: list[Answer]) -> float:

@@ -1,6 +1,6 @@
 """What runs learned, arm by arm: tables in Markdown on standard output, and a figure.
 
-python -m tools.learning_report RUN_DIR... [--base DIR] [--evaluations eval] [--out docs/learning.png]
+python -m tools.learning_report RUN_DIR... [--base DIR] [--evaluations eval] [--proposals 20] [--out docs/learning.png]
 
 The first run given is one of the main arm. Runs whose configs differ in nothing but name and seed are one arm; other
 arms are called by what they change. The table shows the whole exam where every run directory has an evaluation of its
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from azr.errors import UserError
+from tools.learning_report.proposals import proposals
 from tools.learning_report.report import DIFFERENCES_LEGEND, differences, figure, is_whole, legend, table
 from tools.learning_report.runs import arms, read
 
@@ -28,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--evaluations", default="eval", help="folder of a run's directory with those of its checkpoints"
     )
     parser.add_argument("--out", type=Path, default=Path("docs/learning.png"), help="the figure")
+    parser.add_argument("--proposals", type=int, default=0, help="print so many of the first run's first and last step")
     options = parser.parse_args(argv)
     try:
         runs = [read(path, options.base, options.evaluations) for path in options.runs]
@@ -35,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{table(by_arm)}\n\n{legend(runs)}")
         if is_whole(runs):
             print(f"\n{differences(by_arm)}\n\n{DIFFERENCES_LEGEND}")
+        for step in (1, len(runs[0].steps)) if options.proposals else ():
+            print(f"\nStep {step}:\n\n```\n{proposals(options.runs[0], step, options.proposals)}\n```")
         figure(by_arm).savefig(options.out)
     except UserError as error:
         parser.error(str(error))
