@@ -102,7 +102,8 @@ def _codec(folder: Path, template: str, config: Config | None, form: PromptForm 
             f"{folder} is asked by tags of the compact format, which has no template: leave out --template."
         )
     if compact:
-        return PromptCodec(tokenizer, CompactFormat(), end_ids=form.stops.token_ids if form else ())
+        # Some models work their answers out before the first tag, whatever run they come from.
+        return PromptCodec(tokenizer, CompactFormat("answer"), end_ids=form.stops.token_ids if form else ())
     asking = partial(PromptCodec.with_template, str(folder), tokenizer=tokenizer)
     if template == TRAIN and form is not None and form.template is not None:
         return asking(form.template, stops=form.stops)

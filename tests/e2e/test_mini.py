@@ -123,7 +123,9 @@ def test_rollouts_hold_what_was_trained_on(run, metrics):
         assert all(row["outcome"] in ("valid", *REFUSALS) for row in rows if row["role"] == "proposer")
         assert {row["role"] for row in rows} == {"proposer", "solver"}
         assert all([version for version, _ in row["weight_versions"]] == [step["step"] - 1] for row in rows)
-        assert all(math.isclose(sum(row["reward_parts"].values()), row["reward"]) for row in rows)
+        paid = [row for row in rows if row["outcome"] != "in_benchmark"]
+        assert all(math.isclose(sum(row["reward_parts"].values()), row["reward"]) for row in paid)
+        assert all(row["reward"] is None and not row["trained"] for row in rows if row not in paid)
         assert {row["reward"] for row in rows if row["role"] == "solver"} <= {1.0, -0.5, -1.0}
 
 
