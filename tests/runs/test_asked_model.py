@@ -9,7 +9,8 @@ import pytest
 
 from azr.config import Config, ModelConfig, RunConfig
 from azr.errors import UserError
-from azr.records import Stops
+from azr.own_data import own_data
+from azr.records import Completion, Stops
 from azr.runs.asked_model import open_model
 from azr.runs.prompt_form import PromptForm
 from azr.runs.run_dir import RunDirectory
@@ -89,3 +90,14 @@ def test_a_bad_template_is_not_blamed_on_the_tokenizer(tmp_path: Path, text: str
     with pytest.raises(UserError, match=said) as refused:
         open_model(str(model(tmp_path / "base")), template=str(tmp_path / "bad.jinja"))
     assert "tokenizer" not in str(refused.value)
+
+
+def test_a_compact_model_may_work_its_answer_out():
+    worked = "x = len(x)\n4\nreturn x + 6\n<|output|>10<|end|>"
+    for name in ("azr_14m_worked", "azr_14m_base"):
+        codec = open_model(own_data(name)).codec
+        ids = codec.encode(worked)
+        told = {"logprobs": [0.0] * len(ids), "weight_versions": [0] * len(ids), "finish_reason": "stop"}
+        completion = Completion(prompt_ids=[1], response_ids=ids, **told)
+        sections = codec.parse_response(completion)
+        assert sections is not None and [(each.label, each.text) for each in sections] == [("output", "10")]
