@@ -96,7 +96,7 @@ def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
             {"deduction": counts if proposing else stats()},
             {
                 "eval": evals[step // 2] if step % 2 == 0 else {},
-                "programs": {"deduction/lines": float(step), "deduction/halstead_volume": 8.0} if proposing else {},
+                "deduction": {"proposer/lines": float(step), "proposer/halstead_volume": 8.0} if proposing else {},
             },
         )
     logger.close()
@@ -184,7 +184,7 @@ def test_the_table_says_how_long_the_programs_of_tasks_were(tmp_path: Path) -> N
     fixed = config(tmp_path, "fixed", ablation=AblationConfig(new_tasks=False))
     paths = [run(config(tmp_path, "a"), [0.2, 0.3, 0.3, 0.3]), run(fixed, [0.2, 0.3], proposing=False)]
     shown = rows(report.table(arms([read(path) for path in paths])))
-    assert shown["lines of a new task's program"] == ["2.0 → 5.0", "-"]
+    assert shown["lines of a new task's program, with its head"] == ["2.0 → 5.0", "-"]
     assert shown["Halstead volume of it, bits"] == ["8.0 → 8.0", "-"]
 
 

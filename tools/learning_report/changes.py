@@ -170,7 +170,7 @@ def mean_of_tasks(run: Run, number: str) -> tuple[float, float] | None:
 
 def step_mean(step: Metrics, number: str) -> float | None:
     """Mean over kinds of a number of the programs of a step's new tasks."""
-    values = [scalar(step, name) for name in step if name.startswith("programs/") and name.endswith(f"/{number}")]
+    values = [scalar(step, name) for name in step if name.endswith(f"/proposer/{number}")]
     return fmean(values) if values else None
 
 

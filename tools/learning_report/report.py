@@ -16,7 +16,7 @@ from tools.learning_report import changes
 from tools.learning_report.changes import ALL, SAMPLED, Change
 from tools.learning_report.runs import Run
 
-PROGRAMS = {"lines": "lines of a new task's program", "halstead_volume": "Halstead volume of it, bits"}
+PROGRAMS = {"lines": "lines of a new task's program, with its head", "halstead_volume": "Halstead volume of it, bits"}
 """Numbers of programs that show whether tasks grow, by their metrics."""
 DIFFERENCES_LEGEND = "Percent: theirs → ours (difference in points, 95% by bootstrap over seeds and tasks at once)."
 PROPOSALS = {
