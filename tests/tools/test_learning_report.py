@@ -140,6 +140,7 @@ def test_the_table_has_a_column_per_arm_and_the_evaluation_inside_the_runs(folde
     main, still, *_ = shown["**mean, temperature 1**"]
     assert "[+" in main and still.endswith("(+0.0)") and "[" not in still
     assert shown["**mean, greedy**"][1] == "100.0 → 100.0 (+0.0)"
+    assert len(shown["novel, temperature 1"]) == 4 and "[+" in shown["novel, temperature 1"][0]
     # Steps 1 to 3 and 4 to 6, with 10 judged proposals each: 1, 2, 3 and 4, 5, 6 became tasks, 2 more were known.
     assert shown["valid proposals"][1:] == ["40.0 → 70.0 (+30.0)", "40.0 → 70.0 (+30.0)", "-"]
     assert shown["valid and new proposals"][1] == "20.0 → 50.0 (+30.0)"

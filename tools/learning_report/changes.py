@@ -9,7 +9,6 @@ from statistics import fmean, stdev
 import numpy as np
 
 from azr.errors import UserError
-from azr.evaluation.answer_file import Answer
 from azr.evaluation.estimates import estimate
 from azr.evaluation.scores import GREEDY, greedy_share, mean_at, sampled_share
 from azr.runs.metrics import Metrics, scalar
@@ -77,56 +76,52 @@ def whole_exam_difference(ours: Sequence[Run], theirs: Sequence[Run] | None, mea
     paired = theirs is None or [run.config.run.seed for run in ours] == [run.config.run.seed for run in theirs]
     after = [_shares(run, 1, measure) for run in ours]
     before = [_shares(run, 0, measure) for run in ours] if theirs is None else [_shares(r, 1, measure) for r in theirs]
-    ends, starts = np.zeros(RESAMPLES), np.zeros(RESAMPLES)
-    start = end = 0.0
+    by_kind = []
     for kind in after[0]:
         tasks = sorted(set.intersection(*(set(of_run[kind]) for of_run in (*after, *before))))
-        after_ST, before_ST = (
-            np.array([[of_run[kind][t] for t in tasks] for of_run in each]) for each in (after, before)
+        by_kind.append([np.array([[of_run[kind][t] for t in tasks] for of_run in each]) for each in (after, before)])
+    gains = []
+    for _ in range(RESAMPLES):
+        drawn = [rng.integers(after_ST.shape[1], size=after_ST.shape[1]) for after_ST, _ in by_kind]
+        seeds = rng.integers(len(after), size=len(after))
+        others = seeds if paired else rng.integers(len(before), size=len(before))
+        gains.append(
+            fmean(
+                after_ST[seeds][:, tasks].mean() - before_ST[others][:, tasks].mean()
+                for (after_ST, before_ST), tasks in zip(by_kind, drawn, strict=True)
+            )
         )
-        end, start = end + after_ST.mean() / len(after[0]), start + before_ST.mean() / len(after[0])
-        for draw in range(RESAMPLES):
-            drawn = rng.integers(len(tasks), size=len(tasks))
-            seeds = rng.integers(len(after), size=len(after))
-            others = seeds if paired else rng.integers(len(before), size=len(before))
-            ends[draw] += after_ST[seeds][:, drawn].mean() / len(after[0])
-            starts[draw] += before_ST[others][:, drawn].mean() / len(after[0])
-    low, high = np.quantile(ends - starts, (0.025, 0.975))
-    return Change(float(start), float(end), (float(low), float(high)))
+    start, end = (fmean(float(of_kind[side].mean()) for of_kind in by_kind) for side in (1, 0))
+    low, high = np.quantile(gains, (0.025, 0.975))
+    return Change(start, end, (float(low), float(high)))
 
 
-def _shares(run: Run, side: int, measure: str) -> dict[str, dict[str, float]]:
-    """Share of right answers by kind and task, before (0) or after (1) the run."""
+def _shares(run: Run, side: int, measure: str, kind: str = ALL, difficulty: str = ALL) -> dict[str, dict[str, float]]:
+    """Share of right answers by kind and task, before (0) or after (1) the run; without tasks whose answers the
+    executor lost."""
     assert run.whole is not None
     by_kind: dict[str, dict[str, float]] = {}
     for task, answers in run.whole[side].items():
-        share = _share_right(answers, measure)
-        if share is not None:
-            by_kind.setdefault(answers[0].group.partition("/")[0], {})[task] = share
+        of_kind, _, of_difficulty = answers[0].group.partition("/")
+        share = greedy_share(answers) if measure == GREEDY else sampled_share(answers)
+        if share is not None and kind in (of_kind, ALL) and difficulty in (of_difficulty, ALL):
+            by_kind.setdefault(of_kind, {})[task] = share
     return by_kind
 
 
 def whole_exam_change(run: Run, kind: str, difficulty: str, measure: str) -> Change | None:
     """On the whole exam; kinds weigh the same. The interval is a bootstrap over tasks, paired task by task."""
-    assert run.whole is not None
-    before, after = run.whole
-    pairs: dict[str, list[tuple[float, float]]] = {}
-    for task, answers in before.items():
-        of_kind, _, of_difficulty = answers[0].group.partition("/")
-        start, end = _share_right(answers, measure), _share_right(after[task], measure)
-        selected = kind in (of_kind, ALL) and difficulty in (of_difficulty, ALL)
-        if selected and start is not None and end is not None:
-            pairs.setdefault(of_kind, []).append((start, end))
+    before, after = (_shares(run, side, measure, kind, difficulty) for side in (0, 1))
+    pairs = {
+        of_kind: [(start, after[of_kind][task]) for task, start in shares.items() if task in after.get(of_kind, {})]
+        for of_kind, shares in before.items()
+    }
+    pairs = {of_kind: of_tasks for of_kind, of_tasks in pairs.items() if of_tasks}
     if not pairs:
         return None
     gain = estimate([[end - start for start, end in of_kind] for of_kind in pairs.values()])
     start, end = (fmean(fmean(pair[side] for pair in of_kind) for of_kind in pairs.values()) for side in (0, 1))
     return Change(start, end, (gain.low, gain.high))
-
-
-def _share_right(answers: Sequence[Answer], measure: str) -> float | None:
-    """Share of right answers to a task; None where the executor lost them all."""
-    return greedy_share(answers) if measure == GREEDY else sampled_share(answers)
 
 
 def proposal_change(run: Run, part: Callable[[Metrics], float], whole: Callable[[Metrics], float]) -> Change | None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 
+from azr.evaluation.suites.files import read_rows
+from azr.runs.run_dir import RunDirectory
 from azr.runs.sinks import read_tasks
 
 
 def proposals(run: Path, step: int, count: int) -> str:
     """The first ``count`` proposals of a step in the order of their prompts, none left out: the share of right answers
     or why it is no task, the program's lines with semicolons between them, and its input."""
-    rates = {task.id: task.solve_rate for task in read_tasks(run / "tasks.jsonl")}
-    with gzip.open(run / "rollouts" / f"step_{step:06d}.jsonl.gz", "rt") as file:
-        records = [json.loads(line) for line in file]
+    folder = RunDirectory(run)
+    rates = {task.id: task.solve_rate for task in read_tasks(folder.tasks)}
+    records = read_rows(folder.rollouts(step))
     made = sorted((each for each in records if each["role"] == "proposer"), key=lambda each: str(each["task_id"]))
     return "\n".join(_line(each, rates.get(each["task_id"])) for each in made[:count])
 

@@ -14,7 +14,7 @@ from azr.evaluation.scores import GREEDY
 from azr.runs.metrics import scalar
 from tools.learning_report import changes
 from tools.learning_report.changes import ALL, SAMPLED, Change
-from tools.learning_report.runs import Run
+from tools.learning_report.runs import EXAM, Run
 
 PROGRAMS = {"lines": "lines of a new task's program, with its head", "halstead_volume": "Halstead volume of it, bits"}
 """Numbers of programs that show whether tasks grow, by their metrics."""
@@ -82,10 +82,10 @@ def _changes(runs: Sequence[Run]) -> dict[str, Callable[[Run], Change | None]]:
 
 
 def _difficulties(run: Run) -> list[str]:
-    """Of the exam, in its order."""
-    if run.whole is None:
-        return []
-    return list(dict.fromkeys(answers[0].group.partition("/")[2] for answers in run.whole[0].values()))
+    """Of the exam that the run evaluates, in its order."""
+    kind, measure = run.config.selfplay.kinds[0], f"/{GREEDY}"
+    named = (name.removeprefix(f"{EXAM}/{kind}/") for name in run.evals[0] if name.startswith(f"{EXAM}/{kind}/"))
+    return [name.removesuffix(measure) for name in named if name.endswith(measure)]
 
 
 def is_whole(runs: Sequence[Run]) -> bool:
