@@ -75,11 +75,7 @@ class CompositesConfig:
     """Proposals whose program must call functions of earlier programs, for the kinds that propose programs."""
 
     chance: Share = 0.0
-    """Chance that a proposal prompt gives functions to call, at `start_step`; 0 switches composites off."""
-    chance_step: Share = 0.0
-    """What the chance grows by every `interval` steps."""
-    max_chance: Share = 0.8
-    """What it grows to."""
+    """Chance that a proposal prompt gives functions to call, from `start_step` on; 0 switches composites off."""
     functions: Count = 1
     """Most functions given to one proposal, at `start_step`; how many of them is drawn anew each time."""
     max_functions: Count = 3
@@ -106,6 +102,9 @@ class SelfPlayConfig:
     """Solver samples per valid proposal that estimate its solve rate, at the rollout temperature."""
     train_on_estimates: bool = False
     """Also train the solver on the estimate samples, as groups."""
+    repeated_tasks: CountOrZero = 0
+    """Stored tasks of each kind that the solver answers again every step, in groups of `group_size`: of the newest that
+    were solved sometimes but not always. Needs `train_on_estimates`."""
     derived_tasks: CountOrZero = 0
     """Most tasks of each kind that the runs of an accepted task make besides it, for the solver to play in groups of
     `group_size`: the pairs of an induction are deductions and abductions. They cost no proposal, are not stored and pay
@@ -331,8 +330,8 @@ class AlgorithmConfig:
     """Optimizer steps of the policy per training step; the batch is split into as many mini-batches."""
     drop_zero_advantage: bool = False
     """Leave trajectories without any advantage, such as groups of equal rewards, out of the policy's update: they cost
-    time and have no gradient, and no longer count in the tokens that the loss is averaged over. Only without
-    `entropy_coef` and a KL loss, to which they would matter."""
+    time and have no gradient, and no longer count in the tokens that the loss is averaged over. A KL loss then covers
+    what is left. Not with `entropy_coef`, which is meant for what is always answered alike."""
     off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
 
     @property

@@ -228,15 +228,17 @@ def _check_batch(config: Config) -> None:
                 raise UserError(
                     f"A step has {total} trajectories, which {knob}={parts} does not divide; change it, {size_knobs}."
                 )
-    if config.selfplay.derived_tasks and not config.selfplay.train_on_estimates:
+    play = config.selfplay
+    if (play.repeated_tasks or play.derived_tasks) and not play.train_on_estimates:
         raise UserError(
-            "selfplay.derived_tasks are played only to be trained on: switch selfplay.train_on_estimates on, or take 0."
+            "selfplay.repeated_tasks and selfplay.derived_tasks are played only to be trained on: switch "
+            "selfplay.train_on_estimates on, or set both to 0."
         )
     algorithm = config.algorithm
-    if algorithm.drop_zero_advantage and (algorithm.entropy_coef or algorithm.needs_reference):
+    if algorithm.drop_zero_advantage and algorithm.entropy_coef:
         raise UserError(
-            "algorithm.drop_zero_advantage would take trajectories from the entropy bonus or the KL loss: switch it "
-            "off, or set algorithm.entropy_coef and algorithm.kl_coef to 0."
+            "algorithm.drop_zero_advantage would take trajectories from the entropy bonus: switch it off, or set "
+            "algorithm.entropy_coef to 0."
         )
     if config.max_trajectory_tokens > config.train.tokens_per_micro_batch:
         raise UserError(
@@ -249,18 +251,12 @@ def _check_batch(config: Config) -> None:
 def _check_composites(config: Config) -> None:
     composites, section = config.selfplay.composites, "selfplay.composites"
     if not composites.chance:
-        if composites.chance_step:
-            raise UserError(
-                f"{section}.chance_step has nothing to grow, because {section}.chance is 0 and switches composites "
-                "off: raise the chance, or take 0 for both."
-            )
         return
-    for least, most in (("chance", "max_chance"), ("functions", "max_functions")):
-        if getattr(composites, least) > getattr(composites, most):
-            raise UserError(
-                f"{section}.{least} is {getattr(composites, least)} and cannot grow to {section}.{most}="
-                f"{getattr(composites, most)}: change one of the two."
-            )
+    if composites.functions > composites.max_functions:
+        raise UserError(
+            f"{section}.functions is {composites.functions} and cannot grow to {section}.max_functions="
+            f"{composites.max_functions}: change one of the two."
+        )
     if not any(KINDS[kind].proposes_programs for kind in config.selfplay.kinds):
         raise UserError(
             f"{section}.chance asks for programs that call earlier ones, and no kind of selfplay.kinds proposes "

@@ -57,8 +57,11 @@ def test_a_sound_config_passes(sound):
             {"selfplay.derived_tasks": 1, "selfplay.train_on_estimates": False},
             "switch selfplay.train_on_estimates on",
         ),
+        (
+            {"selfplay.repeated_tasks": 1, "selfplay.train_on_estimates": False},
+            "selfplay.repeated_tasks and selfplay.derived_tasks are played only to be trained on",
+        ),
         ({"algorithm.drop_zero_advantage": True, "algorithm.entropy_coef": 0.1}, "drop_zero_advantage would take"),
-        ({"algorithm.drop_zero_advantage": True, "algorithm.kl_coef": 0.1}, "drop_zero_advantage would take"),
         ({"data.prefix": "random"}, "data.prefix is random, but data.traces is 0"),
         ({"rollout.partial": True}, "set rollout.staleness to 1 or more, or leave partial out"),
         ({"train.lora.four_bit": True}, "which cannot be trained themselves: set train.lora.rank"),
@@ -95,8 +98,6 @@ def test_a_sound_config_passes(sound):
             {"train.dtype": "float32", "train.attention": "flash_attn"},
             "needs a GPU and train.dtype=bfloat16: take auto",
         ),
-        ({"selfplay.composites.chance_step": 0.1}, "chance_step has nothing to grow"),
-        ({"selfplay.composites.chance": 0.9}, "chance is 0.9 and cannot grow to selfplay.composites.max_chance=0.8"),
         (
             {"selfplay.composites.chance": 0.5, "selfplay.composites.functions": 4},
             "functions is 4 and cannot grow to selfplay.composites.max_functions=3",

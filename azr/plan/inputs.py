@@ -160,7 +160,8 @@ class Workload:
         tasks = len(config.kinds) * play.proposer_prompts
         rows = 0 if data.path is None else data.prompts
         groups = tasks * (1 + play.derived_tasks * len(play.kinds))
-        groups = int(groups * assumed.valid_share)
+        again = len(config.kinds) * play.repeated_tasks * config.ablation.new_tasks
+        groups = int(groups * assumed.valid_share) + again
         trained = sum(config.trajectories_by_step) + groups * play.group_size * play.train_on_estimates
         return cls(
             proposals=tasks * config.ablation.new_tasks,

@@ -82,3 +82,9 @@ class TaskBuffer:
             return rng.sample(pool, count)
         again = pool or list(self._tasks[kind])
         return pool + [rng.choice(again) for _ in range(count - len(pool))]
+
+    def sample_learnable(self, kind: str, count: int, rng: random.Random) -> list[Task]:
+        """Up to ``count`` tasks that were solved sometimes but not always, drawn from the newest ``4 * count`` such."""
+        learnable = [task for task in self._tasks[kind] if task.solve_rate is not None and 0 < task.solve_rate < 1]
+        recent = learnable[-4 * count :] if count else []
+        return rng.sample(recent, min(count, len(recent)))

@@ -128,6 +128,9 @@ class SelfPlayStep:
         ]
         for i, proposal in enumerate(proposals):
             begun.start(self._follow(proposal, i), self._origin(kind, "follow", index=i), after=proposal)
+        again = self.buffer.sample_learnable(kind, self.config.selfplay.repeated_tasks, self._rng(f"{kind}/again"))
+        for i, task in enumerate(again):
+            self._start_estimate(begun, task, i, kind)
         stored = StoredSolves(self, kind, begun)
         if not self.config.run.deterministic:
             stored.begin_with_refusals(proposals)

@@ -39,8 +39,7 @@ def schedule(composites: CompositesConfig, step: int) -> tuple[float, int]:
     if step < composites.start_step or not composites.chance:
         return 0.0, 0
     grown = (step - composites.start_step) // composites.interval
-    chance = min(composites.chance + grown * composites.chance_step, composites.max_chance)
-    return chance, min(composites.functions + grown, composites.max_functions)
+    return composites.chance, min(composites.functions + grown, composites.max_functions)
 
 
 def give_functions(tasks: Iterable[Task], count: int) -> GivenFunctions | None:

@@ -118,16 +118,6 @@ class Learner:
                 critic_batch = self._pack(trajectories, parts)
             async with self._work(self._critic, "critic values"):
                 values_R = await score(self._critic, "values", critic_batch, timeout_s)
-        if self._reference is not None:
-            async with self._work(self._reference, "reference logprobs"):
-                per_token["reference_logprobs"] = await score(self._reference, "logprobs", batch, timeout_s)
-        elif algorithm.needs_reference:
-            async with self._work(self._policy, "reference logprobs"):
-                per_token["reference_logprobs"] = await score(self._policy, "reference_logprobs", batch, timeout_s)
-        if algorithm.policy_mini_batches > 1:  # a single step starts from the policy as it is
-            async with self._work(self._policy, "policy logprobs"):
-                per_token["old_logprobs"] = await score(self._policy, "logprobs", batch, timeout_s)
-
         inputs = self._advantage_inputs(trajectories, values_R, seed)
         estimate = of_plugin or self._estimate(trajectories, inputs, is_trace_R, seed)
         per_token["advantages"] = estimate.advantages_R
@@ -140,25 +130,42 @@ class Learner:
                 if is_trace_R is not None:
                     columns["is_trace"] = is_trace_R
                 metrics["critic"] = await update_critic(self._critic, critic_batch, columns, timeout_s)
-        async with self._work(self._policy, "train policy", training=True):
-            if critic_only:
+        if critic_only:
+            async with self._work(self._policy, "train policy", training=True):
                 self.learned = [None] * len(trajectories)
                 self._skipped = {model: values["skipped_in_a_row"] for model, values in metrics.items()}
                 return metrics
-            kept: Sequence[Sequence[int]] = mini_batches
-            if algorithm.drop_zero_advantage:
-                factor_R = gradient_factor(estimate.advantages_R, is_trace_R, algorithm)
-                factors = factor_R.split(list(inputs.response_lengths))
-                kept = drop_zero_advantage(mini_batches, factors, self._policy.size)
-                batch = self._pack(trajectories, kept)
-            if (weights_R := self._loss_weights(inputs, mini_batches, kept)) is not None:
-                per_token["loss_weights"] = weights_R
+        kept: Sequence[Sequence[int]] = mini_batches
+        if algorithm.drop_zero_advantage:
+            factor_R = gradient_factor(estimate.advantages_R, is_trace_R, algorithm)
+            factors = factor_R.split(list(inputs.response_lengths))
+            kept = drop_zero_advantage(mini_batches, factors, self._policy.size)
+            batch = self._pack(trajectories, kept)
+        if (weights_R := self._loss_weights(inputs, mini_batches, kept)) is not None:
+            per_token["loss_weights"] = weights_R
+        per_token |= await self._fixed_logprobs(batch, len(rollout_R))
+        async with self._work(self._policy, "train policy", training=True):
             metrics["policy"], trainer_R = await _update_policy(self._policy, batch, per_token, timeout_s)
         self.learned = learned_of(
             inputs.response_lengths, estimate.advantages_R, batch.index_R, trainer_R, rollout_R, is_trace_R
         )
         self._skipped = {model: values["skipped_in_a_row"] for model, values in metrics.items()}
         return metrics
+
+    async def _fixed_logprobs(self, batch: TrainBatch, num_tokens: int) -> dict[str, Tensor]:
+        """What the update compares the policy with, (R) by name; 0 for tokens that are not in the batch."""
+        algorithm, timeout_s = self._config.algorithm, self._config.timeout.train_s
+        logprobs: dict[str, Tensor] = {}
+        if self._reference is not None:
+            async with self._work(self._reference, "reference logprobs"):
+                logprobs["reference_logprobs"] = await score(self._reference, "logprobs", batch, timeout_s)
+        elif algorithm.needs_reference:
+            async with self._work(self._policy, "reference logprobs"):
+                logprobs["reference_logprobs"] = await score(self._policy, "reference_logprobs", batch, timeout_s)
+        if algorithm.policy_mini_batches > 1:  # a single step starts from the policy as it is
+            async with self._work(self._policy, "policy logprobs"):
+                logprobs["old_logprobs"] = await score(self._policy, "logprobs", batch, timeout_s)
+        return {name: batch.spread(values, num_tokens) for name, values in logprobs.items()}
 
     @asynccontextmanager
     async def _work(self, group: WorkerGroup, phase: str, training: bool = False) -> AsyncIterator[None]:
@@ -246,7 +253,7 @@ class Learner:
 
 
 async def score(group: WorkerGroup, method: str, batch: TrainBatch, timeout_s: float) -> Tensor:
-    """What `method`, such as "logprobs", of a model says about every response token of the batch: float32 (R)."""
+    """What `method`, such as "logprobs", of a model says about each response token of the batch, as of `gather`."""
     args = [(ref,) for ref in batch.rank_refs]
     outputs = await group.scatter(method, args, timeout_s=timeout_s, to=f"compute {method}")
     return batch.gather(outputs)

@@ -92,6 +92,12 @@ class TrainBatch:
         """Arrays (R_k), one per rank, as one in the completions' order; without tokens that are not in the batch."""
         return torch.cat(list(outputs))[torch.cat(self.token_index).argsort()]
 
+    def spread(self, values: Tensor, num_tokens: int) -> Tensor:
+        """What `gather` gave, as one of the step's arrays: `num_tokens` long, with 0 for tokens not in this batch."""
+        spread_R = values.new_zeros(num_tokens)
+        spread_R[self.index_R] = values
+        return spread_R
+
     def select(self, values_R: Tensor) -> Tensor:
         """Of one of the step's arrays the numbers of this batch's tokens, in the order of `gather`."""
         return values_R[self.index_R]

@@ -184,6 +184,8 @@ def test_batch_in_prompts_trajectories_and_tokens():
     assert Workload.of(replace(seven(), selfplay=play), ASSUMED).trained == 384 + 192 * 8
     derived = Workload.of(replace(seven(), selfplay=replace(play, derived_tasks=2)), ASSUMED)
     assert derived.estimate_prompts == 192 * (1 + 2 * 3) and derived.trained == 384 + derived.estimates
+    again = Workload.of(replace(seven(), selfplay=replace(play, repeated_tasks=16)), ASSUMED)
+    assert again.estimates == (192 + 3 * 16) * 8 and again.trained == 384 + again.estimates
     stored = Workload.of(replace(seven(), ablation=AblationConfig(new_tasks=False)), ASSUMED)
     assert (stored.proposals, stored.estimates, stored.trained) == (0, 192 * 8, 192)
     solver_only = replace(seven(), ablation=AblationConfig(train_proposer=False))

@@ -58,6 +58,17 @@ def test_problems_repeat_only_when_there_are_too_few():
     assert all(t.step in (1, 2) for t in drawn)
 
 
+def test_learnable_tasks_are_drawn_from_the_newest():
+    buffer = TaskBuffer(["deduction"], 100)
+    for step in range(60):
+        buffer.add(replace(task(step), solve_rate=(None, 0.0, 0.5, 1.0, 0.125)[step % 5]))
+    drawn = [buffer.sample_learnable("deduction", 4, random.Random(seed)) for seed in range(50)]
+    assert all(len({t.step for t in each}) == 4 for each in drawn)
+    assert {t.step for each in drawn for t in each} == {step for step in range(20, 60) if step % 5 in (2, 4)}
+    assert len(buffer.sample_learnable("deduction", 99, random.Random(0))) == 24
+    assert buffer.sample_learnable("deduction", 0, random.Random(0)) == []
+
+
 def test_what_equals_a_program_of_the_benchmark_up_to_names_and_constants_is_rejected():
     question = "def f(x):\n    y = x[1:] + 'ba'\n    return y * 3"
     buffer = TaskBuffer(["deduction"], 10, dict.fromkeys(held_out_keys(question), "question 7"))

@@ -166,6 +166,17 @@ async def test_estimates_are_groups_that_are_trained_on(play):
     assert [t.role for t in result.trajectories] == [Role.PROPOSER]
 
 
+async def test_tasks_solved_sometimes_are_answered_again_in_groups(play):
+    config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0, repeated_tasks=3)
+    script = Script([proposal("a + 1"), proposal("a - 9"), *["<|output|>"] * 2], half_right)
+    first, buffer = await play(config, script)
+    assert first.proposal_stats["deduction"].solve_rates == [0.0, 0.5]
+    again, _ = await play(config, script, buffer=buffer, name="000002")
+    answers = [t for t in again.trajectories if t.role is Role.SOLVER]
+    assert [t.task_id for t in answers] == ["000001-deduction-0000"] * 4 and len({t.group for t in answers}) == 1
+    assert again.stored == [] and again.proposal_stats["deduction"].solve_rates == []
+
+
 async def test_derived_tasks_are_played_in_groups_but_neither_stored_nor_paid_for(play):
     config = replace_play(
         CONFIG, kinds=("deduction", "abduction"), proposer_prompts=1, solver_prompts=0, derived_tasks=1
@@ -267,7 +278,7 @@ async def test_references_of_a_step_are_drawn_before_it_adds_to_the_buffer(play)
 
 
 async def test_a_composite_calls_stored_programs_and_is_stored_with_them(play):
-    composites = CompositesConfig(chance=1.0, max_chance=1.0)
+    composites = CompositesConfig(chance=1.0)
     config = replace_play(CONFIG, proposer_prompts=3, references=1, composites=composites)
     prompts: list[str] = []
 
@@ -299,7 +310,7 @@ async def test_functions_that_leave_no_room_are_left_out_and_the_proposal_is_one
     buffer = TaskBuffer(("deduction",))
     long = "def f(a):\n    return [" + "a, " * 100 + "a]"
     buffer.add(KINDS["deduction"].make_task("long", long, ("1",), ("1",)))
-    composites = CompositesConfig(chance=1.0, max_chance=1.0)
+    composites = CompositesConfig(chance=1.0)
     config = replace_play(CONFIG, proposer_prompts=1, references=0, composites=composites)
     config = replace(config, rollout=replace(config.rollout, max_prompt_tokens=100))
     result, buffer = await play(config, Script([proposal("a + 1")], half_right), buffer=buffer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -169,6 +169,31 @@ async def test_trajectories_without_advantage_may_be_left_out(paper: Models, tra
         learner = Learner(replace(config, algorithm=algorithm), policy, None, None, phases(Counter()))
         told[skip] = (await learner.learn(trajectories, seed=1))["policy"]
     assert told[True]["grad_norm"] > 0 and told[True]["entropy"] != told[False]["entropy"]
+
+
+async def test_a_kl_loss_covers_what_is_left(ppo: Models, trajectories: list[Trajectory], tmp_path: Path) -> None:
+    config, [policy, _, reference] = ppo
+
+    async def learn(skip: bool, taught: list[Trajectory]) -> dict[str, float]:
+        algorithm = replace(PPO, estimator=RLOO(), loss_weighting="token", policy_mini_batches=1)
+        algorithm = replace(algorithm, drop_zero_advantage=skip)
+        learner = Learner(replace(config, algorithm=algorithm), policy, None, reference, phases(Counter()))
+        return (await learner.learn(taught, seed=1))["policy"]
+
+    await learn(False, trajectories)  # away from the reference
+    await policy.call("save_checkpoint", str(tmp_path), timeout_s=60)
+    rewards = defaultdict(set)
+    for each in trajectories:
+        rewards[each.group].add(each.reward)
+    left = [each for each in trajectories if len(rewards[each.group]) > 1]
+    assert 0 < len(left) < len(trajectories)
+    told = []
+    for skip, taught in ((True, trajectories), (False, left)):
+        await policy.call("load_checkpoint", str(tmp_path), timeout_s=60)
+        told.append(await learn(skip, taught))
+    assert told[0]["kl_reference"] > 0
+    for name in ("kl_reference", "loss", "grad_norm"):
+        assert told[0][name] == pytest.approx(told[1][name], rel=1e-3), name
 
 
 async def test_dr_grpo_divides_by_a_constant_however_the_batch_is_cut(
