@@ -29,6 +29,8 @@ def sound(tmp_path) -> Config:
 def test_a_sound_config_passes(sound):
     preflight.check(sound)
     assert preflight.check_surroundings(sound) == []
+    assert sound.algorithm.kl_coef
+    preflight.check(override(sound, {"algorithm.drop_zero_advantage": True}))
 
 
 @pytest.mark.parametrize(

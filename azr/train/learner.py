@@ -105,17 +105,16 @@ class Learner:
                 self.learned = [None] * len(trajectories)
                 return {"policy": {}}
         mini_batches = self._mini_batches(trajectories, algorithm.policy_mini_batches, seed)
-        batch = critic_batch = self._pack(trajectories, mini_batches)
         rollout_R = np.concatenate([t.completion.logprobs for t in trajectories])
         per_token = {"rollout_logprobs": torch.from_numpy(rollout_R)}
         if is_trace_R is not None:
             per_token["is_trace"] = is_trace_R
-        values_R = None
+        values_R = critic_parts = critic_batch = None
         if self._critic is not None:
+            critic_parts = mini_batches
             if algorithm.critic_mini_batches != algorithm.policy_mini_batches:
-                # Optimizer steps on other mini-batches than the policy's: the critic needs a packing of its own.
-                parts = self._mini_batches(trajectories, algorithm.critic_mini_batches, seed)
-                critic_batch = self._pack(trajectories, parts)
+                critic_parts = self._mini_batches(trajectories, algorithm.critic_mini_batches, seed)
+            critic_batch = self._pack(trajectories, critic_parts)
             async with self._work(self._critic, "critic values"):
                 values_R = await score(self._critic, "values", critic_batch, timeout_s)
         inputs = self._advantage_inputs(trajectories, values_R, seed)
@@ -124,7 +123,8 @@ class Learner:
 
         metrics: dict[str, dict[str, float]] = {}
         # Traces tell the critic nothing of what the policy earns.
-        if self._critic is not None and values_R is not None and (is_trace_R is None or not is_trace_R.all()):
+        if self._critic is not None and (is_trace_R is None or not is_trace_R.all()):
+            assert critic_batch is not None and values_R is not None
             async with self._work(self._critic, "train critic", training=True):
                 columns = {"old_values": values_R, "returns": estimate.returns_R}
                 if is_trace_R is not None:
@@ -140,7 +140,8 @@ class Learner:
             factor_R = gradient_factor(estimate.advantages_R, is_trace_R, algorithm)
             factors = factor_R.split(list(inputs.response_lengths))
             kept = drop_zero_advantage(mini_batches, factors, self._policy.size)
-            batch = self._pack(trajectories, kept)
+        # One packing does for both where the critic takes its optimizer steps on the same mini-batches.
+        batch = (critic_batch if kept is critic_parts else None) or self._pack(trajectories, kept)
         if (weights_R := self._loss_weights(inputs, mini_batches, kept)) is not None:
             per_token["loss_weights"] = weights_R
         per_token |= await self._fixed_logprobs(batch, len(rollout_R))
