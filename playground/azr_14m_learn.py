@@ -12,18 +12,25 @@ from playground.azr_14m_mini import config as mini
 
 config = replace(
     mini,
-    run=replace(mini.run, name="azr_14m_learn", steps=60),
+    run=replace(mini.run, name="azr_14m_learn", steps=100),
     model=ModelConfig(path=own_data("azr_14m_worked"), prompt_format="compact"),
-    # The solver learns from groups of answers to this step's own tasks.
+    # The solver learns from groups of answers: to this step's own tasks, and to the newest that it solved sometimes.
     selfplay=replace(
-        mini.selfplay, kinds=("deduction",), proposer_prompts=192, group_size=8, solver_prompts=0, seed_tasks=32
+        mini.selfplay,
+        kinds=("deduction",),
+        proposer_prompts=192,
+        group_size=8,
+        repeated_tasks=96,
+        solver_prompts=0,
+        seed_tasks=32,
     ),
     # Working may stand before the answer.
     reward=RewardConfig(format="answer"),
     eval=EvalConfig(path=own_data("exam_worked"), every=20, limit=480, samples=4),
     checkpoint=CheckpointConfig(every=20),
-    algorithm=AlgorithmConfig(estimator=RLOO(), loss_weighting="trajectory", drop_zero_advantage=True),
-    train=replace(mini.train, policy_lr=6e-5, warmup_steps=5, decay_steps=55, adam_beta2=0.99),
+    # A low rate, a KL to the start and a clip at the gradient's usual norm keep wrong rewards harmless.
+    algorithm=AlgorithmConfig(estimator=RLOO(), loss_weighting="trajectory", drop_zero_advantage=True, kl_coef=0.1),
+    train=replace(mini.train, policy_lr=3e-5, warmup_steps=5, decay_steps=95, adam_beta2=0.99, grad_clip=0.1),
 )
 
 if __name__ == "__main__":
