@@ -73,6 +73,8 @@ class Watcher:
         self._thread = threading.Thread(target=self._watch, name="explorer index", daemon=True)
 
     def __enter__(self) -> Watcher:
+        for path in self._paths:  # so that the first page of a small run is whole
+            self._look(path)
         self._thread.start()
         return self
 
@@ -82,18 +84,22 @@ class Watcher:
 
     def _watch(self) -> None:
         while not self._over.is_set():
-            for path in self._paths:
-                self._look(path)
-            self._over.wait(REFRESH_S)
+            if all([self._look(path) for path in self._paths]):
+                self._over.wait(REFRESH_S)
 
-    def _look(self, path: Path) -> None:
+    def _look(self, path: Path) -> bool:
+        """Reads on for a second; whether there is nothing more to read for now."""
         try:
             with closing(RunIndex(path)) as index:
-                while not self._over.is_set() and not index.refresh(seconds=1.0):
-                    self.reading[path] = "The index is being made: older steps are here already, newer ones follow."
-            self.reading.pop(path, None)
+                is_whole = index.refresh(seconds=1.0)
         except (OSError, sqlite3.Error) as error:  # such as an index that was deleted meanwhile, or a full disk
             self.reading[path] = f"The index could not be brought up to date: {error}."
+            return True
+        if is_whole:
+            self.reading.pop(path, None)
+        else:
+            self.reading[path] = "The index is being made: older steps are here already, newer ones follow."
+        return is_whole
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:

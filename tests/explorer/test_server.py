@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from azr.explorer.index import RunIndex
 from azr.explorer.index_file import NAME
 from azr.explorer.server import BODIES, COMPARING, Watcher, make_app, names_of
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, azr_eval, eval_answer, proposal, small_run, task
@@ -303,13 +304,26 @@ def test_the_watcher_reads_what_grows_and_survives_the_loss_of_its_index(run: Ma
     watcher = Watcher([run.path])
     of = TestClient(make_app([run.path], watcher))
     with watcher:
-        wait_for(lambda: "000002-deduction-0000" in of.get("/0/tasks").text)
+        assert "000002-deduction-0000" in of.get("/0/tasks").text
         before = of.get("/0/changes").text
         run.step(3, [proposal("000003-deduction-0000")], [task("000003-deduction-0000", step=3)])
         wait_for(lambda: "000003-deduction-0000" in of.get("/0/tasks").text)
         assert of.get("/0/changes").text != before
         (run.path / NAME).unlink()
         wait_for(lambda: "000003-deduction-0000" in of.get("/0/tasks").text)
+
+
+def test_pages_say_that_an_index_is_being_made_until_all_is_read(run: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    refresh, seconds = RunIndex.refresh, [-1.0]
+    monkeypatch.setattr(
+        RunIndex, "refresh", lambda index, seconds=None, given=seconds: refresh(index, seconds=given[0])
+    )
+    watcher = Watcher([run.path])
+    of = TestClient(make_app([run.path], watcher))
+    with watcher:
+        assert "The index is being made" in of.get("/0/").text
+        seconds[0] = 1.0
+        wait_for(lambda: "The index is being made" not in of.get("/0/").text)
 
 
 def wait_for(happened) -> None:
