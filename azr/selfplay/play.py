@@ -220,8 +220,12 @@ class SelfPlayStep:
         return Origin(step=self.step, name=self.name, kind=kind, begins=begins, **how)
 
     async def estimate(self, task: Task, index: int) -> Answers:
-        """A group of answers of the current policy at the rollout temperature, for its share of right ones."""
-        answers = await self._answer("estimate", task, self.config.selfplay.group_size, index, f"estimate:{task.id}")
+        """A group of answers of the current policy at the rollout temperature, for its share of right ones.
+
+        The group is of this step alone: what a later step asks of the same task is a group of its own.
+        """
+        count, group = self.config.selfplay.group_size, f"estimate:{self.name}:{task.id}"
+        answers = await self._answer("estimate", task, count, index, group)
         if self.config.selfplay.train_on_estimates:
             return answers
         return replace(answers, trajectories=[], untrained=answers.trajectories + answers.untrained)
