@@ -220,21 +220,18 @@ class SelfPlayStep:
         return Origin(step=self.step, name=self.name, kind=kind, begins=begins, **how)
 
     async def estimate(self, task: Task, index: int) -> Answers:
-        """A group of answers of the current policy at the rollout temperature, for its share of right ones.
-
-        The group is of this step alone: what a later step asks of the same task is a group of its own.
-        """
-        count, group = self.config.selfplay.group_size, f"estimate:{self.name}:{task.id}"
-        answers = await self._answer("estimate", task, count, index, group)
+        """A group of answers of the current policy at the rollout temperature, for its share of right ones."""
+        answers = await self._answer("estimate", task, self.config.selfplay.group_size, index)
         if self.config.selfplay.train_on_estimates:
             return answers
         return replace(answers, trajectories=[], untrained=answers.trajectories + answers.untrained)
 
     async def solve_one(self, task: Task, salt: int | str) -> Answers:
         """One answer to train on; ``salt`` tells apart the draws of a task that is drawn more than once."""
-        return await self._answer("solve", task, 1, salt, f"solve:{self.name}:{task.id}")
+        return await self._answer("solve", task, 1, salt)
 
-    async def _answer(self, phase: str, task: Task, count: int, salt: int | str, group: str) -> Answers:
+    async def _answer(self, phase: str, task: Task, count: int, salt: int | str) -> Answers:
+        group = f"{phase}:{self.name}:{task.id}"  # of this step alone: what a later one asks of the task is its own
         with self.phase(phase):
             completions = await self.solver.solve(task, count, self._seed(phase, task.id, salt))
         with self.phase("verify"):
