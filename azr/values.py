@@ -34,7 +34,6 @@ import ast
 import json
 import math
 import re
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -74,9 +73,6 @@ _SIMPLE = re.compile(
     r"|(?:[-+0-9.eE,: \n\[\]{}]++|'[ !#-&(-\[\]-~]*+')*+"
 )
 _JSON = json.JSONDecoder()
-_FILE_NAME = "plain data"
-# What the parser finds odd about a model's text is no news for anyone who reads the log.
-warnings.filterwarnings("ignore", module=_FILE_NAME)
 _FEW = 256
 _BRACKETS: dict[type, tuple[str, str]] = {
     list: ("[", "]"), tuple: ("(", ")"), dict: ("{", "}"), set: ("{", "}"), frozenset: ("frozenset({", "})"),
@@ -191,7 +187,7 @@ def _scan(text: str, max_bytes: int) -> bool:
 
 def _tree(source: str) -> ast.expr:
     try:
-        return ast.parse(source, _FILE_NAME, mode="eval").body
+        return ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         # Null bytes and lone surrogates are ValueErrors.
         raise PlainDataError(f"not a literal: {type(error).__name__}") from error

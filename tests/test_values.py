@@ -16,7 +16,7 @@ from azr import values
 from azr.values import PlainDataError, TooLargeError, canonical, canonical_arguments, equal, parse, parse_arguments
 
 # pytest puts its own filters before the module's.
-pytestmark = pytest.mark.filterwarnings("ignore:::plain data")
+pytestmark = pytest.mark.filterwarnings("ignore:::<unknown>")
 
 SCALARS = st.one_of(
     st.none(),

@@ -7,7 +7,6 @@ import json
 import os
 import sqlite3
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -208,9 +207,7 @@ def _spread(lengths: list[tuple[int, bool]]) -> tuple[float, ...]:
 def _num_nodes(program: str) -> int | None:
     """Nodes of the syntax tree; None for what is no program."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return sum(1 for _ in ast.walk(ast.parse(program)))
+        return sum(1 for _ in ast.walk(ast.parse(program)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

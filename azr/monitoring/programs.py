@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import warnings
 from collections.abc import Sequence
 from typing import TypedDict
 
@@ -33,10 +32,8 @@ NUMBERS = ("cyclomatic", "halstead_volume", "nodes", "lines")
 def measure(program: str) -> Measures | None:
     """None for a program that cannot be parsed."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(program)
-            blocks, halstead = cc_visit(program), h_visit(program)
+        tree = ast.parse(program)
+        blocks, halstead = cc_visit(program), h_visit(program)
     except (SyntaxError, ValueError, RecursionError, MemoryError, AttributeError, TypeError):
         return None
     return Measures(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -94,9 +93,7 @@ def _unreadable_program(text: str) -> str:
     if len(text) > MAX_CHARS:
         return "the program is too long to be read"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text.strip("\n"))
+        tree = ast.parse(text.strip("\n"))
     except SyntaxError as error:
         return f"line {error.lineno or 1}: {error.msg}"
     except (ValueError, RecursionError, MemoryError) as error:

@@ -1,3 +1,8 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
 import pytest
 
 from azr.tasks.normalize import fingerprint, normalize, parse_program
@@ -55,3 +60,21 @@ def test_exception_names_are_local(name):
 )
 def test_other_texts_are_no_task_programs(text):
     assert parse_program(text) is None
+
+
+ODD = r"""
+from azr.evaluation.graders.calls import defines
+from azr.monitoring.programs import measure
+from azr.tasks.normalize import fingerprint, parse_program
+from azr.values import parse
+program = "def f(a):\n    return 1if a else '\\d'"
+assert parse_program(program) and fingerprint(program) and measure(program) and defines(program, "f")
+assert parse("['\\d', ('\\d',)]")
+"""
+
+
+def test_what_the_parser_finds_odd_about_a_models_text_is_not_printed():
+    """In a process of its own: pytest sets the filters of warnings itself."""
+    done = subprocess.run([sys.executable, "-W", "default", "-c", ODD], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "invalid" not in done.stderr
