@@ -131,6 +131,30 @@ def test_the_export_is_what_was_trained_and_the_run_goes_on(
     assert "No difference is above 0.0001 nats" in run("azr", "check-model", tmp_path / "out")
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_self_play_learns_from_another_models_traces_beside_it(
+    model: Path, root: Path, address: str, tmp_path: Path
+) -> None:
+    """The model knows the form of self-play's answers alone; a trace earns what its own answers to a row do not."""
+    rows = [
+        {"prompt": f"Which digit is {n}?", "grader": "math", "answer": str(n), "source": "digits"}
+        | {"traces": [f"It is {n}.</think>\\boxed{{{n}}}"]}
+        for n in range(8)
+    ]
+    data = ["--data.path", write(tmp_path / "rows.jsonl", *rows), "--data.prompts", 4, "--data.samples", 3]
+    shown = run("playground.azr_7b_traces", *options(model, root, address), *data, "--run.steps", 2)
+    assert "step 2/2" in shown and "ALARM" not in shown
+    lines = [json.loads(line) for line in (root / "azr_7b_traces" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    for line in lines:
+        assert line["data/rows"] == 4 and line["data/traces"] == 4
+        assert line["digits/solver/trajectories"] == 12
+        assert line["digits/solver/trace/trajectories"] == 4 and line["digits/solver/trace/accuracy"] == 1
+        assert line["policy/grad_norm"] > 0 and line["policy/trace_prob"] > 0
+        assert all(line[f"{kind}/proposer/funnel/proposed"] == SIZES["selfplay.proposer-prompts"] for kind in KINDS)
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.long
 def test_a_wrong_template_is_an_alarm_that_cannot_be_missed(model: Path, root: Path, address: str) -> None:
