@@ -13,9 +13,9 @@ from azr.runs.model_folder import check_tokenizer_files, model_folder
 def main(argv: Sequence[str]) -> int:
     """Prints a table; returns 1 when a difference is above the bound. Raises UserError for a user's mistake."""
     options = parser().parse(argv)
-    folder = model_folder(options.path, fetch=True)
+    folder = model_folder(options.path, fetch=True, named="PATH")
     assert folder is not None, "it is there, or was fetched"
-    check_tokenizer_files(options.path, folder)
+    check_tokenizer_files(options.path, folder, named="PATH")
 
     # Only now, because these take seconds to load.
     import torch

@@ -60,7 +60,7 @@ def open_model(place: str, step: int | None = None, template: str = TRAIN) -> As
         hint = "" if "." in template else f" Did you mean {nearest(template, CHOICES)}?"
         raise UserError(f"The template {template!r} is neither {', '.join(CHOICES)} nor a file.{hint}")
     folder, found, config, form = _find(place, step)
-    check_tokenizer_files(place, folder)
+    check_tokenizer_files(place, folder, named="MODEL")
     try:
         codec = _codec(folder, template, config, form)
     except UserError:
@@ -83,7 +83,7 @@ def _find(place: str, step: int | None) -> tuple[Path, int | None, Config | None
     if not (Path(place) / "config.yaml").is_file():
         if step is not None:
             raise UserError(f"{place} is one model and has no steps: leave out --step.")
-        folder = model_folder(place, fetch=True)
+        folder = model_folder(place, fetch=True, named="MODEL")
         assert folder is not None, "fetching finds it or raises"
         return folder, None, None, None
     source = find_source(Path(place), step)

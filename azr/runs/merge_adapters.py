@@ -26,7 +26,7 @@ def merge_adapters(adapters: Path, base: str, out: Path) -> None:
     from azr.algorithms.lora import DOWN, IN_FILES, UP, four_bit_rounded, merge
     from azr.train.shards import TensorSpec, write_model
 
-    folder = model_folder(base, fetch=True)
+    folder = model_folder(base, fetch=True, named="--base")
     assert folder is not None, "fetching finds it or raises"
     belongs = read_base(adapters)
     check_base(belongs.files, hash_weights(folder), str(adapters))

@@ -16,8 +16,10 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 """A tokenizer is in one of these."""
 
 
-def model_folder(path: str, *, fetch: bool) -> Path | None:
+def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path | None:
     """Folder of a local model, or of a hub model; None when that cannot be had and need not be, without `fetch`.
+
+    ``named``: as what the user gave the path.
 
     Raises UserError when there is no such model, or with `fetch` when it cannot be had.
     """
@@ -26,7 +28,7 @@ def model_folder(path: str, *, fetch: bool) -> Path | None:
         return folder
     local = folder.is_absolute() or path.startswith(".") or folder.exists() or folder.parent.is_dir()
     if local or path.count("/") != 1:
-        raise UserError(f"model.path {path!r} holds no model (no config.json there); give a Hugging Face model folder.")
+        raise UserError(f"{named} {path!r} holds no model (no config.json there); give a Hugging Face model folder.")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
@@ -36,18 +38,18 @@ def model_folder(path: str, *, fetch: bool) -> Path | None:
         return Path(snapshot_download(path, allow_patterns=[*_SMALL_FILES], etag_timeout=_HUB_S))
     except GatedRepoError as error:
         raise UserError(
-            f"The hub has the model.path {path!r}, but does not let you read it: ask for access on its page, and log "
+            f"The hub has the {named} {path!r}, but does not let you read it: ask for access on its page, and log "
             "in with .venv/bin/hf auth login."
         ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise UserError(
-            f"model.path {path!r} is no local folder, and the hub has no such model; give a Hugging Face model folder."
+            f"{named} {path!r} is no local folder, and the hub has no such model; give a Hugging Face model folder."
         ) from error
     except OSError as error:
         if not fetch:
             return None
         raise UserError(
-            f"model.path {path!r} is no local folder and could not be fetched from the hub; "
+            f"{named} {path!r} is no local folder and could not be fetched from the hub; "
             "give a Hugging Face model folder."
         ) from error
 
@@ -71,13 +73,13 @@ def context_length(folder: Path) -> int | None:
     return limit if isinstance(limit, int) else None
 
 
-def check_tokenizer_files(path: str, folder: Path) -> None:
+def check_tokenizer_files(path: str, folder: Path, named: str = "model.path") -> None:
     """Raises UserError for a folder without any, for which transformers would at times make an empty tokenizer, or
     with settings that cannot be read.
     """
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise UserError(
-            f"model.path {path!r} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); give a whole Hugging "
+            f"{named} {path!r} holds no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); give a whole Hugging "
             "Face model folder."
         )
     settings = folder / "tokenizer_config.json"

@@ -409,6 +409,8 @@ async def test_adapters_go_alone_or_into_their_own_base(
     assert export(run.path, tmp_path / "onto_another", "--base", moved) == 2
     said = capsys.readouterr().err
     assert "has adapters of another base model: model.safetensors is not the file" in said and said.count("\n") == 1
+    assert export(run.path, tmp_path / "onto_another", "--base", tmp_path / "gone") == 2
+    assert f"--base '{tmp_path / 'gone'}' holds no model (no config.json there)" in capsys.readouterr().err
     assert not (tmp_path / "onto_another").exists()
 
 
