@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 from playground.azr_coder14b_ppo import config as recipe
 from tests.datasets.test_rows import write
 from tests.e2e import chat_model
+from tests.recipes import recipes
 
 ROOT = Path(__file__).parent.parent.parent
 SIZES = {
@@ -86,6 +87,12 @@ def shown(model: Path, root: Path, address: str) -> str:
     return run("playground.azr_coder14b_ppo", *options(model, root, address), "--run.steps", 2)
 
 
+def digits(count: int) -> list[dict]:
+    """Rows of a data file, each with one answer."""
+    ask = {"grader": "math", "source": "digits"}
+    return [ask | {"prompt": f"Which digit is {n}?", "answer": str(n)} for n in range(count)]
+
+
 def steps(root: Path) -> list[dict]:
     return [json.loads(line) for line in (root / "azr_coder14b_ppo" / "metrics.jsonl").read_text().splitlines()]
 
@@ -115,8 +122,7 @@ def test_a_model_that_reads_its_prompt_earns_from_the_first_step(shown: str, roo
 def test_the_export_is_what_was_trained_and_the_run_goes_on(
     shown: str, model: Path, root: Path, address: str, tmp_path: Path
 ) -> None:
-    rows = [{"prompt": f"Which digit is {n}?", "grader": "math", "answer": str(n), "source": "digits"} for n in "012"]
-    data = ["--data.path", write(tmp_path / "rows.jsonl", *rows), "--data.play", "mixed"]
+    data = ["--data.path", write(tmp_path / "rows.jsonl", *digits(3)), "--data.play", "mixed"]
     data += ["--data.prompts", 2, "--data.samples", 3, "--run.steps", 3, "--resume"]
     resumed = run("playground.azr_coder14b_ppo", *options(model, root, address), *data)
     assert "step 3/3" in resumed and "ALARM" not in resumed and "changed: data.play: alone -> mixed" in resumed
@@ -137,11 +143,7 @@ def test_self_play_learns_from_another_models_traces_beside_it(
     model: Path, root: Path, address: str, tmp_path: Path
 ) -> None:
     """The model knows the form of self-play's answers alone; a trace earns what its own answers to a row do not."""
-    rows = [
-        {"prompt": f"Which digit is {n}?", "grader": "math", "answer": str(n), "source": "digits"}
-        | {"traces": [f"It is {n}.</think>\\boxed{{{n}}}"]}
-        for n in range(8)
-    ]
+    rows = [row | {"traces": [f"It is {n}.</think>\\boxed{{{n}}}"]} for n, row in enumerate(digits(8))]
     data = ["--data.path", write(tmp_path / "rows.jsonl", *rows), "--data.prompts", 4, "--data.samples", 3]
     shown = run("playground.azr_7b_traces", *options(model, root, address), *data, "--run.steps", 2)
     assert "step 2/2" in shown and "ALARM" not in shown
@@ -153,6 +155,29 @@ def test_self_play_learns_from_another_models_traces_beside_it(
         assert line["digits/solver/trace/trajectories"] == 4 and line["digits/solver/trace/accuracy"] == 1
         assert line["policy/grad_norm"] > 0 and line["policy/trace_prob"] > 0
         assert all(line[f"{kind}/proposer/funnel/proposed"] == SIZES["selfplay.proposer-prompts"] for kind in KINDS)
+
+
+ELSEWHERE = {"azr_coder14b_ppo", "azr_7b_traces", "luffy_7b", "sft"}
+"""Recipes with tests of their own, beside those of the 14M model."""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [name for name in recipes() if name not in ELSEWHERE and "_14m_" not in name])
+def test_every_other_recipe_takes_a_step(name: str, model: Path, root: Path, address: str, tmp_path: Path) -> None:
+    """With its own kinds of play, estimator, losses and adapters, and with as many ranks and parts, up to two."""
+    config = recipes()[name]
+    parts = ["--train.data-parallel", min(2, config.train.data_parallel)]
+    parts += ["--rollout.tensor-parallel", min(2, config.rollout.tensor_parallel), "--reward.overlong-buffer", 8]
+    data = []
+    if config.data.path is not None:
+        data = ["--data.path", write(tmp_path / "rows.jsonl", *digits(8)), "--data.prompts", 8, "--data.samples", 4]
+    shown = run(f"playground.{name}", *options(model, root, address), *parts, *data, "--run.steps", 1)
+    assert "step 1/1" in shown
+    (line,) = map(json.loads, (root / name / "metrics.jsonl").read_text().splitlines())
+    assert line["policy/grad_norm"] > 0 and line["weights/version"] == 1
+    assert ("critic/grad_norm" in line) == config.algorithm.needs_critic
+    assert ("data/rows" in line) == bool(data) and ("proposer/malformed" in line) == config.data.plays_itself(1)
 
 
 @pytest.mark.timeout(900)
