@@ -13,10 +13,11 @@ from azr.runs.model_folder import model_folder
 from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE, check_base, check_four_bit, hash_weights, read_base
 
 
-def merge_adapters(adapters: Path, base: str, out: Path) -> None:
+def merge_adapters(adapters: Path, base: str, out: Path, named: str) -> None:
     """Writes the merged weights, in the type of the adapters, into the folder `out`.
 
-    `adapters`: a folder that a checkpoint holds; `base`: folder or hub name of the model that they were trained with.
+    `adapters`: a folder that a checkpoint holds; `base`: folder or hub name of the model that they were trained with;
+    `named`: what messages call the base.
     Raises UserError when the base cannot be had, is another one or holds no safetensors, and OSError when `out` cannot
     be written.
     """
@@ -26,7 +27,7 @@ def merge_adapters(adapters: Path, base: str, out: Path) -> None:
     from azr.algorithms.lora import DOWN, IN_FILES, UP, four_bit_rounded, merge
     from azr.train.shards import TensorSpec, write_model
 
-    folder = model_folder(base, fetch=True, named="--base")
+    folder = model_folder(base, fetch=True, named=named)
     assert folder is not None, "fetching finds it or raises"
     belongs = read_base(adapters)
     check_base(belongs.files, hash_weights(folder), str(adapters))

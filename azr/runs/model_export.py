@@ -127,7 +127,8 @@ def export(
             staging.chmod(0o755)
             _copy(source, staging, merged=merged)
             if source.has_adapters and merged:
-                merge_adapters(source.folder, str(source.base) if base is None else base, staging)
+                found, named = (str(source.base), "model.path of the run") if base is None else (base, "--base")
+                merge_adapters(source.folder, found, staging, named)
             if remove_think_tokens:
                 think_tokens.remove(staging)
             _describe(source, staging, merged=merged)

@@ -19,7 +19,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path | None:
     """Folder of a local model, or of a hub model; None when that cannot be had and need not be, without `fetch`.
 
-    ``named``: as what the user gave the path.
+    ``named``: what messages call the path.
 
     Raises UserError when there is no such model, or with `fetch` when it cannot be had.
     """
