@@ -93,8 +93,8 @@ def digits(count: int) -> list[dict]:
     return [ask | {"prompt": f"Which digit is {n}?", "answer": str(n)} for n in range(count)]
 
 
-def steps(root: Path) -> list[dict]:
-    return [json.loads(line) for line in (root / "azr_coder14b_ppo" / "metrics.jsonl").read_text().splitlines()]
+def steps(root: Path, name: str = "azr_coder14b_ppo") -> list[dict]:
+    return [json.loads(line) for line in (root / name / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.timeout(900)
@@ -147,7 +147,7 @@ def test_self_play_learns_from_another_models_traces_beside_it(
     data = ["--data.path", write(tmp_path / "rows.jsonl", *rows), "--data.prompts", 4, "--data.samples", 3]
     shown = run("playground.azr_7b_traces", *options(model, root, address), *data, "--run.steps", 2)
     assert "step 2/2" in shown and "ALARM" not in shown
-    lines = [json.loads(line) for line in (root / "azr_7b_traces" / "metrics.jsonl").read_text().splitlines()]
+    lines = steps(root, "azr_7b_traces")
     assert [line["step"] for line in lines] == [1, 2]
     for line in lines:
         assert line["data/rows"] == 4 and line["data/traces"] == 4
@@ -174,7 +174,7 @@ def test_every_other_recipe_takes_a_step(name: str, model: Path, root: Path, add
         data = ["--data.path", write(tmp_path / "rows.jsonl", *digits(8)), "--data.prompts", 8, "--data.samples", 4]
     shown = run(f"playground.{name}", *options(model, root, address), *parts, *data, "--run.steps", 1)
     assert "step 1/1" in shown
-    (line,) = map(json.loads, (root / name / "metrics.jsonl").read_text().splitlines())
+    (line,) = steps(root, name)
     assert line["policy/grad_norm"] > 0 and line["weights/version"] == 1
     assert ("critic/grad_norm" in line) == config.algorithm.needs_critic
     assert ("data/rows" in line) == bool(data) and ("proposer/malformed" in line) == config.data.plays_itself(1)
