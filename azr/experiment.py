@@ -59,7 +59,8 @@ from azr.config import Config
 from azr.datasets.play import DataPlay
 from azr.evaluation.periodic import PeriodicEval
 from azr.monitoring.monitor import Monitor, SafetyStop, Watched
-from azr.records import Trajectory
+from azr.prompts.codec import PromptCodec
+from azr.records import Sample
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.metrics import throughput
@@ -71,7 +72,6 @@ from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.in_flight import InFlight, Journal, Leftover
 from azr.selfplay.pieces import Carried
 from azr.selfplay.play import SelfPlayStep, StepResult, together
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Proposer, Solver
 from azr.selfplay.seeding import Seeding
 from azr.selfplay.staleness import select_fresh
@@ -158,7 +158,7 @@ class SelfPlayExperiment:
         ).run()
         await system.executor.stats_delta()
 
-    async def _record_seeding(self, proposals: Sequence[Trajectory]) -> None:
+    async def _record_seeding(self, proposals: Sequence[Sample]) -> None:
         """As step 0: nothing of it is trained on."""
         watched = await self.monitor.watch(proposals, {})
         await self.logger.log_rollouts(0, [(each, None) for each in proposals], self.codec.decode, watched.flags)

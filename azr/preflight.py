@@ -30,7 +30,7 @@ from azr.tasks.registry import KINDS
 from azr.train.adapter_files import check_four_bit
 
 if TYPE_CHECKING:
-    from azr.selfplay.prompt_codec import PromptCodec
+    from azr.prompts.codec import PromptCodec
 
 
 def check(config: Config) -> None:
@@ -305,7 +305,7 @@ def _check_tokenizer_exam_and_rows(config: Config, folder: Path) -> list[str]:
 
 def load_codec(config: Config, folder: Path) -> PromptCodec:
     """Tokenizer and prompts of the model in a folder. Raises UserError when it has none that can be loaded."""
-    from azr.selfplay.prompt_codec import PromptCodec
+    from azr.prompts.codec import PromptCodec
 
     check_tokenizer_files(config.model.path, folder)
     try:

@@ -62,6 +62,8 @@ Origin = Literal["sampled", "prefix", "trace"]
 class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
+    GIVEN_UP = "given_up"
+    """The engine took longer than `timeout.generate_s`; the response is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,61 +165,137 @@ def _unpickle(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """What was made of a response's text, for the rollout records."""
+NO_TOKENS = Completion(
+    prompt_ids=np.zeros(0, np.int32),
+    response_ids=np.zeros(0, np.int32),
+    logprobs=np.zeros(0, np.float32),
+    finish_reason=FinishReason.STOP,
+    weight_versions=np.zeros(0, np.int32),
+)
+"""Of a sample that was read from a file."""
 
-    outcome: str
-    """Of a proposal ``valid`` or why it was refused, of an answer its verdict."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What a grader or a validation says of one response.
+
+    Example: ``Judgement(verdict="wrong", detail="f(2) gives 4, not 5", answer=(("output", "5"),))``
+    """
+
+    verdict: str
+    """`azr.tasks.base.Verdict` of an answer; of a proposal `VALID` or an `azr.tasks.base.RejectReason`."""
     detail: str = ""
     """One sentence on why, such as ``line 3: imports random``; empty where there is nothing to add."""
     answer: tuple[tuple[str, str], ...] | None = None
-    """Label and text of every section that was read; None when the response does not have the asked form."""
+    """Label and text of every section that was read: program, input, output, message, or ``answer`` where there is one
+    only. None when no answer could be extracted."""
+    parts: Mapping[str, bool] = field(default_factory=dict)
+    """Verdicts on parts, such as ``base`` and ``plus``."""
+
+
+VALID = "valid"
+"""Verdict on a proposal that became a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What a training step made of one trajectory."""
+    """Training statistics of one sample."""
 
     advantage: float | None
-    """Mean over the response tokens; None where it is not finite, so that its optimizer step was skipped."""
     mismatch: float | None
-    """Mean over the sampled response tokens of |log-probability in the trainer - in the engine|; None where the trainer
-    gave none, and of a whole trace."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trajectory:
-    """A graded completion: what the algorithms train on."""
+Used = Literal["trained", "estimate", "ungraded", "stale", "cut off", "recorded"]
+"""What a sample was used for: it was trained on; it only estimated a solve rate; it could not be graded; it was too old
+to be trained on; it was masked because it was cut off; or it was only kept, as in seeding and evaluation."""
 
-    completion: Completion
+
+@dataclass(slots=True, kw_only=True)
+class Sample:
+    """One response and everything that became of it, from the engine's answer to the line of a rollout or evaluation
+    file (docs/observability.md). Later stages fill in their fields by name.
+
+    Example: ``Sample(completion=completion, role=Role.SOLVER, kind="deduction", problem_id="000012-deduction-0003",
+    group="solve:000012:000012-deduction-0003", judgement=Judgement(verdict="right"), reward=1.0)``
+    """
+
+    step: int = 0
+    """Training step; 0 for seeding."""
     role: Role
     kind: str
-    task_id: str
-    """Id of the task proposed or solved; for a failed proposal, an id of its own."""
+    """Task kind, source of a row, or suite."""
+    problem_id: str
+    """Id of the task proposed or solved, of the row or of the question. A rejected proposal has an id of its own."""
     group: str
-    """Trajectories with the same group answered the same prompt (RLOO, GRPO baselines)."""
-    reward: float
-    reward_parts: dict[str, float] = field(default_factory=dict)
-    """Named terms whose combination is ``reward``, for the rollout records; empty where there is no reward."""
-    accuracy: float | None = None
-    """Solver: 1.0 right, 0.0 not. Proposer: None."""
-    judgement: Judged | None = None
-    """None where nothing but the reward is known."""
+    """In training, samples with the same group answered the same prompt (baselines of RLOO and GRPO): ``propose:…``,
+    ``estimate:…``, ``solve:…`` or, for rows of files, ``data:…``. In an evaluation the question's group in its
+    suite."""
+    index: int | None = None
+    """Evaluation: index of the sampled answer to its question; None for the greedy one."""
+    prompt: str = ""
+    """Decoded with special tokens; filled in when the sample is written."""
+    response: str = ""
+    prompt_tokens: int | None = None
+    response_tokens: int | None = None
+    finish_reason: FinishReason = FinishReason.STOP
+    weight_versions: list[tuple[int, int]] = field(default_factory=list)
+    """Pairs of a version of the weights and of how many tokens in a row it sampled; tokens of a trace have none."""
     trace_tokens: int = 0
     """How many of the response's first tokens another model's trace gave instead of the policy: 0 for an ordinary
-    response, all for a whole trace. The ``logprobs`` of these tokens are 0, and their ``weight_versions`` say
-    nothing."""
+    response, all for a whole trace. Their log-probabilities are 0, and their weight versions say nothing."""
+    judgement: Judgement | None = None
+    """None where nothing but the reward is known."""
+    accuracy: float | None = None
+    """Solver: 1.0 right, 0.0 not. Proposer, or not graded: None."""
+    solve_rate: float | None = None
+    """Proposer: share of right answers to the accepted task, as estimated."""
+    reward: float | None = None
+    """None where there is none, as in an evaluation or for what could not be graded."""
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    """Named terms whose combination is ``reward``."""
+    used: Used = "trained"
+    advantage: float | None = None
+    """Mean over the response's tokens; None where it was not trained on, or the mean is not finite."""
+    mismatch: float | None = None
+    """Mean over the sampled tokens of |log-probability in the trainer - in the engine|, in nats."""
+    flags: list[tuple[str, int, int]] = field(default_factory=list)
+    """Rules of the safety screen, and where in the response their patterns begin and end."""
+    schema: int = 4
+    """Version of this record; lines of older runs are read by `azr.runs.sample_file`."""
+    completion: Completion = field(default=NO_TOKENS, repr=False, metadata={"in_files": False})
+    """Token ids and log-probabilities; not written to files, and empty in what was read from one."""
+
+    def __post_init__(self) -> None:
+        if self.completion is not NO_TOKENS:
+            self.prompt_tokens = len(self.completion.prompt_ids)
+            self.response_tokens = len(self.completion.response_ids)
+            self.finish_reason = self.completion.finish_reason
+            self.weight_versions = version_runs(self.completion.weight_versions[self.trace_tokens :])
+
+    @property
+    def verdict(self) -> str:
+        """Verdict of the judgement; empty without one."""
+        return "" if self.judgement is None else self.judgement.verdict
+
+    @property
+    def phase(self) -> str:
+        """``propose``, ``estimate``, ``solve`` or, for a row of a file, ``data``."""
+        return self.group.partition(":")[0]
+
+    @property
+    def is_malformed(self) -> bool:
+        """Whether the response is not in the asked format; one that was cut off is not."""
+        return self.finish_reason == FinishReason.LENGTH or self.verdict == "malformed"
 
     @property
     def origin(self) -> Origin:
         if not self.trace_tokens:
             return "sampled"
-        return "trace" if self.trace_tokens == len(self.completion.response_ids) else "prefix"
+        return "trace" if self.trace_tokens == self.response_tokens else "prefix"
 
     @property
     def player(self) -> str:
-        """Begins the names of its metrics: ``deduction/solver``, and ``deduction/solver/trace`` for another origin."""
+        """Prefix of its metrics: ``deduction/solver``, and ``deduction/solver/trace`` for another origin."""
         own = f"{self.kind}/{self.role}"
         return own if self.origin == "sampled" else f"{own}/{self.origin}"
 

@@ -26,6 +26,7 @@ from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
 from azr.monitoring.screen import Screen, patterns_of
 from azr.plugins import plugin_processes
+from azr.prompts.codec import PromptCodec
 from azr.runs.checkpoint_store import CheckpointStore, Staging
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
@@ -41,7 +42,6 @@ from azr.runs.stop_signal import StopRequested, StopSignal
 from azr.runs.timing import PhaseClock
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.in_flight import InFlight
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.train.learner import Learner
 from azr.train.worker_group import RankDied, WorkerGroup
 

@@ -13,12 +13,12 @@ from azr.cluster.ray_start import start_ray
 from azr.config import Config
 from azr.evaluation.periodic import PeriodicEval
 from azr.plugins import plugin_processes
-from azr.records import Task, Trajectory
+from azr.prompts.codec import PromptCodec
+from azr.records import Sample, Task
 from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.progress import Progress, open_progress
 from azr.runs.stop_signal import StopSignal
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.seeding import Seeding
 
 
@@ -45,7 +45,7 @@ async def grow_seeds(config: Config, refused: Path) -> list[Task]:
         progress.close()
 
 
-async def _not_recorded(proposals: Sequence[Trajectory]) -> None:
+async def _not_recorded(proposals: Sequence[Sample]) -> None:
     """There is no run directory that they could go into."""
 
 

@@ -33,6 +33,7 @@ from azr.config import TRRPP, Config, ModelConfig, RolloutConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor import remote
 from azr.executor.remote import RemoteExecutor
+from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason
 from azr.rollout import engine_group
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
@@ -40,7 +41,6 @@ from azr.runs.metrics import step_metrics
 from azr.runs.sinks import write_rollouts
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.play import SelfPlayStep
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Proposer, Solver
 from azr.tasks.base import Section
 from azr.tasks.registry import KINDS

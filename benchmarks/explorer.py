@@ -23,7 +23,7 @@ from azr.explorer import queries
 from azr.explorer.index import RunIndex
 from azr.explorer.rows import TaskFilter
 from azr.explorer.server import Watcher, make_app
-from azr.records import Completion, FinishReason, Judged, Learned, Role, Task, Trajectory
+from azr.records import Completion, FinishReason, Judgement, Learned, Role, Sample, Task
 from azr.runs.sinks import JsonLines, write_rollouts
 
 KINDS = ("deduction", "abduction", "induction")
@@ -48,7 +48,7 @@ def program(rng: random.Random) -> str:
     return "\n".join(["def f(x0):", *lines, f"    return x{len(lines) - 1}"])
 
 
-def step_of(step: int, count: int, texts: Sequence[str], rng: random.Random) -> Iterator[tuple[Trajectory, Learned]]:
+def step_of(step: int, count: int, texts: Sequence[str], rng: random.Random) -> Iterator[tuple[Sample, Learned]]:
     """Proposals, each with a group of answers."""
     ids = np.arange(len(texts), dtype=np.int32)
     for number in range(count // (GROUP + 1)):
@@ -63,10 +63,10 @@ def step_of(step: int, count: int, texts: Sequence[str], rng: random.Random) -> 
                 prompt_ids=prompt, response_ids=ids[(at := rng.randrange(len(texts))) : at + 1], logprobs=-0.5,
                 finish_reason=FinishReason.STOP, weight_versions=step - 1,
             )  # fmt: skip
-            judgement = Judged(outcome=outcome, detail="f(3) returned 4, not 5", answer=(("output", "4"),))
+            judgement = Judgement(verdict=outcome, detail="f(3) returned 4, not 5", answer=(("output", "4"),))
             yield (
-                Trajectory(
-                    completion=completion, role=role, kind=kind, task_id=id, group=f"estimate:{id}", reward=-0.5,
+                Sample(
+                    completion=completion, role=role, kind=kind, problem_id=id, group=f"estimate:{id}", reward=-0.5,
                     reward_parts={outcome: -0.5}, accuracy=float(outcome == "right") if place else None,
                     judgement=judgement,
                 ),
@@ -84,7 +84,7 @@ def make_run(path: Path, steps: int, trajectories: int) -> None:
     for step in range(1, steps + 1):
         rollouts = list(step_of(step, trajectories, texts, rng))
         write_rollouts(path / "rollouts" / f"step_{step:06d}.jsonl.gz", step, rollouts, lambda ids: texts[int(ids[0])])
-        valid = [t for t, _ in rollouts if t.judgement is not None and t.judgement.outcome == "valid"]
+        valid = [t for t, _ in rollouts if t.judgement is not None and t.judgement.verdict == "valid"]
         tasks.write(
             asdict(_task(t.task_id, t.kind, step, rng.sample(known[-2000:], min(3, len(known))), rng)) for t in valid
         )

@@ -20,8 +20,8 @@ from azr.cluster.ray_start import start_ray
 from azr.cluster.weight_transfers import TRANSFERS, Site
 from azr.config import Config
 from azr.preflight import check
+from azr.prompts.codec import PromptCodec
 from azr.runs.timing import PhaseClock
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.train.policy import PolicyWorker
 
 

@@ -24,9 +24,9 @@ from azr.cli.run import parse
 from azr.cluster.ray_start import start_ray
 from azr.config import Config
 from azr.preflight import check
-from azr.records import Completion, Role, Trajectory
+from azr.prompts.codec import PromptCodec
+from azr.records import Completion, Role, Sample
 from azr.runs.timing import PhaseClock
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.train.learner import Learner
 
 PROMPT_TOKENS = 512
@@ -105,11 +105,11 @@ async def learn(
     """One update on these responses with random rewards."""
     rng = random.Random(2)
     trajectories = [
-        Trajectory(
+        Sample(
             completion=completion,
             role=Role.SOLVER,
             kind=config.selfplay.kinds[index % len(config.selfplay.kinds)],
-            task_id=f"{index}",
+            problem_id=f"{index}",
             group=f"{index}",
             reward=rng.random(),
         )

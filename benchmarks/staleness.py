@@ -45,12 +45,12 @@ from azr.config import (
     TrainConfig,
 )
 from azr.preflight import check
+from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Stops
 from azr.rollout import engine_group
 from azr.rollout.engine import EngineStart, RolloutEngine
 from azr.runs.run_dir import RunDirectory
 from azr.runtime import Driver
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.tasks.prompts import Section
 from azr.train.model_worker import Address
 from azr.train.policy import PolicyWorker

@@ -25,6 +25,7 @@ from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
 from azr.monitoring.screen import Screen, patterns_of
+from azr.prompts.codec import PromptCodec
 from azr.records import Learned
 from azr.runs.checkpoint_store import CheckpointStore
 from azr.runs.checkpointer import AsyncCheckpointer
@@ -35,7 +36,6 @@ from azr.runs.stop_signal import StopSignal
 from azr.runtime import Driver
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.in_flight import InFlight
-from azr.selfplay.prompt_codec import PromptCodec
 from tests.datasets import test_play as datasets
 from tests.datasets.test_rows import write
 from tests.selfplay.test_play import CODEC, CONFIG, Script, half_right, proposal

@@ -21,7 +21,7 @@ from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
 from azr.monitoring.screen import DEFAULT
-from azr.records import Completion, Learned, Trajectory
+from azr.records import Completion, Learned, Sample
 from azr.runs.checkpoint_store import CheckpointStore, Staging
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
@@ -77,7 +77,7 @@ def play(config: Config, engine: Engine) -> None:
     done = resume.state.step if resume else 0
     engine.version = done
 
-    async def learn(trajectories: list[Trajectory], seed: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
+    async def learn(trajectories: list[Sample], seed: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
         await asyncio.sleep(0.05)
         learner.learned = [Learned(0.5, 0.01)] * len(trajectories)
         return {}

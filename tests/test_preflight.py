@@ -11,7 +11,7 @@ from azr.config import Config
 from azr.config_tree import override
 from azr.doctor.gpus import Gpu, Gpus
 from azr.errors import UserError
-from azr.selfplay.prompt_codec import PromptCodec
+from azr.prompts.codec import PromptCodec
 from azr.train import adapter_files
 from playground.azr_14m_mini import config as mini
 from tests.conftest import byte_tokenizer

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from azr.cli.answer_printer import AnswerPrinter
 from azr.errors import UserError
+from azr.prompts.chat_template import Turn
+from azr.prompts.codec import PromptCodec
+from azr.prompts.text_stream import TextStream
 from azr.records import FinishReason
 from azr.rollout.streaming import StreamingEngine
-from azr.selfplay.chat_template import Turn
-from azr.selfplay.prompt_codec import PromptCodec
-from azr.selfplay.text_stream import TextStream
 
 _BLOCK = '"""'
 _COMMAND = re.compile(r"/[a-z]+")

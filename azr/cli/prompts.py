@@ -18,7 +18,7 @@ from azr.tasks.registry import KINDS
 
 if TYPE_CHECKING:
     from azr.datasets.rows import DataRow
-    from azr.selfplay.prompt_codec import PromptCodec
+    from azr.prompts.codec import PromptCodec
 
 _ABOUT = (
     "Print the prompts of a recipe exactly as its model gets them, about the task that each kind starts from and the "

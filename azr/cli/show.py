@@ -13,7 +13,7 @@ from azr.explorer.index import RunIndex
 from azr.explorer.queries import ROLLOUT_ORDERS
 from azr.explorer.rows import ANY_RULE, RolloutFilter
 from azr.monitoring.screen import SAFETY, TOTALS
-from azr.selfplay.judgement import VALID
+from azr.records import VALID
 from azr.tasks.base import RejectReason, Verdict
 
 OUTCOMES = tuple(dict.fromkeys([VALID, *map(str, Verdict), *map(str, RejectReason)]))

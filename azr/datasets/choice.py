@@ -11,7 +11,7 @@ from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError
 from azr.evaluation.graders import check_graders
 from azr.evaluation.suites.loading import hash_of
-from azr.selfplay.prompt_codec import PromptCodec
+from azr.prompts.codec import PromptCodec
 
 
 def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[str]]:

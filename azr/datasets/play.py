@@ -17,12 +17,12 @@ from azr.datasets.rows import DataRow
 from azr.datasets.traces import after_prefix, prefix_share, whole_trace
 from azr.evaluation.graders import CODE_GRADERS, make_grader
 from azr.evaluation.periodic import answer_executor
-from azr.evaluation.question import Grader, GraderName, Judgement, Verdict
-from azr.records import Completion, FinishReason, Judged, Role, Trajectory
+from azr.evaluation.question import Grader, GraderName, Verdict
+from azr.prompts.codec import PromptCodec
+from azr.records import Completion, FinishReason, Judgement, Role, Sample
 from azr.selfplay.form import FormCount
 from azr.selfplay.ordering import sort_trajectories, stable_seed
 from azr.selfplay.play import StepResult
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.rewards.pay import answer_trajectory, unrewarded, with_length_penalty
 from azr.selfplay.roles import Sampler
 
@@ -159,7 +159,7 @@ class DataPlay:
         found = await sampler.generate(asked, n=1, max_tokens=longest - len(prefix), seed=seed)
         return [(after_prefix(prompt, prefix, completion), len(prefix)) for completion in found]
 
-    def _trajectory(self, response: _Response) -> Trajectory:
+    def _trajectory(self, response: _Response) -> Sample:
         """What is trained on, with its reward; what could not be graded has none."""
         completion, verdict, reward = response.completion, response.judgement.verdict, self.config.reward
         question, judged = response.row.question, _judged(completion, response.judgement)
@@ -178,11 +178,10 @@ class DataPlay:
         return await self.graders[row.grader].grade(row.question, self.codec.response_text(completion))
 
 
-def _judged(completion: Completion, judgement: Judgement) -> Judged:
+def _judged(completion: Completion, judgement: Judgement) -> Judgement:
     detail = ""
     if completion.finish_reason is FinishReason.LENGTH:
         detail = f"cut off after {len(completion.response_ids)} tokens"
     elif judgement.verdict is Verdict.MALFORMED:
         detail = "no answer was found"
-    answer = None if judgement.answer is None else (("answer", judgement.answer),)
-    return Judged(outcome=str(judgement.verdict), detail=detail, answer=answer)
+    return replace(judgement, detail=detail)

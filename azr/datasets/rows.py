@@ -16,7 +16,7 @@ from azr.evaluation.suites.golds import check_grader, fields_of, gold
 from azr.tasks.registry import KINDS
 
 if TYPE_CHECKING:
-    from azr.selfplay.chat_template import Turn  # It loads transformers.
+    from azr.prompts.chat_template import Turn  # It loads transformers.
 
 FORMATS = (".jsonl", ".jsonl.gz", ".parquet")
 SOURCE = "data"

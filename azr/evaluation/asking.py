@@ -15,9 +15,9 @@ from azr.evaluation.answer_file import Answer
 from azr.evaluation.graders import CODE_GRADERS, make_grader
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Grader, Judgement, Question, Suite, Verdict
+from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, PromptIds, Task
 from azr.selfplay.ordering import stable_seed
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Executor
 from azr.tasks.abduction import Abduction
 from azr.tasks.deduction import Deduction
@@ -171,7 +171,7 @@ class Examiner:
             tokens=len(completion.response_ids) if completion else 0,
             truncated=completion is None or completion.finish_reason is FinishReason.LENGTH,
             verdict=judged.verdict,
-            answer=judged.answer,
+            answer=None if judged.answer is None else judged.answer[0][1],
             parts=judged.parts,
         )
 

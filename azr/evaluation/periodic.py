@@ -27,7 +27,7 @@ from azr.evaluation.suites.exam import NAME as EXAM
 from azr.evaluation.suites.exam import sealed_questions
 from azr.evaluation.suites.loading import check_names, load_exam, load_suites
 from azr.execution import ExecutionRequest, ExecutionResult
-from azr.selfplay.prompt_codec import PromptCodec
+from azr.prompts.codec import PromptCodec
 from azr.selfplay.roles import Executor
 from azr.tasks.normalize import ENTRY, held_out_keys, parse, parse_program
 

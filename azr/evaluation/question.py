@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from azr.records import Judgement as Judgement
 from azr.tasks.base import Verdict as Verdict
 
 GRADERS = ("value", "calls", "stdin", "math", "choice")
@@ -35,19 +36,6 @@ class Question:
     """What its grader needs; never shown to a model, and what is expected of it never enters a sandbox."""
     programs: tuple[str, ...] = ()
     """Programs that the row holds, which the task buffer of a run refuses."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """The verdict on one response."""
-
-    verdict: Verdict
-    """``malformed``: no answer could be extracted. ``ungraded``: the grader failed or ran out of time, which says
-    nothing about the answer."""
-    answer: str | None = None
-    """What was extracted and judged; None when nothing could be."""
-    parts: Mapping[str, bool] = field(default_factory=dict)
-    """Verdicts on parts, such as ``base`` and ``plus``."""
 
 
 class Grader(Protocol):

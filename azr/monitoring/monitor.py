@@ -14,8 +14,8 @@ from azr.monitoring.programs import Measures, means
 from azr.monitoring.reader import Seen, Text, TextReader
 from azr.monitoring.repetition import REPETITIVE, repeated_share
 from azr.monitoring.screen import SAFETY, Flag
-from azr.records import Task, Trajectory
-from azr.selfplay.prompt_codec import PromptCodec
+from azr.prompts.codec import PromptCodec
+from azr.records import Sample, Task
 
 PERCENTILES = (50, 90, 99, 100)
 THINK = "<think>"
@@ -49,7 +49,7 @@ class Monitor:
     """Of the programs of the buffer and of this step, by their source."""
 
     async def watch(
-        self, trajectories: Sequence[Trajectory], tasks: Mapping[str, Sequence[Task]], new: Sequence[Task] = ()
+        self, trajectories: Sequence[Sample], tasks: Mapping[str, Sequence[Task]], new: Sequence[Task] = ()
     ) -> Watched:
         """Looks at these responses, at the programs of the stored tasks by their kind, and of those new among them."""
         texts, repeated = await asyncio.to_thread(self._read, trajectories)
@@ -58,7 +58,7 @@ class Monitor:
         own = [trajectory.origin != "trace" for trajectory in trajectories]
         return Watched(seen=seen, own=own, metrics=metrics | await self._programs(tasks, new))
 
-    def _read(self, trajectories: Sequence[Trajectory]) -> tuple[list[Text], list[float]]:
+    def _read(self, trajectories: Sequence[Sample]) -> tuple[list[Text], list[float]]:
         opened: dict[int, bool] = {}
         texts = [
             Text(self.codec.decode(each.completion.response_ids), self._opens(each, opened), _program(each))
@@ -66,7 +66,7 @@ class Monitor:
         ]
         return texts, [repeated_share(each.completion.response_ids) for each in trajectories]
 
-    def _opens(self, trajectory: Trajectory, known: dict[int, bool]) -> bool:
+    def _opens(self, trajectory: Sample, known: dict[int, bool]) -> bool:
         """Whether the prompt ends with the tag that opens the thinking."""
         prompt = trajectory.completion.prompt_ids
         if id(prompt) not in known:  # the answers of a group share the array
@@ -115,10 +115,10 @@ class SafetyStop:
 
 
 def response_metrics(
-    trajectories: Sequence[Trajectory], repeated: Sequence[float], seen: Sequence[Seen | None]
+    trajectories: Sequence[Sample], repeated: Sequence[float], seen: Sequence[Seen | None]
 ) -> dict[str, float]:
     """Per kind and role, of all responses, those that are not trained on included and what traces wrote or began apart
-    (`Trajectory.player`): percentiles of their tokens, and shares of those that are repetitive, mix languages, or whose
+    (`Sample.player`): percentiles of their tokens, and shares of those that are repetitive, mix languages, or whose
     program is heavy with comments."""
     players: defaultdict[str, list[int]] = defaultdict(list)
     for index, trajectory in enumerate(trajectories):
@@ -137,9 +137,7 @@ def response_metrics(
     return metrics
 
 
-def flag_metrics(
-    rules: Sequence[str], trajectories: Sequence[Trajectory], seen: Sequence[Seen | None]
-) -> dict[str, float]:
+def flag_metrics(rules: Sequence[str], trajectories: Sequence[Sample], seen: Sequence[Seen | None]) -> dict[str, float]:
     """Responses that were flagged, by any rule and by each, and those that could not be looked at.
 
     Traces of another model are flagged in the records, and not counted.
@@ -151,7 +149,7 @@ def flag_metrics(
     return metrics | {f"{SAFETY}unscreened": float(sum(each is None for each in seen))}
 
 
-def _program(trajectory: Trajectory) -> str | None:
+def _program(trajectory: Sample) -> str | None:
     answer = trajectory.judgement.answer if trajectory.judgement is not None else None
     return next((text for label, text in answer or () if label == "program"), None)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from azr.config import TEMPLATES, Config
 from azr.config_tree import from_yaml
 from azr.errors import UserError, nearest
+from azr.prompts.chat_template import choose_template
+from azr.prompts.codec import PromptCodec, load_tokenizer
 from azr.runs.model_export import check_model, find_source, kept_export
 from azr.runs.model_folder import check_tokenizer_files, context_length, model_folder
 from azr.runs.prompt_form import PromptForm
-from azr.selfplay.chat_template import choose_template
-from azr.selfplay.prompt_codec import PromptCodec, load_tokenizer
 from azr.tasks.prompts import CompactFormat
 
 TRAIN = "train"

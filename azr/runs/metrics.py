@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from azr.records import FinishReason, Trajectory
+from azr.records import FinishReason, Sample
 from azr.runs.timing import StepTiming
 from azr.selfplay.play import ProposalStats
 from azr.selfplay.rewards.pay import OVERLONG
@@ -26,7 +26,7 @@ _MEAN = re.compile(r"mean@\d+")
 
 
 def step_metrics(
-    trajectories: Sequence[Trajectory],
+    trajectories: Sequence[Sample],
     funnels: Mapping[str, ProposalStats],
     group_size: int,
     parts: Mapping[str, Mapping[str, float | None]],
@@ -50,13 +50,13 @@ def start_metrics(timing: StepTiming, engine_seconds: Mapping[str, float]) -> di
     return {"all": timing.wall_s} | phases | {f"engines/{name}": seconds for name, seconds in engine_seconds.items()}
 
 
-def trajectory_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
+def trajectory_metrics(trajectories: Sequence[Sample]) -> Metrics:
     """Means per kind and role; lengths in tokens, ``truncated`` and ``accuracy`` as shares, ``overlong`` of what length
     cost where it did. What a trace wrote or began is apart, as ``<kind>/<role>/trace/…`` and ``…/prefix/…``.
 
     ``weight_version`` is the newest that sampled any of them.
     """
-    players: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    players: defaultdict[str, list[Sample]] = defaultdict(list)
     for trajectory in trajectories:
         players[trajectory.player].append(trajectory)
     metrics: Metrics = {}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from azr.records import Learned, PromptIds, Trajectory, version_runs
+from azr.records import Learned, PromptIds, Sample, version_runs
 
 SCHEMA = 3
 """Version of `RolloutRecord`. Lines of version 1 have no ``schema`` and nothing of version 2; 3 added ``flags``."""
@@ -61,7 +61,7 @@ class RolloutRecord:
 
 def rollout_record(
     step: int,
-    trajectory: Trajectory,
+    trajectory: Sample,
     learned: Learned | None,
     prompt: str,
     decode: Decode,
@@ -73,7 +73,7 @@ def rollout_record(
         step=step,
         role=trajectory.role.value,
         kind=trajectory.kind,
-        task_id=trajectory.task_id,
+        task_id=trajectory.problem_id,
         group=trajectory.group,
         prompt=prompt,
         response=decode(completion.response_ids),
@@ -83,7 +83,7 @@ def rollout_record(
         finish_reason=completion.finish_reason.value,
         weight_versions=version_runs(trajectory.sampled_versions),
         schema=SCHEMA,
-        outcome=None if judgement is None else judgement.outcome,
+        outcome=None if judgement is None else str(judgement.verdict),
         detail="" if judgement is None else judgement.detail,
         answer=None if judgement is None or judgement.answer is None else list(judgement.answer),
         prompt_tokens=len(completion.prompt_ids),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from azr.config import Config
-from azr.records import Learned, Task, Trajectory
+from azr.records import Learned, Sample, Task
 from azr.runs.background_writer import BackgroundWriter
 from azr.runs.metrics import (
     EVAL,
@@ -132,7 +132,7 @@ class RunLogger:
     async def log_rollouts(
         self,
         step: int,
-        rollouts: Sequence[tuple[Trajectory, Learned | None]],
+        rollouts: Sequence[tuple[Sample, Learned | None]],
         decode: Decode,
         flags: Sequence[Sequence[tuple[str, int, int]]] = (),
     ) -> None:
@@ -158,7 +158,7 @@ class RunLogger:
     def end_step(
         self,
         step: int,
-        trajectories: Sequence[Trajectory],
+        trajectories: Sequence[Sample],
         funnels: Mapping[str, ProposalStats],
         parts: Mapping[str, Mapping[str, float | None]],
         watched: Mapping[str, float] | None = None,

@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from azr.records import Learned, Task, Trajectory
+from azr.records import Learned, Sample, Task
 from azr.runs.metrics import Metrics
 from azr.runs.rollout_record import Decode, RolloutRecord, rollout_record
 from azr.runs.run_state import FileOffset
@@ -83,7 +83,7 @@ def _task(record: dict[str, Any]) -> Task:
 def write_rollouts(
     path: Path,
     step: int,
-    rollouts: Sequence[tuple[Trajectory, Learned | None]],
+    rollouts: Sequence[tuple[Sample, Learned | None]],
     decode: Decode,
     flags: Sequence[Sequence[tuple[str, int, int]]] = (),
 ) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from azr.records import Completion, Trajectory
+from azr.records import Completion, Sample
 
 
 def stable_seed(*names: object) -> int:
@@ -19,7 +19,7 @@ def stable_seed(*names: object) -> int:
     return int.from_bytes(hashlib.sha256(repr(names).encode()).digest()[:6])
 
 
-def sort_trajectories(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+def sort_trajectories(trajectories: Sequence[Sample]) -> list[Sample]:
     """Sorted by what they are, which decides how they are packed and in which order gradients are added."""
     return sorted(trajectories, key=lambda t: (t.kind, t.role, t.group, *_sampled(t.completion), t.trace_tokens))
 

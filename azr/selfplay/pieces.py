@@ -10,7 +10,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from azr.records import Task, Trajectory
+from azr.records import Sample, Task
 from azr.selfplay.form import FormCount
 from azr.selfplay.in_flight import ANSWERED, Answered, Leftover, Origin
 from azr.tasks.base import RejectReason
@@ -26,9 +26,9 @@ class Answers:
     """``estimate`` or ``solve``."""
     solve_rate: float | None
     """Share of right answers among the graded ones; None when the executor graded none."""
-    trajectories: list[Trajectory]
+    trajectories: list[Sample]
     """What is trained on."""
-    untrained: list[Trajectory]
+    untrained: list[Sample]
     """The others: ungraded answers, and all of an estimate that only estimates."""
     num_tokens: int
     """Of all responses."""
@@ -46,9 +46,9 @@ class Proposed:
     """A task has its solve rate, unless it is a seed."""
     num_tokens: int
     """Of the response."""
-    trajectory: Trajectory | None
+    trajectory: Sample | None
     """None when the proposal is not trained on."""
-    untrained: Trajectory | None
+    untrained: Sample | None
     """None when it is, or when it took too long."""
     estimate: Answers | None
     """None when there was nothing to estimate."""

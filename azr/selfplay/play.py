@@ -17,7 +17,7 @@ from typing import Any
 
 from azr.concurrency import Phase, gather
 from azr.config import Config
-from azr.records import Completion, Judged, Role, Task, Trajectory
+from azr.records import Completion, Judgement, Role, Sample, Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.form import FormCount
 from azr.selfplay.in_flight import Begins, Leftover, Origin
@@ -61,7 +61,7 @@ class ProposalStats:
 class StepResult:
     """What one step of self-play brought."""
 
-    trajectories: list[Trajectory]
+    trajectories: list[Sample]
     proposal_stats: dict[str, ProposalStats]
     """By kind."""
     stored: list[Task]
@@ -76,7 +76,7 @@ class StepResult:
     """What goes on in the next step, with ``rollout.partial``."""
     data: Mapping[str, int] = field(default_factory=dict)
     """Counts of what rows of a file gave."""
-    untrained: Sequence[Trajectory] = ()
+    untrained: Sequence[Sample] = ()
     """Responses that are only recorded: without a grade, of an estimate that only estimates, or too old."""
 
 
@@ -238,7 +238,7 @@ class SelfPlayStep:
             judged = await self.solver.judge(task, completions)
         verdicts = [verdict for verdict, _ in judged]
         right = sum(verdict is Verdict.RIGHT for verdict in verdicts)
-        graded, ungraded = list[Trajectory](), list[Trajectory]()
+        graded, ungraded = list[Sample](), list[Sample]()
         for completion, (verdict, judgement) in zip(completions, judged, strict=True):
             if verdict is Verdict.UNGRADED:
                 ungraded.append(unrewarded(Role.SOLVER, task.kind, task.id, group, completion, judgement))
@@ -278,8 +278,8 @@ class SelfPlayStep:
         completion: Completion,
         outcome: Task | RejectReason,
         shown: Sequence[Task],
-        judgement: Judged,
-    ) -> Trajectory | None:
+        judgement: Judgement,
+    ) -> Sample | None:
         """What the proposal teaches, if anything."""
         if outcome in _NOT_TRAINED_ON or not self.config.ablation.train_proposer:
             return None
@@ -292,7 +292,7 @@ class SelfPlayStep:
             base, bonuses = own.base, intrinsic_bonuses(outcome, shown, known, config.intrinsic) | own.bonuses
         return self._paid(proposer_trajectory(kind, id, completion, outcome, bonuses, config, judgement, base))
 
-    def _paid(self, trajectory: Trajectory) -> Trajectory:
+    def _paid(self, trajectory: Sample) -> Sample:
         """With what its length costs."""
         return with_length_penalty(trajectory, self.config.reward, self.config.rollout.max_response_tokens)
 
@@ -430,7 +430,9 @@ def _with_solve_rate(outcome: Task | RejectReason, estimate: Answers | None) -> 
     return RejectReason.LOST if estimate.solve_rate is None else replace(outcome, solve_rate=estimate.solve_rate)
 
 
-def _judged_late(judgement: Judged, validated: Task | RejectReason, outcome: Task | RejectReason, twin: str) -> Judged:
+def _judged_late(
+    judgement: Judgement, validated: Task | RejectReason, outcome: Task | RejectReason, twin: str
+) -> Judgement:
     """With what became of a valid proposal after it was validated; ``twin``: what it equals."""
     if outcome is validated or not isinstance(outcome, RejectReason):
         return judgement

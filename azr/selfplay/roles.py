@@ -11,9 +11,9 @@ from typing import Protocol, TypeVar
 from azr.config import Config
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
-from azr.records import Completion, Judged, PromptIds, Task
+from azr.prompts.codec import PromptCodec
+from azr.records import Completion, Judgement, PromptIds, Task
 from azr.selfplay.judgement import Seen, judge_answer, judge_proposal
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run, Verdict
 from azr.tasks.composites import GivenFunctions, compose
 from azr.tasks.registry import KINDS
@@ -78,7 +78,7 @@ class Proposer:
 
     async def judge(
         self, kind: str, completion: Completion, shown: Shown, *, id: str, step: int
-    ) -> tuple[Task | RejectReason, Judged]:
+    ) -> tuple[Task | RejectReason, Judgement]:
         """As `validate`, with what was read and why it was refused."""
         seen = Seen(completion)
         judging = self._validate(kind, seen, shown, _recorded(self._executor, seen), id=id, step=step)
@@ -138,11 +138,11 @@ class Solver:
         """One verdict per completion, in their order."""
         return [verdict for verdict, _ in await self.judge(task, completions)]
 
-    async def judge(self, task: Task, completions: Sequence[Completion]) -> list[tuple[Verdict, Judged]]:
+    async def judge(self, task: Task, completions: Sequence[Completion]) -> list[tuple[Verdict, Judgement]]:
         """As `verify`, each with what was read and why it is not right."""
         return await asyncio.gather(*(self._judge(task, completion) for completion in completions))
 
-    async def _judge(self, task: Task, completion: Completion) -> tuple[Verdict, Judged]:
+    async def _judge(self, task: Task, completion: Completion) -> tuple[Verdict, Judgement]:
         seen = Seen(completion)
         grading = self._grade(task, seen, _recorded(self._executor, seen))
         verdict = await _judged(task.id, Verdict.MALFORMED, seen, grading)

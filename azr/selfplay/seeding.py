@@ -10,11 +10,11 @@ from pathlib import Path
 from azr.concurrency import Phase
 from azr.config import Config
 from azr.errors import UserError
-from azr.records import Role, Task, Trajectory
+from azr.prompts.codec import PromptCodec
+from azr.records import Role, Sample, Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.form import FormCount
 from azr.selfplay.play import SelfPlayStep
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Executor, Proposer, Sampler, Solver
 from azr.selfplay.seeds import check_seeds, read_seeds, seeds_line, write_refused
 from azr.tasks.registry import KINDS
@@ -35,7 +35,7 @@ class Seeding:
     phase: Phase
     store: Callable[[Sequence[Task]], None]
     """Is given every task that entered the buffer, in order."""
-    record: Callable[[Sequence[Trajectory]], Awaitable[None]]
+    record: Callable[[Sequence[Sample]], Awaitable[None]]
     """Is given after every round the proposals of all rounds so far."""
     log: Callable[[str], None]
     refused: Path
@@ -56,7 +56,7 @@ class Seeding:
             if not self.buffer.sizes()[kind]:
                 self.buffer.add(KINDS[kind].seed())
                 self.store([KINDS[kind].seed()])
-        proposals: list[Trajectory] = []
+        proposals: list[Sample] = []
         for index in range(MAX_SEED_ROUNDS):
             short = [kind for kind, size in self.buffer.sizes().items() if size < selfplay.seed_tasks]
             if not short:

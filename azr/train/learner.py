@@ -31,7 +31,7 @@ from azr.cluster.gpu_turns import leave_gpu, return_to_gpu
 from azr.concurrency import Phase
 from azr.config import Config, PluginEstimator
 from azr.errors import RunEnded
-from azr.records import Learned, Trajectory
+from azr.records import Learned, Sample
 from azr.train.model_worker import StepReport
 from azr.train.policy import PolicyUpdate
 from azr.train.traces import gradient_factor, sampled_tokens, trace_mask
@@ -64,7 +64,7 @@ class Learner:
         """Of the last `learn`, one for each of its trajectories; None for one that took no part."""
 
     async def learn(
-        self, trajectories: Sequence[Trajectory], seed: int, *, critic_only: bool = False
+        self, trajectories: Sequence[Sample], seed: int, *, critic_only: bool = False
     ) -> dict[str, dict[str, float]]:
         """One training step; metrics as `{"policy": …, "critic": …}`, the latter where there is a critic.
 
@@ -90,9 +90,7 @@ class Learner:
         algorithm = self._config.algorithm
         return self._policy.size * max(algorithm.policy_mini_batches, algorithm.critic_mini_batches)
 
-    async def _learn(
-        self, trajectories: Sequence[Trajectory], seed: int, critic_only: bool
-    ) -> dict[str, dict[str, float]]:
+    async def _learn(self, trajectories: Sequence[Sample], seed: int, critic_only: bool) -> dict[str, dict[str, float]]:
         algorithm, timeout_s = self._config.algorithm, self._config.timeout.train_s
         if len(trajectories) < self._least_trajectories():
             log.warning("nothing is learned in this step, which has only %d trajectories", len(trajectories))
@@ -194,7 +192,7 @@ class Learner:
                     f"train.{model}_lr or train.grad_clip, or with train.dtype=float32."
                 )
 
-    def _mini_batches(self, trajectories: Sequence[Trajectory], count: int, seed: int) -> list[list[int]]:
+    def _mini_batches(self, trajectories: Sequence[Sample], count: int, seed: int) -> list[list[int]]:
         return split_mini_batches([(t.kind, t.role, t.origin) for t in trajectories], count, seed)
 
     def _loss_weights(
@@ -206,12 +204,12 @@ class Learner:
         max_tokens = self._config.rollout.max_response_tokens
         return constant_weights(inputs.response_lengths, mini_batches, kept, max_tokens)
 
-    def _pack(self, trajectories: Sequence[Trajectory], mini_batches: Sequence[Sequence[int]]) -> TrainBatch:
+    def _pack(self, trajectories: Sequence[Sample], mini_batches: Sequence[Sequence[int]]) -> TrainBatch:
         tokens = self._config.train.tokens_per_micro_batch
         return TrainBatch.build([t.completion for t in trajectories], mini_batches, self._policy.size, tokens)
 
     def _estimate(
-        self, trajectories: Sequence[Trajectory], inputs: AdvantageInputs, is_trace_R: Tensor | None, seed: int
+        self, trajectories: Sequence[Sample], inputs: AdvantageInputs, is_trace_R: Tensor | None, seed: int
     ) -> Advantages:
         """Over all trajectories together. Where traces are imitated whatever they earned, whole ones are in no
         baseline, only sampled tokens count of the others, and tokens of traces get 0.
@@ -223,7 +221,7 @@ class Learner:
         return estimate_advantages(self._sampled_inputs(trajectories, values_R, seed), estimator).spread(~is_trace_R)
 
     async def _estimate_by_plugin(
-        self, estimator: PluginEstimator, trajectories: Sequence[Trajectory], is_trace_R: Tensor | None, seed: int
+        self, estimator: PluginEstimator, trajectories: Sequence[Sample], is_trace_R: Tensor | None, seed: int
     ) -> Advantages | None:
         """As `_estimate`; None where the plug-in has no answer."""
         estimate = OWN_ESTIMATORS[estimator.function]
@@ -232,17 +230,13 @@ class Learner:
         estimated = await estimate(self._sampled_inputs(trajectories, None, seed))
         return None if estimated is None else estimated.spread(~is_trace_R)
 
-    def _sampled_inputs(
-        self, trajectories: Sequence[Trajectory], values_R: Tensor | None, seed: int
-    ) -> AdvantageInputs:
+    def _sampled_inputs(self, trajectories: Sequence[Sample], values_R: Tensor | None, seed: int) -> AdvantageInputs:
         """Without what traces gave."""
         judged = [t for t in trajectories if t.origin != "trace"]
         sampled = self._advantage_inputs(judged, values_R, seed)
         return replace(sampled, response_lengths=[sampled_tokens(t) for t in judged])
 
-    def _advantage_inputs(
-        self, trajectories: Sequence[Trajectory], values_R: Tensor | None, seed: int
-    ) -> AdvantageInputs:
+    def _advantage_inputs(self, trajectories: Sequence[Sample], values_R: Tensor | None, seed: int) -> AdvantageInputs:
         rewards, kind_roles = [t.reward for t in trajectories], [(t.kind, t.role) for t in trajectories]
         return AdvantageInputs(
             rewards=shuffle_rewards(rewards, kind_roles, seed) if self._config.ablation.shuffle_rewards else rewards,

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from azr.config import AlgorithmConfig
-from azr.records import Trajectory
+from azr.records import Sample
 
 
-def trace_mask(trajectories: Sequence[Trajectory]) -> Tensor | None:
+def trace_mask(trajectories: Sequence[Sample]) -> Tensor | None:
     """Which response tokens a trace gave: bool (R); None where all were sampled, so that nothing is spent on it."""
     if not any(t.trace_tokens for t in trajectories):
         return None
@@ -24,7 +24,7 @@ def trace_mask(trajectories: Sequence[Trajectory]) -> Tensor | None:
     return torch.from_numpy(np.repeat(np.tile([True, False], len(trajectories)), counts.ravel()))
 
 
-def sampled_tokens(trajectory: Trajectory) -> int:
+def sampled_tokens(trajectory: Sample) -> int:
     """Response tokens that the policy sampled."""
     return len(trajectory.completion.response_ids) - trajectory.trace_tokens
 

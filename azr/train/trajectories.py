@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from azr.records import FinishReason, Learned, Trajectory
+from azr.records import FinishReason, Learned, Sample
 
 
 def learned_of(
@@ -45,7 +45,7 @@ def learned_of(
     ]
 
 
-def without_cut_off(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+def without_cut_off(trajectories: Sequence[Sample]) -> list[Sample]:
     """Trajectories that ended by themselves.
 
     DAPO's overlong filtering (arXiv 2503.14476, section 3.4) goes as far as the loss. Here, the estimators do not see

@@ -24,11 +24,11 @@ from azr.cli.main import dispatch
 from azr.cluster.weight_sync import WeightSync
 from azr.config import Config, LoraConfig, ModelConfig, RolloutConfig, RunConfig
 from azr.errors import UserError
+from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Stops
 from azr.rollout.engine import RolloutEngine
 from azr.runs.prompt_form import PromptForm
 from azr.runs.run_dir import RunDirectory
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.tasks.registry import KINDS
 from azr.train.learner import score, update_policy
 from azr.train.policy import PolicyWorker

@@ -13,8 +13,8 @@ from azr.config import Config, DataConfig, ExecutorConfig, RewardConfig, Rollout
 from azr.datasets.choice import load_rows
 from azr.datasets.play import DataPlay, open_graders
 from azr.errors import UserError
+from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Role
-from azr.selfplay.prompt_codec import PromptCodec
 from tests import chat_tokenizers
 from tests.datasets.test_rows import write
 
@@ -99,7 +99,7 @@ async def test_every_grader_pays_what_is_right_and_only_that(ray_cluster: None, 
         assert {(each.role, each.kind, each.task_id) for each in group} == {
             (Role.SOLVER, row.get("source", "data"), row["id"])
         }
-        outcomes = Counter(each.judgement.outcome for each in group)
+        outcomes = Counter(each.judgement.verdict for each in group)
         assert outcomes == {"right": 1, "wrong": 1, "malformed": 2}, (row["id"], outcomes)
         assert sorted(each.reward for each in group) == [-0.25, -0.25, 0.0, 1.0]
         assert sum(each.accuracy for each in group) == 1.0

@@ -19,9 +19,9 @@ from azr.datasets.choice import load_rows
 from azr.datasets.play import DataPlay, open_graders
 from azr.datasets.traces import prefix_share
 from azr.errors import UserError
-from azr.records import Completion, FinishReason, Trajectory
+from azr.prompts.codec import PromptCodec
+from azr.records import Completion, FinishReason, Sample
 from azr.selfplay.play import StepResult
-from azr.selfplay.prompt_codec import PromptCodec
 from tests import chat_tokenizers
 from tests.datasets.test_play import chat_codec
 from tests.datasets.test_play import config as config
@@ -75,7 +75,7 @@ async def play(
         return await played.play(step, sampler, lambda name: nullcontext()), sampler
 
 
-def by_origin(played: StepResult, origin: str) -> list[Trajectory]:
+def by_origin(played: StepResult, origin: str) -> list[Sample]:
     return [each for each in played.trajectories if each.origin == origin]
 
 
@@ -164,7 +164,7 @@ async def test_long_traces_are_dropped_or_cut_and_counted(config, codec, tmp_pat
     played, _ = await play(config, codec, tmp_path, row, samples=2, traces=1, long_traces=long_traces)
     traces = by_origin(played, "trace")
     assert played.data["long_traces"] == 1 and len(played.trajectories) == 3
-    assert [(len(each.completion.response_ids), each.judgement.outcome) for each in traces] == (
+    assert [(len(each.completion.response_ids), each.judgement.verdict) for each in traces] == (
         [(100, "malformed")] if long_traces == "cut" else []
     )
 

@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from azr.config import Config
+from azr.prompts.codec import PromptCodec
 from azr.records import Task
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.tasks.base import TaskKind
 from azr.tasks.prompts import ChatFormat
 from azr.tasks.registry import KINDS

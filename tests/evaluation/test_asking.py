@@ -18,9 +18,9 @@ from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Judgement, Question, Verdict
 from azr.evaluation.suites import SUITES
 from azr.executor.pool import SandboxPool
+from azr.prompts.chat_template import choose_template
+from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Task
-from azr.selfplay.chat_template import choose_template
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.tasks.prompts import CompactFormat
 from tests import chat_tokenizers
 from tests.conftest import byte_tokenizer

@@ -19,7 +19,7 @@ from azr.errors import UserError
 from azr.evaluation.graders.own import OwnGrader, load_grader
 from azr.evaluation.question import Question, Verdict
 from azr.evaluation.suites.own import read_declaration
-from azr.selfplay.prompt_codec import PromptCodec
+from azr.prompts.codec import PromptCodec
 from tests.datasets.test_play import chat_codec
 from tests.datasets.test_play import config as config
 from tests.datasets.test_rows import write

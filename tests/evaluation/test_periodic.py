@@ -18,7 +18,7 @@ from azr.evaluation.periodic import PeriodicEval
 from azr.evaluation.suites.exam import read_exam
 from azr.executor.pool import SandboxPool
 from azr.own_data import own_data
-from azr.selfplay.prompt_codec import PromptCodec
+from azr.prompts.codec import PromptCodec
 from azr.tasks.normalize import fingerprint, held_out_keys
 from azr.tasks.prompts import CompactFormat
 from tests.conftest import byte_tokenizer

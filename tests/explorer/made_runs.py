@@ -10,7 +10,7 @@ from azr.evaluation.answer_file import ANSWERS, Answer, AnswerFile
 from azr.evaluation.periodic import Evaluated
 from azr.evaluation.question import Verdict
 from azr.monitoring.screen import Flag
-from azr.records import Completion, FinishReason, Judged, Learned, Role, Task, Trajectory
+from azr.records import Completion, FinishReason, Judgement, Learned, Role, Sample, Task
 from azr.runs.sinks import JsonLines, write_rollouts
 
 HOSTILE = "</pre><script>document.title='owned'</script>\"'&"
@@ -39,7 +39,7 @@ def answer(id: str, outcome: str = "right", detail: str = "", text: str = "an an
 
 def _rollout(
     role: Role, id: str, group: str, outcome: str, detail: str, text: str, **change: object
-) -> tuple[Trajectory, Learned | None]:
+) -> tuple[Sample, Learned | None]:
     completion = Completion(
         prompt_ids=[*map(ord, str(change.get("prompt", f"the prompt of {id}")))],
         response_ids=[*map(ord, text)],
@@ -48,7 +48,7 @@ def _rollout(
         weight_versions=3,
     )
     reward = float(str(change.get("reward", 1.0 if outcome in ("valid", "right") else -1.0)))
-    trajectory = Trajectory(
+    trajectory = Sample(
         completion=completion,
         role=role,
         kind=str(change.get("kind", "deduction")),
@@ -57,7 +57,7 @@ def _rollout(
         reward=reward,
         reward_parts={outcome: reward},
         accuracy=float(outcome == "right") if role is Role.SOLVER else None,
-        judgement=Judged(outcome=outcome, detail=detail, answer=(("output", text),)),
+        judgement=Judgement(verdict=outcome, detail=detail, answer=(("output", text),)),
     )
     trained = bool(change.get("trained", True))
     return trajectory, Learned(float(str(change.get("advantage", 0.5))), 0.01) if trained else None
@@ -78,7 +78,7 @@ class MadeRun:
     def step(
         self,
         step: int,
-        rollouts: Sequence[tuple[Trajectory, Learned | None]],
+        rollouts: Sequence[tuple[Sample, Learned | None]],
         tasks: Sequence[Task] = (),
         flags: Sequence[Sequence[Flag]] = (),
         **numbers: float,

@@ -12,7 +12,7 @@ from azr.monitoring.monitor import SafetyStop, Watched, flag_metrics
 from azr.monitoring.reader import Seen, Text, TextReader
 from azr.monitoring.screen import DEFAULT, MAX_FLAGS, Screen, patterns_of
 from azr.preflight import check_model_and_files
-from azr.records import Completion, FinishReason, Role, Trajectory
+from azr.records import Completion, FinishReason, Role, Sample
 
 SCREEN = Screen.read(DEFAULT)
 FLAGGED = {
@@ -103,12 +103,12 @@ async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkey
 
 
 def test_another_models_traces_are_flagged_and_stop_nothing() -> None:
-    def trajectory(trace_tokens: int) -> Trajectory:
+    def trajectory(trace_tokens: int) -> Sample:
         completion = Completion(
             prompt_ids=[1], response_ids=[2, 3], logprobs=0.0, finish_reason=FinishReason.STOP, weight_versions=0
         )
-        return Trajectory(
-            completion=completion, role=Role.SOLVER, kind="data", task_id="1", group="g", reward=0.0,
+        return Sample(
+            completion=completion, role=Role.SOLVER, kind="data", problem_id="1", group="g", reward=0.0,
             trace_tokens=trace_tokens,
         )  # fmt: skip
 

@@ -60,7 +60,7 @@ async def test_a_kind_that_raises_and_hangs_costs_those_responses_only(play, bro
     assert (funnel.rejected, funnel.solve_rates) == ({RejectReason.LOST: 1}, [1.0])
     graded = Counter(t.role for t in result.trajectories if t.kind == "broken")
     assert graded == {Role.PROPOSER: 1, Role.SOLVER: 3}, "of two proposals and four answers"
-    outcomes = sorted(t.judgement.outcome for t in result.untrained)
+    outcomes = sorted(t.judgement.verdict for t in result.untrained)
     assert outcomes == ["lost", "ungraded"] and result.ungraded == 2
     assert buffer.sizes()["broken"] == 2
 
@@ -73,5 +73,5 @@ async def test_a_proposal_whose_reward_fails_is_recorded_and_not_trained_on(play
     (paid,) = [t for t in result.trajectories if t.role is Role.PROPOSER]
     assert (paid.reward, paid.reward_parts) == (2.0, {"picky": 2.0})
     (unpaid,) = result.untrained
-    assert unpaid.role is Role.PROPOSER and unpaid.judgement.outcome == "valid"
+    assert unpaid.role is Role.PROPOSER and unpaid.judgement.verdict == "valid"
     assert buffer.sizes() == {"deduction": 3}, "its task is as good as any"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from azr.records import Completion, FinishReason, Role, Trajectory
+from azr.records import Completion, FinishReason, Role, Sample
 from azr.selfplay.play import ProposalStats
 from azr.tasks.base import RejectReason
 
@@ -17,7 +17,7 @@ def stats(
     return ProposalStats(proposed=proposed, rejected=rejected or Counter(), solve_rates=list(solve_rates))
 
 
-def trajectory(role: Role, kind: str = "deduction", *, reward: float = 1.0, **change: object) -> Trajectory:
+def trajectory(role: Role, kind: str = "deduction", *, reward: float = 1.0, **change: object) -> Sample:
     """A two-token trajectory; ``length``, ``finish`` and ``accuracy`` change it."""
     length = int(str(change.get("length", 2)))
     completion = Completion(
@@ -28,11 +28,11 @@ def trajectory(role: Role, kind: str = "deduction", *, reward: float = 1.0, **ch
         weight_versions=int(str(change.get("version", 4))),
     )
     accuracy = change.get("accuracy")
-    return Trajectory(
+    return Sample(
         completion=completion,
         role=role,
         kind=kind,
-        task_id="000001-deduction-0001",
+        problem_id="000001-deduction-0001",
         group="solve:1:000001-deduction-0001",
         reward=reward,
         reward_parts={"right": reward},

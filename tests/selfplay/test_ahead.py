@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from azr.records import Completion, FinishReason, Role, Trajectory
+from azr.records import Completion, FinishReason, Role, Sample
 from azr.selfplay.ahead import PlayAhead
 from azr.selfplay.in_flight import Origin
 from azr.selfplay.pieces import Begun, Carried
@@ -96,7 +96,7 @@ async def test_the_first_failure_ends_the_wait() -> None:
     await asyncio.gather(*begun.cancel(), return_exceptions=True)
 
 
-def trajectory(*versions: int) -> Trajectory:
+def trajectory(*versions: int) -> Sample:
     completion = Completion(
         prompt_ids=(1,),
         response_ids=np.zeros(len(versions), np.int32),
@@ -104,7 +104,7 @@ def trajectory(*versions: int) -> Trajectory:
         finish_reason=FinishReason.STOP,
         weight_versions=np.array(versions, np.int32),
     )
-    return Trajectory(completion=completion, role=Role.SOLVER, kind="deduction", task_id="a", group="a", reward=0.0)
+    return Sample(completion=completion, role=Role.SOLVER, kind="deduction", problem_id="a", group="a", reward=0.0)
 
 
 def test_trajectories_with_a_token_that_is_too_old_are_dropped_and_counted() -> None:

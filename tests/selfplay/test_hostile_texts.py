@@ -11,8 +11,8 @@ import pytest
 
 from azr.config import Config, IntrinsicRewardConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Task
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.rewards import pay
 from azr.selfplay.rewards.pay import intrinsic_bonuses
 from azr.selfplay.rewards.registry import BONUSES

@@ -66,7 +66,7 @@ def test_a_refused_proposal_lets_a_stored_task_be_solved_while_others_are_still_
                 await asyncio.sleep(0.01)
         engine.release.set()
         result = await playing
-        solved = sorted(t.task_id for t in result.trajectories if t.group.startswith("solve:"))
+        solved = sorted(t.problem_id for t in result.trajectories if t.group.startswith("solve:"))
         assert solved == ["000001-deduction-0001", "seed-deduction"]
 
     asyncio.run(run())
@@ -77,7 +77,7 @@ def test_refusals_do_not_change_how_many_stored_tasks_are_solved() -> None:
         proposals = ["<|program|>no form"] * 4 + [proposal("a + 1"), proposal("a + 2")]
         config = replace_play(CONFIG, proposer_prompts=6, solver_prompts=5, train_on_estimates=False)
         result = await step(config, Engine(proposals), seeded(config)).play()
-        solved = Counter(t.task_id for t in result.trajectories if t.role is Role.SOLVER)
+        solved = Counter(t.problem_id for t in result.trajectories if t.role is Role.SOLVER)
         assert solved == {"seed-deduction": 3, "000001-deduction-0004": 1, "000001-deduction-0005": 1}
 
     asyncio.run(run())
@@ -106,7 +106,7 @@ def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_next(tm
             assert result.proposal_stats["deduction"].proposed == 11
             assert [task.id for task in result.stored] == ["000001-deduction-0007"] and not result.carried
         assert here.trajectories == there.trajectories
-        both = Counter(t.task_id for t in (*first.trajectories, *there.trajectories) if t.role is Role.PROPOSER)
+        both = Counter(t.problem_id for t in (*first.trajectories, *there.trajectories) if t.role is Role.PROPOSER)
         assert set(both.values()) == {1} and len(both) == 20
 
     asyncio.run(run())

@@ -11,11 +11,11 @@ import pytest_asyncio
 from azr.config import CompositesConfig, Config, ExecutorConfig, RolloutConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionResult
 from azr.executor.pool import SandboxPool
+from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Role
 from azr.runs.metrics import step_metrics
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.play import SelfPlayStep, StepResult
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.roles import Proposer, Solver
 from azr.tasks.base import RejectReason
 from azr.tasks.normalize import fingerprint
@@ -173,7 +173,7 @@ async def test_tasks_solved_sometimes_are_answered_again_in_groups(play):
     assert first.proposal_stats["deduction"].solve_rates == [0.0, 0.5]
     again, _ = await play(config, script, buffer=buffer, name="000002")
     answers = [t for t in again.trajectories if t.role is Role.SOLVER]
-    assert [t.task_id for t in answers] == ["000001-deduction-0000"] * 4 and len({t.group for t in answers}) == 1
+    assert [t.problem_id for t in answers] == ["000001-deduction-0000"] * 4 and len({t.group for t in answers}) == 1
     assert again.stored == [] and again.proposal_stats["deduction"].solve_rates == []
     # With rollout.partial both can end in one step: older answers must not be the baseline of newer ones.
     assert answers[0].group not in {t.group for t in first.trajectories}
@@ -199,10 +199,10 @@ async def test_solvers_play_this_steps_tasks_first_and_the_buffer_after(play):
     bodies = [proposal(f"a + {n}") for n in range(4)]
     config = replace_play(CONFIG, train_on_estimates=False)
     result, _ = await play(config, Script(bodies, half_right))
-    solved = [t.task_id for t in result.trajectories if t.role is Role.SOLVER]
+    solved = [t.problem_id for t in result.trajectories if t.role is Role.SOLVER]
     assert len(solved) == 3 and all(id.startswith("000001-") for id in solved)
     result, _ = await play(config, Script([bodies[0], *["<|output|>"] * 3], half_right))
-    solved = [t.task_id for t in result.trajectories if t.role is Role.SOLVER]
+    solved = [t.problem_id for t in result.trajectories if t.role is Role.SOLVER]
     assert sorted(solved) == ["000001-deduction-0000", "seed-deduction", "seed-deduction"]
 
 

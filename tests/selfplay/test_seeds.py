@@ -12,9 +12,9 @@ import pytest_asyncio
 from azr.config import Config, ExecutorConfig, RolloutConfig, SelfPlayConfig
 from azr.errors import UserError
 from azr.executor.pool import SandboxPool
-from azr.records import Task, Trajectory
+from azr.prompts.codec import PromptCodec
+from azr.records import Sample, Task
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.selfplay.seeding import Seeding
 from azr.selfplay.seeds import read_seeds
 from azr.tasks.normalize import fingerprint
@@ -168,7 +168,7 @@ async def test_without_a_file_all_kinds_grow_from_the_identity_until_the_smalles
     # Of the first round one proposal fails, so both kinds have another.
     proposals = (proposal("a + 1"), proposal("a // 0"), proposal("a + 3"), proposal("a + 4"))
     work, stored, _ = seeding(tmp_path / "none", pool, config, proposals)
-    recorded: list[list[Trajectory]] = []
+    recorded: list[list[Sample]] = []
 
     async def record(proposals) -> None:
         recorded.append(proposals)
@@ -176,7 +176,7 @@ async def test_without_a_file_all_kinds_grow_from_the_identity_until_the_smalles
     await replace(work, config=config, record=record).run()
     assert work.buffer.sizes() == {"deduction": 3, "abduction": 2} and len(stored) == 5
     assert [len(each) for each in recorded] == [2, 4]
-    assert Counter(each.judgement.outcome for each in recorded[-1]) == {"valid": 3, "failed": 1}
+    assert Counter(each.judgement.verdict for each in recorded[-1]) == {"valid": 3, "failed": 1}
     assert not any(each.reward_parts for each in recorded[-1]), "nothing of it is rewarded"
     assert [task.id for task in stored[:2]] == ["seed-deduction", "seed-abduction"]
 

@@ -16,7 +16,7 @@ import torch
 from azr.algorithms.advantages import AdvantageInputs, Advantages, estimate_advantages
 from azr.cluster.gpu_turns import leave_gpu
 from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config, DrGRPO, PluginEstimator
-from azr.records import Completion, FinishReason, Learned, Role, Trajectory
+from azr.records import Completion, FinishReason, Learned, Role, Sample
 from azr.train.critic import CriticWorker
 from azr.train.learner import Learner
 from azr.train.model_worker import ModelWorker
@@ -59,13 +59,13 @@ def paper(start_group: StartGroup, tiny_model_path: Path) -> Models:
 
 
 @pytest.fixture
-def trajectories(completions: list[Completion]) -> list[Trajectory]:
+def trajectories(completions: list[Completion]) -> list[Sample]:
     return [
-        Trajectory(
+        Sample(
             completion=completion,
             role=Role.PROPOSER if index % 3 == 0 else Role.SOLVER,
             kind="deduction" if index % 2 else "abduction",
-            task_id=str(index),
+            problem_id=str(index),
             group=str(index // 2),
             reward=float(index % 4 == 1) - 0.5,
         )
@@ -81,7 +81,7 @@ def phases(seen: Counter[str]):
     return phase
 
 
-async def test_ppo_with_critic_reference_and_several_mini_batches(ppo: Models, trajectories: list[Trajectory]) -> None:
+async def test_ppo_with_critic_reference_and_several_mini_batches(ppo: Models, trajectories: list[Sample]) -> None:
     config, groups = ppo
     seen: Counter[str] = Counter()
     learner = Learner(config, *groups, phases(seen))
@@ -104,7 +104,7 @@ async def test_ppo_with_critic_reference_and_several_mini_batches(ppo: Models, t
 
 
 async def test_models_that_visit_the_gpu_one_after_the_other_learn_the_same(
-    ppo: Models, trajectories: list[Trajectory], tmp_path: Path
+    ppo: Models, trajectories: list[Sample], tmp_path: Path
 ) -> None:
     config, groups = ppo
     learned = []
@@ -129,7 +129,7 @@ def is_away(worker: ModelWorker) -> bool:
     return all(worker._away.is_away(part) for part in parameter_parts(worker.engine))
 
 
-async def test_the_papers_algorithm_needs_the_policy_alone(paper: Models, trajectories: list[Trajectory]) -> None:
+async def test_the_papers_algorithm_needs_the_policy_alone(paper: Models, trajectories: list[Sample]) -> None:
     config, [policy] = paper
     seen: Counter[str] = Counter()
     learner = Learner(config, policy, None, None, phases(seen))
@@ -138,7 +138,7 @@ async def test_the_papers_algorithm_needs_the_policy_alone(paper: Models, trajec
 
 
 async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_fails(
-    paper: Models, trajectories: list[Trajectory], monkeypatch: pytest.MonkeyPatch
+    paper: Models, trajectories: list[Sample], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, [policy] = paper
 
@@ -160,7 +160,7 @@ async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_f
     assert told[2] == ({}, [None] * len(trajectories))
 
 
-async def test_trajectories_without_advantage_may_be_left_out(paper: Models, trajectories: list[Trajectory]) -> None:
+async def test_trajectories_without_advantage_may_be_left_out(paper: Models, trajectories: list[Sample]) -> None:
     config, [policy] = paper
     # Every second group has equal rewards: no advantage, no gradient.
     told = {}
@@ -171,10 +171,10 @@ async def test_trajectories_without_advantage_may_be_left_out(paper: Models, tra
     assert told[True]["grad_norm"] > 0 and told[True]["entropy"] != told[False]["entropy"]
 
 
-async def test_a_kl_loss_covers_what_is_left(ppo: Models, trajectories: list[Trajectory], tmp_path: Path) -> None:
+async def test_a_kl_loss_covers_what_is_left(ppo: Models, trajectories: list[Sample], tmp_path: Path) -> None:
     config, [policy, _, reference] = ppo
 
-    async def learn(skip: bool, taught: list[Trajectory]) -> dict[str, float]:
+    async def learn(skip: bool, taught: list[Sample]) -> dict[str, float]:
         algorithm = replace(PPO, estimator=RLOO(), loss_weighting="token", policy_mini_batches=1)
         algorithm = replace(algorithm, drop_zero_advantage=skip)
         learner = Learner(replace(config, algorithm=algorithm), policy, None, reference, phases(Counter()))
@@ -197,7 +197,7 @@ async def test_a_kl_loss_covers_what_is_left(ppo: Models, trajectories: list[Tra
 
 
 async def test_dr_grpo_divides_by_a_constant_however_the_batch_is_cut(
-    start_group: StartGroup, tiny_model_path: Path, trajectories: list[Trajectory], tmp_path: Path
+    start_group: StartGroup, tiny_model_path: Path, trajectories: list[Sample], tmp_path: Path
 ) -> None:
     start_config = replace(make_config(tiny_model_path), algorithm=PAPER)
     groups = {ranks: (await start(start_group, start_config, ranks, policy=PolicyWorker))[1][0] for ranks in (1, 2)}
@@ -222,12 +222,12 @@ async def test_dr_grpo_divides_by_a_constant_however_the_batch_is_cut(
 
 
 async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(
-    paper: Models, trajectories: list[Trajectory], tmp_path: Path
+    paper: Models, trajectories: list[Sample], tmp_path: Path
 ) -> None:
     config, [policy] = paper
     await policy.call("save_checkpoint", str(tmp_path), timeout_s=60)
 
-    async def learn(overlong: str, taught: list[Trajectory]) -> dict[str, float]:
+    async def learn(overlong: str, taught: list[Sample]) -> dict[str, float]:
         await policy.call("load_checkpoint", str(tmp_path), timeout_s=60)
         reward = replace(config.reward, overlong=overlong)
         learner = Learner(replace(config, reward=reward), policy, None, None, phases(Counter()))
@@ -262,7 +262,7 @@ def test_a_mini_batch_stays_as_it_is_when_too_little_would_be_left() -> None:
 
 
 async def test_a_step_with_fewer_trajectories_than_updates_teaches_nothing_and_says_so(
-    paper: Models, trajectories: list[Trajectory], caplog: pytest.LogCaptureFixture
+    paper: Models, trajectories: list[Sample], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Most may have been ungraded, and that is no reason to end a run."""
     config, [policy] = paper
@@ -284,7 +284,7 @@ def test_shuffled_rewards_stay_in_their_kind_and_role_and_leave_their_group() ->
     assert shuffled == shuffle_rewards(rewards, kind_roles, seed=5) != shuffle_rewards(rewards, kind_roles, seed=6)
 
 
-async def test_training_sees_shuffled_rewards_only_where_asked(paper: Models, trajectories: list[Trajectory]) -> None:
+async def test_training_sees_shuffled_rewards_only_where_asked(paper: Models, trajectories: list[Sample]) -> None:
     config, [policy] = paper
     kept = [t.reward for t in trajectories]
     seen = {}

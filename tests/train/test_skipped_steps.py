@@ -16,7 +16,7 @@ from azr.algorithms.losses import Sums
 from azr.algorithms.packing import PackedBatch
 from azr.config import GAE, AlgorithmConfig
 from azr.errors import RunEnded
-from azr.records import Completion, Role, Trajectory
+from azr.records import Completion, Role, Sample
 from azr.runs.metrics import check_finite
 from azr.train import model_worker
 from azr.train.critic import CriticWorker
@@ -136,9 +136,9 @@ async def test_a_step_that_is_not_finite_leaves_every_bit_where_it_is_and_the_ne
     assert equal(hurt, await on_ranks(group, held)), "as if the bad steps, and the time elsewhere, had never been"
 
 
-def answers(completions: list[Completion], reward: float) -> list[Trajectory]:
+def answers(completions: list[Completion], reward: float) -> list[Sample]:
     return [
-        Trajectory(completion=c, role=Role.SOLVER, kind="deduction", task_id="t", group="g", reward=reward * (i % 2))
+        Sample(completion=c, role=Role.SOLVER, kind="deduction", problem_id="t", group="g", reward=reward * (i % 2))
         for i, c in enumerate(completions)
     ]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from azr.config import GAE, GRPO, RLOO, TRRPP, AlgorithmConfig, Config, DrGRPO, Estimator, OffPolicyConfig
-from azr.records import Completion, Role, Trajectory
+from azr.records import Completion, Role, Sample
 from azr.train.critic import CriticWorker
 from azr.train.learner import Learner, update_policy
 from azr.train.policy import PolicyWorker
@@ -28,21 +28,21 @@ TRACED = (0, 1, 2, 0, 1)
 
 
 @pytest.fixture
-def trajectories(completions: list[Completion]) -> list[Trajectory]:
+def trajectories(completions: list[Completion]) -> list[Sample]:
     """In groups of five, the last of which is alone."""
     return [traced(c, i, TRACED[i % 5] / 2) for i, c in enumerate(completions)]
 
 
-def traced(completion: Completion, index: int, share: float, reward: float | None = None) -> Trajectory:
+def traced(completion: Completion, index: int, share: float, reward: float | None = None) -> Sample:
     """The completion with so large a share of a trace."""
     tokens = round(share * len(completion.response_ids))
     logprobs = completion.logprobs.copy()
     logprobs[:tokens] = 0.0
-    return Trajectory(
+    return Sample(
         completion=replace(completion, logprobs=logprobs),
         role=Role.SOLVER,
         kind="data",
-        task_id=str(index),
+        problem_id=str(index),
         group=str(index // 5),
         reward=float(index % 3 == 0) if reward is None else reward,
         trace_tokens=tokens,
@@ -54,7 +54,7 @@ def sft(**others: object) -> AlgorithmConfig:
 
 
 async def learn(
-    group: WorkerGroup, config: Config, taught: Sequence[Trajectory], critic: WorkerGroup | None = None
+    group: WorkerGroup, config: Config, taught: Sequence[Sample], critic: WorkerGroup | None = None
 ) -> tuple[dict[str, dict[str, float]], Learner]:
     """One step of models that are made anew."""
     await asyncio.gather(*(on_ranks(each, with_config(config)) for each in (group, critic) if each is not None))
@@ -91,7 +91,7 @@ def plain(tiny_model_path: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(tiny_model_path, dtype=torch.float64).eval()
 
 
-def plain_gradient(model: PreTrainedModel, config: Config, taught: Sequence[Trajectory]) -> tuple[float, float]:
+def plain_gradient(model: PreTrainedModel, config: Config, taught: Sequence[Sample]) -> tuple[float, float]:
     """Loss and norm of its gradient in float64, one token after the other, of a first step without reference."""
     model, off = copy.deepcopy(model), config.algorithm.off_policy
     rewards: dict[str, list[float]] = {}
@@ -122,7 +122,7 @@ def plain_gradient(model: PreTrainedModel, config: Config, taught: Sequence[Traj
 
 @pytest.mark.parametrize("loss", ["shaped", "plain", "sft"])
 async def test_gradients_are_those_written_out_whatever_the_packing_and_the_ranks(
-    loss: str, groups: dict[int, WorkerGroup], base: Config, plain: PreTrainedModel, trajectories: list[Trajectory]
+    loss: str, groups: dict[int, WorkerGroup], base: Config, plain: PreTrainedModel, trajectories: list[Sample]
 ) -> None:
     off_policy = OffPolicyConfig(loss=loss, gamma=0.01, sft_coef=0.3)
     config = replace(base, algorithm=replace(base.algorithm, off_policy=off_policy))
@@ -159,7 +159,7 @@ async def test_a_right_trace_among_seven_wrong_answers(
 
 @pytest.mark.parametrize("estimator", [TRRPP(), RLOO(), GRPO(), DrGRPO()], ids=lambda knobs: type(knobs).__name__)
 async def test_imitation_ignores_what_the_trace_earned(
-    estimator: Estimator, base: Config, groups: dict[int, WorkerGroup], trajectories: list[Trajectory]
+    estimator: Estimator, base: Config, groups: dict[int, WorkerGroup], trajectories: list[Sample]
 ) -> None:
     config = replace(base, algorithm=sft(estimator=estimator, drop_zero_advantage=True))
     told = []
@@ -206,7 +206,7 @@ async def test_responses_without_traces_learn_bit_for_bit_as_with_a_mask_of_none
 
 
 async def test_the_critic_learns_from_what_was_sampled_alone(
-    base: Config, groups: dict[int, WorkerGroup], lend_group: StartGroup, trajectories: list[Trajectory]
+    base: Config, groups: dict[int, WorkerGroup], lend_group: StartGroup, trajectories: list[Sample]
 ) -> None:
     ppo = replace(base, algorithm=AlgorithmConfig(estimator=GAE()))
     critic = await lend_group("critic", CriticWorker, ppo, 1)
@@ -220,7 +220,7 @@ async def test_the_critic_learns_from_what_was_sampled_alone(
     assert "critic" not in (await learn(groups[1], imitating, only, critic))[0]
 
 
-def test_the_mask_follows_the_trajectories(trajectories: list[Trajectory]) -> None:
+def test_the_mask_follows_the_trajectories(trajectories: list[Sample]) -> None:
     mask = trace_mask(trajectories)
     assert mask is not None and mask.tolist() == [
         position < t.trace_tokens for t in trajectories for position in range(len(t.completion.response_ids))

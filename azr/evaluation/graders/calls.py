@@ -80,15 +80,17 @@ class CallsGrader:
             self._solved[key] = asyncio.create_task(self._solve(gold))
         solved = await asyncio.shield(self._solved[key])
         if solved.expected is None:
-            return Judgement(verdict=Verdict.UNGRADED, answer=answer)
+            return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),))
         program = call_program(source, gold.entry, gold.recursion)
         parts: dict[str, bool] = {}
         for part, cases in solved.cases.items():
             ran = await calls(self.executor, program, cases) if cases and all(parts.values()) else Ran(())
             if ran.lost:
-                return Judgement(verdict=Verdict.UNGRADED, answer=answer)
+                return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),))
             parts[part] = all(parts.values()) and _pass(gold, cases, solved.expected[part], ran)
-        return Judgement(verdict=Verdict.RIGHT if all(parts.values()) else Verdict.WRONG, answer=answer, parts=parts)
+        return Judgement(
+            verdict=Verdict.RIGHT if all(parts.values()) else Verdict.WRONG, answer=(("answer", answer),), parts=parts
+        )
 
     async def _solve(self, gold: Calls) -> _Solved:
         """The calls and what they must return; None when the reference fails, which is no answer's fault."""

@@ -39,7 +39,7 @@ class ChoiceGrader:
         label = _label(reply(response), gold.labels)
         if label is None:
             return Judgement(verdict=Verdict.MALFORMED)
-        return Judgement(verdict=Verdict.RIGHT if label == gold.label else Verdict.WRONG, answer=label)
+        return Judgement(verdict=Verdict.RIGHT if label == gold.label else Verdict.WRONG, answer=(("answer", label),))
 
 
 def _label(text: str, labels: tuple[str, ...]) -> str | None:

@@ -58,10 +58,12 @@ class MathGrader:
             return Judgement(verdict=Verdict.MALFORMED)
         said = await self.compare(gold.answers, answer, gold.tolerance)
         if said is None:
-            return Judgement(verdict=Verdict.UNGRADED, answer=answer)
+            return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),))
         parts = {"exact": said["exact"]} if gold.tolerance is not None else {}
         parts |= {"exact": said["exact"], "close": said["close"]} if gold.relative else {}
-        return Judgement(verdict=Verdict.RIGHT if said["right"] else Verdict.WRONG, answer=answer, parts=parts)
+        return Judgement(
+            verdict=Verdict.RIGHT if said["right"] else Verdict.WRONG, answer=(("answer", answer),), parts=parts
+        )
 
     async def compare(
         self, golds: Sequence[str], answer: str, tolerance: float | None = None

@@ -83,4 +83,4 @@ class OwnGrader:
         except Trouble:
             return Judgement(verdict=Verdict.UNGRADED)
         verdict = Verdict.MALFORMED if right is None else Verdict.RIGHT if right else Verdict.WRONG
-        return Judgement(verdict=verdict, answer=None if right is None else response)
+        return Judgement(verdict=verdict, answer=None if right is None else (("answer", response),))

@@ -39,10 +39,10 @@ class StdinGrader:
         for given, wanted in zip(gold.inputs, gold.outputs, strict=True):
             written, call = await standard_output(self.executor, program, given)
             if call.status is CallStatus.LOST:
-                return Judgement(verdict=Verdict.UNGRADED, answer=answer)
+                return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),))
             if written is None or not same_output(written, wanted):
-                return Judgement(verdict=Verdict.WRONG, answer=answer)
-        return Judgement(verdict=Verdict.RIGHT, answer=answer)
+                return Judgement(verdict=Verdict.WRONG, answer=(("answer", answer),))
+        return Judgement(verdict=Verdict.RIGHT, answer=(("answer", answer),))
 
 
 def same_output(written: str, wanted: str) -> bool:

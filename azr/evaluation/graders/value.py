@@ -63,7 +63,7 @@ class ValueGrader:
         if text is None:
             return Judgement(verdict=Verdict.MALFORMED)
         verdict = await (self._try_input(gold, text) if gold.asked == "input" else self._compare(gold, text))
-        return Judgement(verdict=verdict, answer=text)
+        return Judgement(verdict=verdict, answer=(("answer", text),))
 
     async def _compare(self, gold: ProgramValue, text: str) -> Verdict:
         try:
@@ -114,7 +114,7 @@ class ValueGrader:
             return Judgement(verdict=Verdict.MALFORMED)
         verdict = await KINDS[task.kind].grade(task, sections, self.executor.execute)
         answer = "\n".join(section.text for section in sections)
-        return Judgement(verdict=verdict, answer=answer)
+        return Judgement(verdict=verdict, answer=(("answer", answer),))
 
 
 def _with_entry(gold: ProgramValue, call: str) -> str:

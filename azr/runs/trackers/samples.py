@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from azr.records import Learned, Task, Trajectory
+from azr.records import Learned, Sample, Task
 from azr.runs.rollout_record import Decode, rollout_record
 from azr.runs.trackers.base import Table
 
@@ -27,7 +27,7 @@ def is_due(step: int) -> bool:
 
 
 def sample_tables(
-    step: int, rollouts: Sequence[tuple[Trajectory, Learned | None]], tasks: Sequence[Task], decode: Decode
+    step: int, rollouts: Sequence[tuple[Sample, Learned | None]], tasks: Sequence[Task], decode: Decode
 ) -> dict[str, Table]:
     """Tables ``rollouts`` and ``tasks`` of a step; a table without rows is left out. Decodes texts: slow."""
     tables = {"rollouts": _rollout_table(step, rollouts, decode), "tasks": _task_table(step, tasks)}
@@ -40,9 +40,9 @@ def cut(text: str, most: int = CHARACTERS) -> str:
     return text if len(text) <= most else f"{text[:half]}\n[… {len(text) - 2 * half} characters …]\n{text[-half:]}"
 
 
-def _rollout_table(step: int, rollouts: Sequence[tuple[Trajectory, Learned | None]], decode: Decode) -> Table:
+def _rollout_table(step: int, rollouts: Sequence[tuple[Sample, Learned | None]], decode: Decode) -> Table:
     """The best and the worst rewarded trajectory of each kind and role."""
-    players: defaultdict[tuple[str, str], list[tuple[Trajectory, Learned | None]]] = defaultdict(list)
+    players: defaultdict[tuple[str, str], list[tuple[Sample, Learned | None]]] = defaultdict(list)
     for each in rollouts:
         players[each[0].kind, each[0].role.value].append(each)
     rows = []

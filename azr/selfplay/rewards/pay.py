@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from azr.config import IntrinsicRewardConfig, RewardConfig
-from azr.records import Completion, Judged, Role, Task, Trajectory
+from azr.records import Completion, Judgement, Role, Sample, Task
 from azr.selfplay.rewards.inputs import BonusInputs
 from azr.selfplay.rewards.registry import BONUSES, OWN_BONUSES, OWN_REWARDS, SOLVE_RATE_REWARDS, bonus_coefficients
 from azr.tasks.base import RejectReason, Verdict
@@ -27,16 +27,16 @@ def proposer_trajectory(
     outcome: Task | RejectReason,
     bonuses: dict[str, float],
     config: RewardConfig,
-    judgement: Judged | None = None,
+    judgement: Judgement | None = None,
     base: float | None = None,
-) -> Trajectory:
+) -> Sample:
     """A proposal with its reward; see `proposer_reward`."""
     reward, parts = proposer_reward(outcome, bonuses, config, base)
-    return Trajectory(
+    return Sample(
         completion=completion,
         role=Role.PROPOSER,
         kind=kind,
-        task_id=id,
+        problem_id=id,
         group=f"propose:{id}",
         reward=reward,
         reward_parts=parts,
@@ -44,12 +44,10 @@ def proposer_trajectory(
     )
 
 
-def unrewarded(
-    role: Role, kind: str, task_id: str, group: str, completion: Completion, judgement: Judged
-) -> Trajectory:
+def unrewarded(role: Role, kind: str, task_id: str, group: str, completion: Completion, judgement: Judgement) -> Sample:
     """A response that earns nothing and is not trained on, for the records."""
-    return Trajectory(
-        completion=completion, role=role, kind=kind, task_id=task_id, group=group, reward=0.0, judgement=judgement
+    return Sample(
+        completion=completion, role=role, kind=kind, problem_id=task_id, group=group, reward=0.0, judgement=judgement
     )
 
 
@@ -60,15 +58,15 @@ def answer_trajectory(
     completion: Completion,
     verdict: Verdict,
     config: RewardConfig,
-    judgement: Judged | None = None,
-) -> Trajectory:
+    judgement: Judgement | None = None,
+) -> Sample:
     """A graded answer with its reward; answers to one prompt share a group."""
     reward = solver_reward(verdict, config)
-    return Trajectory(
+    return Sample(
         completion=completion,
         role=Role.SOLVER,
         kind=kind,
-        task_id=task_id,
+        problem_id=task_id,
         group=group,
         reward=reward,
         reward_parts={str(verdict): reward},
@@ -77,7 +75,7 @@ def answer_trajectory(
     )
 
 
-def with_length_penalty(trajectory: Trajectory, config: RewardConfig, max_tokens: int) -> Trajectory:
+def with_length_penalty(trajectory: Sample, config: RewardConfig, max_tokens: int) -> Sample:
     """With ``overlong`` soft, the trajectory with `length_penalty` added to its reward and named among its parts."""
     if config.overlong != "soft":
         return trajectory

@@ -13,8 +13,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 from azr.config import Config
 from azr.errors import UserError
 from azr.executor.static_check import ALLOWED_MODULES, BANNED_BUILTINS
-from azr.records import Completion, FinishReason, PromptIds, Stops, Task
-from azr.selfplay.chat_template import (
+from azr.prompts.chat_template import (
     Turn,
     adds_bos,
     choose_template,
@@ -24,7 +23,8 @@ from azr.selfplay.chat_template import (
     render_conversation,
     turn_end,
 )
-from azr.selfplay.token_text import SharedHeads, TokenArray, TokenTable
+from azr.prompts.token_text import SharedHeads, TokenArray, TokenTable
+from azr.records import Completion, FinishReason, PromptIds, Stops, Task
 from azr.tasks.base import TaskKind
 from azr.tasks.composites import GivenFunctions
 from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts, PromptFormat, Section

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from azr.selfplay.prompt_codec import PromptCodec
-from azr.selfplay.text_stream import TextStream
+from azr.prompts.codec import PromptCodec
+from azr.prompts.text_stream import TextStream
 from azr.tasks.prompts import CompactFormat
 from tests.conftest import byte_tokenizer
 

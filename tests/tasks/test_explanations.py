@@ -47,8 +47,8 @@ async def test_two_equal_proposals_and_wrong_answers_say_why(play):  # noqa: F81
     script = Script([proposal("a + 1"), again], lambda prompt, attempt: answers[attempt % 4])
     config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
     result, _ = await play(config, script)
-    (valid,) = (t.task_id for t in result.trajectories if t.judgement.outcome == "valid")
-    said = {(t.judgement.outcome, t.judgement.detail) for t in result.trajectories if t.role is Role.PROPOSER}
+    (valid,) = (t.problem_id for t in result.trajectories if t.judgement.verdict == "valid")
+    said = {(t.judgement.verdict, t.judgement.detail) for t in result.trajectories if t.role is Role.PROPOSER}
     assert said == {
         ("valid", ""),
         (str(RejectReason.DUPLICATE), f"duplicate of {valid}"),

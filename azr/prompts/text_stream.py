@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from azr.selfplay.prompt_codec import PromptCodec
+from azr.prompts.codec import PromptCodec
 
 _UNKNOWN = "\ufffd"
 _LONGEST_PIECE = 3

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError
+from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason
-from azr.selfplay.prompt_codec import PromptCodec
 from azr.tasks.composites import give_functions
 from azr.tasks.prompts import CompactFormat, Section
 from azr.tasks.registry import KINDS

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from azr.selfplay.token_text import SharedHeads, TokenTable
+from azr.prompts.token_text import SharedHeads, TokenTable
 from tests.chat_tokenizers import chatml, llama
 
 BASE = Path(__file__).parents[2] / "data" / "azr_14m_base"

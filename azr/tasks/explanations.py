@@ -1,84 +1,64 @@
-"""Why a response counts as what it counts as, in a sentence for the rollout records."""
+"""Explain a verdict in one sentence for the rollout records."""
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
-from azr.records import Completion, FinishReason, Judged, Task
+from azr.records import Completion, FinishReason, Task
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.normalize import ENTRY, MAX_CHARS
 from azr.tasks.prompts import Section
 
-VALID = "valid"
-"""Outcome of a proposal that became a task."""
 MAX_DETAIL = 400
 """Characters of a sentence; what it quotes is shortened to fit."""
 _MAX_QUOTED = 120
-_NO_FORM = "no answer in the asked form was found"
+Sections = Sequence[Section] | None
+"""Sections of a response; None if it is not in the asked format."""
+LastRun = tuple[ExecutionRequest, ExecutionResult] | None
+"""The last program that judging the response ran."""
 
-
-@dataclass(slots=True)
-class Seen:
-    """What judging a response came across."""
-
-    completion: Completion
-    sections: tuple[Section, ...] | None = None
-    last_run: tuple[ExecutionRequest, ExecutionResult] | None = None
-    failures: list[Exception] = field(default_factory=list)
-    """Of the executor."""
-
-
-def judge_proposal(outcome: Task | RejectReason, seen: Seen) -> Judged:
-    """Of a proposal as it was validated."""
-    if not isinstance(outcome, RejectReason):
-        return Judged(outcome=VALID, answer=_texts(seen))
-    is_malformed = outcome is RejectReason.MALFORMED
-    detail = _malformed(seen) if is_malformed else _refused_run(seen) or _UNRUN.get(outcome, "")
-    return Judged(outcome=str(outcome), detail=detail[:MAX_DETAIL], answer=_texts(seen))
-
-
-_UNRUN = {
+_NOT_RUN = {
     RejectReason.NOT_ALLOWED: "it states what may not be shown: control tokens, the program in its own message, an "
     "exception named like no exception, or a composite that leaves out a given function",
     RejectReason.TOO_LARGE: "it is longer than programs, messages or prompts may be",
 }
-"""Refusals that nothing that ran led to."""
+"""Rejections before anything ran."""
 
 
-def judge_answer(verdict: Verdict, task: Task, seen: Seen) -> Judged:
-    """Of an answer as it was graded."""
+def explain_rejection(reason: RejectReason, completion: Completion, sections: Sections, last_run: LastRun) -> str:
+    """Return why a proposal was rejected by its validation; empty where there is nothing to add."""
+    if reason is RejectReason.MALFORMED:
+        return _malformed(completion, sections, last_run)[:MAX_DETAIL]
+    return (_failed_run(last_run) or _NOT_RUN.get(reason, ""))[:MAX_DETAIL]
+
+
+def explain_answer(verdict: Verdict, task: Task, completion: Completion, sections: Sections, last_run: LastRun) -> str:
+    """Return why an answer is not right; empty where there is nothing to add."""
     detail = ""
     if verdict is Verdict.MALFORMED:
-        detail = _malformed(seen)
+        detail = _malformed(completion, sections, last_run)
     elif verdict is Verdict.UNGRADED:
-        detail = _refused_run(seen)
+        detail = _failed_run(last_run)
     elif verdict is Verdict.WRONG and task.program:
         detail = (
-            _wrong_output(task, seen)
-            if seen.last_run is None
-            else _refused_run(seen) or _wrong_call(task, *seen.last_run)
+            _wrong_output(task, sections) if last_run is None else _failed_run(last_run) or _wrong_call(task, *last_run)
         )
-    return Judged(outcome=str(verdict), detail=detail[:MAX_DETAIL], answer=_texts(seen))
+    return detail[:MAX_DETAIL]
 
 
-def _texts(seen: Seen) -> tuple[tuple[str, str], ...] | None:
-    return None if seen.sections is None else tuple((str(each.label), each.text) for each in seen.sections)
-
-
-def _malformed(seen: Seen) -> str:
-    if seen.completion.finish_reason is FinishReason.LENGTH:
-        return f"cut off after {len(seen.completion.response_ids)} tokens"
-    if seen.sections is None:
-        return _NO_FORM
-    return _refused_run(seen) or _unreadable(seen.sections)
+def _malformed(completion: Completion, sections: Sections, last_run: LastRun) -> str:
+    if completion.finish_reason is FinishReason.LENGTH:
+        return f"cut off after {len(completion.response_ids)} tokens"
+    if sections is None:
+        return "no answer in the asked form was found"
+    return _failed_run(last_run) or _unreadable(sections)
 
 
 def _unreadable(sections: Sequence[Section]) -> str:
-    """Of sections of which none has run: their program cannot be read, or the wrong ones are there."""
+    """Explain sections that were never run: the program cannot be read, or the wrong sections are there."""
     for section in sections:
         if section.label == "program" and (why := _unreadable_program(section.text)):
             return why
@@ -107,11 +87,11 @@ def _unreadable_program(text: str) -> str:
     return ""
 
 
-def _refused_run(seen: Seen) -> str:
-    """Why what ran last did not return plain data; empty when it did, or nothing ran."""
-    if seen.last_run is None:
+def _failed_run(last_run: LastRun) -> str:
+    """Return why the last run did not return plain data; empty if it did, or if nothing ran."""
+    if last_run is None:
         return ""
-    request, result = seen.last_run
+    request, result = last_run
     if result.static_check:
         return "; ".join(result.static_check)
     for given, call in zip(request.inputs, result.outputs, strict=True):
@@ -120,15 +100,15 @@ def _refused_run(seen: Seen) -> str:
     return "runs with other hash seeds gave other results" if result.deterministic is False else ""
 
 
-def _wrong_output(task: Task, seen: Seen) -> str:
-    """An answer that states an output, which is compared without running anything."""
-    stated = [section.text for section in seen.sections or () if section.label == "output"]
+def _wrong_output(task: Task, sections: Sections) -> str:
+    """Explain a wrong output, which was compared without running anything."""
+    stated = [section.text for section in sections or () if section.label == "output"]
     given, wanted = task.inputs[0], task.outputs[0]
     return f"{ENTRY}({_quoted(given)}) gives {_quoted(wanted)}, not {_quoted(stated[0].strip())}" if stated else ""
 
 
 def _wrong_call(task: Task, request: ExecutionRequest, result: ExecutionResult) -> str:
-    """The first call of the answer, or of the task with it, whose value is another than the one asked for."""
+    """Return the first call whose value is not the expected one."""
     asked = task.outputs[-len(request.inputs) :]
     for given, call, wanted in zip(request.inputs, result.outputs, asked, strict=False):
         if call.value != wanted:

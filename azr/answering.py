@@ -1,0 +1,177 @@
+"""Ask a problem n times and judge every response: self-play, rows of files and evaluations all call `answer`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from azr.concurrency import Phase, gather
+from azr.execution import ExecutionRequest, ExecutionResult
+from azr.prompts.codec import PromptCodec
+from azr.records import Completion, FinishReason, Judgement, PromptIds, Role, Sample, Task
+from azr.tasks.base import Verdict
+from azr.tasks.explanations import explain_answer
+from azr.tasks.registry import KINDS
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Sampler(Protocol):
+    """Where responses come from, without those that take too long.
+
+    ``temperature`` None is the rollout temperature; 0 is greedy. In a deterministic run, equal arguments and weights
+    give equal responses.
+    """
+
+    async def generate(
+        self,
+        prompt_ids: PromptIds,
+        *,
+        n: int,
+        max_tokens: int,
+        temperature: float | None = None,
+        seed: int | None = None,
+    ) -> list[Completion]: ...
+
+
+class Executor(Protocol):
+    """Where programs run."""
+
+    async def execute(self, request: ExecutionRequest) -> ExecutionResult: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Problem:
+    """Something that a model is asked, and how its answers are judged: a self-play task (`task_problem`), a row of a
+    file (`azr.datasets.play`) or a question of a suite (`azr.evaluation.asking`).
+
+    Example: ``Problem(id="7", kind="gsm8k", group="gsm8k", prompt_ids=codec.ask("2 + 2?"), judge=judge)``
+    """
+
+    id: str
+    kind: str
+    """Task kind, source of the row, or suite."""
+    group: str
+    """`Sample.group` of its answers."""
+    prompt_ids: PromptIds
+    judge: Callable[[Completion], Awaitable[Judgement]]
+    """Judge one finished response. Nothing that a model writes makes it raise."""
+
+
+async def answer(
+    problem: Problem,
+    n: int,
+    *,
+    sampler: Sampler,
+    max_tokens: int,
+    seed: int,
+    temperature: float | None = None,
+    phase: Phase = lambda name: nullcontext(),
+    phase_name: str = "solve",
+) -> list[Sample]:
+    """Sample ``n`` responses to the problem and judge each; `judged` says what a sample holds.
+
+    A response that the engine gave up is an empty, ungraded sample. ``phase``: timed as ``phase_name`` and ``verify``.
+    """
+    with phase(phase_name):
+        completions = await sampler.generate(
+            problem.prompt_ids, n=n, max_tokens=max_tokens, temperature=temperature, seed=seed
+        )
+    completions = completions + [given_up(problem.prompt_ids)] * (n - len(completions))
+    with phase("verify"):
+        return await gather(*(judged(problem, completion) for completion in completions))
+
+
+async def judged(problem: Problem, completion: Completion, *, trace_tokens: int = 0) -> Sample:
+    """Return the judged sample of one response, without a reward; accuracy is None where it is ungraded."""
+    if completion.finish_reason is FinishReason.GIVEN_UP:
+        judgement = Judgement(verdict=Verdict.UNGRADED, detail="the engine took longer than timeout.generate_s")
+    else:
+        judgement = await problem.judge(completion)
+    is_graded = judgement.verdict != Verdict.UNGRADED
+    return Sample(
+        completion=completion,
+        role=Role.SOLVER,
+        kind=problem.kind,
+        problem_id=problem.id,
+        group=problem.group,
+        trace_tokens=trace_tokens,
+        judgement=judgement,
+        accuracy=float(judgement.verdict == Verdict.RIGHT) if is_graded else None,
+        used="recorded" if is_graded else "ungraded",
+    )
+
+
+def given_up(prompt_ids: PromptIds) -> Completion:
+    """Return the empty completion that stands for a response that the engine gave up."""
+    return Completion(
+        prompt_ids=prompt_ids,  # type: ignore[arg-type]  # it converts sequences
+        response_ids=(),  # type: ignore[arg-type]
+        logprobs=(),  # type: ignore[arg-type]
+        finish_reason=FinishReason.GIVEN_UP,
+        weight_versions=(),  # type: ignore[arg-type]
+    )
+
+
+def cut_off_judgement(completion: Completion) -> Judgement | None:
+    """Return the judgement of a response that was cut off, which has no answer: what looks like one stands amid its
+    thinking. None for a response that ended by itself."""
+    if completion.finish_reason is not FinishReason.LENGTH:
+        return None
+    return Judgement(verdict=Verdict.MALFORMED, detail=f"cut off after {len(completion.response_ids)} tokens")
+
+
+@dataclass(slots=True)
+class RecordedRun:
+    """Runs programs, and remembers the last run and the executor's failures while one response is judged."""
+
+    executor: Executor
+    last: tuple[ExecutionRequest, ExecutionResult] | None = None
+    failures: list[Exception] = field(default_factory=list)
+
+    async def __call__(self, request: ExecutionRequest) -> ExecutionResult:
+        try:
+            result = await self.executor.execute(request)
+        except Exception as error:
+            self.failures.append(error)
+            raise
+        self.last = request, result
+        return result
+
+    async def judge(self, id: str, judging: Awaitable[T], otherwise: T) -> T:
+        """Return what judging a model's text leads to, or ``otherwise``, with the traceback in the log, if it fails.
+
+        So no text ends a run. A failure of the executor is not the text's, and is raised.
+        """
+        try:
+            return await judging
+        except Exception as error:
+            if any(error is failure for failure in self.failures):
+                raise
+            log.exception("the response about task %s could not be judged and counts as %s", id, otherwise)
+            return otherwise
+
+
+def task_problem(task: Task, group: str, codec: PromptCodec, executor: Executor) -> Problem:
+    """Return a self-play task as a problem; its answers are graded by the task's kind."""
+    kind = KINDS[task.kind]
+
+    async def judge(completion: Completion) -> Judgement:
+        run, sections = RecordedRun(executor), None
+
+        async def grade() -> Verdict:
+            nonlocal sections
+            sections = codec.parse_response(completion, kind.labels)
+            return Verdict.MALFORMED if sections is None else await kind.grade(task, sections, run)
+
+        verdict = await run.judge(task.id, grade(), Verdict.MALFORMED)
+        detail = explain_answer(verdict, task, completion, sections, run.last)
+        answer = None if sections is None else tuple((str(each.label), each.text) for each in sections)
+        return Judgement(verdict=verdict, detail=detail, answer=answer)
+
+    prompt_ids = codec.solver_prompt(kind, task)
+    return Problem(id=task.id, kind=task.kind, group=group, prompt_ids=prompt_ids, judge=judge)

@@ -1,0 +1,1 @@
+"""Between text and tokens: chat templates, prompt formats and the codec of one model."""
