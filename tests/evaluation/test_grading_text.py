@@ -10,7 +10,8 @@ from azr.errors import UserError
 from azr.evaluation.graders import make_grader
 from azr.evaluation.graders import maths as math_grader
 from azr.evaluation.graders.choice import Choice, ChoiceGrader
-from azr.evaluation.graders.extraction import boxes, code, final_answer
+from azr.evaluation.graders.code_blocks import program as code
+from azr.evaluation.graders.extraction import boxes, final_answer
 from azr.evaluation.graders.maths import MathGold, MathGrader
 from azr.evaluation.question import Question, Verdict
 from azr.evaluation.suites import SUITES

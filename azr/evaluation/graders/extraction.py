@@ -1,4 +1,4 @@
-"""What a response answers: the text after its thinking, its last code block, its last box, its last number."""
+"""What a response answers: the text after its thinking, its last box, its last number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ MAX_FINAL = 2_000
 
 _THOUGHT = "</think>"
 _ANSWER, _ANSWERED = "<answer>", "</answer>"
-_FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
 _BOX = re.compile(r"\\(?:boxed|fbox)\b\s*")
 _STATED = re.compile(r"(?:final answer|answer)[ \t]*(?:is|:|=)[ \t]*:?[ \t]*([^\n]+)", re.IGNORECASE)
 _INNER = re.compile(r"\$([^$]+)\$|\\\(((?:(?!\\\().)+?)\\\)|\\\[((?:(?!\\\[).)+?)\\\]")
@@ -25,34 +24,6 @@ def reply(response: str) -> str:
     text = text.rpartition(_THOUGHT)[2]
     before, opened, answer = text.rpartition(_ANSWER)
     return answer.partition(_ANSWERED)[0] if opened else before + answer
-
-
-def blocks(text: str) -> list[tuple[str, str]]:
-    """Language and content of each fenced block; one that is never closed ends with the text."""
-    found: list[tuple[str, str]] = []
-    opened: re.Match[str] | None = None
-    for fence in _FENCE.finditer(text):
-        if opened is None:
-            opened = fence
-        elif fence[1][0] == opened[1][0] and len(fence[1]) >= len(opened[1]) and not fence[2]:
-            found.append((opened[2].lower(), text[opened.end() + 1 : max(opened.end() + 1, fence.start())]))
-            opened = None
-    if opened is not None:
-        found.append((opened[2].lower(), text[opened.end() + 1 :]))
-    return found
-
-
-def code(response: str) -> str | None:
-    """The program that a response states: its last block of Python, else its last block, else all of it if it is no
-    prose; None when nothing is left."""
-    text = reply(response)
-    fenced = blocks(text)
-    python = [content for language, content in fenced if language in ("python", "python3", "py")]
-    if python:
-        text = python[-1]
-    elif fenced:
-        text = fenced[-1][1]
-    return text if text.strip() else None
 
 
 def boxes(text: str) -> list[str]:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
-from azr.evaluation.graders.extraction import code
+from azr.evaluation.graders.code_blocks import program
 from azr.evaluation.graders.sandboxed import standard_output, stdin_program
 from azr.evaluation.question import Judgement, Question, Verdict
 from azr.execution import CallStatus
 
 if TYPE_CHECKING:
     from azr.selfplay.roles import Executor
+
+_TOLERANCE = 1e-6
+"""Absolute from 1 on, relative below: judges of programs take it, and amounts of money stay apart."""
+_ROUNDING = 1e-12
+"""Relative: what a computation with floats may lose."""
+_ZERO = 1e-9
+"""What counts as a zero that is written with a point."""
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +32,9 @@ class Tests:
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    tolerance: float | None = None
+    """Of numbers, absolute; of those with a point in the expected output relative, too. 0: they must be equal. None: an
+    expected number with a point may differ by 1e-6, below 1 by one part in a million."""
 
 
 @dataclass(slots=True)
@@ -32,36 +45,52 @@ class StdinGrader:
 
     async def grade(self, question: Question, response: str) -> Judgement:
         gold: Tests = question.gold
-        answer = code(response)
+        answer = program(response)
         if answer is None:
             return Judgement(verdict=Verdict.MALFORMED)
-        program = stdin_program(answer)
+        sandboxed = stdin_program(answer)
         for given, wanted in zip(gold.inputs, gold.outputs, strict=True):
-            written, call = await standard_output(self.executor, program, given)
+            written, call = await standard_output(self.executor, sandboxed, given)
             if call.status is CallStatus.LOST:
                 return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),))
-            if written is None or not same_output(written, wanted):
+            if written is None or not same_output(written, wanted, gold.tolerance):
                 return Judgement(verdict=Verdict.WRONG, answer=(("answer", answer),))
         return Judgement(verdict=Verdict.RIGHT, answer=(("answer", answer),))
 
 
-def same_output(written: str, wanted: str) -> bool:
-    """Equal line by line, as text or number by number: 1.0 is 1.00, and 0.333 is not 0.3333. LiveCodeBench's rule."""
+def same_output(written: str, wanted: str, tolerance: float | None = 0.0) -> bool:
+    """Equal line by line, as text or number by number: 1.0 is 1.00.
+
+    Without tolerance 0.333 is not 0.3333: LiveCodeBench's rule. `Tests` says what others mean.
+    """
     one, other = _lines(written), _lines(wanted)
-    return len(one) == len(other) and all(map(_same_line, one, other))
+    return len(one) == len(other) and all(_same_line(*pair, tolerance) for pair in zip(one, other, strict=True))
 
 
 def _lines(text: str) -> Sequence[str]:
     return [line.strip() for line in text.strip().split("\n")]
 
 
-def _same_line(written: str, wanted: str) -> bool:
+def _same_line(written: str, wanted: str, tolerance: float | None) -> bool:
     if written == wanted:
         return True
     one, other = written.split(), wanted.split()
     if len(one) != len(other):
         return False
     try:
-        return all(Decimal(a) == Decimal(b) for a, b in zip(one, other, strict=True))
+        if all(Decimal(a) == Decimal(b) for a, b in zip(one, other, strict=True)):
+            return True
     except (InvalidOperation, ValueError):
+        pass
+    return tolerance != 0 and all(a == b or _is_close(a, b, tolerance) for a, b in zip(one, other, strict=True))
+
+
+def _is_close(written: str, wanted: str, tolerance: float | None) -> bool:
+    if not _NUMBER.fullmatch(written) or not _NUMBER.fullmatch(wanted):
         return False
+    number, size, is_whole = float(wanted), abs(float(wanted)), wanted.lstrip("+-").isdigit()
+    if tolerance is not None:
+        allowed = tolerance if is_whole else tolerance * max(1.0, size)
+    else:
+        allowed = 0.0 if is_whole else _TOLERANCE * min(1.0, size) + _ROUNDING * size + _ZERO * (size == 0)
+    return math.isfinite(number) and abs(float(written) - number) <= allowed
