@@ -145,9 +145,11 @@ def _as_body(head: str, answer: str) -> str:
     later = next((at for at, line in enumerate(lines) if at and line[:1] not in (" ", "\t", "")), len(lines))
     whole = "\n".join(lines)
     indented = "\n".join("    " + line for line in lines)
-    tries = [whole, indented, "    " + whole.lstrip(), "\n".join(lines[:later])]
-    first = whole if whole[:1] in (" ", "\t") else indented
-    return next((each for each in tries if parses(head + each)), first)
+    if whole[:1] in (" ", "\t"):
+        tries = [whole, "\n".join(lines[:later])]
+    else:
+        tries = [indented, f"    {whole}", "\n".join(["    " + lines[0], *lines[1:later]])]
+    return next((each for each in tries if parses(head + each)), tries[0])
 
 
 def _pass(gold: Calls, cases: Sequence[str], expected: Sequence[Any], ran: Ran) -> bool:
