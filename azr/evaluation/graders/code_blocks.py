@@ -116,8 +116,7 @@ def _endings(lines: Sequence[str], start: int, fence: str, language: str) -> Ite
                 goes_on = number if begins and not begins["rest"].strip() else number + 1
                 yield _Ending(number, None, goes_on, open_quote is not None)
         elif fence in line and (code := _before_fence(line, fence)):
-            in_string = open_quote is not None or _open_quote(code, None) is not None
-            yield _Ending(number, code, number + 1, in_string)
+            yield _Ending(number, code, number + 1, _open_quote(code, open_quote) is not None)
         if is_python or not language:
             open_quote = _open_quote(line, open_quote)
 
