@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import os
 import re
 import textwrap
 from collections import Counter
@@ -165,9 +166,18 @@ def override(config: Config, values: Mapping[str, Any]) -> Config:
     for path in sorted(named, key=lambda path: (path != _PLUGINS, path != ESTIMATOR)):
         _set(tree, _knob(path), named[path])
     try:
-        return msgspec.convert(tree, Config, strict=False)
+        return msgspec.convert(at_home(tree), Config, strict=False)
     except msgspec.ValidationError as error:
         raise UserError(_sentence(str(error), tree)) from error
+
+
+def at_home(value: Any) -> Any:
+    """Plain data with the home folder for a ``~`` that begins a text: shells leave it in quotes and after ``=``."""
+    if isinstance(value, dict):
+        return {name: at_home(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [at_home(each) for each in value]
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~") else value
 
 
 def _knob(path: str) -> Knob:

@@ -127,8 +127,8 @@ def render_conversation(template: str, tokenizer: PreTrainedTokenizerBase, turns
         said = turn["content"].rpartition(THOUGHT)[2] if turn["role"] == "assistant" else turn["content"]
         if said.strip() not in rest:
             raise UserError(
-                f"The chat template leaves out the {turn['role']} message {said.strip()[:60]!r}: take another "
-                "model.template, or remove the message."
+                f"The chat template does not write every message of this conversation: the {turn['role']} message "
+                f"{said.strip()[:60]!r} is lost; take another model.template, or remove the message."
             )
         rest = rest.replace(said.strip(), "\0", 1)
     return prompt

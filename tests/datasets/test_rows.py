@@ -113,7 +113,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         ("rows.csv", "a,b", "is none of .jsonl, .jsonl.gz, .parquet"),
         ("rows.jsonl", "", "holds no rows"),
         ("rows.parquet", "PAR1", "row 1: "),
-        ("rows.jsonl.gz", "{}", "row 1: "),
+        ("rows.jsonl.gz", "{}", "is not compressed by gzip"),
     ]:
         path = tmp_path / name
         path.write_text(text)

@@ -135,7 +135,7 @@ def _json(text: bytes, number: int) -> Any:
     try:
         return json.loads(text.decode())
     except UnicodeDecodeError as error:
-        raise _BadLine(number, "its text is not UTF-8: save the file as UTF-8") from error
+        raise _BadLine(number, "it is no JSON, for its text is not UTF-8: save the file as UTF-8") from error
     except json.JSONDecodeError as error:
         place = f"at column {error.colno} of {error.doc[:40]!r}"
         if error.msg == "Extra data" and error.doc[:1] in ("{", "["):
