@@ -33,11 +33,16 @@ _RETURNS = re.compile(r"^[ \t]*(?:return|yield|raise)\b", re.MULTILINE)
 _BEGINS_STATEMENT = re.compile(
     r"@|[)\]}]|(?:async|def|class|if|for|while|try|with|import|from)\b|[\w.\[\]'\", ()]+ ?[-+*/]?="
 )
+_LOOKS_LIKE_CODE = re.compile(
+    r"@\w|(?:async |def |class |import |from \S+ import|return\b)|(?:for|while|if|with|elif|except)\b.*:\s*$"
+    r"|(?:try|else|finally):|[\w.]+\(|[\w.\[\], ]+ ?[-+*/%]?= "
+)
 _CONTINUES = re.compile(r"[)\]}]|(?:else|elif|except|finally)\b")
 _MOST_MERGED = 16
 """Longest statement without a fence that is looked for, in pieces that each begin with a line that is not indented."""
 _MOST_LINES, _MOST_CHARS, _MOST_TRIES = 1_000, 2**15, 2_000
 """Of text without a fence only so much is searched for lines of code."""
+_MARKS = " \t>`"
 _MOST_BLOCKS = 64
 """Of more blocks the last ones are looked at."""
 
@@ -175,9 +180,9 @@ def _is_in_program(parts: Sequence[str], at: int) -> bool:
     """Whether the tag before a part stands within a block that is Python."""
     before, after = parts[at - 1], _THOUGHT.join(parts[at:])
     text, place = before + _THOUGHT + after, before.count("\n")
-    tagged = text.split("\n")[place]
-    found = (block for block in blocks(text) if tagged.strip() in block.content)
-    return any(block.language in PYTHON | {""} and parses(block.content) for block in found)
+    tagged = text.split("\n")[place].strip(_MARKS)
+    holding = (block for block in blocks(text) if tagged in (line.strip(_MARKS) for line in block.content.split("\n")))
+    return any(block.language in PYTHON | {""} and parses(block.content) for block in holding)
 
 
 def program(response: str) -> str | None:
@@ -325,7 +330,7 @@ _BINDING = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | 
 
 
 def _runs(text: str) -> list[str]:
-    """Runs of lines that are code, between lines that are prose."""
+    """Runs of lines that are code, between lines that are prose; none where a line is code that does not parse."""
     pieces: list[list[str]] = []
     for line in text[:_MOST_CHARS].split("\n")[:_MOST_LINES]:
         indented = line[:1] in (" ", "\t") or not line.strip() or _CONTINUES.match(line)
@@ -340,6 +345,8 @@ def _runs(text: str) -> list[str]:
         tries += tried
         if count:
             runs[-1] += [line for piece in pieces[at : at + count] for line in piece]
+        elif _LOOKS_LIKE_CODE.match(pieces[at][0]) and not parses(pieces[at][0]):
+            return []
         elif runs[-1]:
             runs.append([])
         at += count or 1
