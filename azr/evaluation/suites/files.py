@@ -149,9 +149,12 @@ def _json(text: bytes, number: int) -> Any:
 
 def _spread(text: bytes, number: int) -> _BadLine | None:
     """The error of a row that takes several lines, or of an array of rows; None where the text is something else."""
+    stated = text.decode(errors="replace")
     try:
-        json.JSONDecoder().raw_decode(text.decode())
+        _, end = json.JSONDecoder().raw_decode(stated)
     except (ValueError, RecursionError):
+        return None
+    if "\n" not in stated[:end]:
         return None
     return _BadLine(number, "its JSON takes several lines: write each row on one line")
 
