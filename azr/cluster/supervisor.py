@@ -1,8 +1,8 @@
 """Ray actors under supervision: every call has a deadline, a dead actor is replaced, and a failure says its cause.
 
-Three users: engines (`azr.rollout.engine_group`) and the executor pool (`azr.executor.remote`) are `SupervisedActor`s,
-replaced when they are lost; the ranks of a trainer (`azr.train.worker_group`) are never replaced one by one, and use
-the functions below only.
+Engines (`azr.rollout.engine_group`) and the executor pool (`azr.cluster.executor_actor`) are `SupervisedActor`s, which
+are replaced when they are lost. The ranks of a trainer (`azr.train.worker_group`) use only the functions below: one rank
+cannot be replaced alone.
 """
 
 from __future__ import annotations
