@@ -30,19 +30,19 @@ _DECIDED_ALONE = (*REPEATABLE, CallStatus.REJECTED, CallStatus.OUTPUT_TOO_LARGE)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one call."""
+    """Result of one call."""
 
     call: CallResult
     deterministic: bool | None
     """Whether all repeats said the same; None when that was not established."""
     static_check: tuple[str, ...] = ()
-    by_company: bool = False
-    """Whether other calls of its request brought it about."""
+    caused_by_other_calls: bool = False
+    """Whether other calls of its request caused it."""
 
     def cacheable(self, repeats: int) -> bool:
         """Whether the program and its input alone decided it, and whether it is as certain as was asked for."""
         is_certain = repeats == 1 or self.deterministic is not None or bool(self.static_check)
-        return is_certain and self.call.status in _DECIDED_ALONE and not self.by_company
+        return is_certain and self.call.status in _DECIDED_ALONE and not self.caused_by_other_calls
 
 
 class LoadedProgram(NamedTuple):

@@ -185,7 +185,7 @@ class SandboxPool:
         refusal = self._too_long(keys)
         if refusal is not None:
             refused = CallResult(status=CallStatus.REJECTED, error=refusal)
-            self._finish(keys, [Outcome(refused, None, by_company=True)] * len(keys))
+            self._finish(keys, [Outcome(refused, None, caused_by_other_calls=True)] * len(keys))
             return
         assert self._scheduler is not None
         Runs(

@@ -77,7 +77,7 @@ class Kind:
     APART = 8
     """Every call runs in a process of its own."""
     ONCE = 16
-    """Of source with one call: nobody asks what the program is, only what the call does."""
+    """Single-call source: skip the report on the program."""
 
 
 class Part:

@@ -83,7 +83,7 @@ class Scheduler:
         """``count`` slots, of which the first are started at once and the others when they are first needed.
 
         ``seed``: hash seeds derive from it, and a program always goes to the same slots in the same order, so that
-        what depends on a hash seed is the same every time. Without one, hash seeds are nobody's to guess, and
+        what depends on a hash seed is the same every time. Without a seed, hash seeds are random, and
         programs go to the emptiest slot, which is faster.
         """
         self._seed = seed
