@@ -1,4 +1,4 @@
-"""Remembers what calls did, within a budget of bytes, and joins identical calls that are still running."""
+"""Cache of call results within a budget of bytes; identical running calls are joined."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RECORD_BYTES = 500
 
 
 class CallKey(NamedTuple):
-    """What makes two calls the same."""
+    """Key of a call: calls with equal keys share a result."""
 
     program: str
     input: str
@@ -34,7 +34,7 @@ class Outcome:
 
     call: CallResult
     deterministic: bool | None
-    """Whether all repeats said the same; None when that was not established."""
+    """Whether all repeats agreed; None if that was not established."""
     static_check: tuple[str, ...] = ()
     caused_by_other_calls: bool = False
     """Whether other calls of its request caused it."""
@@ -46,7 +46,7 @@ class Outcome:
 
 
 class LoadedProgram(NamedTuple):
-    """What is remembered of a program that passed, so that it need not be compiled and checked again."""
+    """Checked and compiled program, cached so that neither is done again."""
 
     suspicion: int
     code: bytes
@@ -62,7 +62,7 @@ class CodeCache:
         self._loaded: OrderedDict[tuple[str, bool], LoadedProgram] = OrderedDict()
 
     def get(self, program: str, static_check: bool) -> LoadedProgram | None:
-        """What a run of the source with or without the static check has reported."""
+        """Return the program reported by an earlier run of the source, with or without the static check."""
         known = self._loaded.get((program, static_check))
         if known is not None:
             self._loaded.move_to_end((program, static_check))
