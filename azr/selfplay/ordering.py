@@ -19,9 +19,9 @@ def stable_seed(*names: object) -> int:
     return int.from_bytes(hashlib.sha256(repr(names).encode()).digest()[:6])
 
 
-def sort_trajectories(trajectories: Sequence[Sample]) -> list[Sample]:
-    """Sorted by what they are, which decides how they are packed and in which order gradients are added."""
-    return sorted(trajectories, key=lambda t: (t.kind, t.role, t.group, *_sampled(t.completion), t.trace_tokens))
+def sort_samples(samples: Sequence[Sample]) -> list[Sample]:
+    """Sort by content, which decides how samples are packed and in which order gradients are added."""
+    return sorted(samples, key=lambda t: (t.kind, t.role, t.group, *_sampled(t.completion), t.trace_tokens))
 
 
 def _sampled(completion: Completion) -> tuple[bytes, _Numbers]:
