@@ -42,12 +42,12 @@ async def open_graders(rows: Sequence[DataRow], config: Config) -> AsyncIterator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPlay:
-    """Rows that the policy answers, and what it earns for that."""
+    """Rows of a file as problems for the policy."""
 
     config: Config
     codec: PromptCodec
     rows: Sequence[DataRow]
-    """Those whose prompts fit."""
+    """Rows whose prompts fit."""
     graders: Mapping[GraderName, Grader]
 
     async def play(self, step: int, sampler: Sampler, phase: Phase) -> StepResult:

@@ -21,7 +21,7 @@ from azr.selfplay.seeds import check_seeds, read_seeds, seeds_line, write_refuse
 from azr.tasks.registry import KINDS
 
 MAX_SEED_ROUNDS = 20
-"""Rounds of proposals spent on seeding before going on with what there is."""
+"""Rounds of proposals after which seeding ends, even if the buffer is small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Seeding:
     """Called after every round with its name and samples; may raise RunEnded."""
 
     async def run(self) -> None:
-        """Loads the seed file, gives a kind without any task the identity program, and grows what is too few.
+        """Load the seed file, give a kind without tasks the identity program, and propose until there are enough.
 
         Without a file every kind grows until the smallest has `selfplay.seed_tasks`; with one, only kinds that have
         fewer. Raises UserError when a seed file cannot be read or no task of it is accepted.
