@@ -34,8 +34,9 @@ class _ManyCalls(_Program, kw_only=True):
 
 
 def read_authors_seeds(path: Path, kinds: Sequence[str] = SINGLE_CALL_KINDS) -> tuple[list[Seed], list[RefusedSeed]]:
-    """Return the tasks of one of their files: a record of one call is a task of each of ``kinds``, one with a message and many
-    inputs an induction. Also the lines that hold neither.
+    """Return the tasks of one of their files, and the lines that hold none.
+
+    A record of one call is a task of each of ``kinds``, one with a message and many inputs an induction.
 
     Raises:
         UserError: the file cannot be read, or no line of it is such a record.
