@@ -27,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 import ray
 
-from azr.algorithms.advantages import AdvantageInputs, estimate_advantages
+from azr.algorithms.advantages import estimate_advantages
+from azr.algorithms.batch import Batch
 from azr.cluster.shared_calls import TakesSharedCalls
 from azr.config import TRRPP, Config, ModelConfig, RolloutConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
@@ -173,14 +174,7 @@ async def step(config: Config, codec: PromptCodec, ranks: int, folder: Path, cpu
         members = [list(range(len(trajectories)))]
         TrainBatch.build([t.completion for t in trajectories], members, ranks, TOKENS_PER_MICRO_BATCH)
     with cpu.part("advantages"):
-        inputs = AdvantageInputs(
-            rewards=[t.reward for t in trajectories],
-            response_lengths=[len(t.completion.response_ids) for t in trajectories],
-            kind_roles=[(t.kind, t.role) for t in trajectories],
-            groups=[t.group for t in trajectories],
-            values_R=None,
-        )
-        estimate_advantages(inputs, TRRPP())
+        estimate_advantages(Batch.from_samples(trajectories), TRRPP())
     with cpu.part("metrics"):
         step_metrics(trajectories, played.proposal_stats, GROUP, {})
     with cpu.part("records"):
