@@ -64,21 +64,31 @@ def loss_weights(
 ) -> Tensor | None:
     """Factor of each token's loss, float32 (R); None for 1 throughout, which is ``weighting`` token.
 
-    By "trajectory" all samples weigh the same; by "kind_role" all (kind, role) do, and the samples in each. By
-    "constant" the sum over a mini-batch's tokens divided by their number is turned into one divided by ``max_tokens``
-    times its samples, so that a token counts the same in short and long responses of any batch (arXiv 2503.20783,
-    section 3.2); samples that are not in ``kept`` have no gradient, and count all the same.
+    An optimizer step divides its sum over K tokens, those of the samples in ``kept``, by K. A token of sample i, which
+    has L_i, of a mini-batch of M samples is given
+
+        w = K share_i / L_i
+
+    so sample i's mean loss counts share_i in that step, however many others have no gradient and were left out:
+
+        trajectory  share_i = 1 / M
+        kind_role   share_i = 1 / (number of (kind, role) in the mini-batch · M of i's (kind, role))
+        constant    share_i = L_i / (max_tokens M)                             (arXiv 2503.20783, section 3.2)
+
+    Samples without tokens do not count in the first two, whose shares add up to 1: w is 1 on average over all tokens
+    of a mini-batch of which nothing was left out. ``weighting`` is that of `weighting_of`.
     """
     if weighting == "token":
         return None
     label_N = batch.kind_role_N if weighting == "kind_role" else torch.zeros_like(batch.kind_role_N)
     weight_N = torch.zeros(len(label_N), dtype=torch.float64)
-    if weighting == "constant":
-        for members, remaining in zip(mini_batches, kept, strict=True):
-            tokens = sum(batch.response_lengths[i] for i in remaining)
+    for members, remaining in zip(mini_batches, kept, strict=True):
+        tokens = sum(batch.response_lengths[i] for i in remaining)
+        if weighting == "constant":
             weight_N[list(remaining)] = tokens / (max_tokens * len(members))
-    else:
-        weight_N = _equal_weights(batch.lengths_N, label_N, sum(batch.response_lengths))
+        else:
+            index_M = torch.tensor(list(members))
+            weight_N[index_M] = _equal_weights(batch.lengths_N[index_M], label_N[index_M], tokens)
     return weight_N[batch.seq_index_R].float()
 
 

@@ -106,6 +106,70 @@ def test_weights_by_kind_and_role_give_each_the_same_say() -> None:
     assert [part.sum().item() for part in weights.split(lengths)] == pytest.approx([3.0, 3.0, 0.0, 3.0, 4.5, 4.5])
 
 
+def says(
+    batch: Batch, weighting: str, mini_batches: list[list[int]], kept: list[list[int]] | None = None
+) -> dict[int, float]:
+    """Factor of each kept sample's mean loss in its optimizer step, which divides by the tokens that were kept."""
+    kept = kept or mini_batches
+    weights = weights_of(batch, weighting, mini_batches, kept, max_tokens=1000)
+    assert weights is not None
+    sums = [each.sum().item() for each in weights.split(list(batch.response_lengths))]
+    return {i: sums[i] / sum(batch.response_lengths[j] for j in members) for members in kept for i in members}
+
+
+@pytest.mark.parametrize("dropped", [10, 100, 1000, 8000])
+def test_the_lengths_of_dropped_samples_say_nothing(dropped: int) -> None:
+    batch = make_batch([0.0] * 4, [100, 100, dropped, dropped])
+    everything = [[0, 1, 2, 3]]
+    for weighting in ("trajectory", "kind_role"):
+        assert says(batch, weighting, everything) == pytest.approx(dict.fromkeys(range(4), 0.25))
+        assert says(batch, weighting, everything, [[0, 1]]) == pytest.approx({0: 0.25, 1: 0.25})
+    assert says(batch, "constant", everything, [[0, 1]]) == pytest.approx({0: 0.025, 1: 0.025})
+
+
+def test_samples_weigh_the_same_in_their_mini_batch_however_the_batch_is_split() -> None:
+    batch = make_batch([0.0] * 4, [1000, 900, 100, 50])
+    for mini_batches in ([[0, 1], [2, 3]], [[0, 2], [1, 3]]):
+        for weighting in ("trajectory", "kind_role"):
+            assert says(batch, weighting, mini_batches) == pytest.approx(dict.fromkeys(range(4), 0.5))
+    near(weights_of(batch, "trajectory", [[0, 1], [2, 3]]), [0.95] * 1000 + [19 / 18] * 900 + [0.75] * 100 + [1.5] * 50)
+
+
+def test_kinds_weigh_the_same_in_each_mini_batch_whatever_is_dropped() -> None:
+    kind_roles = [("a", "solver")] * 4 + [("b", "solver")] * 4
+    batch = make_batch([0.0] * 8, [100, 10, 10, 10, 100, 100, 100, 0], kind_roles=kind_roles)
+    whole = says(batch, "kind_role", [list(range(8))])
+    assert whole == pytest.approx({**dict.fromkeys(range(4), 1 / 8), **dict.fromkeys((4, 5, 6), 1 / 6), 7: 0})
+    left = says(batch, "kind_role", [list(range(8))], [[0, 4, 5, 6, 7]])
+    assert left == pytest.approx({i: whole[i] for i in left})
+    # In a mini-batch that holds one kind alone, that kind has all of the step.
+    assert says(batch, "kind_role", [[0, 1, 2, 3], [4, 5]])[1] == pytest.approx(1 / 4)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(0, 30), min_size=2, max_size=12), st.integers(1, 3), st.integers(0, 999))
+def test_what_a_sample_weighs_depends_on_the_others_of_its_mini_batch_alone(
+    lengths: list[int], count: int, seed: int
+) -> None:
+    rng = random.Random(seed)
+    kind_roles = [rng.choice([("a", "solver"), ("a", "proposer"), ("b", "solver")]) for _ in lengths]
+    batch = make_batch([0.0] * len(lengths), lengths, kind_roles=kind_roles)
+    mini_batches = [list(range(len(lengths)))[start::count] for start in range(min(count, len(lengths)))]
+    kept = [[i for i in members if rng.random() < 0.5] or members for members in mini_batches]
+    for weighting in ("trajectory", "kind_role", "constant"):
+        whole = weights_of(batch, weighting, mini_batches)
+        left = weights_of(batch, weighting, mini_batches, kept)
+        assert whole is not None and left is not None
+        for members, remaining in zip(mini_batches, kept, strict=True):
+            tokens, left_tokens = (sum(lengths[i] for i in some) for some in (members, remaining))
+            of_whole, of_left = whole.split(lengths), left.split(lengths)
+            if weighting != "constant" and tokens:
+                mean = sum(of_whole[i].sum().item() for i in members) / tokens
+                assert mean == pytest.approx(1.0, rel=1e-5), "1 on average where nothing is left out"
+            for i in remaining:
+                near(of_left[i] / max(left_tokens, 1), (of_whole[i] / max(tokens, 1)).tolist())
+
+
 def test_trrpp_whitens_each_kind_and_role_apart() -> None:
     kind_roles = [("a", "solver"), ("a", "proposer"), ("a", "solver"), ("a", "proposer")]
     got = run("trrpp", [10.0, 0.25, 0.0, 0.75], [1, 1, 1, 1], kind_roles=kind_roles)

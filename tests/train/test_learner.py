@@ -225,6 +225,11 @@ async def test_dr_grpo_divides_by_a_constant_however_the_batch_is_cut(
     assert whole["loss"] == pytest.approx(factor * by_token["loss"], rel=1e-5)
     for cut in ({"tokens": 40}, {"ranks": 2}, {"ranks": 2, "tokens": 40}, {"drop_zero_advantage": True}):
         assert (await learn(**cut))["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-4), cut
+    for weighting in ("trajectory", "kind_role"):
+        norms = [
+            (await learn(loss_weighting=weighting, drop_zero_advantage=drop))["grad_norm"] for drop in (False, True)
+        ]
+        assert norms[0] == pytest.approx(norms[1], rel=1e-4), weighting
 
 
 async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(
