@@ -389,9 +389,10 @@ class TrainConfig:
     critic_lr: NotNegative = 5e-6
     """Learning rate of the critic."""
     warmup_steps: CountOrZero = 0
-    """Optimizer steps of linear warm-up."""
+    """Optimizer steps of each model over which its rate rises linearly."""
     decay_steps: CountOrZero = 0
-    """Optimizer steps after the warm-up over which the rate falls linearly to 0; 0 keeps it as it is."""
+    """Training steps of each model after its warm-up over which its rate falls linearly to 0, however many optimizer
+    steps it takes in each; 0 keeps it as it is."""
     adam_beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.95
     """Decay of Adam's mean of squared gradients."""
     weight_decay: NotNegative = 0.0

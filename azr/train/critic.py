@@ -25,7 +25,7 @@ class CriticWorker(ModelWorker):
         load = partial(
             CriticModel.from_pretrained, gradient_checkpointing=train.gradient_checkpointing, lora=train.lora
         )
-        self.engine = self._make_engine(load, model.path, train.critic_lr)
+        self.engine = self._make_engine(load, model.path, train.critic_lr, self.config.algorithm.critic_mini_batches)
 
     def values(self, batch: RankBatch) -> Tensor:
         """Float32 (R_k): expected return before each response token. Collective."""

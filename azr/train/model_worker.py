@@ -218,9 +218,11 @@ class ModelWorker:
         self.reload()
         load_state(self.engine, Path(folder, self.model_role), self.rank, self.base_files)
 
-    def _make_engine(self, load: Callable[..., nn.Module], path: str, lr: float | None = None) -> Any:
+    def _make_engine(
+        self, load: Callable[..., nn.Module], path: str, lr: float | None = None, mini_batches: int = 1
+    ) -> Any:
         """Make the engine around `load(path, dtype=..., attention=..., kernels=...)`; without an optimizer if `lr` is
-        None."""
+        None. `mini_batches`: optimizer steps per training step."""
         train = self.config.train
         zero3 = engine_config(train, self.device, self.hpz)
         attention = choose_attention(self.device, self.dtype, train.attention)
@@ -238,7 +240,7 @@ class ModelWorker:
                 f"the name of one on the hub ({str(error).splitlines()[0]})"
             ) from error
         self._away = OffloadedTensors(self.device)
-        return make_engine(model, train, zero3, lr)
+        return make_engine(model, train, zero3, lr, mini_batches)
 
     def _hash_base(self, path: str) -> dict[str, str]:
         """The digests that rank 0 finds; it reads what all have just read. Collective."""

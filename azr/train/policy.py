@@ -50,7 +50,8 @@ class PolicyScorer(ModelWorker):
             lora=train.lora,
             fused_head=self.device.type == "cuda" and train.kernels != "plain" and find_spec("triton") is not None,
         )
-        self.engine = self._make_engine(load, self.config.model.path, lr)
+        mini_batches = self.config.algorithm.policy_mini_batches
+        self.engine = self._make_engine(load, self.config.model.path, lr, mini_batches)
 
 
 class ReferenceWorker(PolicyScorer):
