@@ -101,7 +101,7 @@ class Learner:
             metrics["critic"] = await self._update_critic(self._critic, batch, critic_batch)
         if critic_only:
             async with self._work(self._policy, "train policy", training=True):
-                pass  # its weights are pushed next, as after every step
+                pass  # on the GPU, since its weights are pushed next
         else:
             kept = self._with_gradient(batch, policy_parts)
             # One packing does for both models if the critic takes its optimizer steps on the same mini-batches.
@@ -177,7 +177,7 @@ class Learner:
         longest = config.rollout.max_response_tokens
         batch.loss_weights_R = loss_weights(batch, weighting_of(algorithm), mini_batches, kept, longest)
         if algorithm.needs_reference:
-            # Without adapters, the policy that trains some is its reference.
+            # A run that trains adapters has no reference model: the policy without them is the same.
             model = self._reference or self._policy
             method = "logprobs" if self._reference else "reference_logprobs"
             async with self._work(model, "reference logprobs"):

@@ -24,7 +24,7 @@ from azr.train.model_worker import ModelWorker
 from azr.train.policy import PolicyWorker, ReferenceWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import parameter_parts
-from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks
+from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks
 
 PAPER = AlgorithmConfig(estimator=TRRPP())
 PPO = AlgorithmConfig(
@@ -106,6 +106,31 @@ async def test_ppo_with_critic_reference_and_several_mini_batches(ppo: Models, t
     assert set(told) == {"critic"} and outcomes(again) == [("trained", None, None)] * len(again)
     steps = [(await on_ranks(group, lambda worker: worker.engine.global_steps))[0] for group in groups[:2]]
     assert steps == [2, 6], "the policy stays as it is"
+
+
+async def test_the_rates_of_policy_and_critic_fall_alike_however_many_steps_they_take(
+    ppo: Models, trajectories: list[Sample]
+) -> None:
+    config, groups = ppo
+    decaying = replace(config, train=replace(config.train, warmup_steps=0, decay_steps=4))
+
+    async def build(config: Config) -> None:
+        def adopt(worker: ModelWorker) -> None:
+            worker.config = config
+
+        await asyncio.gather(*(on_ranks(group, adopt) for group in groups))
+        await asyncio.gather(*(group.call("build", timeout_s=STEP_S) for group in groups))
+
+    await build(decaying)
+    learner = Learner(decaying, *groups, phases(Counter()))
+    for step in range(1, 6):
+        learned = await learner.learn(trajectories, seed=step)
+        for model, group, mini_batches in (("policy", groups[0], 2), ("critic", groups[1], 3)):
+            (rate,) = await on_ranks(group, lambda worker: worker.engine.get_lr()[0])
+            assert rate == pytest.approx(LR * max(0, 1 - step / 4))
+            during = np.mean([max(0, 1 - (step - 1 + i / mini_batches) / 4) for i in range(mini_batches)])
+            assert learned[model]["lr"] == pytest.approx(LR * during)
+    await build(config)
 
 
 async def test_models_that_visit_the_gpu_one_after_the_other_learn_the_same(
