@@ -76,11 +76,3 @@ def rows_taken(data: DataConfig, step: int) -> int:
 def epoch_order(epoch: int, count: int, seed: int) -> list[int]:
     """Indices of the rows in the order of this epoch."""
     return random.Random(f"data/{seed}/{epoch}").sample(range(count), count)
-
-
-def rows_of_step(data: DataConfig, step: int, count: int, seed: int) -> list[tuple[int, int]]:
-    """Epoch and index of the rows that this step takes, if all steps before had these options."""
-    if not data.takes_rows(step):
-        return []
-    order = RowOrder([str(index) for index in range(count)], "", seed, None, rows_taken(data, step - 1))
-    return order.take(step, data.prompts)
