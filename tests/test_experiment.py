@@ -108,6 +108,9 @@ def play(
                 return {}
 
             executor = SimpleNamespace(execute=pool.execute, stats_delta=stats_delta)
+            data = None
+            if rows:
+                data = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order_of(rows))
             checkpointer = AsyncCheckpointer(CheckpointStore(logger.run.checkpoints, 2), 0, write, print, 0)
             experiment = SelfPlayExperiment(
                 config=config,
