@@ -210,7 +210,7 @@ class SelfPlayExperiment:
         if not self.evaluation.should_run(step, is_last):
             return {}
         with self.logger.phase("evaluate"):
-            found = await self.evaluation.run(self.system.engines.generate, self.system.executor)
+            found = await self.evaluation.run(self.system.engines, self.system.executor, step)
         await self.logger.log_answers(step, found.write)
         return found.metrics
 

@@ -10,21 +10,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from azr.concurrency import Phase, gather
+from azr.concurrency import Phase, gather, stable_seed
 from azr.config import Config
 from azr.datasets.order import rows_of_step
 from azr.datasets.rows import DataRow
 from azr.datasets.traces import after_prefix, prefix_share, whole_trace
 from azr.evaluation.graders import CODE_GRADERS, make_grader
 from azr.evaluation.periodic import answer_executor
-from azr.evaluation.question import Grader, GraderName, Verdict
+from azr.evaluation.question import Grader, GraderName
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Judgement, Role, Sample
 from azr.selfplay.form import FormCount
-from azr.selfplay.ordering import sort_trajectories, stable_seed
+from azr.selfplay.ordering import sort_trajectories
 from azr.selfplay.play import StepResult
 from azr.selfplay.rewards.pay import answer_trajectory, unrewarded, with_length_penalty
 from azr.selfplay.roles import Sampler
+from azr.tasks.base import Verdict
 
 
 @asynccontextmanager

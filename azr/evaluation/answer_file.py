@@ -8,12 +8,15 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
+import msgspec
+
 from azr.errors import UserError
-from azr.evaluation.question import Verdict
+from azr.records import FinishReason, Role, Sample
+from azr.tasks.base import Verdict
 
 ANSWERS = "answers.jsonl.gz"
 """Name of the file in a folder of azr eval."""
@@ -23,26 +26,42 @@ _CHUNK = 1 << 16
 """Bytes that are unpacked at a time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One response to one question, and what became of it."""
+def read_answer(line: Mapping[str, Any]) -> Sample:
+    """Return a line of a file as a sample, also one of the schema before `Sample`.
 
-    suite: str
-    question: str
-    """Id of the question."""
-    group: str
-    sample: int | None
-    """Which of the samples; None for the greedy response."""
-    prompt: str
-    """The text that the model got, with what a template adds."""
-    response: str
-    tokens: int
-    truncated: bool
-    """It reached the limit of tokens before it ended."""
-    verdict: Verdict
-    answer: str | None = None
-    """What was extracted from the response and judged."""
-    parts: Mapping[str, bool] = field(default_factory=dict)
+    Raises KeyError, or ValueError such as `msgspec.ValidationError`, for anything else.
+    """
+    return msgspec.convert(_upgraded(line) if "suite" in line else line, Sample)
+
+
+def _upgraded(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line of the former schema as one of this."""
+    verdict, answer = Verdict(line["verdict"]), line["answer"]
+    unfinished = FinishReason.LENGTH if line["tokens"] else FinishReason.GIVEN_UP
+    return {
+        "role": Role.SOLVER,
+        "kind": line["suite"],
+        "problem_id": line["question"],
+        "group": line["group"],
+        "index": line["sample"],
+        "prompt": line["prompt"],
+        "response": line["response"],
+        "response_tokens": line["tokens"],
+        "finish_reason": unfinished if line["truncated"] else FinishReason.STOP,
+        "judgement": {
+            "verdict": verdict,
+            "answer": None if answer is None else [("answer", answer)],
+            "parts": line["parts"],
+        },
+        "accuracy": None if verdict is Verdict.UNGRADED else float(verdict is Verdict.RIGHT),
+        "used": "ungraded" if verdict is Verdict.UNGRADED else "recorded",
+    }
+
+
+def without_texts(answer: Sample) -> Sample:
+    """Return a sample without the texts, of which memory could not hold hundreds of thousands."""
+    judgement = None if answer.judgement is None else replace(answer.judgement, answer=None)
+    return replace(answer, prompt="", response="", judgement=judgement)
 
 
 class AnswerFile:
@@ -56,8 +75,8 @@ class AnswerFile:
         writes into it.
         """
         self.path = path
-        self.answers: list[Answer] = []
-        """Without their texts, of which memory could not hold hundreds of thousands."""
+        self.answers: list[Sample] = []
+        """As `without_texts` leaves them."""
         # Unbuffered, so that a write that fails leaves nothing for a later one.
         self._file = path.open("ab", buffering=0)
         try:
@@ -83,12 +102,12 @@ class AnswerFile:
     @property
     def questions(self) -> set[tuple[str, str]]:
         """Suites and ids of the questions that are answered."""
-        return {(answer.suite, answer.question) for answer in self.answers}
+        return {(answer.kind, answer.problem_id) for answer in self.answers}
 
-    def add(self, answers: Sequence[Answer]) -> None:
+    def add(self, answers: Sequence[Sample]) -> None:
         """Write all answers to one question. Raises UserError when there is no room for them."""
-        self._write(asdict(answer) for answer in answers)
-        self.answers += map(_without_texts, answers)
+        self._write(map(_line, answers))
+        self.answers += map(without_texts, answers)
 
     def _write(self, lines: Iterable[Mapping[str, Any]]) -> None:
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
@@ -111,7 +130,7 @@ class AnswerFile:
         self.close()
 
 
-def read_answers(path: Path, *, texts: bool = True) -> tuple[dict[str, Any], list[Answer]]:
+def read_answers(path: Path, *, texts: bool = True) -> tuple[dict[str, Any], list[Sample]]:
     """Protocol and answers of a finished or unfinished evaluation; the file stays as it is.
 
     ``texts``: with prompts and responses, which take most of the memory.
@@ -125,8 +144,11 @@ def read_answers(path: Path, *, texts: bool = True) -> tuple[dict[str, Any], lis
     return protocol, answers
 
 
-def _without_texts(answer: Answer) -> Answer:
-    return replace(answer, prompt="", response="", answer=None)
+def _line(answer: Sample) -> dict[str, Any]:
+    """Return a sample as JSON has it."""
+    names = [each.name for each in fields(answer) if each.metadata.get("in_files", True)]
+    line = {name: getattr(answer, name) for name in names}
+    return line | {"judgement": None if answer.judgement is None else asdict(answer.judgement)}
 
 
 def _check_same(path: Path, earlier: Mapping[str, Any], protocol: Mapping[str, Any]) -> None:
@@ -145,10 +167,10 @@ def _brief(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[Answer]]:
+def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[Sample]]:
     """Bytes of what was written whole, the protocol where there is one, and the answers."""
     whole, protocol = 0, None
-    answers: list[Answer] = []
+    answers: list[Sample] = []
     try:
         with path.open("rb") as file:
             for whole, text in _members(file):  # noqa: B007
@@ -156,8 +178,8 @@ def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[
                 if protocol is None:
                     protocol = lines[0]["protocol"]
                 else:
-                    found = (Answer(**line | {"verdict": Verdict(line["verdict"])}) for line in lines)
-                    answers += found if texts else map(_without_texts, found)
+                    found = map(read_answer, lines)
+                    answers += found if texts else map(without_texts, found)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise UserError(f"{path} holds something else than answers of an evaluation ({error!r}).") from error
     except zlib.error as error:

@@ -9,12 +9,13 @@ from statistics import fmean
 from typing import Any
 
 from azr.errors import UserError
-from azr.evaluation.answer_file import Answer, read_answers
+from azr.evaluation.answer_file import read_answers
 from azr.evaluation.estimates import Estimate, estimate
 from azr.evaluation.report import ANSWERS, aligned
 from azr.evaluation.scores import GREEDY, greedy_share, sampled_share
 from azr.evaluation.suites import SUITES
 from azr.evaluation.suites.loading import top
+from azr.records import Sample
 
 SAMPLED = "samples"
 """Name of the share of right samples."""
@@ -38,12 +39,12 @@ class Difference:
     lost: tuple[str, ...]
 
 
-def load(folder: Path) -> tuple[dict[str, Any], dict[tuple[str, str], list[Answer]]]:
+def load(folder: Path) -> tuple[dict[str, Any], dict[tuple[str, str], list[Sample]]]:
     """Protocol, and the answers by suite and question. Raises UserError when it is no evaluation."""
     protocol, answers = read_answers(folder / ANSWERS if folder.is_dir() else folder, texts=False)
-    by_question: dict[tuple[str, str], list[Answer]] = {}
+    by_question: dict[tuple[str, str], list[Sample]] = {}
     for answer in answers:
-        by_question.setdefault((answer.suite, answer.question), []).append(answer)
+        by_question.setdefault((answer.kind, answer.problem_id), []).append(answer)
     return protocol, by_question
 
 
@@ -73,8 +74,8 @@ def compare(before: Path, after: Path) -> tuple[list[Difference], list[str]]:
 def _difference(
     suite: str,
     measure: str,
-    share: Callable[[Sequence[Answer]], float | None],
-    pairs: Sequence[tuple[Sequence[Answer], Sequence[Answer]]],
+    share: Callable[[Sequence[Sample]], float | None],
+    pairs: Sequence[tuple[Sequence[Sample], Sequence[Sample]]],
 ) -> Difference | None:
     alike = suite in SUITES and SUITES[suite].groups_alike
     groups: dict[str, list[tuple[float, float]]] = {}
@@ -86,7 +87,7 @@ def _difference(
             continue
         groups.setdefault(top(before[0].group) if alike else "", []).append((start, end))
         if start != end:
-            (won if end > start else lost).append(before[0].question)
+            (won if end > start else lost).append(before[0].problem_id)
     if not groups:
         return None
     return Difference(

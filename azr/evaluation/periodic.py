@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from azr.answering import Executor, Sampler
 from azr.config import Config
 from azr.errors import UserError
-from azr.evaluation.answer_file import Answer, AnswerFile
-from azr.evaluation.asking import Examiner, Executors, GenerateFn, Sampling, open_graders, prompt_ids
-from azr.evaluation.graders import check_graders
+from azr.evaluation.answer_file import AnswerFile
+from azr.evaluation.asking import QuestionKey, Sampling, answer_all, question_problem, tokenized
+from azr.evaluation.graders import check_graders, open_graders
 from azr.evaluation.graders.calls import Calls
 from azr.evaluation.graders.sandboxed import ANSWER_REPEATS, answer_config
 from azr.evaluation.graders.value import ProgramValue
@@ -28,7 +29,7 @@ from azr.evaluation.suites.exam import sealed_questions
 from azr.evaluation.suites.loading import check_names, load_exam, load_suites
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
-from azr.selfplay.roles import Executor
+from azr.records import PromptIds, Sample
 from azr.tasks.normalize import ENTRY, held_out_keys, parse, parse_program
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Evaluated:
 
     metrics: dict[str, float]
     """See `azr.evaluation.scores.metrics`."""
-    answers: list[Answer]
+    answers: list[Sample]
     protocol: dict[str, Any]
 
     def write(self, path: Path) -> None:
@@ -83,6 +84,8 @@ class PeriodicEval:
         self._loaded = [each for each in known if each.suite.name in names]
         self.questions: list[Question] = [question for each in self._loaded for question in each.questions]
         """What is asked, the same in every run of these settings."""
+        self._prompts: dict[QuestionKey, PromptIds] = {}
+        """Token ids of every question's prompt; empty without evaluations."""
         if config.eval.every:
             self._check(names)
 
@@ -94,11 +97,11 @@ class PeriodicEval:
             )
         check_graders(each.suite.grader for each in self._loaded)
         limit = self._config.rollout.max_prompt_tokens
-        for question in self.questions:
-            length = len(prompt_ids(self._codec, question))
-            if length > limit:
+        self._prompts = tokenized(self._codec, self.questions)
+        for (suite, id), prompt in self._prompts.items():
+            if len(prompt) > limit:
                 raise UserError(
-                    f"The question {question.id} of {question.suite} has {length} tokens, but "
+                    f"The question {id} of {suite} has {len(prompt)} tokens, but "
                     f"rollout.max_prompt_tokens is {limit}; raise it, leave the suite out of eval.suites, or set "
                     "eval.every to 0."
                 )
@@ -108,24 +111,25 @@ class PeriodicEval:
         every = self._config.eval.every
         return bool(self.questions) and every > 0 and (last or step % every == 0)
 
-    async def run(self, generate: GenerateFn, executor: Executor) -> Evaluated:
-        """What the current policy knows. ``executor``: the run's, for the tasks of the exam."""
+    async def run(self, sampler: Sampler, executor: Executor, step: int) -> Evaluated:
+        """Evaluate the current policy. ``executor``: the run's, for the tasks of the exam."""
         config = self._config
-        executors = Executors(tasks=lambda: nullcontext(executor), answers=partial(answer_executor, config))
-        found: list[Answer] = []
-        async with open_graders([each.suite for each in self._loaded], executors) as graders:
-            examiner = Examiner(
-                codec=self._codec,
-                generate=generate,
-                graders=graders,
-                sampling=Sampling(
-                    samples=config.eval.samples,
-                    temperature=TEMPERATURE,
-                    max_tokens=config.rollout.max_response_tokens,
-                    seed=config.run.seed,
-                ),
+        sampling = Sampling(
+            samples=config.eval.samples,
+            temperature=TEMPERATURE,
+            max_tokens=config.rollout.max_response_tokens,
+            seed=config.run.seed,
+        )
+        found: list[Sample] = []
+        names = {each.suite.grader for each in self._loaded}
+        answers = partial(answer_executor, config)
+        async with open_graders(names, answers=answers, tasks=lambda: nullcontext(executor)) as graders:
+            problems = (
+                question_problem(each, self._prompts[each.suite, each.id], self._codec, graders[loaded.suite.grader])
+                for loaded in self._loaded
+                for each in loaded.questions
             )
-            await examiner.examine(self.questions, found.extend)
+            await answer_all(problems, sampling, sampler=sampler, codec=self._codec, step=step, done=found.extend)
         found = in_order(found, self.questions)
         ks = (PASS_AT,) if config.eval.samples >= PASS_AT else ()
         alike = [each.suite.name for each in self._loaded if each.suite.groups_alike]

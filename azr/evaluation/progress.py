@@ -10,9 +10,9 @@ from typing import Self, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from azr.evaluation.answer_file import Answer
-from azr.evaluation.question import Verdict
+from azr.records import Sample
 from azr.runs.progress import duration
+from azr.tasks.base import Verdict
 
 EVERY_S = 30.0
 """Between two lines where there is no terminal."""
@@ -53,12 +53,12 @@ class EvalProgress:
         if self._bar.disable:
             print(text, file=self._file, flush=True)
 
-    def answered(self, answers: Sequence[Answer]) -> None:
+    def answered(self, answers: Sequence[Sample]) -> None:
         """All answers to one question are graded."""
         self._done += 1
         self._answers += len(answers)
-        self._right += sum(answer.verdict is Verdict.RIGHT for answer in answers)
-        self._tokens += sum(answer.tokens for answer in answers)
+        self._right += sum(answer.verdict == Verdict.RIGHT for answer in answers)
+        self._tokens += sum(answer.response_tokens or 0 for answer in answers)
         self._bar.update(self._task, completed=self._done, state=self._state())
         now = time.monotonic()
         if self._bar.disable and now - self._said > EVERY_S:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from azr.evaluation.answer_file import Answer
 from azr.evaluation.estimates import Estimate, estimate, pass_at
-from azr.evaluation.question import Question, Verdict
+from azr.evaluation.question import Question
 from azr.evaluation.suites.loading import top
+from azr.records import FinishReason, Judgement, Sample
+from azr.tasks.base import Verdict
 
 GREEDY = "greedy"
 """Name of the share of questions whose greedy answer is right."""
@@ -46,17 +47,17 @@ def mean_at(samples: int) -> str:
     return f"mean@{samples}"
 
 
-def rows(answers: Sequence[Answer], ks: Collection[int], samples: int, groups_alike: Collection[str] = ()) -> list[Row]:
+def rows(answers: Sequence[Sample], ks: Collection[int], samples: int, groups_alike: Collection[str] = ()) -> list[Row]:
     """For every suite one row of all its questions, one of each part of the verdicts, and one of each group where
     there are several. ``groups_alike``: suites in which groups weigh alike.
     """
     found = []
-    for suite in dict.fromkeys(answer.suite for answer in answers):
-        of_suite = [answer for answer in answers if answer.suite == suite]
+    for suite in dict.fromkeys(answer.kind for answer in answers):
+        of_suite = [answer for answer in answers if answer.kind == suite]
         row = partial(_row, suite=suite, ks=ks, samples=samples, alike=suite in groups_alike)
         found.append(row(of_suite))
         # A part that speaks of one answer speaks of all of them; those without an answer fail it.
-        parts = dict.fromkeys(part for answer in of_suite for part in answer.parts)
+        parts = dict.fromkeys(part for answer in of_suite for part in _parts(answer))
         found += [row(_by_part(of_suite, part), part=part) for part in parts]
         groups = list(dict.fromkeys(answer.group for answer in of_suite))
         if len(groups) > 1:
@@ -65,24 +66,29 @@ def rows(answers: Sequence[Answer], ks: Collection[int], samples: int, groups_al
     return found
 
 
-def in_order(answers: Iterable[Answer], questions: Sequence[Question]) -> list[Answer]:
+def in_order(answers: Iterable[Sample], questions: Sequence[Question]) -> list[Sample]:
     """Answers in the order of the questions, whichever was graded first, so that bootstraps resample alike."""
     places = {(question.suite, question.id): index for index, question in enumerate(questions)}
-    return sorted(answers, key=lambda answer: places[answer.suite, answer.question])
+    return sorted(answers, key=lambda answer: places[answer.kind, answer.problem_id])
 
 
-def _by_part(answers: Iterable[Answer], part: str) -> list[Answer]:
-    """The answers with the verdict on a part as theirs."""
+def _parts(answer: Sample) -> Mapping[str, bool]:
+    return {} if answer.judgement is None else answer.judgement.parts
+
+
+def _by_part(answers: Iterable[Sample], part: str) -> list[Sample]:
+    """Return the answers with the verdict on a part in place of the whole one."""
+    verdicts = {True: Verdict.RIGHT, False: Verdict.WRONG}
     return [
-        replace(answer, verdict=Verdict.RIGHT if answer.parts[part] else Verdict.WRONG)
-        if part in answer.parts
+        replace(answer, judgement=Judgement(verdict=verdicts[_parts(answer)[part]]))
+        if part in _parts(answer)
         else answer
         for answer in answers
     ]
 
 
 def _row(
-    answers: Sequence[Answer],
+    answers: Sequence[Sample],
     *,
     suite: str,
     group: str = "",
@@ -92,10 +98,10 @@ def _row(
     alike: bool,
 ) -> Row:
     """Ungraded answers count for nobody; malformed ones are wrong."""
-    questions: dict[str, list[Answer]] = {}
+    questions: dict[str, list[Sample]] = {}
     for answer in answers:
-        questions.setdefault(answer.question, []).append(answer)
-    measures: dict[str, Callable[[Sequence[Answer]], float | None]] = {GREEDY: greedy_share}
+        questions.setdefault(answer.problem_id, []).append(answer)
+    measures: dict[str, Callable[[Sequence[Sample]], float | None]] = {GREEDY: greedy_share}
     if samples:
         measures[mean_at(samples)] = sampled_share
     for k in sorted(ks):
@@ -114,35 +120,35 @@ def _row(
         part=part,
         questions=len(questions),
         estimates=estimates,
-        truncated=_mean(answer.truncated for answer in answers),
-        malformed=_mean(answer.verdict is Verdict.MALFORMED for answer in answers),
-        ungraded=_mean(answer.verdict is Verdict.UNGRADED for answer in answers),
-        tokens=_mean(answer.tokens for answer in answers),
+        truncated=_mean(answer.finish_reason is not FinishReason.STOP for answer in answers),
+        malformed=_mean(answer.verdict == Verdict.MALFORMED for answer in answers),
+        ungraded=_mean(answer.verdict == Verdict.UNGRADED for answer in answers),
+        tokens=_mean(answer.response_tokens or 0 for answer in answers),
     )
 
 
-def greedy_share(answers: Sequence[Answer]) -> float | None:
+def greedy_share(answers: Sequence[Sample]) -> float | None:
     """1 when the greedy answer to a question is right, else 0; None when there is none or it is ungraded."""
     return next((float(right) for right in _graded(answers, greedy=True)), None)
 
 
-def sampled_share(answers: Sequence[Answer]) -> float | None:
+def sampled_share(answers: Sequence[Sample]) -> float | None:
     """Share of right ones among the sampled answers to a question; None when none was graded."""
     graded = _graded(answers, greedy=False)
     return sum(graded) / len(graded) if graded else None
 
 
-def _pass_at(k: int, answers: Sequence[Answer]) -> float | None:
+def _pass_at(k: int, answers: Sequence[Sample]) -> float | None:
     graded = _graded(answers, greedy=False)
     return pass_at(k, sum(graded), len(graded)) if len(graded) >= k else None
 
 
-def _graded(answers: Sequence[Answer], *, greedy: bool) -> list[bool]:
+def _graded(answers: Sequence[Sample], *, greedy: bool) -> list[bool]:
     """Whether each is right."""
     return [
-        answer.verdict is Verdict.RIGHT
+        answer.verdict == Verdict.RIGHT
         for answer in answers
-        if (answer.sample is None) is greedy and answer.verdict is not Verdict.UNGRADED
+        if (answer.index is None) is greedy and answer.verdict != Verdict.UNGRADED
     ]
 
 

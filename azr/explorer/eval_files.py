@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from azr.evaluation.answer_file import ANSWERS, Answer
+from azr.evaluation.answer_file import ANSWERS, read_answer, without_texts
 from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, decode, read_lines, read_records
 from azr.explorer.site import ShownRun
+from azr.records import Sample
 from azr.tasks.base import Verdict
 
 Key = tuple[str, str]
@@ -33,23 +35,31 @@ class EvalSide:
 
     title: str
     path: Path
-    answers: Mapping[Key, Sequence[Answer]]
+    answers: Mapping[Key, Sequence[Sample]]
     """Without prompts and responses, of which memory might not hold all."""
     places: Mapping[Key, Sequence[LinePlace]]
     problems: Sequence[str]
 
     def share(self, key: Key) -> float | None:
         """Of right answers to a question; None where there is none."""
-        graded = [each.verdict is Verdict.RIGHT for each in self.answers.get(key, ()) if is_graded(each)]
+        graded = [each.verdict == Verdict.RIGHT for each in self.answers.get(key, ()) if is_graded(each)]
         return sum(graded) / len(graded) if graded else None
 
-    def whole(self, key: Key) -> list[Answer]:
+    def whole(self, key: Key) -> list[Sample]:
         """All answers to a question with their texts. Raises `Problem`."""
-        return read_records(self.path, self.places.get(key, ()), Answer)
+        return list(map(_sample, read_records(self.path, self.places.get(key, ()), dict)))
 
 
-def is_graded(answer: Answer) -> bool:
-    return answer.verdict is not Verdict.UNGRADED
+def is_graded(answer: Sample) -> bool:
+    return answer.verdict != Verdict.UNGRADED
+
+
+def _sample(line: dict[str, Any]) -> Sample:
+    """Return a line as a sample. Raises `Problem`."""
+    try:
+        return read_answer(line)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Problem(f"it is not an answer ({error!r})") from error
 
 
 def eval_files(run: Path) -> list[EvalFile]:
@@ -95,12 +105,12 @@ def read_side(title: str, path: Path) -> EvalSide:
 @lru_cache(maxsize=8)
 def _answers(
     path: Path, size: int, mtime_ns: int
-) -> tuple[Mapping[Key, Sequence[Answer]], Mapping[Key, Sequence[LinePlace]], Sequence[str]]:
+) -> tuple[Mapping[Key, Sequence[Sample]], Mapping[Key, Sequence[LinePlace]], Sequence[str]]:
     """Of a file as it was at that time, with where they are and what cannot be read.
 
     `azr.evaluation.answer_file` reads to go on writing, and so takes a file whole or not at all.
     """
-    answers: dict[Key, list[Answer]] = {}
+    answers: dict[Key, list[Sample]] = {}
     places: dict[Key, list[LinePlace]] = {}
     problems: list[str] = []
     bad, name = 0, f"{path.parent.name}/{path.name}"
@@ -112,12 +122,12 @@ def _answers(
         if n == 0 and line.startswith(b'{"protocol"'):
             continue
         try:
-            each = decode(line, Answer)
+            each = without_texts(_sample(decode(line, dict)))
         except Problem:
             bad += 1
             continue
-        key = each.suite, each.question
-        answers.setdefault(key, []).append(replace(each, prompt="", response="", answer=None))
+        key = each.kind, each.problem_id
+        answers.setdefault(key, []).append(each)
         places.setdefault(key, []).append(place)
     if bad:
         problems.append(f"{name}: {bad} of its lines are no answers")

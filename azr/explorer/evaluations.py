@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from azr.evaluation.answer_file import Answer
 from azr.explorer.eval_files import EvalSide, Key, is_graded, known_sides, read_side
 from azr.explorer.markup import Child, Html, el, join, table
 from azr.explorer.pages import outcome
 from azr.explorer.record_files import Problem
 from azr.explorer.site import BadAddress, Links, ShownRun, choice, paging, select, whole
+from azr.records import FinishReason, Sample
 from azr.tasks.base import Verdict
 
 LIMIT = 100
@@ -157,18 +157,20 @@ def _answered(sides: Sides, key: Key, *, every_response: bool) -> Html:
     ])  # fmt: skip
 
 
-def _shown(each: Answer, every_response: bool) -> Html:
-    name = GREEDY if each.sample is None else f"sample {each.sample}"
-    said = f"{name}, {each.tokens} tokens{', cut off' if each.truncated else ''} "
-    read_as = el("p", "read as ", el("code", each.answer)) if each.answer is not None else None
-    if each.sample is not None and not every_response:
+def _shown(each: Sample, every_response: bool) -> Html:
+    name = GREEDY if each.index is None else f"sample {each.index}"
+    cut_off = "" if each.finish_reason is FinishReason.STOP else ", cut off"
+    said = f"{name}, {each.response_tokens} tokens{cut_off} "
+    answer = None if each.judgement is None else each.judgement.answer
+    read_as = None if answer is None else el("p", "read as ", el("code", "\n".join(text for _, text in answer)))
+    if each.index is not None and not every_response:
         return el("div", el("p", said, outcome(each.verdict)), read_as)
     return el(
         "details",
         el("summary", said, outcome(each.verdict)),
         read_as,
         el("pre", each.response),
-        open=each.sample is None,
+        open=each.index is None,
     )
 
 
@@ -188,10 +190,10 @@ def _totals(sides: Sides, keys: Sequence[Key]) -> Html:
     for side in sides.shown:
         shares = [share for key in keys if (share := side.share(key)) is not None]
         greedy = [
-            float(each.verdict is Verdict.RIGHT)
+            float(each.verdict == Verdict.RIGHT)
             for key in keys
             for each in side.answers.get(key, ())
-            if each.sample is None and is_graded(each)
+            if each.index is None and is_graded(each)
         ]
         rows.append([side.title, len(shares), _percent(greedy), _percent(shares)])
     return table(["", "questions", "greedy right", "all answers right"], rows)
@@ -203,8 +205,8 @@ def _percent(shares: Sequence[float]) -> str:
 
 def _cells(side: EvalSide, key: Key) -> tuple[Child, Child]:
     answers = side.answers.get(key, ())
-    greedy = [outcome(each.verdict) for each in answers if each.sample is None]
-    right = sum(each.verdict is Verdict.RIGHT for each in answers)
+    greedy = [outcome(each.verdict) for each in answers if each.index is None]
+    right = sum(each.verdict == Verdict.RIGHT for each in answers)
     return join(greedy) if greedy else "-", f"{right} of {len(answers)}" if answers else "-"
 
 

@@ -1,9 +1,8 @@
-"""What keeps results independent of who finishes first: seeds from names, turns by index, and sorting."""
+"""What keeps results independent of who finishes first: turns by index, and sorting."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,11 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from azr.records import Completion, Sample
-
-
-def stable_seed(*names: object) -> int:
-    """A seed of 48 bits for what these names together identify, the same in every process."""
-    return int.from_bytes(hashlib.sha256(repr(names).encode()).digest()[:6])
 
 
 def sort_trajectories(trajectories: Sequence[Sample]) -> list[Sample]:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from azr.concurrency import Phase, gather
+from azr.concurrency import Phase, gather, stable_seed
 from azr.config import Config
 from azr.records import Completion, Judgement, Role, Sample, Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.form import FormCount
 from azr.selfplay.in_flight import Begins, Leftover, Origin
-from azr.selfplay.ordering import OrderedGate, sort_trajectories, stable_seed
+from azr.selfplay.ordering import OrderedGate, sort_trajectories
 from azr.selfplay.pieces import Answers, Begun, Carried, Proposed, ended_with_errors
 from azr.selfplay.rewards.pay import (
     answer_trajectory,

@@ -17,9 +17,10 @@ from azr.datasets.play import open_graders
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
 from azr.evaluation.graders.own import OwnGrader, load_grader
-from azr.evaluation.question import Question, Verdict
+from azr.evaluation.question import Question
 from azr.evaluation.suites.own import read_declaration
 from azr.prompts.codec import PromptCodec
+from azr.tasks.base import Verdict
 from tests.datasets.test_play import chat_codec
 from tests.datasets.test_play import config as config
 from tests.datasets.test_rows import write

@@ -18,7 +18,6 @@ from azr.config_tree import from_yaml, override, to_tree
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
 from azr.evaluation.graders.own import OwnGrader
-from azr.evaluation.question import Verdict
 from azr.plugins import load_for, load_plugins, plugin_processes
 from azr.selfplay.rewards.registry import OWN_BONUSES, OWN_REWARDS, check_names
 from azr.tasks.registry import KINDS
@@ -247,5 +246,6 @@ import sys
 from azr import own_functions
 own_functions.TIME_LIMIT_S = 1.0
 from azr.cli.main import dispatch
+from azr.tasks.base import Verdict
 sys.exit(dispatch(["run", "azr_14m_mini", *sys.argv[1:]]))
 """

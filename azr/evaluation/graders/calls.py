@@ -15,10 +15,12 @@ import numpy as np
 from azr.evaluation.graders.extraction import code
 from azr.evaluation.graders.plain_json import decode, refuse_collisions
 from azr.evaluation.graders.sandboxed import RECURSION, Ran, call_program, calls
-from azr.evaluation.question import Judgement, Question, Verdict
+from azr.evaluation.question import Question
+from azr.records import Judgement
+from azr.tasks.base import Verdict
 
 if TYPE_CHECKING:
-    from azr.selfplay.roles import Executor
+    from azr.answering import Executor
 
 _FLOAT_ATOL, _RTOL = 1e-6, 1e-7
 """EvalPlus's tolerances where a float is expected."""
@@ -79,18 +81,21 @@ class CallsGrader:
         if key not in self._solved:
             self._solved[key] = asyncio.create_task(self._solve(gold))
         solved = await asyncio.shield(self._solved[key])
+        parts = await self._run(gold, call_program(source, gold.entry, gold.recursion), solved)
+        verdict = Verdict.UNGRADED if parts is None else Verdict.RIGHT if all(parts.values()) else Verdict.WRONG
+        return Judgement(verdict=verdict, answer=(("answer", answer),), parts=parts or {})
+
+    async def _run(self, gold: Calls, program: str, solved: _Solved) -> dict[str, bool] | None:
+        """Return which parts a program passes; None if the reference solution failed or the executor lost a call."""
         if solved.expected is None:
-            return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),))
-        program = call_program(source, gold.entry, gold.recursion)
+            return None
         parts: dict[str, bool] = {}
         for part, cases in solved.cases.items():
             ran = await calls(self.executor, program, cases) if cases and all(parts.values()) else Ran(())
             if ran.lost:
-                return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),))
+                return None
             parts[part] = all(parts.values()) and _pass(gold, cases, solved.expected[part], ran)
-        return Judgement(
-            verdict=Verdict.RIGHT if all(parts.values()) else Verdict.WRONG, answer=(("answer", answer),), parts=parts
-        )
+        return parts
 
     async def _solve(self, gold: Calls) -> _Solved:
         """The calls and what they must return; None when the reference fails, which is no answer's fault."""

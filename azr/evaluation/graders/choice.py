@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass
 
 from azr.evaluation.graders.extraction import last_box, reply
-from azr.evaluation.question import Judgement, Question, Verdict
+from azr.evaluation.question import Question
+from azr.records import Judgement
+from azr.tasks.base import Verdict
 
 # Between words each character has one way to be read, so that time stays linear in the text. "a" and "I" before a word
 # are words, not labels.

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from azr.errors import UserError
 from azr.evaluation.graders.extraction import final_answer
-from azr.evaluation.question import Judgement, Question, Verdict
+from azr.evaluation.question import Question
 from azr.line_process import LineProcessPool
+from azr.records import Judgement
+from azr.tasks.base import Verdict
 
 TIME_LIMIT_S = 10.0
 """For one answer; one that takes longer is ungraded, and its process is killed."""
@@ -57,13 +59,12 @@ class MathGrader:
         if answer is None:
             return Judgement(verdict=Verdict.MALFORMED)
         said = await self.compare(gold.answers, answer, gold.tolerance)
-        if said is None:
-            return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),))
-        parts = {"exact": said["exact"]} if gold.tolerance is not None else {}
-        parts |= {"exact": said["exact"], "close": said["close"]} if gold.relative else {}
-        return Judgement(
-            verdict=Verdict.RIGHT if said["right"] else Verdict.WRONG, answer=(("answer", answer),), parts=parts
-        )
+        verdict, parts = Verdict.UNGRADED, dict[str, bool]()
+        if said is not None:
+            verdict = Verdict.RIGHT if said["right"] else Verdict.WRONG
+            parts |= {"exact": said["exact"]} if gold.tolerance is not None else {}
+            parts |= {"exact": said["exact"], "close": said["close"]} if gold.relative else {}
+        return Judgement(verdict=verdict, answer=(("answer", answer),), parts=parts)
 
     async def compare(
         self, golds: Sequence[str], answer: str, tolerance: float | None = None

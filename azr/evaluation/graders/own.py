@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from azr.errors import UserError, nearest
-from azr.evaluation.question import GRADERS, Judgement, Question, Verdict
+from azr.evaluation.question import GRADERS, Question
 from azr.own_functions import OwnFunctions, Trouble
 from azr.own_modules import find_entry, import_own
+from azr.records import Judgement
+from azr.tasks.base import Verdict
 
 GROUP = "azr.graders"
 """Of entry points, by which an installed package gives its graders names."""

@@ -19,7 +19,7 @@ from azr.execution import CallResult, CallStatus, ExecutionRequest
 from azr.executor.pool import SandboxPool
 
 if TYPE_CHECKING:
-    from azr.selfplay.roles import Executor
+    from azr.answering import Executor
 
 WALL_S = 6.0
 """Wall-clock limit of one call or one test, as LiveCodeBench has it; EvalPlus gives 4 s or more."""

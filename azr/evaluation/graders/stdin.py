@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from azr.evaluation.graders.extraction import code
 from azr.evaluation.graders.sandboxed import standard_output, stdin_program
-from azr.evaluation.question import Judgement, Question, Verdict
+from azr.evaluation.question import Question
 from azr.execution import CallStatus
+from azr.records import Judgement
+from azr.tasks.base import Verdict
 
 if TYPE_CHECKING:
-    from azr.selfplay.roles import Executor
+    from azr.answering import Executor
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +37,16 @@ class StdinGrader:
         answer = code(response)
         if answer is None:
             return Judgement(verdict=Verdict.MALFORMED)
-        program = stdin_program(answer)
+        return Judgement(verdict=await self._run(gold, stdin_program(answer)), answer=(("answer", answer),))
+
+    async def _run(self, gold: Tests, program: str) -> Verdict:
         for given, wanted in zip(gold.inputs, gold.outputs, strict=True):
             written, call = await standard_output(self.executor, program, given)
             if call.status is CallStatus.LOST:
-                return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),))
+                return Verdict.UNGRADED
             if written is None or not same_output(written, wanted):
-                return Judgement(verdict=Verdict.WRONG, answer=(("answer", answer),))
-        return Judgement(verdict=Verdict.RIGHT, answer=(("answer", answer),))
+                return Verdict.WRONG
+        return Verdict.RIGHT
 
 
 def same_output(written: str, wanted: str) -> bool:

@@ -1,4 +1,4 @@
-"""Judges values: what a program returns, or an input that makes it return something."""
+"""Judges values: what a program returns, an input that makes it return something, or the answer to a self-play task."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Literal
 
 from azr import values
 from azr.evaluation.graders import extraction
-from azr.evaluation.question import Judgement, Question, Verdict
+from azr.evaluation.question import Question
 from azr.execution import CallResult, CallStatus, ExecutionRequest
-from azr.records import Task
+from azr.records import Judgement, Task
+from azr.tasks.base import Verdict
 from azr.tasks.prompts import ChatFormat, CompactFormat, Section
 from azr.tasks.registry import KINDS
 
 if TYPE_CHECKING:
-    from azr.selfplay.roles import Executor
+    from azr.answering import Executor
 
 _MAX_INPUT_CHARS = 2**13
 _TAKE = """
@@ -55,10 +56,7 @@ class ValueGrader:
     executor: Executor
 
     async def grade(self, question: Question, response: str) -> Judgement:
-        gold = question.gold
-        if isinstance(gold, Task):
-            return await self._grade_task(gold, response)
-        assert isinstance(gold, ProgramValue)
+        gold: ProgramValue = question.gold
         text = stated_value(response, gold.asked, gold.entry)
         if text is None:
             return Judgement(verdict=Verdict.MALFORMED)
@@ -107,14 +105,20 @@ class ValueGrader:
             return Verdict.UNGRADED
         return Verdict.RIGHT if values.equal(values.parse(call.value), expected) else Verdict.WRONG
 
-    async def _grade_task(self, task: Task, response: str) -> Judgement:
-        """A task of self-play, by its own kind, from a response in either of the prompt formats."""
+
+@dataclass(slots=True)
+class TaskGrader:
+    """Has answers to self-play tasks graded by the task's kind, from a response in either prompt format."""
+
+    executor: Executor
+
+    async def grade(self, question: Question, response: str) -> Judgement:
+        task: Task = question.gold
         sections = _sections(response)
         if sections is None:
             return Judgement(verdict=Verdict.MALFORMED)
         verdict = await KINDS[task.kind].grade(task, sections, self.executor.execute)
-        answer = "\n".join(section.text for section in sections)
-        return Judgement(verdict=verdict, answer=(("answer", answer),))
+        return Judgement(verdict=verdict, answer=tuple((str(each.label), each.text) for each in sections))
 
 
 def _with_entry(gold: ProgramValue, call: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from azr.errors import UserError
-from azr.evaluation.question import Question, Suite
+from azr.evaluation.question import TASK, Question, Suite
 from azr.own_data import own_data
 from azr.records import Task
 from azr.tasks.normalize import fingerprint
@@ -121,10 +121,9 @@ SUITES = (
         rows=800,
         licence="MIT",
         source="data/exam of this project, which is taken where the folder has none",
-        grader="value",
+        grader=TASK,
         read=lambda folder: exam_questions(_place(folder)),
         locate=lambda folder: tuple(exam_files(_place(folder)).values()),
         groups_alike=True,
-        of_tasks=True,
     ),
 )
