@@ -1,4 +1,4 @@
-"""The answers of an evaluation on disk: gzipped JSON lines that grow with it, and are read again after a kill."""
+"""Answers of an evaluation on disk: gzipped JSON lines that grow with it and can be resumed after a kill."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from azr.records import FinishReason, Role, Sample
 from azr.tasks.base import Verdict
 
 ANSWERS = "answers.jsonl.gz"
-"""Name of the file in a folder of azr eval."""
+"""File name in a folder of `azr eval`."""
 _GZIP = 31
-"""zlib's number for a gzip member with its header and checksum."""
+"""`wbits` of zlib for a gzip member with header and checksum."""
 _CHUNK = 1 << 16
-"""Bytes that are unpacked at a time."""
+"""Bytes read at a time."""
 
 
 def read_answer(line: Mapping[str, Any]) -> Sample:
@@ -65,19 +65,19 @@ def without_texts(answer: Sample) -> Sample:
 
 
 class AnswerFile:
-    """Answers in the order in which they were graded. Those to one question are written together, or not at all."""
+    """File of answers in the order of their grading. All answers to a question are written at once or not at all."""
 
     def __init__(self, path: Path, protocol: Mapping[str, Any]) -> None:
-        """``path``: new, or an earlier evaluation's by the same protocol: what a kill left half-written at its end is
-        cut off then. ``protocol``: how the answers come about, the file's first line.
+        """Create the file, or open that of an unfinished evaluation and cut off its last line if it is incomplete.
 
-        Raises UserError when the earlier evaluation was by another protocol, its file is damaged, or another process
-        writes into it.
+        ``protocol``: settings that decide the answers; the file's first line.
+
+        Raises UserError when the file has another protocol, is damaged, or another process writes into it.
         """
         self.path = path
         self.answers: list[Sample] = []
-        """As `without_texts` leaves them."""
-        # Unbuffered, so that a write that fails leaves nothing for a later one.
+        """Without their texts, see `without_texts`."""
+        # Unbuffered: after a failed write no bytes wait for the next one.
         self._file = path.open("ab", buffering=0)
         try:
             self._take()
@@ -101,11 +101,11 @@ class AnswerFile:
 
     @property
     def questions(self) -> set[tuple[str, str]]:
-        """Suites and ids of the questions that are answered."""
+        """Suite and id of every answered question."""
         return {(answer.kind, answer.problem_id) for answer in self.answers}
 
     def add(self, answers: Sequence[Sample]) -> None:
-        """Write all answers to one question. Raises UserError when there is no room for them."""
+        """Write all answers to one question. Raises UserError when the disk is full."""
         self._write(map(_line, answers))
         self.answers += map(without_texts, answers)
 
@@ -131,10 +131,10 @@ class AnswerFile:
 
 
 def read_answers(path: Path, *, texts: bool = True) -> tuple[dict[str, Any], list[Sample]]:
-    """Protocol and answers of a finished or unfinished evaluation; the file stays as it is.
+    """Return protocol and answers of a finished or unfinished evaluation, without changing the file.
 
-    ``texts``: with prompts and responses, which take most of the memory.
-    Raises UserError when there is no such file, or it holds something else.
+    ``texts``: keep prompts and responses, which take most of the memory.
+    Raises UserError when the file does not exist or is not one of answers.
     """
     if not path.is_file():
         raise UserError(f"There is no evaluation in {path.parent}: give a folder that azr eval has written.")
@@ -145,7 +145,7 @@ def read_answers(path: Path, *, texts: bool = True) -> tuple[dict[str, Any], lis
 
 
 def _line(answer: Sample) -> dict[str, Any]:
-    """Return a sample as JSON has it."""
+    """Return the JSON object of a sample."""
     names = [each.name for each in fields(answer) if each.metadata.get("in_files", True)]
     line = {name: getattr(answer, name) for name in names}
     return line | {"judgement": None if answer.judgement is None else asdict(answer.judgement)}
@@ -153,7 +153,7 @@ def _line(answer: Sample) -> dict[str, Any]:
 
 def _check_same(path: Path, earlier: Mapping[str, Any], protocol: Mapping[str, Any]) -> None:
     for name in [*protocol, *earlier]:
-        # As JSON has it, where a tuple is a list.
+        # JSON turns tuples into lists.
         before, now = earlier.get(name), json.loads(json.dumps(protocol.get(name)))
         if before != now:
             raise UserError(
@@ -168,7 +168,7 @@ def _brief(value: object) -> str:
 
 
 def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[Sample]]:
-    """Bytes of what was written whole, the protocol where there is one, and the answers."""
+    """Return the number of complete bytes, the protocol (None in an empty file) and the answers."""
     whole, protocol = 0, None
     answers: list[Sample] = []
     try:
@@ -183,7 +183,7 @@ def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise UserError(f"{path} holds something else than answers of an evaluation ({error!r}).") from error
     except zlib.error as error:
-        # Not what a kill leaves, which is a beginning: answers may follow, so nobody cuts them off unasked.
+        # A kill leaves a truncated file, not a damaged one. Answers may follow the damage, so keep them.
         if protocol is None:
             raise UserError(
                 f"{path} holds something else than answers of an evaluation: choose another --out."
@@ -198,7 +198,7 @@ def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[
 
 
 def _members(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """End of each complete gzip member, and what it holds. Raises zlib.error for what is none."""
+    """Yield the end of each complete gzip member, and its content. Raises zlib.error for other bytes."""
     end, rest = 0, b""
     while rest := rest or file.read(_CHUNK):
         reader, parts = zlib.decompressobj(_GZIP), []

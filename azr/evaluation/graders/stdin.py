@@ -1,4 +1,4 @@
-"""Judges programs that read standard input: LiveCodeBench and APPS."""
+"""Grade programs that read standard input: LiveCodeBench and APPS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tests:
-    """What a program reads and must write, test by test."""
+    """Gold of `StdinGrader`: input and expected output of every test."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -28,7 +28,7 @@ class Tests:
 
 @dataclass(slots=True)
 class StdinGrader:
-    """Right are programs that pass all tests; each test has a process of its own."""
+    """Runs every test in its own process; a program is right if it passes all."""
 
     executor: Executor
 
@@ -50,7 +50,7 @@ class StdinGrader:
 
 
 def same_output(written: str, wanted: str) -> bool:
-    """Equal line by line, as text or number by number: 1.0 is 1.00, and 0.333 is not 0.3333. LiveCodeBench's rule."""
+    """Whether outputs are equal by line, as text or numbers: 1.0 is 1.00, 0.333 is not 0.3333. As LiveCodeBench."""
     one, other = _lines(written), _lines(wanted)
     return len(one) == len(other) and all(map(_same_line, one, other))
 
