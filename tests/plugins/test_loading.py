@@ -20,6 +20,7 @@ from azr.errors import UserError
 from azr.evaluation.graders.own import OwnGrader
 from azr.plugins import load_for, load_plugins, plugin_processes
 from azr.selfplay.rewards.registry import OWN_BONUSES, OWN_REWARDS, check_names
+from azr.tasks.base import Verdict
 from azr.tasks.registry import KINDS
 from tests.plugins.conftest import REGISTRIES
 
@@ -246,6 +247,5 @@ import sys
 from azr import own_functions
 own_functions.TIME_LIMIT_S = 1.0
 from azr.cli.main import dispatch
-from azr.tasks.base import Verdict
 sys.exit(dispatch(["run", "azr_14m_mini", *sys.argv[1:]]))
 """
