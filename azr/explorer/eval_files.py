@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from azr.evaluation.answer_file import ANSWERS, Answer
@@ -45,7 +45,7 @@ class EvalSide:
 
     def whole(self, key: Key) -> list[Answer]:
         """All answers to a question with their texts. Raises `Problem`."""
-        return read_records(self.path, self.places.get(key, ()), Answer)
+        return read_records(self.path, self.places.get(key, ()), partial(decode, kind=Answer))
 
 
 def is_graded(answer: Answer) -> bool:
