@@ -8,15 +8,13 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-import msgspec
-
 from azr.errors import UserError
-from azr.records import FinishReason, Role, Sample
-from azr.tasks.base import Verdict
+from azr.records import Sample
+from azr.runs.sample_file import json_line, read_sample, sample_line
 
 ANSWERS = "answers.jsonl.gz"
 """File name in a folder of `azr eval`."""
@@ -24,38 +22,6 @@ _GZIP = 31
 """`wbits` of zlib for a gzip member with header and checksum."""
 _CHUNK = 1 << 16
 """Bytes read at a time."""
-
-
-def read_answer(line: Mapping[str, Any]) -> Sample:
-    """Return a line of a file as a sample, also one of the schema before `Sample`.
-
-    Raises KeyError, or ValueError such as `msgspec.ValidationError`, for anything else.
-    """
-    return msgspec.convert(_upgraded(line) if "suite" in line else line, Sample)
-
-
-def _upgraded(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a line of the former schema as one of this."""
-    verdict, answer = Verdict(line["verdict"]), line["answer"]
-    unfinished = FinishReason.LENGTH if line["tokens"] else FinishReason.GIVEN_UP
-    return {
-        "role": Role.SOLVER,
-        "kind": line["suite"],
-        "problem_id": line["question"],
-        "group": line["group"],
-        "index": line["sample"],
-        "prompt": line["prompt"],
-        "response": line["response"],
-        "response_tokens": line["tokens"],
-        "finish_reason": unfinished if line["truncated"] else FinishReason.STOP,
-        "judgement": {
-            "verdict": verdict,
-            "answer": None if answer is None else [("answer", answer)],
-            "parts": line["parts"],
-        },
-        "accuracy": None if verdict is Verdict.UNGRADED else float(verdict is Verdict.RIGHT),
-        "used": "ungraded" if verdict is Verdict.UNGRADED else "recorded",
-    }
 
 
 def without_texts(answer: Sample) -> Sample:
@@ -86,7 +52,7 @@ class AnswerFile:
                 _check_same(path, earlier, protocol)
             self._file.truncate(end)
             if earlier is None:
-                self._write([{"protocol": protocol}])
+                self._write([json_line({"protocol": protocol})])
         except BaseException:
             self._file.close()
             raise
@@ -106,12 +72,11 @@ class AnswerFile:
 
     def add(self, answers: Sequence[Sample]) -> None:
         """Write all answers to one question. Raises UserError when the disk is full."""
-        self._write(map(_line, answers))
+        self._write(map(sample_line, answers))
         self.answers += map(without_texts, answers)
 
-    def _write(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        data = memoryview(gzip.compress(text.encode("utf-8", "surrogatepass"), 6, mtime=0))
+    def _write(self, lines: Iterable[bytes]) -> None:
+        data = memoryview(gzip.compress(b"".join(lines), 6, mtime=0))
         end = self._file.seek(0, os.SEEK_END)
         try:
             while data:
@@ -144,13 +109,6 @@ def read_answers(path: Path, *, texts: bool = True) -> tuple[dict[str, Any], lis
     return protocol, answers
 
 
-def _line(answer: Sample) -> dict[str, Any]:
-    """Return the JSON object of a sample."""
-    names = [each.name for each in fields(answer) if each.metadata.get("in_files", True)]
-    line = {name: getattr(answer, name) for name in names}
-    return line | {"judgement": None if answer.judgement is None else asdict(answer.judgement)}
-
-
 def _check_same(path: Path, earlier: Mapping[str, Any], protocol: Mapping[str, Any]) -> None:
     for name in [*protocol, *earlier]:
         # JSON turns tuples into lists.
@@ -174,11 +132,11 @@ def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[
     try:
         with path.open("rb") as file:
             for whole, text in _members(file):  # noqa: B007
-                lines = [json.loads(line) for line in text.decode("utf-8", "surrogatepass").split("\n") if line]
+                lines = [line for line in text.split(b"\n") if line]
                 if protocol is None:
-                    protocol = lines[0]["protocol"]
+                    protocol = json.loads(lines[0])["protocol"]
                 else:
-                    found = map(read_answer, lines)
+                    found = map(read_sample, lines)
                     answers += found if texts else map(without_texts, found)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise UserError(f"{path} holds something else than answers of an evaluation ({error!r}).") from error

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from azr.evaluation.answer_file import ANSWERS, read_answer, without_texts
-from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, decode, read_lines, read_records
+from azr.evaluation.answer_file import ANSWERS, without_texts
+from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, read_lines, read_records
 from azr.explorer.site import ShownRun
 from azr.records import Sample
+from azr.runs.sample_file import read_sample
 from azr.tasks.base import Verdict
 
 Key = tuple[str, str]
@@ -47,19 +47,11 @@ class EvalSide:
 
     def whole(self, key: Key) -> list[Sample]:
         """Return all answers to a question with their texts. Raises `Problem`."""
-        return list(map(_sample, read_records(self.path, self.places.get(key, ()), dict)))
+        return read_records(self.path, self.places.get(key, ()), read_sample)
 
 
 def is_graded(answer: Sample) -> bool:
     return answer.verdict != Verdict.UNGRADED
-
-
-def _sample(line: dict[str, Any]) -> Sample:
-    """Return a line as a sample. Raises `Problem`."""
-    try:
-        return read_answer(line)
-    except (KeyError, TypeError, ValueError) as error:
-        raise Problem(f"it is not an answer ({error!r})") from error
 
 
 def eval_files(run: Path) -> list[EvalFile]:
@@ -122,8 +114,8 @@ def _answers(
         if n == 0 and line.startswith(b'{"protocol"'):
             continue
         try:
-            each = without_texts(_sample(decode(line, dict)))
-        except Problem:
+            each = without_texts(read_sample(line))
+        except ValueError:
             bad += 1
             continue
         key = each.kind, each.problem_id

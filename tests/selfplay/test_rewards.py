@@ -15,7 +15,7 @@ from azr.selfplay.rewards.pay import (
 from azr.selfplay.rewards.registry import BONUSES, SOLVE_RATE_REWARDS, bonus_coefficients, check_names
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.registry import KINDS
-from tests.runs.factory import trajectory
+from tests.runs.factory import sample
 
 PAPER = RewardConfig()
 SEED = KINDS["deduction"].seed()
@@ -119,7 +119,7 @@ def test_length_costs_linearly_before_the_limit(length, penalty):
 
 @pytest.mark.parametrize("overlong, reward", [("keep", 1.0), ("mask", 1.0), ("soft", 0.25)])
 def test_length_costs_a_right_answer_only_where_asked(overlong, reward):
-    right = trajectory(Role.SOLVER, length=9)
+    right = sample(Role.SOLVER, length=9)
     paid = with_length_penalty(right, RewardConfig(overlong=overlong, overlong_buffer=4), max_tokens=10)
     assert paid.reward == reward == sum(paid.reward_parts.values())
     assert (paid == right) == (overlong != "soft")
