@@ -74,7 +74,7 @@ _OF_JUDGEMENT = _columns(Judgement, [each.name for each in fields(Judgement)])
 _SQL = [*_OF_SAMPLE.sql, *_OF_JUDGEMENT.sql]
 TABLE = f"""
 CREATE TABLE samples (
-    n INTEGER PRIMARY KEY, line INTEGER, member INTEGER, start INTEGER, size INTEGER, {', '.join(_SQL)}
+    n INTEGER PRIMARY KEY, line INTEGER, member INTEGER, start INTEGER, size INTEGER, {", ".join(_SQL)}
 );
 CREATE INDEX samples_of_step ON samples (step);
 CREATE INDEX samples_of_problem ON samples (problem_id);

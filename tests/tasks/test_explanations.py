@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-import msgspec
 import pytest
 
-from azr.records import Learned, Role
-from azr.runs.rollout_record import RolloutRecord, rollout_record
+from azr.records import NO_TOKENS, Role
+from azr.runs.sample_file import read_sample, sample_line
 from azr.tasks.base import RejectReason, Verdict
 from tests.selfplay.test_play import CODEC, CONFIG, Script, play, proposal, replace_play  # noqa: F401
 
@@ -82,13 +81,12 @@ async def test_estimates_that_only_estimate_are_recorded_and_not_trained_on(play
     ] * 4  # fmt: skip
 
 
-async def test_every_record_is_of_the_schema(play):  # noqa: F811
+async def test_every_sample_is_read_back_from_its_line(play):  # noqa: F811
     script = Script([proposal("a + 1"), "never", *REFUSED], lambda prompt, attempt: "<|output|>3<|end|>")
     result, _ = await play(replace_play(CONFIG, train_on_estimates=False, train_proposer=False), script)
-    rollouts = [(t, Learned(0.5, None)) for t in result.trajectories] + [(t, None) for t in result.untrained]
-    assert len(result.untrained) >= 4 + 4 and result.trajectories
-    for trajectory, learned in rollouts:
-        record = rollout_record(1, trajectory, learned, "prompt", CODEC.decode)
-        line = msgspec.json.encode(record)
-        assert msgspec.json.decode(line, type=RolloutRecord).trained == (learned is not None)
-        assert (record.reward is None) == (not trajectory.reward_parts)
+    assert sum(sample.used != "trained" for sample in result.samples) >= 4 + 4
+    assert any(sample.used == "trained" for sample in result.samples)
+    for sample in result.samples:
+        sample.response = CODEC.decode(sample.completion.response_ids)
+        assert read_sample(sample_line(sample)) == replace(sample, completion=NO_TOKENS)
+        assert (sample.reward is None) == (not sample.reward_parts)
