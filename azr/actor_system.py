@@ -11,13 +11,13 @@ from typing import Self
 
 import ray
 
+from azr.cluster.executor_actor import RemoteExecutor
 from azr.cluster.gpu_turns import GpuTurns, take_turns
 from azr.cluster.placement import Placement, place
 from azr.cluster.weight_sync import PushReport, WeightSync
 from azr.cluster.weight_transfers import decide_push
 from azr.concurrency import Phase, task_group
 from azr.config import Config
-from azr.executor.remote import RemoteExecutor
 from azr.records import Stops
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.train.critic import CriticWorker

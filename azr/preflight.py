@@ -24,7 +24,7 @@ from azr.rollout.engine_options import engine_options
 from azr.runs import trackers
 from azr.runs.model_folder import check_tokenizer_files, config_json, context_length, model_folder
 from azr.runs.run_dir import check_free
-from azr.selfplay.rewards.registry import check_names
+from azr.selfplay.rewards import check_names
 from azr.selfplay.seeds import read_seeds
 from azr.tasks.registry import KINDS
 from azr.train.adapter_files import check_four_bit
