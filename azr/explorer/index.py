@@ -16,7 +16,7 @@ from azr.errors import UserError
 from azr.evaluation.answer_file import ANSWERS
 from azr.explorer.index_file import index_path, is_run, open_index, run_in, temporary_path, transaction
 from azr.explorer.record_files import ROLLOUTS, Problem, read_grown, read_rollouts
-from azr.explorer.sample_table import INSERT, SampleRow, values
+from azr.explorer.sample_table import INSERT, values
 from azr.records import FinishReason, Task
 from azr.runs.sample_file import clean
 
@@ -141,7 +141,7 @@ class RunIndex:
 
     def _read_rollouts(self, step: int, path: Path) -> None:
         stat = _stat(path)
-        rows, problems = list[tuple[Any, ...]](), list[Problem]()
+        rows, problems = list[list[Any]](), list[Problem]()
         lengths: defaultdict[tuple[str, str], list[tuple[int, bool]]] = defaultdict(list)
         for item in read_rollouts(path):
             if isinstance(item, Problem):
@@ -149,7 +149,7 @@ class RunIndex:
                 continue
             place, sample = item
             sample.step = step
-            rows.append(values(SampleRow(sample, len(rows), place)))
+            rows.append(values(sample, len(rows), place))
             is_sampled = sample.origin != "trace" and sample.finish_reason is not FinishReason.GIVEN_UP
             if sample.response_tokens is not None and is_sampled:
                 is_cut_off = sample.finish_reason is FinishReason.LENGTH

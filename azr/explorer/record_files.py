@@ -20,7 +20,8 @@ ROLLOUTS = re.compile(r"step_(\d{6,})\.jsonl\.gz")
 WITH_OUTCOMES = 2
 """Schema from which on samples say what was made of them."""
 T = TypeVar("T")
-_PIECE = 1 << 20
+_PIECE = 1 << 17
+"""Bytes that are decompressed at a time: zlib copies what comes after the end of a member."""
 
 
 class Problem(Exception):
@@ -118,9 +119,9 @@ def read_lines(path: Path) -> Iterator[tuple[LinePlace, bytes] | Problem]:
                 damage, used = "it is cut short", len(view)
         except zlib.error as error:
             damage, used = f"it is damaged ({error})", len(view)
-        start = 0
-        while (end := text.find(b"\n", start)) >= 0:
-            yield LinePlace(at, start, end - start), bytes(text[start:end])
+        start, whole = 0, bytes(text)
+        while (end := whole.find(b"\n", start)) >= 0:
+            yield LinePlace(at, start, end - start), whole[start:end]
             start = end + 1
         if damage:
             yield Problem(f"{damage}: what comes before is shown")

@@ -17,18 +17,23 @@ from azr.runs.sample_file import FIELDS
 
 MAX_KEPT = 2000
 """Characters that the index keeps of a text; the file has all of it."""
+_ENCODER = msgspec.json.Encoder()
 _TYPES = ((int, "INTEGER"), (float, "REAL"), (str, "TEXT"))
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column with one field's values: numbers and short texts as they are, everything else as JSON."""
+class Columns:
+    """Columns of one record's fields: numbers and texts as they are, then everything else as JSON."""
 
-    name: str
-    sql_type: str
-    is_json: bool
-    default: Any
-    """NULL stands for it in a column of JSON."""
+    scalars: dict[str, str]
+    """SQL type by name."""
+    trees: dict[str, Any]
+    """Default by name, for which NULL stands."""
+
+    @property
+    def sql(self) -> list[str]:
+        types = self.scalars | dict.fromkeys(self.trees, "TEXT")
+        return [f'"{name}" {sql_type}' for name, sql_type in types.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +46,15 @@ class SampleRow:
     place: LinePlace
 
 
-def _columns(record: type, names: Sequence[str]) -> list[Column]:
-    hints, columns = get_type_hints(record), []
+def _columns(record: type, names: Sequence[str]) -> Columns:
+    columns, hints = Columns({}, {}), get_type_hints(record)
     for each in fields(record):
-        if each.name in names:
-            sql_type = _scalar_type(hints[each.name])
-            default = each.default if each.default_factory is MISSING else each.default_factory()
-            columns.append(Column(each.name, sql_type or "TEXT", sql_type is None, default))
+        if each.name not in names:
+            continue
+        if sql_type := _scalar_type(hints[each.name]):
+            columns.scalars[each.name] = sql_type
+        else:
+            columns.trees[each.name] = each.default if each.default_factory is MISSING else each.default_factory()
     return columns
 
 
@@ -64,24 +71,23 @@ def _scalar_type(hint: Any) -> str | None:
 
 _OF_SAMPLE = _columns(Sample, [name for name in FIELDS if name not in ("prompt", "response", "judgement")])
 _OF_JUDGEMENT = _columns(Judgement, [each.name for each in fields(Judgement)])
-_COLUMNS = ", ".join(f'"{each.name}" {each.sql_type}' for each in (*_OF_SAMPLE, *_OF_JUDGEMENT))
+_SQL = [*_OF_SAMPLE.sql, *_OF_JUDGEMENT.sql]
 TABLE = f"""
 CREATE TABLE samples (
-    n INTEGER PRIMARY KEY, line INTEGER, member INTEGER, start INTEGER, size INTEGER, {_COLUMNS}
+    n INTEGER PRIMARY KEY, line INTEGER, member INTEGER, start INTEGER, size INTEGER, {", ".join(_SQL)}
 );
 CREATE INDEX samples_of_step ON samples (step);
 CREATE INDEX samples_of_problem ON samples (problem_id);
 CREATE INDEX flagged ON samples (step) WHERE flags IS NOT NULL;
 """
-INSERT = f"INSERT INTO samples VALUES (NULL{', ?' * (4 + len(_OF_SAMPLE) + len(_OF_JUDGEMENT))})"
+INSERT = f"INSERT INTO samples VALUES (NULL{', ?' * (4 + len(_SQL))})"
 
 
-def values(row: SampleRow) -> tuple[Any, ...]:
-    """Return what `INSERT` takes."""
-    place, judgement = row.place, row.sample.judgement
-    judged = [None] * len(_OF_JUDGEMENT) if judgement is None else [_value(judgement, each) for each in _OF_JUDGEMENT]
-    of_sample = [_value(row.sample, each) for each in _OF_SAMPLE]
-    return (row.line, place.member, place.start, place.size, *of_sample, *judged)
+def values(sample: Sample, line: int, place: LinePlace) -> list[Any]:
+    """Return what `INSERT` takes; ``line``: index among the step's samples."""
+    judgement = sample.judgement
+    judged = [None] * len(_OF_JUDGEMENT.sql) if judgement is None else _values(judgement, _OF_JUDGEMENT)
+    return [line, place.member, place.start, place.size, *_values(sample, _OF_SAMPLE), *judged]
 
 
 def made(row: sqlite3.Row) -> SampleRow:
@@ -91,14 +97,18 @@ def made(row: sqlite3.Row) -> SampleRow:
     return SampleRow(sample, row["line"], LinePlace(row["member"], row["start"], row["size"]))
 
 
-def _value(record: Any, column: Column) -> Any:
-    value = getattr(record, column.name)
-    if not column.is_json:
-        return kept(value)
-    if value == column.default:
+def _values(record: Any, columns: Columns) -> list[Any]:
+    scalars = [getattr(record, name) for name in columns.scalars]
+    trees = [_text(getattr(record, name), default) for name, default in columns.trees.items()]
+    return [value[:MAX_KEPT] if isinstance(value, str) else value for value in scalars] + trees
+
+
+def _text(value: Any, default: Any) -> str | None:
+    """Return the JSON of a value with long texts shortened; None for its default."""
+    if value == default:
         return None
-    text = msgspec.json.encode(value)
-    return (text if len(text) <= MAX_KEPT else msgspec.json.encode(kept(value))).decode()
+    text = _ENCODER.encode(value)
+    return (text if len(text) <= MAX_KEPT else _ENCODER.encode(kept(value))).decode()
 
 
 def kept(value: Any) -> Any:
@@ -110,10 +120,6 @@ def kept(value: Any) -> Any:
     return {name: kept(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
-def _tree(row: sqlite3.Row, columns: Sequence[Column]) -> dict[str, Any]:
-    pairs = ((column, row[column.name]) for column in columns)
-    return {
-        column.name: json.loads(value) if column.is_json else value
-        for column, value in pairs
-        if not (column.is_json and value is None)
-    }
+def _tree(row: sqlite3.Row, columns: Columns) -> dict[str, Any]:
+    trees = {name: json.loads(row[name]) for name in columns.trees if row[name] is not None}
+    return {name: row[name] for name in columns.scalars} | trees

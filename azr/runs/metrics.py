@@ -14,7 +14,7 @@ import numpy as np
 
 from azr.records import VALID, FinishReason, Role, Sample
 from azr.runs.timing import StepTiming
-from azr.selfplay.rewards.pay import OVERLONG
+from azr.selfplay.rewards import OVERLONG
 from azr.tasks.base import RejectReason, Verdict
 
 Value = float | int | list[int]

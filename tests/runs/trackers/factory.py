@@ -55,8 +55,8 @@ class Play:
         self.logger.begin_step()
         self.logger.log_tasks([replace(TASK, step=number)])
         await self.logger.log_rollouts(number, played, lambda ids: f"{len(ids)} tokens")
-        played += proposals(4, Counter({RejectReason.FAILED: 2}), [0.5, 1.0])
-        self.logger.end_step(number, played, {"policy": {"loss": loss}, "seconds": {"step": 2.0}}, {})
+        samples = played + proposals(4, Counter({RejectReason.FAILED: 2}), [0.5, 1.0])
+        self.logger.end_step(number, samples, {"policy": {"loss": loss}, "seconds": {"step": 2.0}}, {})
         await self.logger.flush()
         return number, self.logger.offsets()
 
