@@ -52,9 +52,7 @@ async def test_two_equal_proposals_and_wrong_answers_say_why(play):  # noqa: F81
         ("valid", ""),
         (str(RejectReason.DUPLICATE), f"duplicate of {valid}"),
     }
-    solved = {
-        CODEC.decode(t.completion.response_ids): t.judgement for t in result.samples if t.accuracy is not None
-    }
+    solved = {CODEC.decode(t.completion.response_ids): t.judgement for t in result.samples if t.accuracy is not None}
     assert [solved[text].outcome for text in answers] == [
         Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED, Verdict.MALFORMED,
     ]  # fmt: skip
