@@ -52,7 +52,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from azr.actor_system import ActorSystem
 from azr.cluster.weight_sync import PushReport
 from azr.concurrency import gather, task_group
 from azr.config import Config
@@ -75,6 +74,7 @@ from azr.selfplay.play import SelfPlayStep, StepResult, together
 from azr.selfplay.roles import Proposer, Solver
 from azr.selfplay.seeding import Seeding
 from azr.selfplay.staleness import select_fresh
+from azr.system import System
 from azr.train.learner import Learner
 
 
@@ -88,7 +88,7 @@ class SelfPlayExperiment:
     data: DataPlay | None
     """None without a file of rows."""
     buffer: TaskBuffer
-    system: ActorSystem
+    system: System
     learner: Learner
     logger: RunLogger
     checkpointer: AsyncCheckpointer

@@ -78,9 +78,17 @@ def _check_lengths(rows: Sequence[DataRow], config: Config, codec: PromptCodec) 
 
 
 def keep_identity(record: Path, path: Path) -> None:
-    """Writes which file a run answers; for one that goes on, sees that the file is the same.
+    """Write which file a run answers, after `check_identity`."""
+    staging = record.with_name(f".{record.name}")
+    staging.write_text(json.dumps(check_identity(record, path)) + "\n", encoding="utf-8")
+    staging.replace(record)
 
-    Raises UserError when it holds other rows than when the run began with it. Another path is another choice.
+
+def check_identity(record: Path, path: Path) -> dict[str, str]:
+    """Path and SHA-256 of the file of rows.
+
+    Raises UserError when it holds other rows than when the run of this record began with it. Another path is another
+    choice.
     """
     identity = {"path": str(path), "sha256": hash_of(path)}
     before = json.loads(record.read_text()) if record.is_file() else {}
@@ -90,6 +98,4 @@ def keep_identity(record: Path, path: Path) -> None:
             f"{identity['sha256'][:16]}…), so its position in it means nothing: restore it, or give the new one "
             "another name."
         )
-    staging = record.with_name(f".{record.name}")
-    staging.write_text(json.dumps(identity) + "\n", encoding="utf-8")
-    staging.replace(record)
+    return identity

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from azr import actor_system
-from azr.actor_system import ActorSystem
+from azr import system
 from azr.config import GAE, AlgorithmConfig, ClusterConfig, Config
 from azr.records import Stops
+from azr.system import System
 
 CONFIG = Config(algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.1))
 ROLES = {"start policy", "start critic", "start reference"}
@@ -39,11 +39,11 @@ async def order(monkeypatch: pytest.MonkeyPatch, config: Config, device: str) ->
         await when
         return await start()
 
-    monkeypatch.setattr(actor_system.WorkerGroup, "start", start)
-    monkeypatch.setattr(actor_system.EngineGroup, "start", start_engines)
-    monkeypatch.setattr(actor_system.RemoteExecutor, "start", start)
+    monkeypatch.setattr(system.WorkerGroup, "start", start)
+    monkeypatch.setattr(system.EngineGroup, "start", start_engines)
+    monkeypatch.setattr(system.RemoteExecutor, "start", start)
     placement: Any = SimpleNamespace(device=device, trainers=[], engines=[])
-    await ActorSystem._start_actors(config, Stops(), placement, phase, 0)
+    await System._start_actors(config, Stops(), placement, phase, 0)
     return events
 
 
