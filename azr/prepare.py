@@ -27,7 +27,7 @@ from azr.runs.model_folder import attention_heads, check_tokenizer_files, config
 from azr.runs.prompt_form import PromptForm
 from azr.runs.resume import ResumeState
 from azr.runs.run_dir import RunDirectory, check_free, run_path
-from azr.selfplay.rewards.registry import check_names
+from azr.selfplay.rewards import check_names
 from azr.selfplay.seeds import read_seeds
 from azr.tasks.registry import KINDS
 from azr.train.adapter_files import check_four_bit

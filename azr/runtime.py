@@ -40,7 +40,7 @@ from azr.runs.sinks import read_tasks
 from azr.runs.stop_signal import StopRequested, StopSignal
 from azr.runs.timing import PhaseClock
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.in_flight import InFlight
+from azr.selfplay.journal import Journal, write_journal
 from azr.selfplay.seeding import Seeding
 from azr.system import System, Trainers
 from azr.train.learner import Learner
@@ -179,8 +179,9 @@ class Driver:
         config, prepared = self._config, self._prepared
         buffer = TaskBuffer(config.kinds, benchmark=prepared.evaluation.programs)
         buffer.refill(read_tasks(self._run.tasks))
-        in_flight = InFlight.read(self._store.path(done)) if done else InFlight()
-        write = partial(self._save_checkpoint, trainers, logger, in_flight, elapsed_s)
+        journal = Journal(system.engines)
+        journal.read(self._store.path(done), done)
+        write = partial(self._save_checkpoint, trainers, logger, journal, elapsed_s)
         return SelfPlayExperiment(
             config=config,
             codec=prepared.codec,
@@ -191,7 +192,7 @@ class Driver:
             learner=Learner(config, trainers.policy, trainers.critic, trainers.reference, logger.phase),
             logger=logger,
             checkpointer=AsyncCheckpointer(self._store, config.checkpoint.every, write, logger.progress.log, done),
-            in_flight=in_flight,
+            journal=journal,
             stop_signal=self._stop_signal,
             alarm=MalformedAlarm(prepared.codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
             monitor=Monitor(prepared.codec, reader, [rule.name for rule in prepared.screen.rules]),
@@ -208,7 +209,7 @@ class Driver:
         self,
         trainers: Trainers,
         logger: RunLogger,
-        in_flight: InFlight,
+        journal: Journal,
         elapsed_s: Callable[[], float],
         step: int,
         staging: Staging,
@@ -218,7 +219,7 @@ class Driver:
         await logger.flush()  # a resumed run does not write the texts of steps up to this one again
         RunState(step=step, elapsed_s=elapsed_s(), offsets=logger.offsets()).write(folder)
         write_config(self._config, folder / self._run.config.name)
-        await asyncio.to_thread(in_flight.copy().write, folder)
+        await asyncio.to_thread(write_journal, folder, journal.copy(step))
         await asyncio.to_thread(logger.sync)
         states, policy = folder / TRAINERS, folder / POLICY
         states.mkdir()

@@ -27,7 +27,7 @@ from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
 from azr.monitoring.screen import Screen, patterns_of
 from azr.prompts.codec import PromptCodec
-from azr.records import Learned
+from azr.records import Sample
 from azr.runs.checkpoint_store import CheckpointStore
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
@@ -35,7 +35,7 @@ from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import StopSignal
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.in_flight import InFlight
+from azr.selfplay.journal import Journal
 from tests.datasets import test_play as datasets
 from tests.datasets.test_rows import write
 from tests.selfplay.test_play import CODEC, CONFIG, Script, half_right, proposal
@@ -56,10 +56,11 @@ class Trainers:
     """Stands where the learner stands."""
 
     def __init__(self, raise_if_diverged: Callable[[], None]) -> None:
-        self.raise_if_diverged, self.learned = raise_if_diverged, list[Learned | None]()
+        self.raise_if_diverged = raise_if_diverged
 
-    async def learn(self, trajectories: list, seed: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
-        self.learned = [Learned(0.5, 0.01)] * len(trajectories)
+    async def learn(self, samples: list[Sample], seed: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
+        for sample in samples:
+            sample.advantage, sample.mismatch = 0.5, 0.01
         return {"policy": {"loss": 0.0}}
 
 
@@ -123,7 +124,7 @@ def play(
                 learner=Trainers(raise_if_diverged),
                 logger=logger,
                 checkpointer=checkpointer,
-                in_flight=InFlight(),
+                journal=Journal(engines),
                 stop_signal=StopSignal(),
                 alarm=MalformedAlarm(codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
                 monitor=Monitor(codec, reader, [rule.name for rule in Screen.read(patterns).rules]),
@@ -196,7 +197,7 @@ def test_a_run_on_rows_alone_neither_seeds_nor_proposes(tmp_path: Path) -> None:
         with gzip.open(folder / "rollouts" / f"step_{step:06d}.jsonl.gz") as file:
             records = [json.loads(line) for line in file]
         assert {record["group"] for record in records} == {f"data:{epoch}:{rows[row]['id']}"}
-        assert sorted(record["outcome"] for record in records) == ["malformed", "malformed", "right", "wrong"]
+        assert sorted(record["judgement"]["verdict"] for record in records) == ["malformed", "malformed", "right", "wrong"]
         assert metrics[f"{rows[row]['source']}/solver/accuracy"] == 0.25
         assert metrics["batch/trajectories"] == 4 and metrics["solver/malformed"] == 0.5
         assert not [name for name in metrics if "proposer" in name or name.startswith("buffer/")]

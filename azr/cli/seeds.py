@@ -88,7 +88,7 @@ def table(tasks: Sequence[Task]) -> str:
 
 async def _convert(config: ExecutorConfig, files: Sequence[Path], kinds: Sequence[str], out: Path) -> list[Task]:
     """The tasks of the files that pass, those of one file after those of another; writes the others beside `out`."""
-    from azr.selfplay.roles import proposal_limits  # It loads transformers.
+    from azr.selfplay.proposer import proposal_limits  # It loads transformers.
 
     contents = [(path, *read_authors_seeds(path, kinds)) for path in files]
     # A buffer only to find repeats in: it must never be full.

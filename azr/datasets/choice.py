@@ -1,4 +1,4 @@
-"""The rows of a run's file that it can answer: those whose prompts fit, and whose graders there are."""
+"""Choose the rows of a run's file that it can answer: their prompts fit and their graders exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from azr.prompts.codec import PromptCodec
 
 
 def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[str]]:
-    """The rows that are trained on, in the file's order, and lines on what is left out.
+    """Return the rows to train on, in the file's order, and lines on what is left out.
 
     Raises UserError when the file is none, no row is left, none has traces that are to be trained on, a row cannot be
     written in the model's template or tokens, or a package that a grader needs is missing.
@@ -65,7 +65,7 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
 
 
 def _check_lengths(rows: Sequence[DataRow], config: Config, codec: PromptCodec) -> None:
-    """Raises UserError where nothing could be learned, since every trace is longer than a response may be."""
+    """Raise UserError if every trace is longer than a response may be, so that nothing could be learned."""
     longest = config.rollout.max_response_tokens
     fits = (
         len(codec.trace_ids(trace, codec.converse(row.turns)[1])) <= longest for row in rows for trace in row.traces

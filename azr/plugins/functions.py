@@ -11,7 +11,7 @@ import numpy as np
 
 from azr.config import RewardConfig
 from azr.own_functions import OwnFunctions, Trouble
-from azr.selfplay.rewards.inputs import BonusInputs
+from azr.selfplay.rewards import BonusInputs
 
 if TYPE_CHECKING:
     from azr.algorithms.advantages import AdvantageInputs, Advantages

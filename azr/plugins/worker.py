@@ -16,7 +16,7 @@ from azr.own_functions import Ask, Nonsense, serve
 from azr.plugins.kind import BadTask, with_views
 from azr.plugins.stated import BONUSES, ESTIMATORS, REWARDS, Stated, read_stated
 from azr.records import Task
-from azr.selfplay.rewards.inputs import BonusInputs
+from azr.selfplay.rewards import BonusInputs
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
 from azr.tasks.prompts import Section
 

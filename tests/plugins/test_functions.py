@@ -13,7 +13,7 @@ from azr.algorithms.advantages import OWN_ESTIMATORS, AdvantageInputs
 from azr.config import IntrinsicRewardConfig, RewardConfig
 from azr.plugins import load_plugins, loading
 from azr.records import Role
-from azr.selfplay.rewards.pay import OwnPay, own_pay, proposer_reward
+from azr.selfplay.rewards import plugin_rewards, proposer_reward
 from azr.tasks.registry import KINDS
 
 TASK = replace(KINDS["deduction"].seed(), solve_rate=0.75)
@@ -52,22 +52,22 @@ async def bad(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> 
         await functions.end()
 
 
-async def pay(proposer: str = "learnability", *bonuses: str) -> OwnPay | None:
+async def pay(proposer: str = "learnability", *bonuses: str) -> tuple[float | None, dict[str, float]] | None:
     config = RewardConfig(proposer=proposer, intrinsic=IntrinsicRewardConfig(bonuses=bonuses))
-    return await own_pay(TASK, [TASK], lambda: [TASK, TASK], config)
+    return await plugin_rewards(TASK, [TASK], lambda: [TASK, TASK], config)
 
 
 async def test_an_own_reward_is_paid(bad: str) -> None:
     paid = await pay("medium")
-    assert paid == OwnPay(0.5, {})
+    assert paid == (0.5, {})
     config = RewardConfig(proposer="medium")
     assert proposer_reward(TASK, {}, config, paid.base) == (0.5, {"medium": 0.5})
-    assert await pay() == OwnPay(None, {}), "a reward of ours is paid as before"
+    assert await pay() == (None, {}), "a reward of ours is paid as before"
 
 
 async def test_an_own_bonus_is_paid_and_sees_what_bonuses_see(bad: str) -> None:
-    assert await pay("learnability", "known:0.1") == OwnPay(None, {"known": pytest.approx(0.32)})
-    assert await pay("learnability", "known:3") == OwnPay(None, {"known": 0.5}), "no bonus is more than 0.5"
+    assert await pay("learnability", "known:0.1") == (None, {"known": pytest.approx(0.32)})
+    assert await pay("learnability", "known:3") == (None, {"known": 0.5}), "no bonus is more than 0.5"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ async def test_a_proposal_that_a_reward_or_bonus_fails_over_is_not_paid(
     assert f"{bad}: reward {name} {said}; such a proposal is not trained on" in caplog.text
     assert await pay("medium", f"bonus_{name}:0.5") is None
     assert f"{bad}: bonus bonus_{name} {said}; such a proposal is not trained on" in caplog.text
-    assert await pay("medium") == OwnPay(0.5, {})
+    assert await pay("medium") == (0.5, {})
 
 
 INPUTS = AdvantageInputs(
