@@ -14,12 +14,9 @@ from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.weight_transfers import Site, choose_transfer
 from azr.config import TEMPLATES, Config
 from azr.datasets.rows import DataRow, read_rows
-from azr.doctor.gpus import Gpus
 from azr.errors import UserError, nearest
 from azr.evaluation.suites.exam import read_exam
 from azr.monitoring.screen import Screen, patterns_of
-from azr.plan import fit
-from azr.plan.inputs import ClusterSpec
 from azr.plugins import load_for
 from azr.rollout.engine_options import engine_options
 from azr.runs import trackers
@@ -73,37 +70,6 @@ def check(config: Config) -> None:
     _check_kernels(config)
     _check_lora(config)
     trackers.check_names(config.tracking)
-
-
-def check_machine(config: Config, gpus: Gpus) -> None:
-    """Raise UserError when Ray, or a run on a GPU, cannot start on this machine.
-
-    Checks nothing for a run that joins a cluster.
-    """
-    if config.cluster.address is not None:
-        return
-    if config.train.device == "cuda" and not gpus.all:
-        why = gpus.error or ("nvidia-smi lists none" if gpus.has_smi else "there is no nvidia-smi")
-        raise UserError(
-            f"train.device is cuda, but no GPU was found on this machine ({why}): set it to auto or cpu, or join a "
-            "cluster that has GPUs by cluster.address."
-        )
-    from azr.cluster.ray_start import check_socket_paths  # Ray takes a second to load.
-
-    check_socket_paths()
-
-
-def check_fit(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
-    """Compare the run with the largest GPU of this machine, see `azr.plan.fit.check`. Return warnings.
-
-    Returns none for a run on a CPU. Without GPUs here, or for a cluster, the GPUs are not known yet: returns none
-    either, but with `suppose` compares the run with 80 GB GPUs.
-    """
-    if config.train.device == "cpu":
-        return []
-    if gpus.all and config.cluster.address is None:
-        return fit.check(config, max(gpu.total_mib for gpu in gpus.all) / 1024)
-    return fit.check(config, ClusterSpec.with_gpus(config.num_gpus).gpu_memory_gib) if suppose else []
 
 
 def prepare(

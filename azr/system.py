@@ -11,6 +11,7 @@ from typing import Self
 
 import ray
 
+from azr.cluster.executor_actor import RemoteExecutor
 from azr.cluster.gpu_turns import GpuTurns, take_turns
 from azr.cluster.placement import Placement, place
 from azr.cluster.ray_start import start_ray
@@ -20,7 +21,6 @@ from azr.concurrency import Phase, task_group
 from azr.config import Config
 from azr.evaluation.asking import GenerateFn
 from azr.evaluation.standalone import Evaluation
-from azr.executor.remote import RemoteExecutor
 from azr.records import Stops
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.train.critic import CriticWorker

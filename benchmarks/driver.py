@@ -26,13 +26,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import ray
+from azr.selfplay.roles import Proposer, Solver
 
 from azr.algorithms.advantages import AdvantageInputs, estimate_advantages
+from azr.cluster import executor_actor
+from azr.cluster.executor_actor import RemoteExecutor
 from azr.cluster.shared_calls import TakesSharedCalls
 from azr.config import TRRPP, Config, ModelConfig, RolloutConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
-from azr.executor import remote
-from azr.executor.remote import RemoteExecutor
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason
 from azr.rollout import engine_group
@@ -41,7 +42,6 @@ from azr.runs.metrics import step_metrics
 from azr.runs.sinks import write_rollouts
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.play import SelfPlayStep
-from azr.selfplay.roles import Proposer, Solver
 from azr.tasks.base import Section
 from azr.tasks.registry import KINDS
 from azr.train.train_batch import TrainBatch
@@ -114,7 +114,7 @@ class ScriptedPool(TakesSharedCalls):
         return True
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """As `azr.executor.remote.ExecutorPool`."""
+        """As `azr.cluster.executor_actor.ExecutorPool`."""
         output = CallResult(status=CallStatus.OK, value="[0, 1]")
         return ExecutionResult(outputs=(output,) * len(request.inputs), deterministic=True)
 
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the numbers into this file")
     options = parser.parse_args()
     config = config_of(MODEL, options.tokens, max(1, options.trajectories // (2 + GROUP)))
-    engine_group.RolloutEngine, remote.ExecutorPool = ScriptedEngine, ScriptedPool  # type: ignore[misc, assignment]
+    engine_group.RolloutEngine, executor_actor.ExecutorPool = ScriptedEngine, ScriptedPool  # type: ignore[misc, assignment]
     codec = PromptCodec.load(config)
     ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR")
     cpu, profile = Cpu(), cProfile.Profile()

@@ -20,7 +20,9 @@ CONFIG = Config(algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.1))
 ROLES = {"start policy", "start critic", "start reference"}
 
 
-async def order(monkeypatch: pytest.MonkeyPatch, config: Config, device: str) -> list[str]:
+async def order(
+    monkeypatch: pytest.MonkeyPatch, config: Config, device: str, *, with_trainers: bool = True
+) -> list[str]:
     """Names of phases as they begin, and ``-name`` as they end."""
     events: list[str] = []
 
@@ -43,7 +45,8 @@ async def order(monkeypatch: pytest.MonkeyPatch, config: Config, device: str) ->
     monkeypatch.setattr(system.EngineGroup, "start", start_engines)
     monkeypatch.setattr(system.RemoteExecutor, "start", start)
     placement: Any = SimpleNamespace(device=device, trainers=[], engines=[])
-    await System._start_actors(config, Stops(), placement, phase, 0)
+    started = await System._start_actors(config, Stops(), placement, phase, 0, with_trainers=with_trainers)
+    assert (started.trainers is not None) == with_trainers
     return events
 
 
@@ -62,3 +65,9 @@ async def test_elsewhere_everything_starts_at_once(
     events = await order(monkeypatch, replace(CONFIG, cluster=ClusterConfig(colocate=colocate)), device)
     first_end = min(index for index, event in enumerate(events) if event.startswith("-"))
     assert {*events[:first_end]} == {*ROLES, "engines' actors", "start engines", "start executor"}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+async def test_seeding_starts_engines_and_executor_alone(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    events = await order(monkeypatch, CONFIG, device, with_trainers=False)
+    assert {*events[:3]} == {"engines' actors", "start engines", "start executor"} and len(events) == 5

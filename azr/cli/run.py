@@ -21,11 +21,12 @@ from azr.cli.options import Parser
 from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
 from azr.config_tree import knobs, leaves, override, to_tree
 from azr.doctor import gpus
+from azr.doctor.start import check_fit, check_machine
 from azr.errors import UserError
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
 from azr.plan.suggestions import plan_run
 from azr.plan.text import step_lines, text
-from azr.prepare import ModelUnreachable, check, check_fit, check_machine, prepare
+from azr.prepare import ModelUnreachable, check, prepare
 from azr.runs.checkpoint_store import Verify
 from azr.runs.resume import LATEST, ResumeState, config_changes, find_checkpoint, resolve_run
 from azr.runs.run_dir import run_path

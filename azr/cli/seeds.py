@@ -16,9 +16,10 @@ from azr.cli.options import Parser
 from azr.config import Config, ExecutorConfig
 from azr.config_tree import override
 from azr.doctor import gpus
+from azr.doctor.start import check_machine
 from azr.errors import UserError, nearest
 from azr.executor.pool import SandboxPool
-from azr.prepare import check, check_machine, prepare
+from azr.prepare import check, prepare
 from azr.records import Task
 from azr.runs.stop_signal import StopRequested
 from azr.selfplay.authors_seeds import SINGLE_CALL_KINDS, read_authors_seeds

@@ -1,4 +1,4 @@
-"""Starts Ray on this machine, or joins a cluster that is there."""
+"""Starts Ray on this machine, or joins a running cluster."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from azr.config import ClusterConfig
 from azr.errors import UserError
 
 CPU_SLOTS = 8
-"""CPU slots of a cluster started here: they are bookkeeping, and a machine of any size runs the same actors."""
+"""CPU slots of a cluster started here. They are bookkeeping: a machine of any size runs the same actors."""
 CONNECT_S = 10.0
 MAX_SOCKET_PATH = 107
 """Longest path of a Unix socket, bytes; `sockaddr_un` of Linux holds 108 with the null byte."""
 
 
 def start_ray(cluster: ClusterConfig, places: int = 1) -> None:
-    """Join the cluster at `cluster.address`, or start one on this machine. Does nothing when Ray already runs.
+    """Join the cluster at `cluster.address`, or start one on this machine. Does nothing if Ray already runs.
 
-    Raises UserError when no cluster answers at the address, or the one that is there does not take this process in.
+    Raises UserError if no cluster answers at the address, or if it refuses this process.
     """
     if ray.is_initialized():
         return
@@ -75,7 +75,7 @@ def check_socket_paths() -> None:
 
 
 def _listens(address: str) -> bool:
-    """Whether this is a host and a port; OSError when nothing answers there. Ray itself would try for minutes."""
+    """Whether the address is a host and a port. Raises OSError if nothing listens: Ray would retry for minutes."""
     if not re.fullmatch(r"[^/]+:\d+", address):
         return False
     host, port = address.rsplit(":", 1)

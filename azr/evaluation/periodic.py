@@ -32,7 +32,7 @@ from azr.selfplay.roles import Executor
 from azr.tasks.normalize import ENTRY, held_out_keys, parse, parse_program
 
 if TYPE_CHECKING:
-    from azr.executor.remote import RemoteExecutor
+    from azr.cluster.executor_actor import RemoteExecutor
 
 TEMPERATURE = 1.0
 """Of the samples, whatever a run samples at."""
@@ -170,7 +170,7 @@ class _AnswerExecutor:
         return await self._executor.execute(request)
 
     async def _start(self) -> RemoteExecutor:
-        from azr.executor.remote import RemoteExecutor  # only now: a dry run comes here too and needs no Ray
+        from azr.cluster.executor_actor import RemoteExecutor  # only now: a dry run comes here too and needs no Ray
 
         config = self._config
         seed = config.run.seed if config.run.deterministic else None
