@@ -312,10 +312,10 @@ class AlgorithmConfig:
     estimator: Estimator = field(default_factory=TRRPP)
     """Advantage estimator by name, with knobs of its own where it has any; a plug-in's by the name it has there."""
     loss_weighting: Literal["auto", "token", "trajectory", "kind_role", "constant"] = "auto"
-    """What weighs the same in the policy's loss. By trajectory, short answers count as much as long programs; by
-    kind_role, each (kind, role) as a whole, and so few proposals beside many solutions. By constant, tokens do, as by
-    token, but their sum is divided by `rollout.max_response_tokens` for each trajectory, not by the batch's tokens.
-    `auto` is constant with dr_grpo, and token with the others."""
+    """What weighs the same in each optimizer step of the policy. By trajectory, short answers count as much as long
+    programs; by kind_role, each (kind, role) as a whole, and so few proposals beside many solutions. By constant,
+    tokens do, as by token, but their sum is divided by `rollout.max_response_tokens` for each trajectory, not by the
+    batch's tokens. `auto` is constant with dr_grpo, and token with the others."""
     clip_low: Share = 0.2
     """The ratio of new to old probability is clipped below at 1 - this."""
     clip_high: NotNegative = 0.2
@@ -330,8 +330,9 @@ class AlgorithmConfig:
     """Optimizer steps of the policy per training step; the batch is split into as many mini-batches."""
     drop_zero_advantage: bool = False
     """Leave trajectories without any advantage, such as groups of equal rewards, out of the policy's update: they cost
-    time and have no gradient, and no longer count in the tokens that the loss is averaged over. A KL loss then covers
-    what is left. Not with `entropy_coef`, which is meant for what is always answered alike."""
+    time and have no gradient. By token, they no longer count in the tokens that the loss is averaged over; by another
+    `loss_weighting`, the others weigh what they weigh with them. A KL loss then covers what is left. Not with
+    `entropy_coef`, which is meant for what is always answered alike."""
     off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
 
     @property
@@ -388,9 +389,10 @@ class TrainConfig:
     critic_lr: NotNegative = 5e-6
     """Learning rate of the critic."""
     warmup_steps: CountOrZero = 0
-    """Optimizer steps of linear warm-up."""
+    """Optimizer steps of each model over which its rate rises linearly."""
     decay_steps: CountOrZero = 0
-    """Optimizer steps after the warm-up over which the rate falls linearly to 0; 0 keeps it as it is."""
+    """Training steps of each model after its warm-up over which its rate falls linearly to 0, however many optimizer
+    steps it takes in each; 0 keeps it as it is."""
     adam_beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.95
     """Decay of Adam's mean of squared gradients."""
     weight_decay: NotNegative = 0.0

@@ -28,7 +28,8 @@ import numpy.typing as npt
 import ray
 from azr.selfplay.roles import Proposer, Solver
 
-from azr.algorithms.advantages import AdvantageInputs, estimate_advantages
+from azr.algorithms.advantages import estimate_advantages
+from azr.algorithms.batch import Batch
 from azr.cluster import executor_actor
 from azr.cluster.executor_actor import RemoteExecutor
 from azr.cluster.shared_calls import TakesSharedCalls
@@ -41,6 +42,7 @@ from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.runs.metrics import step_metrics
 from azr.runs.sinks import write_rollouts
 from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep
 from azr.tasks.base import Section
 from azr.tasks.registry import KINDS
@@ -164,23 +166,24 @@ async def step(config: Config, codec: PromptCodec, ranks: int, folder: Path, cpu
     buffer = TaskBuffer(config.selfplay.kinds)
     for index in range(STORED):
         buffer.add(replace(kind.seed(), id=f"stored-{index}", program=stored_program(index), fingerprint=str(index)))
-    parts = (config, codec, engines, executor)
-    play = SelfPlayStep(config, 1, "000001", buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
+    play = SelfPlayStep(
+        config=config,
+        step=1,
+        name="000001",
+        buffer=buffer,
+        codec=codec,
+        executor=executor,
+        journal=Journal(engines),
+        phase=lambda name: nullcontext(),
+    )
     with cpu.part("play"):
         played = await play.play()
-    trajectories = played.trajectories
+    trajectories = [sample for sample in played.samples if sample.used == "trained"]
     with cpu.part("pack"):
         members = [list(range(len(trajectories)))]
         TrainBatch.build([t.completion for t in trajectories], members, ranks, TOKENS_PER_MICRO_BATCH)
     with cpu.part("advantages"):
-        inputs = AdvantageInputs(
-            rewards=[t.reward for t in trajectories],
-            response_lengths=[len(t.completion.response_ids) for t in trajectories],
-            kind_roles=[(t.kind, t.role) for t in trajectories],
-            groups=[t.group for t in trajectories],
-            values_R=None,
-        )
-        estimate_advantages(inputs, TRRPP())
+        estimate_advantages(Batch.from_samples(trajectories), TRRPP())
     with cpu.part("metrics"):
         step_metrics(trajectories, played.proposal_stats, GROUP, {})
     with cpu.part("records"):

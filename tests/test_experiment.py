@@ -18,7 +18,7 @@ from azr.cluster.weight_sync import PushReport
 from azr.concurrency import Phase
 from azr.config import Config, DataConfig, SafetyConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.order import rows_of_step
+from azr.datasets.order import RowOrder
 from azr.datasets.play import DataPlay, open_graders
 from azr.errors import RunEnded
 from azr.executor.pool import SandboxPool
@@ -37,6 +37,7 @@ from azr.runs.stop_signal import StopSignal
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
 from tests.datasets import test_play as datasets
+from tests.datasets.test_play import order_of
 from tests.datasets.test_rows import write
 from tests.selfplay.test_play import CODEC, CONFIG, Script, half_right, proposal
 
@@ -107,12 +108,17 @@ def play(
                 return {}
 
             executor = SimpleNamespace(execute=pool.execute, stats_delta=stats_delta)
+            data = None
+            if rows:
+                data = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order_of(rows))
             checkpointer = AsyncCheckpointer(CheckpointStore(logger.run.checkpoints, 2), 0, write, print, 0)
             experiment = SelfPlayExperiment(
                 config=config,
                 codec=codec,
                 evaluation=SimpleNamespace(should_run=lambda *at: False),
-                data=DataPlay(config=config, codec=codec, rows=rows, graders=graders) if rows else None,
+                data=DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order_of(rows))
+                if rows
+                else None,
                 buffer=TaskBuffer(config.kinds),
                 system=SimpleNamespace(
                     engines=engines,
@@ -192,12 +198,18 @@ def test_a_run_on_rows_alone_neither_seeds_nor_proposes(tmp_path: Path) -> None:
     play(config, Answering(codec), saved, codec=codec)
     assert saved == [4]
     folder = tmp_path / "run"
+    order = RowOrder([row["id"] for row in rows], "digest", config.run.seed)
     for step, metrics in enumerate(map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()), 1):
-        ((epoch, row),) = rows_of_step(data, step, len(rows), config.run.seed)
+        ((epoch, row),) = order.take(step, 1)
         with gzip.open(folder / "rollouts" / f"step_{step:06d}.jsonl.gz") as file:
             records = [json.loads(line) for line in file]
         assert {record["group"] for record in records} == {f"data:{epoch}:{rows[row]['id']}"}
-        assert sorted(record["judgement"]["verdict"] for record in records) == ["malformed", "malformed", "right", "wrong"]
+        assert sorted(record["judgement"]["verdict"] for record in records) == [
+            "malformed",
+            "malformed",
+            "right",
+            "wrong",
+        ]
         assert metrics[f"{rows[row]['source']}/solver/accuracy"] == 0.25
         assert metrics["batch/trajectories"] == 4 and metrics["solver/malformed"] == 0.5
         assert not [name for name in metrics if "proposer" in name or name.startswith("buffer/")]

@@ -11,7 +11,7 @@ import numpy as np
 from azr.answering import Problem, Sampler, answer, cut_off_judgement, given_up, judged
 from azr.concurrency import Phase, gather
 from azr.config import Config
-from azr.datasets.order import rows_of_step
+from azr.datasets.order import RowOrder
 from azr.datasets.rows import DataRow
 from azr.datasets.traces import after_prefix, prefix_share, whole_trace
 from azr.evaluation.graders import CODE_GRADERS, make_grader
@@ -49,10 +49,11 @@ class DataPlay:
     rows: Sequence[DataRow]
     """Rows whose prompts fit."""
     graders: Mapping[GraderName, Grader]
+    order: RowOrder
 
     async def play(self, step: int, sampler: Sampler, phase: Phase) -> StepResult:
         """Answer a step's rows and reward the answers; nothing in a step that takes none."""
-        due = rows_of_step(self.config.data, step, len(self.rows), self.config.run.seed)
+        due = self.order.take(step, self.config.data.prompts) if self.config.data.takes_rows(step) else []
         answers = await gather(*(self._answer(self.rows[row], epoch, step, sampler, phase) for epoch, row in due))
         samples = [sample for of_row, _ in answers for sample in of_row]
         for sample in samples:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from blake3 import blake3
 
 from azr.errors import UserError
+from azr.records import NO_ROWS_TAKEN, RowsLeft
 from azr.runs.checkpoint_store import CorruptCheckpoint
 from azr.version import code_version
 
@@ -61,7 +62,7 @@ class LogOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """After a step. Every draw of a run is seeded by its step, so the step is the driver's random state too."""
+    """State of the driver after a step. Draws are seeded by the step, so there is no random state to keep."""
 
     step: int
     """The last step that was done; also the version of the weights."""
@@ -69,19 +70,20 @@ class RunState:
     """Seconds that the run has taken, pauses between its processes left out."""
     offsets: LogOffsets
     """Of the logs; the task buffer is what the task log says."""
+    rows: RowsLeft | None = NO_ROWS_TAKEN
+    """None in a checkpoint that was written before rows were recorded."""
 
     def write(self, folder: Path) -> None:
-        """Into a checkpoint's folder, with the version of the code."""
-        tree = asdict(self) | {"code": code_version()}
-        (folder / FILE).write_text(json.dumps(tree, indent=1) + "\n")
+        """Write into a checkpoint's folder, with the version of the code."""
+        tree = msgspec.to_builtins(self) | {"code": code_version()}
+        (folder / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(tree), indent=1) + b"\n")
 
     @classmethod
     def read(cls, folder: Path) -> tuple[RunState, str]:
-        """From a checkpoint's folder, with the version of the code that wrote it. Raises `CorruptCheckpoint`."""
+        """Read from a checkpoint's folder, with the version of the code that wrote it. Raises `CorruptCheckpoint`."""
         try:
-            tree: dict[str, Any] = json.loads((folder / FILE).read_text())
-            offsets = LogOffsets(**{name: FileOffset(**offset) for name, offset in tree["offsets"].items()})
-            return cls(step=tree["step"], elapsed_s=tree["elapsed_s"], offsets=offsets), tree["code"]
+            tree: dict[str, Any] = msgspec.json.decode((folder / FILE).read_bytes())
+            return msgspec.convert({"rows": None} | tree, cls), tree["code"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorruptCheckpoint(f"{folder / FILE} cannot be read") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from azr.config import Config, DataConfig, ExecutorConfig, RewardConfig, RolloutConfig
 from azr.datasets.choice import load_rows
+from azr.datasets.order import RowOrder
 from azr.datasets.play import DataPlay, open_graders
+from azr.datasets.rows import DataRow
 from azr.errors import UserError
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Role
@@ -89,10 +92,14 @@ def codec(tmp_path_factory: pytest.TempPathFactory, config: Config) -> PromptCod
     return chat_codec(config, tmp_path_factory.mktemp("tokenizer") / "chatml")
 
 
+def order_of(rows: Sequence[DataRow]) -> RowOrder:
+    return RowOrder([row.question.id for row in rows], "digest", seed=1)
+
+
 async def test_every_grader_pays_what_is_right_and_only_that(ray_cluster: None, config: Config, codec: PromptCodec):
     rows, _ = load_rows(config, codec)
     async with open_graders(rows, config) as graders:
-        data = DataPlay(config=config, codec=codec, rows=rows, graders=graders)
+        data = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order_of(rows))
         played, again = [await data.play(step, Sampler(codec), lambda name: nullcontext()) for step in (1, 2)]
     assert len(played.samples) == 20 and {each.used for each in played.samples} == {"trained"}
     for row in ROWS:

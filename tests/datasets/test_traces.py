@@ -24,7 +24,7 @@ from azr.records import Completion, FinishReason, Sample
 from azr.runs.metrics import sampled_tokens
 from azr.selfplay.play import StepResult
 from tests import chat_tokenizers
-from tests.datasets.test_play import chat_codec
+from tests.datasets.test_play import chat_codec, order_of
 from tests.datasets.test_play import config as config
 from tests.datasets.test_rows import write
 
@@ -72,7 +72,9 @@ async def play(
     config, sampler = replace(config, data=data), Sampler(codec)
     rows, _ = load_rows(config, codec)
     async with open_graders(rows, config) as graders:
-        played = DataPlay(config=config, codec=codec, rows=rows, graders=graders)
+        order = order_of(rows)
+        order.take(1, step - 1) if step > 1 else None
+        played = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order)
         return await played.play(step, sampler, lambda name: nullcontext()), sampler
 
 
