@@ -17,6 +17,7 @@ from azr.cluster.ray_start import start_ray
 from azr.cluster.supervisor import root_cause
 from azr.concurrency import Phase
 from azr.datasets.choice import keep_identity
+from azr.datasets.order import RowOrder, rows_taken
 from azr.datasets.play import DataPlay, open_graders
 from azr.errors import RunEnded
 from azr.experiment import SelfPlayExperiment
@@ -25,7 +26,7 @@ from azr.monitoring.reader import TextReader
 from azr.monitoring.screen import patterns_of
 from azr.plugins import plugin_processes
 from azr.prepare import Prepared
-from azr.records import Sample, Task
+from azr.records import NO_ROWS_TAKEN, Sample, Task
 from azr.runs.checkpoint_store import CheckpointStore, Staging
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
@@ -113,7 +114,7 @@ class Driver:
                 # of a step.
                 gc.collect()
                 gc.freeze()
-                async with self._open_data() as data, TextReader(patterns_of(self._config.safety)) as reader:
+                async with self._open_data(state) as data, TextReader(patterns_of(self._config.safety)) as reader:
                     elapsed_s = lambda: time.monotonic() - started  # noqa: E731
                     await play(self._experiment(system, system.trainers, logger, data, reader, state.step, elapsed_s))
 
@@ -128,14 +129,17 @@ class Driver:
             progress.log(note)
 
     @asynccontextmanager
-    async def _open_data(self) -> AsyncIterator[DataPlay | None]:
-        """Start the graders of the run's rows; they end with the block. Yields None without rows."""
+    async def _open_data(self, state: RunState) -> AsyncIterator[DataPlay | None]:
+        """Start the graders of the run's rows; they end with the block. Yields None without a file of rows."""
         rows, config = self._prepared.rows, self._config
-        if not rows:
+        if config.data.path is None:
             yield None
             return
+        digest = keep_identity(self._run.data, Path(config.data.path))
+        ids = [row.question.id for row in rows]
+        order = RowOrder(ids, digest, config.run.seed, state.rows, rows_taken(config.data, state.step))
         async with open_graders(rows, config) as graders:
-            yield DataPlay(config=config, codec=self._prepared.codec, rows=rows, graders=graders)
+            yield DataPlay(config=config, codec=self._prepared.codec, rows=rows, graders=graders, order=order)
 
     @asynccontextmanager
     async def _open_logger(self, progress: Progress, resume: ResumeState | None) -> AsyncIterator[RunLogger]:
@@ -146,10 +150,8 @@ class Driver:
             state = resume.state
             logger = await asyncio.to_thread(RunLogger.reopen, self._config, progress, state.step, state.offsets)
         try:
-            codec, data = self._prepared.codec, self._config.data.path
+            codec = self._prepared.codec
             PromptForm(codec.template, codec.stops).keep(self._run.prompt_form)
-            if data is not None:
-                keep_identity(self._run.data, Path(data))
             if resume is not None:
                 await asyncio.to_thread(self._store.delete_after, resume.state.step)
                 for note in resume.notes:
@@ -181,7 +183,7 @@ class Driver:
         buffer.refill(read_tasks(self._run.tasks))
         journal = Journal(system.engines)
         journal.read(self._store.path(done), done)
-        write = partial(self._save_checkpoint, trainers, logger, journal, elapsed_s)
+        write = partial(self._save_checkpoint, trainers, logger, journal, data, elapsed_s)
         return SelfPlayExperiment(
             config=config,
             codec=prepared.codec,
@@ -210,6 +212,7 @@ class Driver:
         trainers: Trainers,
         logger: RunLogger,
         journal: Journal,
+        data: DataPlay | None,
         elapsed_s: Callable[[], float],
         step: int,
         staging: Staging,
@@ -217,7 +220,8 @@ class Driver:
         """Write a checkpoint. Logs and weights must not change meanwhile."""
         folder, deadline_s = staging.folder, self._config.timeout.train_s
         await logger.flush()  # a resumed run does not write the texts of steps up to this one again
-        RunState(step=step, elapsed_s=elapsed_s(), offsets=logger.offsets()).write(folder)
+        rows = data.order.left_after(step) if data is not None else NO_ROWS_TAKEN
+        RunState(step=step, elapsed_s=elapsed_s(), offsets=logger.offsets(), rows=rows).write(folder)
         write_config(self._config, folder / self._run.config.name)
         await asyncio.to_thread(write_journal, folder, journal.copy(step))
         await asyncio.to_thread(logger.sync)

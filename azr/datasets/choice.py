@@ -77,11 +77,13 @@ def _check_lengths(rows: Sequence[DataRow], config: Config, codec: PromptCodec) 
         )
 
 
-def keep_identity(record: Path, path: Path) -> None:
-    """Write which file a run answers, after `check_identity`."""
+def keep_identity(record: Path, path: Path) -> str:
+    """Write which file a run answers, after `check_identity`. Return the file's SHA-256."""
+    identity = check_identity(record, path)
     staging = record.with_name(f".{record.name}")
-    staging.write_text(json.dumps(check_identity(record, path)) + "\n", encoding="utf-8")
+    staging.write_text(json.dumps(identity) + "\n", encoding="utf-8")
     staging.replace(record)
+    return identity["sha256"]
 
 
 def check_identity(record: Path, path: Path) -> dict[str, str]:
