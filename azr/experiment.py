@@ -51,7 +51,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from azr.actor_system import ActorSystem
 from azr.cluster.weight_sync import PushReport
 from azr.concurrency import task_group
 from azr.config import Config
@@ -72,6 +71,7 @@ from azr.selfplay.journal import Journal
 from azr.selfplay.ordering import sort_samples
 from azr.selfplay.play import SelfPlayStep, StepResult
 from azr.selfplay.seeding import Seeding
+from azr.system import System
 from azr.train.learner import Learner
 
 
@@ -85,7 +85,7 @@ class SelfPlayExperiment:
     data: DataPlay | None
     """None without a file of rows."""
     buffer: TaskBuffer
-    system: ActorSystem
+    system: System
     learner: Learner
     logger: RunLogger
     checkpointer: AsyncCheckpointer

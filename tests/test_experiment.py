@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from azr import runtime
 from azr.cluster.weight_sync import PushReport
 from azr.concurrency import Phase
 from azr.config import Config, DataConfig, SafetyConfig
@@ -36,7 +37,6 @@ from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import StopSignal
-from azr.runtime import Driver
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
 from tests.datasets import test_play as datasets
@@ -139,7 +139,7 @@ def play(
                 elapsed_s=lambda: 0.0,
             )
             try:
-                await Driver._play(SimpleNamespace(), experiment)
+                await runtime.play(experiment)
             finally:
                 logger.close()
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from azr import runtime
 from azr.cluster.weight_sync import PushReport
 from azr.concurrency import Phase
 from azr.config import Config
@@ -32,7 +33,6 @@ from azr.runs.run_logger import RunLogger
 from azr.runs.run_state import RunState
 from azr.runs.sinks import read_tasks
 from azr.runs.stop_signal import StopSignal
-from azr.runtime import Driver
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, write_journal
 from tests.selfplay.test_journal import Executor
@@ -138,7 +138,7 @@ def play(config: Config, engine: Engine) -> None:
         )
         try:
             async with reader:
-                await Driver._play(SimpleNamespace(), experiment)
+                await runtime.play(experiment)
         finally:
             logger.close()
 

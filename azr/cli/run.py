@@ -1,4 +1,4 @@
-"""``azr run`` and every recipe's command line: parse, check, and run or, with ``--dry-run``, say what would run."""
+"""``azr run`` and every recipe's command line: parse, prepare, and run; ``--dry-run`` prints the plan instead."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from typing import Any, get_args
 
 import yaml
 
-from azr import preflight
 from azr.cli.load_recipe import load_recipe, read_config
 from azr.cli.main import exit_code
 from azr.cli.options import Parser
 from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
-from azr.config_tree import Knob, knobs, leaves, override, to_tree
+from azr.config_tree import knobs, leaves, override, to_tree
 from azr.doctor import gpus
+from azr.doctor.start import check_fit, check_machine
 from azr.errors import UserError
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
 from azr.plan.suggestions import plan_run
 from azr.plan.text import step_lines, text
+from azr.prepare import ModelUnreachable, check, prepare
 from azr.runs.checkpoint_store import Verify
 from azr.runs.resume import LATEST, ResumeState, config_changes, find_checkpoint, resolve_run
 from azr.runs.run_dir import run_path
@@ -66,17 +67,21 @@ def launch(default: Config, argv: Sequence[str] | None = None) -> None:
 
 def _start(default: Config, argv: Sequence[str]) -> int:
     command = parse(default, argv)
-    preflight.check(command.config)
-    if command.dry_run:
-        return _dry_run(command)
-    config, resumption = resumed(command.config, command.resume, command.verify)
-    for note in preflight.check_fit(config, gpus.query()):
+    check(command.config)
+    return _dry_run(command) if command.dry_run else _run(command)
+
+
+def _run(command: CommandLine) -> int:
+    config, resume = resumed(command.config, command.resume, command.verify)
+    here = gpus.query()
+    check_machine(config, here)
+    for note in check_fit(config, here):
         print(f"warning: {note}", file=sys.stderr)
-    preflight.check_surroundings(config, resumed=resumption is not None)
-    from azr.runtime import Driver
+    prepared = prepare(config, resume)
+    from azr.runtime import Driver  # Ray and vLLM take seconds to load.
 
     try:
-        asyncio.run(Driver(config, resumption).run())
+        asyncio.run(Driver(prepared).run())
     except StopRequested as stopped:
         begun = (run_path(config.run) / "config.yaml").exists()
         left = "what was done is saved, and --resume goes on from there" if begun else "nothing had been done yet"
@@ -89,17 +94,21 @@ def _start(default: Config, argv: Sequence[str]) -> int:
 
 
 def _dry_run(command: CommandLine) -> int:
-    """Prints config and plan, then raises UserError where the run would be refused or does not fit."""
-    config, resumption = command.config, None
+    """Print config and plan, then raise UserError if the run would be refused or does not fit."""
+    config, resume = command.config, None
     try:
-        config, resumption = resumed(config, command.resume, command.verify)
+        config, resume = resumed(config, command.resume, command.verify)
     finally:
         print(describe(config), flush=True)
-    for note in resumption.notes if resumption is not None else ():
+    here = gpus.query()
+    check_machine(config, here)
+    for note in (*(resume.notes if resume is not None else ()), *check_fit(config, here, suppose=True)):
         print(f"# {note}")
-    for note in preflight.check_surroundings(config, resumed=resumption is not None, fetch=False):
-        print(f"# {note}")
-    for note in preflight.check_fit(config, gpus.query(), suppose=True):
+    try:
+        notes = prepare(config, resume, fetch=False).notes
+    except ModelUnreachable as unchecked:
+        notes = [str(unchecked)]
+    for note in notes:
         print(f"# {note}")
     return 0
 
@@ -152,16 +161,15 @@ def _help(default: Config) -> Iterator[str]:
     for knob in knobs().values():
         if section != (section := knob.path.partition(".")[0]):
             yield f"\n{section}:"
-        value = now[knob.path] if knob.path in now else _of_other_estimator(knob)
+        value = now.get(knob.path)
+        if knob.path not in now:  # of another estimator
+            other = ESTIMATOR_TYPES.get(str(knob.estimator), PluginEstimator)()
+            value = getattr(other, knob.path.rpartition(".")[2])
         only = f"; only with {knob.estimator}" if knob.estimator else ""
         yield f"  {knob.option} {_text(value)}  ({knob.accepts}{only})"
         sentence = re.split(r"(?<=\.)\s", knob.doc)[0]
         yield textwrap.fill(sentence, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
     yield "\nA switch needs no value; --section.no-knob turns it off. azr/config.py says more about each knob."
-
-
-def _of_other_estimator(knob: Knob) -> Any:
-    return getattr(ESTIMATOR_TYPES.get(str(knob.estimator), PluginEstimator)(), knob.path.rpartition(".")[2])
 
 
 def _text(value: Any) -> str:
@@ -171,20 +179,18 @@ def _text(value: Any) -> str:
 
 
 def describe(config: Config) -> str:
-    """The resolved config as YAML, what a step of it amounts to, and what it takes of GPUs such as it asks for."""
+    """Return the resolved config as YAML, and as comments the work of a step and a plan of memory and time.
+
+    The plan is for nodes of up to eight 80 GB GPUs, as many as the config needs; `azr plan` makes it for others.
+    """
     bound = f", at most {config.run.max_minutes:g} minutes," if config.run.max_minutes is not None else ""
     head = f"plan: {config.run.steps} steps{bound} into {Path(config.run.root) / config.run.name}"
-    lines = [head, *_plan(config).splitlines()]
-    comment = "\n".join(f"# {line}".rstrip() for line in lines)
-    return yaml.safe_dump(to_tree(config), sort_keys=False).rstrip() + "\n" + comment
-
-
-def _plan(config: Config) -> str:
-    """Tables for nodes of up to eight 80 GB GPUs, as many as the config asks for; `azr plan` makes them for others."""
     assumed = Assumptions()
     try:
-        return text(*plan_run(config, ClusterSpec.with_gpus(config.num_gpus), assumed))
+        plan = text(*plan_run(config, ClusterSpec.with_gpus(config.num_gpus), assumed))
     except UserError as error:
-        # A dry run is about the config; that the model's shape is not known here is no mistake in it.
+        # The shape of the model is not known here, which is no mistake in the config.
         step = step_lines(config, Workload.of(config, assumed))
-        return "\n".join([*step, f"no tables of bytes and seconds: {error}"])
+        plan = "\n".join([*step, f"no tables of bytes and seconds: {error}"])
+    comment = "\n".join(f"# {line}".rstrip() for line in [head, *plan.splitlines()])
+    return yaml.safe_dump(to_tree(config), sort_keys=False).rstrip() + "\n" + comment

@@ -11,13 +11,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from azr import preflight
 from azr.cli.load_recipe import RECIPE_HELP, load_recipe
 from azr.cli.options import Parser
 from azr.config import Config, ExecutorConfig
 from azr.config_tree import override
+from azr.doctor import gpus
+from azr.doctor.start import check_machine
 from azr.errors import UserError, nearest
 from azr.executor.pool import SandboxPool
+from azr.prepare import check, prepare
 from azr.records import Task
 from azr.runs.stop_signal import StopRequested
 from azr.selfplay.authors_seeds import SINGLE_CALL_KINDS, read_authors_seeds
@@ -60,11 +62,12 @@ def _growing(options: argparse.Namespace, values: dict[str, Any]) -> Coroutine[A
     if options.kinds is not None:
         raise UserError("--kinds is for --convert; those of a recipe are selfplay.kinds.")
     config = override(load_recipe(options.recipe), values)
-    preflight.check(config)
-    preflight.check_model_and_files(config)
-    from azr.seed_run import grow_seeds  # Ray and vLLM take seconds to load.
+    check(config)
+    check_machine(config, gpus.query())
+    prepared = prepare(config, into_run=False)
+    from azr.runtime import grow_seeds  # Ray and vLLM take seconds to load.
 
-    return grow_seeds(config, _rejects(options.out))
+    return grow_seeds(prepared, _rejects(options.out))
 
 
 def _converting(options: argparse.Namespace, values: dict[str, Any]) -> Coroutine[Any, Any, list[Task]]:

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import socket
+from datetime import datetime
 
 import ray
 from ray.exceptions import AuthenticationError
@@ -16,6 +17,8 @@ from azr.errors import UserError
 CPU_SLOTS = 8
 """CPU slots of a cluster started here. They are bookkeeping: a machine of any size runs the same actors."""
 CONNECT_S = 10.0
+MAX_SOCKET_PATH = 107
+"""Longest path of a Unix socket, bytes; `sockaddr_un` of Linux holds 108 with the null byte."""
 
 
 def start_ray(cluster: ClusterConfig, places: int = 1) -> None:
@@ -38,6 +41,7 @@ def start_ray(cluster: ClusterConfig, places: int = 1) -> None:
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
     quiet = {"logging_level": logging.WARNING, "log_to_driver": False}
     if cluster.address is None:
+        check_socket_paths()
         slots = max(CPU_SLOTS, places)
         ray.init(address="local", num_cpus=slots, include_dashboard=False, **quiet)
         return
@@ -54,6 +58,20 @@ def start_ray(cluster: ClusterConfig, places: int = 1) -> None:
         ray.init(address=cluster.address, **quiet)
     except (OSError, AuthenticationError) as error:
         raise UserError(problem) from error
+
+
+def check_socket_paths() -> None:
+    """Raise UserError when the folder of temporary files has so long a path that Ray cannot make its sockets in it."""
+    # As ray._private.node names its session and, with the longest path of all sockets, that of its object store.
+    variable = next((name for name in ("RAY_TMPDIR", "TMPDIR") if name in os.environ), None)
+    folder = os.environ[variable] if variable else "/tmp"
+    session = f"session_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}_{os.getpid()}"
+    excess = len(os.fsencode(os.path.join(folder, "ray", session, "sockets", "plasma_store"))) - MAX_SOCKET_PATH
+    if excess > 0:
+        raise UserError(
+            f"{variable} is {folder}, whose path is too long for Ray's sockets: set it to a folder whose path has at "
+            f"most {len(os.fsencode(folder)) - excess} bytes, such as /tmp."
+        )
 
 
 def _listens(address: str) -> bool:

@@ -77,10 +77,20 @@ def _check_lengths(rows: Sequence[DataRow], config: Config, codec: PromptCodec) 
         )
 
 
-def keep_identity(record: Path, path: Path) -> None:
-    """Record which file a run answers; for a resumed run, check that the file is the same.
+def keep_identity(record: Path, path: Path) -> str:
+    """Write which file a run answers, after `check_identity`. Return the file's SHA-256."""
+    identity = check_identity(record, path)
+    staging = record.with_name(f".{record.name}")
+    staging.write_text(json.dumps(identity) + "\n", encoding="utf-8")
+    staging.replace(record)
+    return identity["sha256"]
 
-    Raises UserError when it holds other rows than when the run began with it. Another path is another choice.
+
+def check_identity(record: Path, path: Path) -> dict[str, str]:
+    """Path and SHA-256 of the file of rows.
+
+    Raises UserError when it holds other rows than when the run of this record began with it. Another path is another
+    choice.
     """
     identity = {"path": str(path), "sha256": hash_of(path)}
     before = json.loads(record.read_text()) if record.is_file() else {}
@@ -90,6 +100,4 @@ def keep_identity(record: Path, path: Path) -> None:
             f"{identity['sha256'][:16]}…), so its position in it means nothing: restore it, or give the new one "
             "another name."
         )
-    staging = record.with_name(f".{record.name}")
-    staging.write_text(json.dumps(identity) + "\n", encoding="utf-8")
-    staging.replace(record)
+    return identity

@@ -22,9 +22,8 @@ from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import PackedBatch
 from azr.cluster.weight_endpoints import Outbox, Rank, Receiver
 from azr.cluster.weight_sender import SentWeights, send_weights
-from azr.cluster.weight_transfers import TRANSFERS, decide_push
+from azr.cluster.weight_transfers import TRANSFERS
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
-from azr.hardware import Device
 from azr.hashed_files import HashedFile, hash_file
 from azr.train.adapter_files import ADAPTER_FILE, write_base
 from azr.train.model_worker import ModelWorker, StepReport, parameters_on_device
@@ -98,8 +97,7 @@ class PolicyWorker(PolicyScorer):
             control=self.control if self.world_size > 1 else None,
             engine_gpus=self.config.rollout.tensor_parallel,
         )
-        device: Device = "cuda" if self.device.type == "cuda" else "cpu"
-        return TRANSFERS[decide_push(self.config, device).cluster.push].outbox(rank)
+        return TRANSFERS[self.config.cluster.push].outbox(rank)
 
     @parameters_on_device
     def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> SentWeights | None:

@@ -53,11 +53,19 @@ REFUSED = {
     "context": (["--rollout.max-response-tokens", "1097"], "reads at most 4096 tokens"),
     "no exam": (["--eval.path", "playground"], "There is no exam in playground"),
     "no room for a question": (["--rollout.max-prompt-tokens", "90"], "rollout.max_prompt_tokens is 90"),
+    "no divisor of the heads": (["--rollout.tensor-parallel", "5"], "which does not divide the"),
+    "root below a file": (["--run.root", "README.md/runs"], "Nothing can be written into"),
     "run name": (["--run.name", "a/b"], "must be the name of one folder"),
     "nothing to go on with": (["--resume"], "There is no run in"),
     "no such checkpoint": (["--resume", "nowhere/checkpoints/step_000003"], "There is no run in"),
     "too large": (["--model.path", "Qwen/Qwen2.5-14B"], "The run does not fit on 1 node(s) of 1 GPU(s) with 80 GiB"),
 }
+
+
+def test_a_temporary_folder_that_is_too_deep_for_ray_is_refused(here, monkeypatch, capsys):
+    monkeypatch.setenv("TMPDIR", "/tmp/" + "deep/" * 9)
+    assert dry_run(here) == 2
+    assert "whose path is too long for Ray's sockets" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options, said", REFUSED.values(), ids=list(REFUSED))

@@ -17,7 +17,7 @@ from azr.monitoring.programs import Measures
 from azr.monitoring.reader import Text, TextReader
 from azr.monitoring.screen import DEFAULT, MAX_FLAGS, Rule, Screen, patterns_of
 from azr.monitoring.worker import Findings
-from azr.preflight import check_model_and_files
+from azr.prepare import prepare
 from azr.records import Completion, FinishReason, Role, Sample
 
 SCREEN = Screen.read(DEFAULT)
@@ -85,7 +85,7 @@ def test_a_file_that_is_no_file_of_rules_is_one_sentence_before_anything_starts(
 ) -> None:
     config = Config(safety=SafetyConfig(patterns=str(write(tmp_path, text))))
     with pytest.raises(UserError, match=said) as caught:
-        check_model_and_files(config, fetch=False)
+        prepare(config, fetch=False, into_run=False)
     assert str(caught.value).count("\n") == 0
     with pytest.raises(UserError, match=r"gone\.toml holds no rules"):
         Screen.read(patterns_of(SafetyConfig(patterns="gone.toml")))

@@ -41,6 +41,7 @@ CONFIG = Config(
     model=ModelConfig(path=str(MODEL)),
     rollout=RolloutConfig(engines=2, max_prompt_tokens=64, max_response_tokens=TOKENS, max_concurrent=16),
     train=TrainConfig(device="cpu", dtype="float32", policy_lr=1e-3, tokens_per_micro_batch=2048),
+    cluster=ClusterConfig(push="host"),
 )
 
 

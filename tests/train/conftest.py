@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from azr.config import AlgorithmConfig, Config, ModelConfig, RolloutConfig, TimeoutConfig, TrainConfig
+from azr.config import AlgorithmConfig, ClusterConfig, Config, ModelConfig, RolloutConfig, TimeoutConfig, TrainConfig
 from azr.records import Completion, FinishReason
 from azr.train import learner
 from azr.train.model_worker import ModelWorker
@@ -42,6 +42,7 @@ def make_config(path: Path, **train: object) -> Config:
         model=ModelConfig(path=str(path)),
         train=TrainConfig(**(defaults | train)),
         rollout=RolloutConfig(temperature=0.8),
+        cluster=ClusterConfig(push="host"),
         algorithm=AlgorithmConfig(entropy_coef=0.01, kl_coef=0.1),
         timeout=TimeoutConfig(start_s=STEP_S, train_s=STEP_S),
     )

@@ -1,9 +1,10 @@
-"""Mistakes in a config that no single knob shows, found before anything is started or written."""
+"""Check a config before anything starts, and make once what its run is made of. A dry run stops after this."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,29 +13,49 @@ from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, check_architect
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.weight_transfers import Site, choose_transfer
 from azr.config import TEMPLATES, Config
-from azr.datasets.rows import read_rows
-from azr.doctor.gpus import Gpus
+from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError, nearest
 from azr.evaluation.suites.exam import read_exam
 from azr.monitoring.screen import Screen, patterns_of
-from azr.plan import fit
-from azr.plan.inputs import ClusterSpec
 from azr.plugins import load_for
 from azr.rollout.engine_options import engine_options
 from azr.runs import trackers
-from azr.runs.model_folder import check_tokenizer_files, config_json, context_length, model_folder
-from azr.runs.run_dir import check_free
+from azr.runs.model_folder import attention_heads, check_tokenizer_files, config_json, context_length, model_folder
+from azr.runs.prompt_form import PromptForm
+from azr.runs.resume import ResumeState
+from azr.runs.run_dir import RunDirectory, check_free, run_path
 from azr.selfplay.rewards import check_names
 from azr.selfplay.seeds import read_seeds
 from azr.tasks.registry import KINDS
 from azr.train.adapter_files import check_four_bit
 
 if TYPE_CHECKING:
+    from azr.evaluation.periodic import PeriodicEval
     from azr.prompts.codec import PromptCodec
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A run that is checked and ready to start."""
+
+    config: Config
+    resume: ResumeState | None
+    """Checkpoint that the run goes on from; None for a new run."""
+    codec: PromptCodec
+    evaluation: PeriodicEval
+    rows: Sequence[DataRow]
+    """Rows of `data.path` that are trained on, in the file's order."""
+    screen: Screen
+    notes: Sequence[str]
+    """Lines on suites that are not evaluated and on rows that are left out."""
+
+
+class ModelUnreachable(Exception):
+    """The model is not in the cache and the hub does not answer, so only the rest of the config could be checked."""
+
+
 def check(config: Config) -> None:
-    """Raises UserError for the first mistake in the config itself: knobs that contradict each other."""
+    """Load the config's plug-ins, and raise UserError for the first options that contradict each other."""
     load_for(config)
     _check_kinds(config)
     _check_prompts(config)
@@ -51,53 +72,53 @@ def check(config: Config) -> None:
     trackers.check_names(config.tracking)
 
 
-def check_surroundings(config: Config, *, resumed: bool = False, fetch: bool = True) -> list[str]:
-    """As ``check``, for what the config needs to find: a free run directory unless a run is resumed, trackers that can
-    begin, the exam, and a model that reads prompt and response and has an end token.
+def prepare(
+    config: Config, resume: ResumeState | None = None, *, fetch: bool = True, into_run: bool = True
+) -> Prepared:
+    """Check everything that the config names outside of itself, and make the parts of its run.
 
-    `fetch`: download a model of the hub; without it only its config and tokenizer. Returns what of a file of rows is
-    left out, and what was not checked, and why: without `fetch`, a model where the hub does not answer.
+    `fetch`: download a model of the hub; without it only its config and tokenizer. `into_run`: check the run directory
+    and the trackers too. Writes nothing but the hub's cache.
+
+    Raises:
+        UserError: something is missing or cannot be used.
+        ModelUnreachable: without `fetch`, the hub does not answer; everything else was checked.
     """
-    if not resumed:
-        check_free(config.run)
-    trackers.check_ready(config)
-    return check_model_and_files(config, seeds=not resumed, fetch=fetch)
-
-
-def check_model_and_files(config: Config, *, seeds: bool = True, fetch: bool = True) -> list[str]:
-    """As ``check_surroundings``, but for the run directory; `seeds`: look at the seed file too."""
-    if seeds and config.kinds and config.selfplay.seeds is not None:
+    if into_run:
+        _check_run_directory(config, resumed=resume is not None)
+        trackers.check_ready(config)
+    if resume is None and config.kinds and config.selfplay.seeds is not None:
         _check_seeds(Path(config.selfplay.seeds), config.selfplay.kinds)
-    Screen.read(patterns_of(config.safety))
+    screen = Screen.read(patterns_of(config.safety))
     folder = model_folder(config.model.path, fetch=fetch)
     if folder is None:
+        _check_files(config)
+        raise ModelUnreachable(
+            f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"
+        )
+    _check_sizes(config, folder)
+    # Only now, because these take seconds to load.
+    from azr.datasets.choice import check_identity, load_rows
+    from azr.evaluation.periodic import PeriodicEval
+
+    codec = load_codec(config, folder)
+    _check_layers(config, folder)
+    evaluation = PeriodicEval(config, codec)
+    rows, notes = load_rows(config, codec) if config.data.path is not None else ([], [])
+    if resume is not None:
+        run = RunDirectory(run_path(config.run))
+        PromptForm(codec.template, codec.stops).check(run.prompt_form)
         if config.data.path is not None:
-            read_rows(Path(config.data.path))
-        if config.eval.path is not None:
-            read_exam(Path(config.eval.path))
-        return [f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"]
-    _check_context(config, folder)
-    notes = _check_tokenizer_exam_and_rows(config, folder)
-    tree = config_json(folder)
-    check_architecture(config.model.path, tree, unchecked=config.model.unchecked)
-    if config.train.lora.rank and tree.get("model_type") in CHECKED:
-        check_targets(config.train.lora.targets, LINEAR_LAYERS)
-    if config.train.device != "cpu":
-        choose_kernels(config.train.kernels, "cuda", tree.get("model_type"))
-    return notes
-
-
-def check_fit(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
-    """As `azr.plan.fit.check`, for the largest of the `gpus` of this machine; says nothing of runs on a CPU.
-
-    Without GPUs here, or for a cluster, whose GPUs are not known before it is joined, nothing is said either, but with
-    `suppose`: then the run is compared with 80 GB GPUs.
-    """
-    if config.train.device == "cpu":
-        return []
-    if gpus.all and config.cluster.address is None:
-        return fit.check(config, max(gpu.total_mib for gpu in gpus.all) / 1024)
-    return fit.check(config, ClusterSpec.with_gpus(config.num_gpus).gpu_memory_gib) if suppose else []
+            check_identity(run.data, Path(config.data.path))
+    return Prepared(
+        config=config,
+        resume=resume,
+        codec=codec,
+        evaluation=evaluation,
+        rows=rows,
+        screen=screen,
+        notes=[*evaluation.notes, *notes],
+    )
 
 
 def _check_kinds(config: Config) -> None:
@@ -271,18 +292,42 @@ def _check_composites(config: Config) -> None:
         )
 
 
-def _check_seeds(path: Path, kinds: Sequence[str]) -> None:
-    """Raises UserError when the file states no task that the run could play; the sandbox has its say later."""
-    seeds, _ = read_seeds(path)
-    stated = sorted({seed.task.kind for seed in seeds})
-    if not set(stated) & set(kinds):
+def _check_run_directory(config: Config, *, resumed: bool) -> None:
+    """Raise UserError when a new run's directory is taken, or no file can be written there."""
+    if not resumed:
+        check_free(config.run)
+    folder = (run_path(config.run) if resumed else Path(config.run.root)).absolute()
+    try:
+        existing = next(each for each in (folder, *folder.parents) if each.exists())
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
         raise UserError(
-            f"selfplay.seeds={path} has tasks of the kinds {', '.join(stated)}, and selfplay.kinds plays none of them: "
+            f"Nothing can be written into {folder} ({error.strerror}): choose another --run.root."
+        ) from error
+
+
+def _check_seeds(path: Path, kinds: Sequence[str]) -> None:
+    """Raise UserError when the seed file has no task of a kind that is played. Its programs are checked later."""
+    seeds, _ = read_seeds(path)
+    found = sorted({seed.task.kind for seed in seeds})
+    if not set(found) & set(kinds):
+        raise UserError(
+            f"selfplay.seeds={path} has tasks of the kinds {', '.join(found)}, and selfplay.kinds plays none of them: "
             "change one of the two."
         )
 
 
-def _check_context(config: Config, folder: Path) -> None:
+def _check_files(config: Config) -> None:
+    """Read the files that can be checked without a tokenizer."""
+    if config.data.path is not None:
+        read_rows(Path(config.data.path))
+    if config.eval.path is not None:
+        read_exam(Path(config.eval.path))
+
+
+def _check_sizes(config: Config, folder: Path) -> None:
+    """Raise UserError when prompt and response exceed the model's context, or its heads cannot be shared out."""
     limit = context_length(folder)
     longest = config.max_trajectory_tokens
     if limit is not None and longest > limit:
@@ -290,21 +335,26 @@ def _check_context(config: Config, folder: Path) -> None:
             f"rollout.max_prompt_tokens + rollout.max_response_tokens is {longest}, but the model in "
             f"{config.model.path} reads at most {limit} tokens; lower one of them."
         )
+    heads, width = attention_heads(folder), config.rollout.tensor_parallel
+    if heads is not None and heads % width:
+        raise UserError(
+            f"rollout.tensor_parallel is {width}, which does not divide the {heads} attention heads of the model in "
+            f"{config.model.path}: set it to a divisor of {heads}."
+        )
 
 
-def _check_tokenizer_exam_and_rows(config: Config, folder: Path) -> list[str]:
-    """Returns what is left out of the run's rows."""
-    # Only now, because this takes seconds to load.
-    from azr.datasets.choice import load_rows
-    from azr.evaluation.periodic import PeriodicEval
-
-    codec = load_codec(config, folder)
-    PeriodicEval(config, codec)
-    return load_rows(config, codec)[1] if config.data.path is not None else []
+def _check_layers(config: Config, folder: Path) -> None:
+    """Raise UserError for an architecture that cannot be trained, or adapters and kernels that it does not have."""
+    tree = config_json(folder)
+    check_architecture(config.model.path, tree, unchecked=config.model.unchecked)
+    if config.train.lora.rank and tree.get("model_type") in CHECKED:
+        check_targets(config.train.lora.targets, LINEAR_LAYERS)
+    if config.train.device != "cpu":
+        choose_kernels(config.train.kernels, "cuda", tree.get("model_type"))
 
 
 def load_codec(config: Config, folder: Path) -> PromptCodec:
-    """Tokenizer and prompts of the model in a folder. Raises UserError when it has none that can be loaded."""
+    """Load tokenizer and prompt format of the model in a folder. Raises UserError when it has no usable tokenizer."""
     from azr.prompts.codec import PromptCodec
 
     check_tokenizer_files(config.model.path, folder)
