@@ -35,7 +35,7 @@ async def test_a_refused_proposal_says_why(play):  # noqa: F811
     judged = {CODEC.decode(t.completion.response_ids): t.judgement for t in result.samples}
     assert judged.keys() == REFUSED.keys()
     for text, (outcome, detail) in REFUSED.items():
-        assert (judged[text].outcome, judged[text].detail[: len(detail)]) == (outcome, detail)
+        assert (judged[text].verdict, judged[text].detail[: len(detail)]) == (outcome, detail)
     assert judged[proposal("1 // 0")].answer == (("program", "def f(a):\n    return 1 // 0"), ("input", "2"))
     assert judged["no sections<|end|>"].answer is None
 
@@ -52,10 +52,8 @@ async def test_two_equal_proposals_and_wrong_answers_say_why(play):  # noqa: F81
         ("valid", ""),
         (str(RejectReason.DUPLICATE), f"duplicate of {valid}"),
     }
-    solved = {
-        CODEC.decode(t.completion.response_ids): t.judgement for t in result.samples if t.accuracy is not None
-    }
-    assert [solved[text].outcome for text in answers] == [
+    solved = {CODEC.decode(t.completion.response_ids): t.judgement for t in result.samples if t.accuracy is not None}
+    assert [solved[text].verdict for text in answers] == [
         Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED, Verdict.MALFORMED,
     ]  # fmt: skip
     assert solved[answers[1]].answer == (("output", "4"),) and solved[answers[1]].detail == "f(2) gives 3, not 4"
