@@ -9,14 +9,14 @@ from dataclasses import replace
 import ray
 
 from azr.actor_system import start_engines
+from azr.answering import Sampler
 from azr.cluster.placement import place
 from azr.cluster.ray_start import start_ray
-from azr.evaluation.asking import GenerateFn
 from azr.evaluation.standalone import Evaluation
 
 
 @asynccontextmanager
-async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[GenerateFn]:
+async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[Sampler]:
     """``rollout.engines`` engines, on this machine or the cluster at ``cluster.address``; they end with the block.
 
     Raises UserError when there are not enough GPUs, or the cluster does not answer.
@@ -32,7 +32,7 @@ async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[GenerateFn]:
         try:
             engines = await start_engines(config, evaluation.model.codec.stops, placement, lambda name: nullcontext())
             try:
-                yield engines.generate
+                yield engines
             finally:
                 await engines.shutdown()
         finally:

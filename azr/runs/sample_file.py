@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from azr.records import VALID, PromptIds, Role, Sample
+from azr.records import VALID, FinishReason, PromptIds, Role, Sample
 
 Decode = Callable[[PromptIds], str]
 """Token ids to text, special tokens included. Called from a thread."""
@@ -25,6 +25,8 @@ of CPU, 3 makes 923 in 0.032, 5 makes 804 in 0.052 and 6 makes 796 in 0.079."""
 MEMBER_BYTES = 1 << 18
 """Bytes of lines, before they are compressed, after which a new gzip member begins."""
 _DECODER = msgspec.json.Decoder(Sample)
+_ANSWER_FIELDS = {"suite", "question", "sample", "tokens", "truncated", "verdict", "answer", "parts"}
+"""Fields of an answer of an evaluation, before it was a sample, that a sample does not have."""
 
 
 def write_samples(path: Path, step: int, samples: Sequence[Sample], decode: Decode) -> None:
@@ -90,7 +92,10 @@ def _tree(line: bytes) -> Any:
 
 
 def _upgraded(record: Any) -> Any:
-    """Return a record of schema 1 to 3 with the fields of `Sample`; any other as it is."""
+    """Return a record of schema 1 to 3, or an answer of an evaluation at that time, with the fields of `Sample`; any
+    other as it is."""
+    if isinstance(record, dict) and record.keys() >= _ANSWER_FIELDS:
+        return _upgraded_answer(record)
     if not isinstance(record, dict) or "task_id" not in record:
         return record
     verdict = record.get("outcome") or _verdict_by_reward(record)
@@ -100,6 +105,28 @@ def _upgraded(record: Any) -> Any:
         "problem_id": record["task_id"],
         "judgement": judgement if verdict else None,
         "used": "trained" if record.get("trained", True) else "recorded",
+    }
+
+
+def _upgraded_answer(record: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer of an evaluation before it was a sample, with the fields of `Sample`."""
+    verdict, answer = record["verdict"], record["answer"]
+    is_graded = verdict != "ungraded"
+    unfinished = FinishReason.LENGTH if record["tokens"] else FinishReason.GIVEN_UP
+    return record | {
+        "role": Role.SOLVER,
+        "kind": record["suite"],
+        "problem_id": record["question"],
+        "index": record["sample"],
+        "response_tokens": record["tokens"],
+        "finish_reason": unfinished if record["truncated"] else FinishReason.STOP,
+        "judgement": {
+            "verdict": verdict,
+            "answer": None if answer is None else [("answer", answer)],
+            "parts": record["parts"],
+        },
+        "accuracy": float(verdict == "right") if is_graded else None,
+        "used": "recorded" if is_graded else "ungraded",
     }
 
 

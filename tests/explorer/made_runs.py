@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from azr.evaluation.answer_file import ANSWERS, Answer, AnswerFile
+from azr.evaluation.answer_file import ANSWERS, AnswerFile
 from azr.evaluation.periodic import Evaluated
-from azr.evaluation.question import Verdict
 from azr.records import Completion, FinishReason, Judgement, Role, Sample, Task
 from azr.runs.sample_file import write_samples
 from azr.runs.sinks import JsonLines
+from azr.tasks.base import Verdict
 
 HOSTILE = "</pre><script>document.title='owned'</script>\"'&"
 """What must stay text on every page."""
@@ -77,13 +77,13 @@ class MadeRun:
         self._append("tasks.jsonl", [asdict(each) for each in tasks])
         self._append("metrics.jsonl", [{"step": step, **{name.replace("__", "/"): v for name, v in numbers.items()}}])
 
-    def evaluation(self, step: int, answers: Sequence[Answer]) -> Path:
+    def evaluation(self, step: int, answers: Sequence[Sample]) -> Path:
         """The answers of an evaluation after a step, as a run writes them."""
         path = self.path / "evaluations" / f"step_{step:06d}.jsonl.gz"
         Evaluated({}, list(answers), {"suites": ["exam"]}).write(path)
         return path
 
-    def azr_eval(self, name: str, answers: Sequence[Answer]) -> Path:
+    def azr_eval(self, name: str, answers: Sequence[Sample]) -> Path:
         """The answers of an evaluation of the run by `azr eval`."""
         return azr_eval(self.path / "eval" / name, answers)
 
@@ -96,7 +96,7 @@ class MadeRun:
         (self.path / "more").unlink()
 
 
-def azr_eval(folder: Path, answers: Sequence[Answer]) -> Path:
+def azr_eval(folder: Path, answers: Sequence[Sample]) -> Path:
     """A folder as `azr eval` fills it."""
     folder.mkdir(parents=True)
     with AnswerFile(folder / ANSWERS, {"suites": ["exam"]}) as file:
@@ -105,16 +105,26 @@ def azr_eval(folder: Path, answers: Sequence[Answer]) -> Path:
     return folder
 
 
-def eval_answer(question: str, verdict: str, sample: int | None = None, **change: object) -> Answer:
-    settings: dict[str, object] = {"suite": "exam", "group": "deduction", "response": f"{verdict} answer", **change}
-    return Answer(
-        question=question,
-        sample=sample,
+def eval_answer(
+    question: str,
+    verdict: str,
+    index: int | None = None,
+    *,
+    suite: str = "exam",
+    answer: str | None = None,
+    response="",
+) -> Sample:
+    return Sample(
+        role=Role.SOLVER,
+        kind=suite,
+        problem_id=question,
+        group="deduction",
+        index=index,
         prompt=f"What is {question}?",
-        tokens=7,
-        truncated=False,
-        verdict=Verdict(verdict),
-        **settings,  # type: ignore[arg-type]
+        response=response or f"{verdict} answer",
+        response_tokens=7,
+        judgement=Judgement(verdict=Verdict(verdict), answer=None if answer is None else (("answer", answer),)),
+        used="recorded",
     )
 
 

@@ -24,15 +24,13 @@ from azr.config import (
     TrainConfig,
 )
 from azr.errors import UserError
-from azr.evaluation.answer_file import Answer
-from azr.evaluation.question import Verdict
 from azr.evaluation.scores import metrics
 from azr.evaluation.scores import rows as score_rows
-from azr.records import Judgement, Role, Task
+from azr.records import Judgement, Role, Sample, Task
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
 from azr.runs.sample_file import write_samples
-from azr.tasks.base import RejectReason
+from azr.tasks.base import RejectReason, Verdict
 from tests.evaluation.written import answers_to, write_evaluation
 from tests.runs.factory import proposals as made_proposals
 from tests.runs.factory import sample
@@ -46,7 +44,7 @@ KINDS = ("deduction", "abduction")
 SAMPLES = 4
 
 
-def answers(share: float, seed: int) -> list[Answer]:
+def answers(share: float, seed: int) -> list[Sample]:
     """Of a model that is right at that rate, and always when greedy."""
     rng = random.Random(seed)
     return [
@@ -211,8 +209,8 @@ def test_proposals_are_shown_with_their_solve_rates_or_why_they_are_no_tasks(tmp
     ]  # fmt: skip
 
 
-def right_samples(of: list[Answer]) -> float:
-    return fmean(answer.verdict is Verdict.RIGHT for answer in of if answer.sample is not None)
+def right_samples(of: list[Sample]) -> float:
+    return fmean(answer.verdict == Verdict.RIGHT for answer in of if answer.index is not None)
 
 
 def test_an_evaluation_without_that_of_the_base_is_refused(folders: list[Path]) -> None:
