@@ -11,9 +11,8 @@ from pathlib import Path
 from azr.explorer import evaluations, lineage, pages, queries
 from azr.explorer.eval_files import Key
 from azr.explorer.index import RunIndex, Told
-from azr.explorer.lengths import lengths
 from azr.explorer.markup import Child, Html, el, join
-from azr.explorer.overview import overview
+from azr.explorer.overview import lengths, overview
 from azr.explorer.rows import SampleFilter, TaskFilter, TaskRow
 from azr.explorer.server import names_of, static
 from azr.explorer.site import Links, ShownRun, notes

@@ -96,10 +96,8 @@ def funnel_metrics(kind: str, proposals: Sequence[Sample], group_size: int) -> M
         metrics[f"{player}/valid_rate"] = valid / judged
     rates = [each.solve_rate for each in proposals if each.verdict == VALID and each.solve_rate is not None]
     if rates:
-        histogram = [0] * (group_size + 1)
-        for rate in rates:
-            histogram[round(rate * group_size)] += 1
-        metrics[f"{player}/solve_rate_hist"] = histogram
+        num_right = [round(rate * group_size) for rate in rates]
+        metrics[f"{player}/solve_rate_hist"] = [num_right.count(b) for b in range(group_size + 1)]
         metrics[f"{player}/solve_rate"] = _mean(sorted(rates))
         metrics[f"{player}/learnable_rate"] = _mean([0.0 < rate < 1.0 for rate in rates])
     return metrics

@@ -211,10 +211,11 @@ def summary(
     which the first and the last are shown; ``tensorboard`` tells whether the run wrote for it.
     """
     window = max(1, min(window, len(steps) // 2))
-    first, last = steps[:window], steps[-window:]
-    kinds = sorted({kind for step in steps for kind in solve_rates(step)})
-    rows = [("", "start", "end"), _row("valid proposals", valid_rate, first, last)]
-    rows += [_row(f"solve rate, {kind}", _rate_of(kind), first, last) for kind in kinds]
+    rates = {"valid proposals": [valid_rate(step) for step in steps]}
+    for kind in sorted({kind for step in steps for kind in solve_rates(step)}):
+        rates[f"solve rate, {kind}"] = [solve_rates(step).get(kind) for step in steps]
+    rows = [("", "start", "end")]
+    rows += [(label, _mean(of_steps[:window]), _mean(of_steps[-window:])) for label, of_steps in rates.items()]
     if evals:
         before, after = eval_shares(evals[0]), eval_shares(evals[-1])
         rows += [(name, f"{before[name]:.1%}" if name in before else "-", f"{after[name]:.1%}") for name in after]
@@ -243,16 +244,6 @@ def tensorboard_command(run: RunDirectory) -> str:
 def _program(name: str) -> Path:
     program, here = Path(sys.prefix, "bin", name), Path.cwd()
     return program.relative_to(here) if program.is_relative_to(here) else program
-
-
-def _rate_of(kind: str) -> Callable[[Metrics], float | None]:
-    return lambda step: solve_rates(step).get(kind)
-
-
-def _row(
-    label: str, rate: Callable[[Metrics], float | None], first: Sequence[Metrics], last: Sequence[Metrics]
-) -> tuple[str, str, str]:
-    return label, _mean(map(rate, first)), _mean(map(rate, last))
 
 
 def _mean(rates: Iterable[float | None]) -> str:
