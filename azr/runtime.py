@@ -176,7 +176,6 @@ class Driver:
             self._prompt_form.keep(self._run.prompt_form)
             self._keep_data()
             if resume is not None:
-                await asyncio.to_thread(self._store.delete_after, resume.state.step)
                 for note in resume.notes:
                     progress.log(note)
             yield logger

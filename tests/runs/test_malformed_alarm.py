@@ -3,11 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from azr.selfplay.form import FormCount
 
 from azr.errors import RunEnded
 from azr.records import Role
 from azr.runs.malformed_alarm import MalformedAlarm, shortened
-from azr.selfplay.form import FormCount
 
 LOOK = Path("run/rollouts/step_000003.jsonl.gz")
 FINE = FormCount(sampled=10, malformed=8, example=(1,))
