@@ -33,6 +33,7 @@ from azr.runs.checkpoint_store import CheckpointStore, Staging
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.metrics import start_metrics
+from azr.runs.owner import RunOwner
 from azr.runs.progress import Progress, open_progress
 from azr.runs.prompt_form import PromptForm
 from azr.runs.resume import ResumeState, find_checkpoint
@@ -62,8 +63,9 @@ log = logging.getLogger(__name__)
 class Driver:
     """One run, or its continuation."""
 
-    def __init__(self, prepared: Prepared) -> None:
-        self._prepared, self._config = prepared, prepared.config
+    def __init__(self, prepared: Prepared, owner: RunOwner | None = None) -> None:
+        """`owner`: of the run that is resumed; `run` releases it. A new run is owned when its directory is there."""
+        self._prepared, self._config, self._owner = prepared, prepared.config, owner
         self._stop_signal = StopSignal()
         self._run = RunDirectory(run_path(prepared.config.run))
         self._store = CheckpointStore(self._run.checkpoints, prepared.config.checkpoint.keep)
@@ -77,20 +79,27 @@ class Driver:
         TimeoutError when a wait passed its deadline, OSError when the last step could not be saved, and StopRequested
         after a signal. In each case nothing is left running, and nothing was written before the actors were up.
         """
+        try:
+            async with _session(self._stop_signal) as progress:
+                await self._run_with_restarts(progress)
+        finally:
+            if self._owner is not None:
+                self._owner.release()
+
+    async def _run_with_restarts(self, progress: Progress) -> None:
         resume, futile = self._prepared.resume, 0
-        async with _session(self._stop_signal) as progress:
-            while True:
-                started_at = resume.state.step if resume else 0
-                try:
-                    return await self._attempt(progress, resume)
-                except RankDied as death:
-                    if not self._run.config.exists():
-                        raise
-                    resume = await asyncio.to_thread(find_checkpoint, self._config, None)
-                    futile = 0 if resume.state.step > started_at else futile + 1
-                    if futile > MAX_RESTARTS_WITHOUT_PROGRESS:
-                        raise
-                    log.warning("%s; everything is restarted", root_cause(death))
+        while True:
+            started_at = resume.state.step if resume else 0
+            try:
+                return await self._attempt(progress, resume)
+            except RankDied as death:
+                if not self._run.config.exists():
+                    raise
+                resume = await asyncio.to_thread(find_checkpoint, self._config, None)
+                futile = 0 if resume.state.step > started_at else futile + 1
+                if futile > MAX_RESTARTS_WITHOUT_PROGRESS:
+                    raise
+                log.warning("%s; everything is restarted", root_cause(death))
 
     async def _attempt(self, progress: Progress, resume: ResumeState | None) -> None:
         state = resume.state if resume else INITIAL
@@ -148,6 +157,7 @@ class Driver:
         """Create the run directory, or take an existing one back to the step that the run goes on from."""
         if resume is None:
             logger = RunLogger.create(self._config, progress)
+            self._owner = RunOwner(self._run.path)
         else:
             state = resume.state
             logger = await asyncio.to_thread(RunLogger.reopen, self._config, progress, state.step, state.offsets)
@@ -155,7 +165,6 @@ class Driver:
             codec = self._prepared.codec
             PromptForm(codec.template, codec.stops).keep(self._run.prompt_form)
             if resume is not None:
-                await asyncio.to_thread(self._store.delete_after, resume.state.step)
                 for note in resume.notes:
                     progress.log(note)
             yield logger

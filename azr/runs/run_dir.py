@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import yaml
 
@@ -36,13 +37,13 @@ class RunDirectory:
         check_free(config.run)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+            staging = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
+            staging.mkdir()
         except OSError as error:
             raise UserError(
                 f"Nothing can be written into {path.parent} ({error}): choose another --run.root."
             ) from error
         try:
-            staging.chmod(0o755)
             for name in ("rollouts", "checkpoints"):
                 (staging / name).mkdir()
             write_config(config, staging / "config.yaml")
@@ -108,17 +109,32 @@ class RunDirectory:
         offsets.metrics.check(self.metrics)
         offsets.tasks.check(self.tasks)
 
-    def truncate_to(self, step: int, offsets: LogOffsets) -> None:
-        """Takes away what later steps wrote. TensorBoard's files go too: they are made again from the metrics."""
-        offsets.metrics.truncate(self.metrics)
-        offsets.tasks.truncate(self.tasks)
+    def set_aside_after(self, step: int, offsets: LogOffsets, checkpoints: Sequence[Path]) -> Path | None:
+        """Move what later steps wrote, with their ``checkpoints``, into a folder of their own and return it.
+
+        None if there is nothing. Drafts go, and TensorBoard's files, which are made again from the metrics.
+        """
+        aside = self.path / "passed_over" / time.strftime("%Y%m%d-%H%M%S")
+        while aside.exists():
+            aside = aside.with_name(f"{aside.name}+")
+        aside.mkdir(parents=True)
+        offsets.metrics.truncate(self.metrics, aside / self.metrics.name)
+        offsets.tasks.truncate(self.tasks, aside / self.tasks.name)
         for last in (self.rollouts(step), self.answers(step)):
             for path in last.parent.glob("*.gz"):
-                # Drafts included: their names begin with a dot. A run that goes on from step 0 seeds its buffer again.
-                if path.name.lstrip(".") > last.name or step == 0:
+                if path.name.startswith("."):
                     path.unlink()
+                # A run that goes on from step 0 seeds its buffer again.
+                elif path.name > last.name or step == 0:
+                    _move(path, aside / last.parent.name)
+        for path in checkpoints:
+            _move(path, aside / self.checkpoints.name)
         if self.tensorboard.exists():
             shutil.rmtree(self.tensorboard)
+        if any(aside.iterdir()):
+            return aside
+        aside.rmdir()
+        return None
 
     def rewrite_config(self, config: Config) -> None:
         """Replaces ``config.yaml`` at once: the run goes on with other knobs."""
@@ -170,3 +186,8 @@ def logging_to(path: Path) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         handler.close()
+
+
+def _move(path: Path, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    path.rename(folder / path.name)

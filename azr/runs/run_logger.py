@@ -12,6 +12,7 @@ from typing import Self
 from azr.config import Config
 from azr.records import Sample, Task
 from azr.runs.background_writer import BackgroundWriter
+from azr.runs.checkpoint_store import CheckpointStore
 from azr.runs.metrics import (
     EVAL,
     Metrics,
@@ -73,13 +74,15 @@ class RunLogger:
 
     @classmethod
     def reopen(cls, config: Config, progress: Progress, step: int, offsets: LogOffsets) -> Self:
-        """Goes on in the directory of a run as it was after ``step``; what came later is taken away.
+        """Continue in the directory of a run as it was after ``step``; what came later is set aside.
 
-        Reads the logs: do not call it on an event loop. Raises UserError when they were altered since.
+        Reads the logs: do not call it on an event loop. Raises UserError if they were altered since.
         """
         run = RunDirectory(run_path(config.run))
         run.check_logs(offsets)
-        run.truncate_to(step, offsets)
+        later = CheckpointStore(run.checkpoints, config.checkpoint.keep).later(step)
+        if (aside := run.set_aside_after(step, offsets, later)) is not None:
+            progress.log(f"what the run wrote after step {step} is kept in {aside}")
         run.rewrite_config(config)
         return cls(run, config, progress, offsets, read_metrics(run.metrics) if run.metrics.exists() else ())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,10 +47,16 @@ class FileOffset:
             raise UserError(f"{path} was altered since the checkpoint was saved, so the run cannot go on from it.")
         return hasher
 
-    def truncate(self, path: Path) -> None:
-        """Takes away what came later."""
-        if self.size or path.exists():
-            os.truncate(path, self.size)
+    def truncate(self, path: Path, aside: Path) -> None:
+        """Move what came later into the file ``aside``, which is made if there is anything."""
+        if not path.exists() or path.stat().st_size <= self.size:
+            return
+        with path.open("rb") as file, aside.open("wb") as kept:
+            file.seek(self.size)
+            shutil.copyfileobj(file, kept)
+            kept.flush()
+            os.fsync(kept.fileno())
+        os.truncate(path, self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,7 @@ class RunState:
         try:
             tree: dict[str, Any] = msgspec.json.decode((folder / FILE).read_bytes())
             return msgspec.convert({"rows": None} | tree, cls), tree["code"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             raise CorruptCheckpoint(f"{folder / FILE} cannot be read") from error
 
 

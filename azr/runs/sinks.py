@@ -21,13 +21,13 @@ class JsonLines:
     """An append-only file of JSON objects, hashed as it grows."""
 
     def __init__(self, path: Path, offset: FileOffset = FileOffset()) -> None:  # noqa: B008 (frozen)
-        """A file that exists goes on from ``offset``, and what comes later is taken away.
+        """Append to a file that ends at ``offset``, or to a new one.
 
         Raises:
             UserError: the file no longer begins as it did.
         """
         self._hasher, self._size = offset.check(path), offset.size
-        offset.truncate(path)
+        assert not path.exists() or path.stat().st_size == offset.size, f"{path} goes on after its offset"
         self._file = path.open("ab", buffering=0)
 
     def write(self, records: Iterable[Mapping[str, object]]) -> None:

@@ -27,8 +27,8 @@ def test_an_offset_knows_what_a_file_began_with(tmp_path: Path) -> None:
     offset = FileOffset(file.stat().st_size, hash_file(file).digest)
     file.write_text("one\ntwo\n")
     offset.check(file)
-    offset.truncate(file)
-    assert file.read_text() == "one\n"
+    offset.truncate(file, tmp_path / "aside")
+    assert file.read_text() == "one\n" and (tmp_path / "aside").read_text() == "two\n"
     for text in ("oNe\n", "on"):
         file.write_text(text)
         with pytest.raises(UserError, match="was altered"):
@@ -37,10 +37,11 @@ def test_an_offset_knows_what_a_file_began_with(tmp_path: Path) -> None:
 
 def test_the_beginning_of_a_run_asks_for_no_file(tmp_path: Path) -> None:
     FileOffset().check(tmp_path / "missing")
-    FileOffset().truncate(tmp_path / "missing")
+    FileOffset().truncate(tmp_path / "missing", tmp_path / "aside")
+    assert not (tmp_path / "aside").exists()
     (tmp_path / "log").write_text("one\n")
-    FileOffset().truncate(tmp_path / "log")
-    assert (tmp_path / "log").read_text() == ""
+    FileOffset().truncate(tmp_path / "log", tmp_path / "aside")
+    assert (tmp_path / "log").read_text() == "" and (tmp_path / "aside").read_text() == "one\n"
 
 
 def test_a_run_is_cut_back_to_a_step_and_tensorboard_made_again(tmp_path: Path) -> None:
@@ -62,6 +63,9 @@ def test_a_run_is_cut_back_to_a_step_and_tensorboard_made_again(tmp_path: Path) 
     assert sorted(path.name for path in run.rollouts(0).parent.iterdir()) == [
         "step_000001.jsonl.gz", "step_000002.jsonl.gz",
     ]  # fmt: skip
+    (aside,) = (run.path / "passed_over").iterdir()
+    assert read_metrics(aside / "metrics.jsonl") == [(3, {"policy/loss": 3.0})]
+    assert read_tasks(aside / "tasks.jsonl") == [TASK] and (aside / "rollouts" / "step_000003.jsonl.gz").is_file()
     again.end_step(3, [], {"policy": {"loss": 7.0}}, {})
     again.close()
     assert scalars(run) == {1: 1.0, 2: 2.0, 3: 7.0}
