@@ -157,7 +157,8 @@ def test_a_taken_run_directory_is_named_with_what_to_do(sound, tmp_path):
     (tmp_path / "runs" / sound.run.name).mkdir(parents=True)
     (tmp_path / "runs" / sound.run.name / "metrics.jsonl").touch()
     with pytest.raises(
-        UserError, match=r"already holds a run: go on with it by --resume, or choose another --run\.name"
+        UserError,
+        match=r"already holds a run: go on with it by --resume, begin again with --restart, or choose another --run\.name",
     ):
         prepare(sound)
     prepare(sound, RESUMED)

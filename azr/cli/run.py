@@ -28,11 +28,12 @@ from azr.plan.suggestions import plan_run
 from azr.plan.text import step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
 from azr.runs.checkpoint_store import Verify
+from azr.runs.owner import RunOwner
 from azr.runs.resume import LATEST, ResumeState, config_changes, find_checkpoint, resolve_run
-from azr.runs.run_dir import run_path
+from azr.runs.run_dir import keep_aside, run_path
 from azr.runs.stop_signal import StopRequested
 
-USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN]] [--section.knob value ...]"
+USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] | --restart] [--section.knob value ...]"
 _INTERRUPTED = 130
 
 
@@ -46,6 +47,8 @@ class CommandLine:
     """What ``--resume`` names; `LATEST` when it names nothing."""
     verify: Verify
     """How the checkpoint is verified that the run goes on from."""
+    restart: bool = False
+    """A run of this name is kept under another name, and the run starts again."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -72,16 +75,21 @@ def _start(default: Config, argv: Sequence[str]) -> int:
 
 
 def _run(command: CommandLine) -> int:
+    owner = None
+    if command.resume is not None:
+        owner = RunOwner(run_path(resolve_run(command.config.run, command.resume)[0]))
     config, resume = resumed(command.config, command.resume, command.verify)
     here = gpus.query()
     check_machine(config, here)
     for note in check_fit(config, here):
         print(f"warning: {note}", file=sys.stderr)
+    if command.restart and (kept := keep_aside(config.run)) is not None:
+        print(f"the run that was there is kept in {kept}", file=sys.stderr)
     prepared = prepare(config, resume)
     from azr.runtime import Driver  # Ray and vLLM take seconds to load.
 
     try:
-        asyncio.run(Driver(prepared).run())
+        asyncio.run(Driver(prepared, owner).run())
     except StopRequested as stopped:
         begun = (run_path(config.run) / "config.yaml").exists()
         left = "what was done is saved, and --resume goes on from there" if begun else "nothing had been done yet"
@@ -105,7 +113,7 @@ def _dry_run(command: CommandLine) -> int:
     for note in (*(resume.notes if resume is not None else ()), *check_fit(config, here, suppose=True)):
         print(f"# {note}")
     try:
-        notes = prepare(config, resume, fetch=False).notes
+        notes = prepare(config, resume, fetch=False, into_run=not command.restart).notes
     except ModelUnreachable as unchecked:
         notes = [str(unchecked)]
     for note in notes:
@@ -137,8 +145,14 @@ def parse(default: Config, argv: Sequence[str]) -> CommandLine:
         SystemExit: ``--help`` is among them.
     """
     options, values = parser(default).parse_with_knobs(argv)
+    if options.restart and options.resume is not None:
+        raise UserError("--resume goes on with a run and --restart begins it again: give one of them.")
     return CommandLine(
-        config=override(default, values), dry_run=options.dry_run, resume=options.resume, verify=options.verify
+        config=override(default, values),
+        dry_run=options.dry_run,
+        resume=options.resume,
+        verify=options.verify,
+        restart=options.restart,
     )
 
 
@@ -150,6 +164,8 @@ def parser(default: Config) -> Parser:
         "anything, print the resolved config and the plan, and exit")  # fmt: skip
     parser.add_argument("--resume", nargs="?", const=LATEST, metavar="RUN", help="go on with the run of this name from "
         "its newest complete checkpoint; or name a run or a checkpoint by its folder")  # fmt: skip
+    parser.add_argument("--restart", action="store_true", help="begin again: a run of this name that is there already "
+        "is kept under another name")  # fmt: skip
     parser.add_argument("--verify", choices=get_args(Verify), default="headers", help="with --resume: look at sizes "
         "and headers of the checkpoint's large files, or read all of them and compare digests")  # fmt: skip
     return parser

@@ -17,6 +17,7 @@ import yaml
 from azr.config import Config, RunConfig
 from azr.config_tree import to_tree
 from azr.errors import UserError
+from azr.runs.owner import RunOwner
 from azr.runs.run_state import LogOffsets
 
 
@@ -154,6 +155,21 @@ def run_path(run: RunConfig) -> Path:
     return Path(run.root) / run.name
 
 
+def keep_aside(run: RunConfig) -> Path | None:
+    """Rename a run's folder, so that another run can have its name. Returns the new path, None if there is no run.
+
+    Raises UserError if a process that is alive owns the run.
+    """
+    path = run_path(run)
+    if not path.is_dir() or not any(path.iterdir()):
+        return None
+    owner = RunOwner(path)
+    try:
+        return path.rename(path.with_name(f"{path.name}.{time.strftime('%Y%m%d-%H%M%S')}"))
+    finally:
+        owner.release()
+
+
 def check_free(run: RunConfig) -> None:
     """Finds a taken folder before anything is started.
 
@@ -163,7 +179,9 @@ def check_free(run: RunConfig) -> None:
     path = run_path(run)
     if path.is_dir():
         if any(path.iterdir()):
-            raise UserError(f"{path} already holds a run: go on with it by --resume, or choose another --run.name.")
+            raise UserError(
+                f"{path} already holds a run: go on with it by --resume, begin again with --restart, or choose another --run.name."
+            )
     elif path.exists():
         raise UserError(f"{path} is a file: choose another --run.name, or remove or rename that file.")
 
