@@ -180,7 +180,8 @@ def check_free(run: RunConfig) -> None:
     if path.is_dir():
         if any(path.iterdir()):
             raise UserError(
-                f"{path} already holds a run: go on with it by --resume, begin again with --restart, or choose another --run.name."
+                f"{path} already holds a run: go on with it by --resume, begin again with --restart, or choose another "
+                "--run.name."
             )
     elif path.exists():
         raise UserError(f"{path} is a file: choose another --run.name, or remove or rename that file.")
