@@ -221,7 +221,7 @@ class SelfPlayExperiment:
         if not self.evaluation.should_run(step, is_last):
             return {}
         with self.logger.phase("evaluate"):
-            found = await self.evaluation.run(self.system.engines.generate, self.system.executor)
+            found = await self.evaluation.run(self.system.engines, self.system.executor, step)
         await self.logger.log_answers(step, found.write)
         return found.metrics
 
@@ -242,7 +242,9 @@ class SelfPlayExperiment:
         timing = self.logger.step_timing()
         batch = [sample.completion for sample in samples if sample.used in ("trained", "cut off")]
         trained = sum(completion.num_tokens for completion in batch)
-        sampled = sum(sample.origin != "trace" and sample.finish_reason is not FinishReason.GIVEN_UP for sample in samples)
+        sampled = sum(
+            sample.origin != "trace" and sample.finish_reason is not FinishReason.GIVEN_UP for sample in samples
+        )
         tokens = dict.fromkeys(timing.seconds.keys() & LEARNING_PHASES, trained) | sampled_tokens(samples)
         parts: dict[str, Mapping[str, float | None]] = {
             "seconds": timing.seconds

@@ -11,6 +11,7 @@ from typing import Self
 
 import ray
 
+from azr.answering import Sampler
 from azr.cluster.executor_actor import RemoteExecutor
 from azr.cluster.gpu_turns import GpuTurns, take_turns
 from azr.cluster.placement import Placement, place
@@ -19,7 +20,6 @@ from azr.cluster.weight_sync import PushReport, WeightSync
 from azr.cluster.weight_transfers import decide_push
 from azr.concurrency import Phase, task_group
 from azr.config import Config
-from azr.evaluation.asking import GenerateFn
 from azr.evaluation.standalone import Evaluation
 from azr.records import Stops
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
@@ -163,7 +163,7 @@ def engines_alone(config: Config) -> Config:
 
 
 @asynccontextmanager
-async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[GenerateFn]:
+async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[Sampler]:
     """Serve an evaluation with `rollout.engines` engines, each an actor of Ray; they end with the block.
 
     Raises UserError when there are not enough GPUs, or the cluster does not answer.
@@ -175,7 +175,7 @@ async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[GenerateFn]:
         try:
             engines = await start_engines(config, evaluation.model.codec.stops, placement, lambda name: nullcontext())
             try:
-                yield engines.generate
+                yield engines
             finally:
                 await engines.shutdown()
         finally:

@@ -26,7 +26,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import ray
-from azr.selfplay.roles import Proposer, Solver
 
 from azr.algorithms.advantages import estimate_advantages
 from azr.algorithms.batch import Batch
@@ -40,7 +39,7 @@ from azr.records import Completion, FinishReason
 from azr.rollout import engine_group
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.runs.metrics import step_metrics
-from azr.runs.sinks import write_rollouts
+from azr.runs.sample_file import write_samples
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep
@@ -185,9 +184,9 @@ async def step(config: Config, codec: PromptCodec, ranks: int, folder: Path, cpu
     with cpu.part("advantages"):
         estimate_advantages(Batch.from_samples(trajectories), TRRPP())
     with cpu.part("metrics"):
-        step_metrics(trajectories, played.proposal_stats, GROUP, {})
+        step_metrics(trajectories, config.kinds, GROUP, {})
     with cpu.part("records"):
-        write_rollouts(folder / "rollouts.jsonl.gz", 1, [(each, None) for each in trajectories], codec.decode)
+        write_samples(folder / "rollouts.jsonl.gz", 1, trajectories, codec.decode)
     return len(trajectories)  # not the trajectories: asyncio.run writes out what it returns
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +20,10 @@ from azr.concurrency import Phase
 from azr.config import Config, DataConfig, SafetyConfig
 from azr.datasets.choice import load_rows
 from azr.datasets.order import RowOrder
-from azr.datasets.play import DataPlay, open_graders
+from azr.datasets.play import DataPlay
 from azr.errors import RunEnded
+from azr.evaluation.graders import open_graders
+from azr.evaluation.periodic import answer_executor
 from azr.executor.pool import SandboxPool
 from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
@@ -100,7 +103,7 @@ def play(
         patterns = patterns_of(config.safety)
         async with (
             SandboxPool(config.executor) as pool,
-            open_graders(rows, config) as graders,
+            open_graders({row.grader for row in rows}, answers=partial(answer_executor, config)) as graders,
             TextReader(patterns) as reader,
         ):
 
@@ -116,9 +119,7 @@ def play(
                 config=config,
                 codec=codec,
                 evaluation=SimpleNamespace(should_run=lambda *at: False),
-                data=DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order_of(rows))
-                if rows
-                else None,
+                data=data,
                 buffer=TaskBuffer(config.kinds),
                 system=SimpleNamespace(
                     engines=engines,

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from azr.answering import Problem, Sampler, answer, cut_off_judgement, given_up, judged
-from azr.concurrency import Phase, gather
+from azr.concurrency import Phase, gather, stable_seed
 from azr.config import Config
 from azr.datasets.order import RowOrder
 from azr.datasets.rows import DataRow
 from azr.datasets.traces import after_prefix, prefix_share, whole_trace
-from azr.evaluation.graders import CODE_GRADERS, make_grader
-from azr.evaluation.periodic import answer_executor
-from azr.evaluation.question import Grader, GraderName, Verdict
+from azr.evaluation.question import Grader, GraderName
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, PromptIds, Sample
-from azr.selfplay.ordering import sort_samples, stable_seed
+from azr.selfplay.ordering import sort_samples
 from azr.selfplay.play import StepResult
 from azr.selfplay.rewards import reward_answer
-
-
-@asynccontextmanager
-async def open_graders(rows: Sequence[DataRow], config: Config) -> AsyncIterator[dict[GraderName, Grader]]:
-    """What grades the answers to these rows; what it starts ends with the block.
-
-    Raises UserError when a package of the extra ``eval`` is missing, or model-written code cannot be isolated here.
-    """
-    names = sorted({row.grader for row in rows})
-    async with AsyncExitStack() as stack:
-        needs_pool = CODE_GRADERS.intersection(names)
-        pool = await stack.enter_async_context(answer_executor(config)) if needs_pool else None
-        yield {
-            name: await stack.enter_async_context(make_grader(name, pool if name in CODE_GRADERS else None))
-            for name in names
-        }
+from azr.tasks.base import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

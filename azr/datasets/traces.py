@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from azr.concurrency import stable_seed
 from azr.config import DataConfig
 from azr.records import Completion, FinishReason
-from azr.selfplay.ordering import stable_seed
 
 PREFIX_START = 0.8
 """First share of a linear schedule, as in LUFFY."""

@@ -162,9 +162,16 @@ class RolloutEngine(TakesSharedCalls):
 
     @raise_if_dead
     async def generate(
-        self, prompt_ids: PromptIds, *, n: int, max_tokens: int, temperature: float, seed: int | None = None
+        self,
+        prompt_ids: PromptIds,
+        *,
+        n: int,
+        max_tokens: int,
+        temperature: float | None = None,
+        seed: int | None = None,
     ) -> list[Completion]:
-        """Draw `n` samples from softmax(logits / temperature), each of at most `max_tokens` tokens.
+        """Draw `n` samples from softmax(logits / temperature), each of at most `max_tokens` tokens; the temperature is
+        `rollout.temperature` if none is given.
 
         The same seed gives the same samples: in a deterministic engine to the last bit, in others as long as rounding
         does not differ between batches. Temperature 0 is greedy, with `n` = 1; its logprobs are those at temperature 1.
@@ -184,6 +191,7 @@ class RolloutEngine(TakesSharedCalls):
         assert seed is not None or not self._deterministic, "a deterministic engine needs to be told which samples"
         prompt = np.array(prompt_ids, np.int32)  # a copy, for what came by Ray lies in its object store
         prompt.flags.writeable = False  # so that all responses share it
+        temperature = self._rollout.temperature if temperature is None else temperature
         responses, left_s = [PartialResponse() for _ in range(n)], self._generate_timeout_s
         while left_s > 0 and (unfinished := [each for each in responses if not each.finished]):
             async with self._inference_permit(), self._exclusive_lock, self._permits.take(len(unfinished)):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from azr.config import Config
-from azr.records import Learned, Sample, Task
+from azr.records import Sample, Task
 from azr.runs.background_writer import BackgroundWriter
 from azr.runs.metrics import (
     EVAL,
@@ -24,15 +24,14 @@ from azr.runs.metrics import (
     valid_rate,
 )
 from azr.runs.progress import Progress
-from azr.runs.rollout_record import Decode
 from azr.runs.run_dir import RunDirectory, logging_to, run_path
 from azr.runs.run_state import LogOffsets
-from azr.runs.sinks import JsonLines, read_metrics, write_rollouts
+from azr.runs.sample_file import Decode, write_samples
+from azr.runs.sinks import JsonLines, read_metrics
 from azr.runs.timing import PhaseClock, StepTiming
 from azr.runs.trackers.base import TrackedRun
 from azr.runs.trackers.feed import Trackers
 from azr.runs.trackers.samples import is_due, sample_tables
-from azr.selfplay.play import ProposalStats
 from azr.version import code_version
 
 
@@ -129,25 +128,17 @@ class RunLogger:
         self._tasks.write(task.record() for task in tasks)
         self._new_tasks = tasks
 
-    async def log_rollouts(
-        self,
-        step: int,
-        rollouts: Sequence[tuple[Sample, Learned | None]],
-        decode: Decode,
-        flags: Sequence[Sequence[tuple[str, int, int]]] = (),
-    ) -> None:
-        """Texts of a step, which are written beside the next one; None for what was not trained on.
-
-        ``flags``: what the safety screen found in each response.
+    async def log_rollouts(self, step: int, samples: Sequence[Sample], decode: Decode) -> None:
+        """Write a step's samples beside the next step, which fills in their texts.
 
         Raises when those of an earlier step could not be written.
         """
         tasks = self._new_tasks
 
         def write() -> None:
-            write_rollouts(self.run.rollouts(step), step, rollouts, decode, flags)
+            write_samples(self.run.rollouts(step), step, samples, decode)
             if is_due(step):
-                self._trackers.write_tables(step, sample_tables(step, rollouts, tasks, decode))
+                self._trackers.write_tables(step, sample_tables(step, samples, tasks))
 
         await self._beside.put(write)
 
@@ -158,21 +149,22 @@ class RunLogger:
     def end_step(
         self,
         step: int,
-        trajectories: Sequence[Sample],
-        funnels: Mapping[str, ProposalStats],
+        samples: Sequence[Sample],
         parts: Mapping[str, Mapping[str, float | None]],
-        watched: Mapping[str, float] | None = None,
+        watched_metrics: Mapping[str, float],
     ) -> Metrics:
-        """Writes the step's metrics (`azr.runs.metrics.step_metrics`) and its summary line.
+        """Write the step's metrics (`azr.runs.metrics.step_metrics`) and its summary line.
 
-        ``watched``: metrics of what responses are like.
+        ``watched_metrics``: those of `azr.monitoring.monitor.Monitor.watch`.
 
         Raises:
             RuntimeError: a metric is NaN or infinite; nothing is written.
         """
-        started, self._start_seconds = self._start_seconds, {}
-        metrics = step_metrics(trajectories, funnels, self._config.selfplay.group_size, {"start": started, **parts})
-        metrics |= watched or {}
+        config, started = self._config, self._start_seconds
+        self._start_seconds = {}
+        kinds = config.kinds if config.data.plays_itself(step) else ()
+        metrics = step_metrics(samples, kinds, config.selfplay.group_size, {"start": started, **parts})
+        metrics |= watched_metrics
         self._write(step, metrics)
         self.progress.step_done(step, metrics)
         return metrics

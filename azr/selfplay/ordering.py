@@ -1,9 +1,8 @@
-"""Make results independent of the order in which work finishes: seeds from names, turns by index, and sorting."""
+"""Make results independent of the order in which work finishes: turns by index, and sorting."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,11 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from azr.records import Completion, Sample
-
-
-def stable_seed(*names: object) -> int:
-    """Return a seed of 48 bits for these names together, the same in every process."""
-    return int.from_bytes(hashlib.sha256(repr(names).encode()).digest()[:6])
 
 
 def sort_samples(samples: Sequence[Sample]) -> list[Sample]:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from azr.answering import Executor, answer, given_up, task_problem
-from azr.concurrency import Phase, task_group
+from azr.concurrency import Phase, stable_seed, task_group
 from azr.config import Config
 from azr.prompts.codec import PromptCodec
 from azr.records import FinishReason, Judgement, Role, Sample, Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem
-from azr.selfplay.ordering import OrderedGate, sort_samples, stable_seed
+from azr.selfplay.ordering import OrderedGate, sort_samples
 from azr.selfplay.proposer import Proposer, Shown
 from azr.selfplay.rewards import reward_answer, reward_proposal
 from azr.tasks.base import RejectReason

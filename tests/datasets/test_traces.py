@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from transformers import PreTrainedTokenizerFast
 
 from azr.config import Config, DataConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.play import DataPlay, open_graders
+from azr.datasets.play import DataPlay
 from azr.datasets.traces import prefix_share
 from azr.errors import UserError
+from azr.evaluation.graders import open_graders
+from azr.evaluation.periodic import answer_executor
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Sample
 from azr.runs.metrics import sampled_tokens
@@ -71,7 +74,7 @@ async def play(
     data = DataConfig(path=str(write(folder / "rows.jsonl", row)), prompts=1, **change)
     config, sampler = replace(config, data=data), Sampler(codec)
     rows, _ = load_rows(config, codec)
-    async with open_graders(rows, config) as graders:
+    async with open_graders({row.grader for row in rows}, answers=partial(answer_executor, config)) as graders:
         order = order_of(rows)
         order.take(1, step - 1) if step > 1 else None
         played = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order)

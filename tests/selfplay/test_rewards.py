@@ -18,7 +18,7 @@ from azr.selfplay.rewards import (
 )
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.registry import KINDS
-from tests.runs.factory import trajectory
+from tests.runs.factory import sample
 
 PAPER = RewardConfig()
 SEED = KINDS["deduction"].seed()
@@ -122,7 +122,7 @@ def test_length_costs_linearly_before_the_limit(length, penalty):
 
 @pytest.mark.parametrize("overlong, reward", [("keep", 1.0), ("mask", 1.0), ("soft", 0.25)])
 def test_length_costs_a_right_answer_only_where_asked(overlong, reward):
-    right = trajectory(Role.SOLVER, length=9)
+    right = sample(Role.SOLVER, length=9)
     right.judgement, right.accuracy = Judgement(verdict=Verdict.RIGHT), 1.0
     reward_answer(right, RewardConfig(overlong=overlong, overlong_buffer=4), max_tokens=10)
     assert right.reward == reward == sum(right.reward_parts.values()) and right.used == "trained"

@@ -1,4 +1,4 @@
-"""Judges programs that read standard input: LiveCodeBench and APPS."""
+"""Grade programs that read standard input: LiveCodeBench and APPS."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 
 from azr.evaluation.graders.extraction import code
 from azr.evaluation.graders.sandboxed import standard_output, stdin_program
-from azr.evaluation.question import Judgement, Question, Verdict
+from azr.evaluation.question import Question
 from azr.execution import CallStatus
+from azr.records import Judgement
+from azr.tasks.base import Verdict
 
 if TYPE_CHECKING:
-    from azr.selfplay.roles import Executor
+    from azr.answering import Executor
 
 
 @dataclass(frozen=True, slots=True)
 class Tests:
-    """What a program reads and must write, test by test."""
+    """Gold of `StdinGrader`: input and expected output of every test."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -26,7 +28,7 @@ class Tests:
 
 @dataclass(slots=True)
 class StdinGrader:
-    """Right are programs that pass all tests; each test has a process of its own."""
+    """Runs every test in its own process; a program is right if it passes all."""
 
     executor: Executor
 
@@ -35,18 +37,20 @@ class StdinGrader:
         answer = code(response)
         if answer is None:
             return Judgement(verdict=Verdict.MALFORMED)
-        program = stdin_program(answer)
+        return Judgement(verdict=await self._run(gold, stdin_program(answer)), answer=(("answer", answer),))
+
+    async def _run(self, gold: Tests, program: str) -> Verdict:
         for given, wanted in zip(gold.inputs, gold.outputs, strict=True):
             written, call = await standard_output(self.executor, program, given)
             if call.status is CallStatus.LOST:
-                return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),))
+                return Verdict.UNGRADED
             if written is None or not same_output(written, wanted):
-                return Judgement(verdict=Verdict.WRONG, answer=(("answer", answer),))
-        return Judgement(verdict=Verdict.RIGHT, answer=(("answer", answer),))
+                return Verdict.WRONG
+        return Verdict.RIGHT
 
 
 def same_output(written: str, wanted: str) -> bool:
-    """Equal line by line, as text or number by number: 1.0 is 1.00, and 0.333 is not 0.3333. LiveCodeBench's rule."""
+    """Whether outputs are equal by line, as text or numbers: 1.0 is 1.00, 0.333 is not 0.3333. As LiveCodeBench."""
     one, other = _lines(written), _lines(wanted)
     return len(one) == len(other) and all(map(_same_line, one, other))
 
