@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+from azr.answering import Sampler
 from azr.cluster.shared_calls import TakesSharedCalls
 from azr.config import Config, RolloutConfig
 from azr.records import Stops
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
-from azr.selfplay.roles import Sampler
 from azr.tasks.prompts import PromptFacts
 from azr.tasks.registry import KINDS
 

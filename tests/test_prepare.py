@@ -276,12 +276,13 @@ def test_heads_that_engines_cannot_share_out_are_named(sound, tmp_path, nested):
         prepare(override(sound, {"rollout.tensor_parallel": 4}))
 
 
-def test_a_run_goes_on_with_the_template_and_the_rows_that_it_began_with(sound):
-    run = RunDirectory.create(sound)
-    began = PromptForm(None, Stops((), (1,)))
-    began.write(run.prompt_form)
-    assert prepare(sound, RESUMED).codec.stops == began.stops
-    replace(began, stops=Stops((), (1, 2))).write(run.prompt_form)
+def test_a_run_goes_on_with_the_ends_of_responses_that_it_began_with(sound):
+    codec, run = prepare(sound).codec, RunDirectory.create(sound)
+    now = PromptForm(codec.template, codec.stops)
+    now.write(run.prompt_form)
+    prepare(sound, RESUMED)
+    before = replace(now, stops=Stops((), (1, 2)))
+    before.write(run.prompt_form)
     with pytest.raises(UserError, match="The end tokens that the run began with"):
         prepare(sound, RESUMED)
-    assert PromptForm.read(run.prompt_form) != began, "preparing writes nothing"
+    assert PromptForm.read(run.prompt_form) == before, "preparing writes nothing"

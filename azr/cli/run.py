@@ -39,16 +39,16 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """What a command line asks for."""
+    """Config and options of a command line."""
 
     config: Config
     dry_run: bool
     resume: str | None
-    """What ``--resume`` names; `LATEST` when it names nothing."""
+    """Run or checkpoint that ``--resume`` names; `LATEST` if it names none."""
     verify: Verify
-    """How the checkpoint is verified that the run goes on from."""
+    """How the checkpoint of ``--resume`` is verified."""
     restart: bool = False
-    """A run of this name is kept under another name, and the run starts again."""
+    """Keep a run of this name under another name, and begin again."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -63,7 +63,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def launch(default: Config, argv: Sequence[str] | None = None) -> None:
-    """A recipe's own command line: runs its config with the overrides, and exits the process unless all went well."""
+    """Run a recipe's config with the overrides of its command line. Exit the process with a code other than 0 after a
+    failure."""
     if code := exit_code(lambda: _start(default, sys.argv[1:] if argv is None else argv)):
         sys.exit(code)
 
@@ -122,10 +123,10 @@ def _dry_run(command: CommandLine) -> int:
 
 
 def resumed(config: Config, where: str | None, level: Verify = "headers") -> tuple[Config, ResumeState | None]:
-    """The config with the place of the run that ``--resume`` names, and where that run goes on.
+    """Return the config with root and name of the run that ``--resume`` names, and the checkpoint it goes on from.
 
     Raises:
-        UserError: there is no such run or checkpoint, or it cannot go on with this config.
+        UserError: there is no such run or checkpoint, or the run cannot go on with this config.
     """
     if where is None:
         return config, None
@@ -138,11 +139,12 @@ def resumed(config: Config, where: str | None, level: Verify = "headers") -> tup
 
 
 def parse(default: Config, argv: Sequence[str]) -> CommandLine:
-    """Config after overrides.
+    """Return the config after overrides, and the options of the command.
 
     Raises:
-        UserError: an unknown option (the message names the nearest one), or a value of a wrong type or out of bounds.
-        SystemExit: ``--help`` is among them.
+        UserError: an option is unknown (the message names the nearest one), or a value has a wrong type or is out of
+            bounds.
+        SystemExit: ``--help`` was printed.
     """
     options, values = parser(default).parse_with_knobs(argv)
     if options.restart and options.resume is not None:
@@ -157,7 +159,7 @@ def parse(default: Config, argv: Sequence[str]) -> CommandLine:
 
 
 def parser(default: Config) -> Parser:
-    """Of what follows the recipe."""
+    """Return the parser of the words after the recipe."""
     about = "Run self-play. Each option for a knob overrides the recipe or the saved config."
     parser = Parser("run", about, usage=USAGE.removeprefix("usage: "), more_help="\n".join(_help(default)) + "\n")
     parser.add_argument("--dry-run", action="store_true", help="check everything that can be checked without starting "
@@ -172,7 +174,7 @@ def parser(default: Config) -> Parser:
 
 
 def _help(default: Config) -> Iterator[str]:
-    """Every knob by section: its value now, what it may hold, and the first sentence of its documentation."""
+    """Yield lines on every option by section: its value, what it accepts, and the first sentence of its docs."""
     now, width, section = leaves(default), min(120, shutil.get_terminal_size().columns), ""
     for knob in knobs().values():
         if section != (section := knob.path.partition(".")[0]):

@@ -40,7 +40,7 @@ _ABOUT = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """0 when the file was written. Raises UserError for a user's mistake."""
+    """Return 0 if the file was written. Raises UserError for a user's mistake."""
     options, values = parser().parse_with_knobs(argv)
     if (options.recipe is None) == (options.convert is None):
         raise UserError(
@@ -77,7 +77,7 @@ def _converting(options: argparse.Namespace, values: dict[str, Any]) -> Coroutin
 
 
 def table(tasks: Sequence[Task]) -> str:
-    """Per kind: tasks, distinct programs, and the median lines of a program."""
+    """Format a table with each kind's tasks, distinct programs, and median lines of a program."""
     rows = [("kind", "tasks", "programs", "median lines")]
     for kind in KINDS:
         programs = [task.program for task in tasks if task.kind == kind]
@@ -88,7 +88,7 @@ def table(tasks: Sequence[Task]) -> str:
 
 
 async def _convert(config: ExecutorConfig, files: Sequence[Path], kinds: Sequence[str], out: Path) -> list[Task]:
-    """The tasks of the files that pass, those of one file after those of another; writes the others beside `out`."""
+    """Return the tasks that pass, file after file, and write the rejected ones next to `out`."""
     from azr.selfplay.proposer import proposal_limits  # It loads transformers.
 
     contents = [(path, *read_authors_seeds(path, kinds)) for path in files]
@@ -123,7 +123,7 @@ def _kinds(names: Sequence[str] | None) -> Sequence[str]:
 
 
 def _check_free(out: Path) -> None:
-    """Before anything is started."""
+    """Raise UserError if the output exists or cannot be written, before anything starts."""
     if out.suffix == ".gz":
         raise UserError(f"{out} would not be packed, as its name says: name a .jsonl file with --out.")
     if out.exists():
@@ -146,7 +146,7 @@ def _save(out: Path, tasks: Sequence[Task]) -> None:
 
 
 def _rejects(out: Path) -> Path:
-    """Beside the output: ``seeds.jsonl`` has ``seeds_rejected.jsonl``."""
+    """Path of the rejected tasks, e.g. ``seeds_rejected.jsonl`` next to ``seeds.jsonl``."""
     return out.with_name(f"{out.name.removesuffix('.jsonl')}_rejected.jsonl")
 
 
