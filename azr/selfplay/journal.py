@@ -74,12 +74,13 @@ class ItemJournal:
         seed: int | None = None,
     ) -> list[Completion]:
         assert seed is not None, "a request without a seed cannot be found again"
+        assert temperature is None, "self-play samples at the rollout temperature"
         answer = self.answers.get(seed)
         # A resumed run may write its prompts otherwise.
         if answer is not None and all(np.array_equal(each.prompt_ids, prompt_ids) for each in answer):
             return answer
         if seed not in self.requests:
-            asking = self.sampler.generate(prompt_ids, n=n, max_tokens=max_tokens, temperature=temperature, seed=seed)
+            asking = self.sampler.generate(prompt_ids, n=n, max_tokens=max_tokens, seed=seed)
             self.requests[seed] = asyncio.ensure_future(asking)
         self.answers[seed] = await asyncio.shield(self.requests[seed])
         self.requests.pop(seed, None)
