@@ -1,8 +1,9 @@
-"""Waiting for several things at once, so that the first failure is the one that is reported."""
+"""Concurrent work: the first failure is the one that is reported, and seeds do not depend on what finishes first."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, TypeVar
@@ -11,6 +12,11 @@ T = TypeVar("T")
 
 Phase = Callable[[str], AbstractContextManager[None]]
 """Opens a context in which something of the named phase is going on."""
+
+
+def stable_seed(*names: object) -> int:
+    """Return a seed of 48 bits for what these names together identify, the same in every process."""
+    return int.from_bytes(hashlib.sha256(repr(names).encode()).digest()[:6])
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
     seed                 the first tasks of every kind: a seed file, or grown from one identity program
     evaluate             what the policy knows of held-out benchmarks before its first step
     for every step:
-        play             propose, validate, estimate, solve, verify, reward -> trajectories
+        play             propose, validate, estimate, solve, verify, reward -> samples
         trainers' turn   engines leave their GPU memory to the trainers
         learn            values, logprobs, advantages, then the updates of critic and policy; texts are looked at
         engines' turn    the other way round, and the new weights go to every engine
@@ -29,7 +29,7 @@ coroutine, so engines and executor are busy with every phase at the same time.
       deterministic run at the end)
                 └──────────────────┬───────────────┘
                                    ▼
-    play waits for all kinds ──► sorted trajectories ──► learn, which also waits for the last checkpoint
+    play waits for all kinds ──► sorted samples ──► learn, which also waits for the last checkpoint
 
 With ``data.path`` rows of a file are answered and graded instead of self-play, beside it, or in turns with it
 (`azr.datasets.play`); all that follows is the same.
@@ -40,41 +40,38 @@ what is in flight, which goes on under the new weights; what has become too old 
     engines     play 1 ──► play 2 ──────────► play 3 ──────────► …
                      └─────► learn 1 ─ push 1 ─► learn 2 ─ push 2 ─► …     trainers
 
-With ``rollout.partial`` a step is played when nine in ten of its rollouts are in; the next one waits for the others. A
-checkpoint holds what recreates them (`azr.selfplay.in_flight`), and a step that was played ahead is played again.
+With ``rollout.partial`` a step is played when nine in ten of its work items are done. The others are cancelled, begun
+again in the next step, and find in the journal (`azr.selfplay.journal`) what was answered. A checkpoint holds the
+journal, so a resumed run does the same with them and with a step that was played ahead.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from azr.actor_system import ActorSystem
 from azr.cluster.weight_sync import PushReport
-from azr.concurrency import gather, task_group
+from azr.concurrency import task_group
 from azr.config import Config
 from azr.datasets.play import DataPlay
 from azr.evaluation.periodic import PeriodicEval
-from azr.monitoring.monitor import Monitor, SafetyStop, Watched
+from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.prompts.codec import PromptCodec
-from azr.records import Sample
+from azr.records import FinishReason, Role, Sample
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
-from azr.runs.metrics import throughput
+from azr.runs.metrics import malformed_share, num_ungraded, sampled_tokens, staleness_metrics, throughput
 from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import StopSignal
 from azr.runs.timing import LEARNING_PHASES
 from azr.selfplay.ahead import PlayAhead
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.in_flight import InFlight, Journal, Leftover
-from azr.selfplay.pieces import Carried
-from azr.selfplay.play import SelfPlayStep, StepResult, together
-from azr.selfplay.roles import Proposer, Solver
+from azr.selfplay.journal import Journal
+from azr.selfplay.ordering import sort_samples
+from azr.selfplay.play import SelfPlayStep, StepResult
 from azr.selfplay.seeding import Seeding
-from azr.selfplay.staleness import select_fresh
+from azr.system import System
 from azr.train.learner import Learner
 
 
@@ -88,12 +85,12 @@ class SelfPlayExperiment:
     data: DataPlay | None
     """None without a file of rows."""
     buffer: TaskBuffer
-    system: ActorSystem
+    system: System
     learner: Learner
     logger: RunLogger
     checkpointer: AsyncCheckpointer
-    in_flight: InFlight
-    """Of the last step that was done; the checkpointer saves it."""
+    journal: Journal
+    """Work in progress and its answers; the checkpointer saves it."""
     stop_signal: StopSignal
     alarm: MalformedAlarm
     monitor: Monitor
@@ -109,36 +106,22 @@ class SelfPlayExperiment:
         Raises StopRequested after a signal: between two steps, or at once during a step's play, which is then given up.
         Raises RunEnded, between two steps, when going on is of no use.
         """
-        system, stop, phase = self.system, self.stop_signal, self.logger.phase
+        stop = self.stop_signal
         if self.checkpointer.done == 0:
             if self.config.kinds:
                 await stop.cancel_on_stop(self.seed())
             self.logger.log_baseline(await stop.cancel_on_stop(self.evaluate(0)))
         first, last = self.checkpointer.done + 1, self.config.run.steps
-        async with PlayAhead(self.play, first, last, self.config.steps_ahead, self.begin_again()) as ahead:
-            for step in range(first, last + 1):
-                self.logger.begin_step()
-                played = await stop.cancel_on_stop(ahead.next())
-                batch = select_fresh(played.trajectories, step - 1, self.config.rollout.staleness)
-                await self.finish_checkpoint()
-                await system.trainers_turn(phase)
-                untrained = [*played.untrained, *batch.stale]
-                played = replace(played, trajectories=batch.trajectories, untrained=untrained)
-                learned, watched = await self.learn(step, played)
-                pushed = await system.engines_turn(step, phase)
-                await ahead.learned(step)
-                is_last = self._is_last(step)
-                evaluated = await self.evaluate(step, is_last)
-                learned |= {"eval": evaluated, "staleness": batch.metrics}
-                await self.record(step, played, learned, pushed, watched)
-                self.in_flight.leftovers = [piece.leftover for piece in played.carried]
-                self.checkpointer.step_done(step)
-                self.alarm.raise_if_over()
-                self.safety_stop.raise_if_over(step, watched)
-                self.learner.raise_if_diverged()
-                if is_last:
-                    break
-                stop.raise_if_requested()
+        try:
+            async with PlayAhead(self.play, first, last, self.config.steps_ahead) as ahead:
+                for step in range(first, last + 1):
+                    self.logger.begin_step()
+                    played = await stop.cancel_on_stop(ahead.next())
+                    if await self.learn_from(step, played, ahead):
+                        break
+                    stop.raise_if_requested()
+        finally:
+            await self.journal.close()
 
     async def seed(self) -> None:
         """Fills the buffer before the first step."""
@@ -159,45 +142,73 @@ class SelfPlayExperiment:
         await system.executor.stats_delta()
 
     async def _record_seeding(self, proposals: Sequence[Sample]) -> None:
-        """As step 0: nothing of it is trained on."""
-        watched = await self.monitor.watch(proposals, {})
-        await self.logger.log_rollouts(0, [(each, None) for each in proposals], self.codec.decode, watched.flags)
+        """Record proposals as step 0: nothing of them is trained on."""
+        await self.monitor.watch(proposals, {})
+        await self.logger.log_rollouts(0, proposals, self.codec.decode)
 
-    async def play(self, step: int, carried: Sequence[Carried]) -> StepResult:
-        """One step with the current policy: of self-play, with what the step before has left over, of rows, or both."""
+    async def play(self, step: int) -> StepResult:
+        """Play one step with the current policy: self-play, rows, or both."""
         config, selfplay, phase = self.config, self.config.selfplay, self.logger.progress.phase
-        playing = list[Coroutine[Any, Any, StepResult]]()
-        solves = 0
-        if config.data.plays_itself(step):
+        plays_itself = config.data.plays_itself(step)
+        takes_rows = self.data is not None and config.data.takes_rows(step)
+        if plays_itself:
             phase("propose" if config.ablation.new_tasks else "estimate", len(config.kinds) * selfplay.proposer_prompts)
-            solves += len(config.kinds) * selfplay.solver_prompts
-            playing.append(self._step(step, f"{step:06d}").play(carried, is_last=step == config.run.steps))
-        if self.data is not None and config.data.takes_rows(step):
-            solves += config.data.prompts
-            playing.append(self.data.play(step, self.system.engines, self.logger.phase))
-        phase("solve", solves)
-        return together(await gather(*playing))
-
-    def begin_again(self) -> list[Carried]:
-        """What the step that a resumed run goes on from has left over."""
-        of_step: defaultdict[tuple[int, str], list[Leftover]] = defaultdict(list)
-        for each in self.in_flight.leftovers:
-            of_step[each.origin.step, each.origin.name].append(each)
-        return [piece for names, some in of_step.items() for piece in self._step(*names).begin_again(some)]
-
-    def _step(self, step: int, name: str) -> SelfPlayStep:
-        parts = (self.config, self.codec, Journal(self.system.engines), self.system.executor)
-        return SelfPlayStep(self.config, step, name, self.buffer, Proposer(*parts), Solver(*parts), self.logger.phase)
-
-    async def learn(self, step: int, played: StepResult) -> tuple[dict[str, dict[str, float]], Watched]:
-        """Trains on a step's trajectories; meanwhile all of its texts are looked at."""
-        tasks = {kind: self.buffer.tasks(kind) for kind in self.config.kinds}
-        texts = [*played.trajectories, *played.untrained]
+        solves = len(config.kinds) * selfplay.solver_prompts if plays_itself else 0
+        phase("solve", solves + (config.data.prompts if takes_rows else 0))
         async with task_group() as group:
-            watching = group.create_task(self.monitor.watch(texts, tasks, played.stored))
+            playing = []
+            if plays_itself:
+                playing.append(group.create_task(self._step(step).play(is_last=step == config.run.steps)))
+            if takes_rows:
+                assert self.data is not None
+                playing.append(group.create_task(self.data.play(step, self.system.engines, self.logger.phase)))
+        results = [each.result() for each in playing]
+        return StepResult(
+            samples=sort_samples([sample for result in results for sample in result.samples]),
+            stored=[task for result in results for task in result.stored],
+            items=[item for result in results for item in result.items],
+            data={name: count for result in results for name, count in result.data.items()},
+        )
+
+    def _step(self, step: int) -> SelfPlayStep:
+        return SelfPlayStep(
+            config=self.config,
+            step=step,
+            name=f"{step:06d}",
+            buffer=self.buffer,
+            codec=self.codec,
+            executor=self.system.executor,
+            journal=self.journal,
+            phase=self.logger.phase,
+        )
+
+    async def learn_from(self, step: int, played: StepResult, ahead: PlayAhead) -> bool:
+        """Train on a step, push the weights, evaluate, record and begin the checkpoint; True after the last step."""
+        phase, samples = self.logger.phase, played.samples
+        drop_stale(samples, step - 1, self.config.rollout.staleness)
+        await self.finish_checkpoint()
+        await self.system.trainers_turn(phase)
+        learned, watched = await self.learn(step, played)
+        pushed = await self.system.engines_turn(step, phase)
+        ahead.learned()
+        is_last = self._is_last(step)
+        learned["eval"] = await self.evaluate(step, is_last)
+        learned["staleness"] = staleness_metrics(samples, step - 1) if self.config.rollout.staleness else {}
+        await self.record(step, played, learned, pushed, watched)
+        self.checkpointer.step_done(step)
+        self.alarm.raise_if_over()
+        self.safety_stop.raise_if_over(step, samples)
+        self.learner.raise_if_diverged()
+        return is_last
+
+    async def learn(self, step: int, played: StepResult) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+        """Train on a step's samples; meanwhile all of its texts are looked at. Return metrics of both."""
+        tasks = {kind: self.buffer.tasks(kind) for kind in self.config.kinds}
+        trained = [sample for sample in played.samples if sample.used == "trained"]
+        async with task_group() as group:
+            watching = group.create_task(self.monitor.watch(played.samples, tasks, played.stored))
             critic_only = step <= self.config.algorithm.critic_warmup_steps
-            seed = self.config.run.seed + step
-            learned = await self.learner.learn(played.trajectories, seed, critic_only=critic_only)
+            learned = await self.learner.learn(trained, self.config.run.seed + step, critic_only=critic_only)
         return learned, watching.result()
 
     async def finish_checkpoint(self) -> None:
@@ -210,7 +221,7 @@ class SelfPlayExperiment:
         if not self.evaluation.should_run(step, is_last):
             return {}
         with self.logger.phase("evaluate"):
-            found = await self.evaluation.run(self.system.engines.generate, self.system.executor)
+            found = await self.evaluation.run(self.system.engines, self.system.executor, step)
         await self.logger.log_answers(step, found.write)
         return found.metrics
 
@@ -218,20 +229,23 @@ class SelfPlayExperiment:
         self,
         step: int,
         played: StepResult,
-        learned: dict[str, dict[str, float]],
+        learned: Mapping[str, Mapping[str, float]],
         pushed: PushReport,
-        watched: Watched,
+        watched: Mapping[str, float],
     ) -> None:
-        """Writes the tasks, texts and metrics of a step."""
+        """Write the tasks, texts and metrics of a step."""
+        samples = played.samples
         self.logger.log_tasks(played.stored)
-        rollouts = [*zip(played.trajectories, self.learner.learned, strict=True)]
-        rollouts += [(trajectory, None) for trajectory in played.untrained]
-        await self.logger.log_rollouts(step, rollouts, self.codec.decode, watched.flags)
-        self.alarm.observe(f"step {step}", played.forms, self.logger.run.rollouts(step))
+        await self.logger.log_rollouts(step, samples, self.codec.decode)
+        self.journal.recorded(step, played.items)
+        self.alarm.observe(f"step {step}", samples, self.logger.run.rollouts(step))
         timing = self.logger.step_timing()
-        trained = sum(t.completion.num_tokens for t in played.trajectories)
-        sampled = sum(form.sampled for form in played.forms.values())
-        tokens = dict.fromkeys(timing.seconds.keys() & LEARNING_PHASES, trained) | played.sampled_tokens
+        batch = [sample.completion for sample in samples if sample.used in ("trained", "cut off")]
+        trained = sum(completion.num_tokens for completion in batch)
+        sampled = sum(
+            sample.origin != "trace" and sample.finish_reason is not FinishReason.GIVEN_UP for sample in samples
+        )
+        tokens = dict.fromkeys(timing.seconds.keys() & LEARNING_PHASES, trained) | sampled_tokens(samples)
         parts: dict[str, Mapping[str, float | None]] = {
             "seconds": timing.seconds
             | {"step": timing.wall_s, "executor alone": timing.exposed_s, "checkpoint": self.checkpointer.seconds}
@@ -254,12 +268,20 @@ class SelfPlayExperiment:
             "engines": await self.system.engines.stats(),
             "buffer": self.buffer.sizes(),
             "data": played.data,
-            "batch": {"ungraded": played.ungraded, "trajectories": len(played.trajectories), "tokens": trained},
-            **{str(role): {"malformed": form.share} for role, form in played.forms.items()},
+            "batch": {"ungraded": num_ungraded(samples), "trajectories": len(batch), "tokens": trained},
+            **{str(role): {"malformed": malformed_share(samples, role)} for role in Role},
             **learned,
         }
-        self.logger.end_step(step, played.trajectories, played.proposal_stats, parts, watched.metrics)
+        self.logger.end_step(step, samples, parts, watched)
 
     def _is_last(self, step: int) -> bool:
         run = self.config.run
         return step == run.steps or (run.max_minutes is not None and self.elapsed_s() > 60 * run.max_minutes)
+
+
+def drop_stale(samples: Sequence[Sample], version: int, staleness: int) -> None:
+    """Mark samples as stale that have a token from over ``staleness`` updates before the policy's ``version``."""
+    for sample in samples:
+        versions = sample.sampled_versions
+        if staleness and sample.used == "trained" and len(versions) and version - int(versions[0]) > staleness:
+            sample.used = "stale"

@@ -197,6 +197,25 @@ VALID = "valid"
 """Verdict on a proposal that became a task."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsLeft:
+    """Rows of a data file that a run still has to take in its epoch; a checkpoint holds them.
+
+    Example: ``RowsLeft(epoch=1, ids=("17", "4"), file="9f86d081…")``
+    """
+
+    epoch: int
+    """From 0."""
+    ids: tuple[str, ...]
+    """Ids of the rows, in the order in which they will be taken."""
+    file: str
+    """Digest of the data file; empty if no file has been used."""
+
+
+NO_ROWS_TAKEN = RowsLeft(epoch=0, ids=(), file="")
+"""State of a new run, and of a run without a data file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Learned:
     """Training statistics of one sample."""

@@ -1,4 +1,4 @@
-"""A run from its config to its end: start it or put it back where it was, play, save, restart, stop."""
+"""A run that is prepared, to its end: start it or resume it, play, save, restart, stop. Seeding alone, too."""
 
 from __future__ import annotations
 
@@ -6,31 +6,34 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
 from ray.exceptions import RayTaskError
 
-from azr.actor_system import ActorSystem
 from azr.cluster.ray_start import start_ray
 from azr.cluster.supervisor import root_cause
-from azr.config import Config
-from azr.datasets.choice import keep_identity, load_rows
-from azr.datasets.play import DataPlay, open_graders
+from azr.concurrency import Phase
+from azr.datasets.choice import keep_identity
+from azr.datasets.order import RowOrder, rows_taken
+from azr.datasets.play import DataPlay
 from azr.errors import RunEnded
-from azr.evaluation.periodic import PeriodicEval
+from azr.evaluation.graders import open_graders
+from azr.evaluation.periodic import answer_executor
 from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
-from azr.monitoring.screen import Screen, patterns_of
+from azr.monitoring.screen import patterns_of
 from azr.plugins import plugin_processes
-from azr.prompts.codec import PromptCodec
+from azr.prepare import Prepared
+from azr.records import NO_ROWS_TAKEN, Sample, Task
 from azr.runs.checkpoint_store import CheckpointStore, Staging
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.metrics import start_metrics
+from azr.runs.owner import RunOwner
 from azr.runs.progress import Progress, open_progress
 from azr.runs.prompt_form import PromptForm
 from azr.runs.resume import ResumeState, find_checkpoint
@@ -41,16 +44,18 @@ from azr.runs.sinks import read_tasks
 from azr.runs.stop_signal import StopRequested, StopSignal
 from azr.runs.timing import PhaseClock
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.in_flight import InFlight
+from azr.selfplay.journal import Journal, write_journal
+from azr.selfplay.seeding import Seeding
+from azr.system import System, Trainers
 from azr.train.learner import Learner
-from azr.train.worker_group import RankDied, WorkerGroup
+from azr.train.worker_group import RankDied
 
 TRAINERS = "trainers"
-"""Folder in a checkpoint: weights, optimisers and random states of policy and critic."""
+"""Folder in a checkpoint: weights, optimizers and random states of policy and critic."""
 POLICY = "policy"
-"""Folder in a checkpoint: the policy as Hugging Face's libraries read it."""
+"""Folder in a checkpoint: the policy in Hugging Face's format."""
 MAX_RESTARTS_WITHOUT_PROGRESS = 2
-"""Restarts in a row after the death of a trainer, without a checkpoint in between; the next death ends the run."""
+"""Restarts in a row after a trainer died, without a checkpoint in between; the next death ends the run."""
 
 log = logging.getLogger(__name__)
 
@@ -58,48 +63,31 @@ log = logging.getLogger(__name__)
 class Driver:
     """One run, or its continuation."""
 
-    def __init__(self, config: Config, resume: ResumeState | None = None) -> None:
-        """``resume``: where a run that exists goes on, from `azr.runs.resume.find_checkpoint`."""
-        self._config = config
-        self._codec = PromptCodec.load(config)
-        self._prompt_form = PromptForm(self._codec.template, self._codec.stops)
-        self._evaluation = PeriodicEval(config, self._codec)
-        self._screen = Screen.read(patterns_of(config.safety))
-        self._rows, self._notes = load_rows(config, self._codec) if config.data.path is not None else ([], [])
-        self._resume = resume
+    def __init__(self, prepared: Prepared, owner: RunOwner | None = None) -> None:
+        """`owner`: of the run that is resumed; `run` releases it. A new run is owned when its directory is there."""
+        self._prepared, self._config, self._owner = prepared, prepared.config, owner
         self._stop_signal = StopSignal()
-        self._run = RunDirectory(run_path(config.run))
-        if resume is not None:
-            self._prompt_form.keep(self._run.prompt_form)
-            self._keep_data()
-        self._store = CheckpointStore(self._run.checkpoints, config.checkpoint.keep)
-
-    def _keep_data(self) -> None:
-        if self._config.data.path is not None:
-            keep_identity(self._run.data, Path(self._config.data.path))
+        self._run = RunDirectory(run_path(prepared.config.run))
+        self._store = CheckpointStore(self._run.checkpoints, prepared.config.checkpoint.keep)
 
     async def run(self) -> None:
-        """Starts everything, runs the experiment, and ends what it started.
+        """Start everything, run the experiment, and end what was started.
 
-        When a trainer's process dies, everything is restarted and goes on from the last checkpoint.
+        When a trainer's process dies, everything is restarted from the last checkpoint.
 
         Raises UserError for a user's mistake, RunEnded, with the last step saved, when going on is of no use,
         TimeoutError when a wait passed its deadline, OSError when the last step could not be saved, and StopRequested
-        after a signal; in each case nothing is left running, and unless the actors were up nothing was written.
+        after a signal. In each case nothing is left running, and nothing was written before the actors were up.
         """
-        progress = open_progress()
         try:
-            with progress.showing_warnings(), self._stop_signal.listening(progress.log):
-                async with plugin_processes():
-                    await self._run_with_restarts(progress)
-        except RayTaskError as error:
-            # Ray wraps what an actor raised; the driver's reader wants the error, not the way it came.
-            raise error.cause from error
+            async with _session(self._stop_signal) as progress:
+                await self._run_with_restarts(progress)
         finally:
-            progress.close()
+            if self._owner is not None:
+                self._owner.release()
 
     async def _run_with_restarts(self, progress: Progress) -> None:
-        resume, futile = self._resume, 0
+        resume, futile = self._prepared.resume, 0
         while True:
             started_at = resume.state.step if resume else 0
             try:
@@ -124,59 +112,59 @@ class Driver:
             with progress.busy(name), clock.phase(name):
                 yield
 
-        with phase("start Ray"):
-            start_ray(self._config.cluster, self._config.num_gpus)
-        # Ray's own handler of SIGTERM, which it has just installed, would abort the process.
-        self._stop_signal.install_handlers()
-        system = await self._stop_signal.cancel_on_stop(
-            ActorSystem.start(self._config, self._codec.stops, phase, state.step)
-        )
-        started_in = start_metrics(clock.step_timing(), system.engines.start_seconds)
-        try:
+        async with _started(self._prepared, self._stop_signal, phase, state.step) as system:
+            assert system.trainers is not None, "a run trains"
+            started_in = start_metrics(clock.step_timing(), system.engines.start_seconds)
             if state.step:
                 await system.trainers_turn(progress.busy)
-                await self._load_checkpoint(system, state.step)
+                await self._load_checkpoint(system.trainers, state.step)
             async with self._open_logger(progress, resume) as logger:
-                limit = self._config.timeout.start_s
-                how = await system.policy.call("computes_with", timeout_s=limit, to="say how it computes")
-                progress.log(f"networks compute in {system.placement.dtype}; the policy with {how[0]}")
-                progress.log(f"an engine's KV cache holds {system.engines.kv_cache_tokens:,} tokens")
                 logger.log_start(started_in)
-                progress.log(f"model-written code runs behind {system.executor.isolation}")
-                for note in [*self._evaluation.notes, *self._notes]:
-                    progress.log(note)
-                # What there is now stays until the end; looking through it again and again is a tenth of a step's work.
+                await self._log_start(system, system.trainers, progress)
+                # Objects alive now live as long as the run. Freeze them: scanning them costs the garbage collector 10%
+                # of a step.
                 gc.collect()
                 gc.freeze()
-                async with self._open_data() as data, TextReader(patterns_of(self._config.safety)) as reader:
-                    monitor = Monitor(self._codec, reader, [rule.name for rule in self._screen.rules])
+                async with self._open_data(state) as data, TextReader(patterns_of(self._config.safety)) as reader:
                     elapsed_s = lambda: time.monotonic() - started  # noqa: E731
-                    await self._play(self._experiment(system, logger, data, monitor, state.step, elapsed_s))
-        finally:
-            await system.stop()
+                    await play(self._experiment(system, system.trainers, logger, data, reader, state.step, elapsed_s))
+
+    async def _log_start(self, system: System, trainers: Trainers, progress: Progress) -> None:
+        """Log how the run computes, where model-written code runs, and what is left out."""
+        limit = self._config.timeout.start_s
+        how = await trainers.policy.call("computes_with", timeout_s=limit, to="say how it computes")
+        progress.log(f"networks compute in {system.placement.dtype}; the policy with {how[0]}")
+        progress.log(f"an engine's KV cache holds {system.engines.kv_cache_tokens:,} tokens")
+        progress.log(f"model-written code runs behind {system.executor.isolation}")
+        for note in self._prepared.notes:
+            progress.log(note)
 
     @asynccontextmanager
-    async def _open_data(self) -> AsyncIterator[DataPlay | None]:
-        """What answers rows of the run's file, while the block lasts; None without one."""
-        if not self._rows:
+    async def _open_data(self, state: RunState) -> AsyncIterator[DataPlay | None]:
+        """Start the graders of the run's rows; they end with the block. Yields None without a file of rows."""
+        rows, config = self._prepared.rows, self._config
+        if config.data.path is None:
             yield None
             return
-        async with open_graders(self._rows, self._config) as graders:
-            yield DataPlay(config=self._config, codec=self._codec, rows=self._rows, graders=graders)
+        digest = keep_identity(self._run.data, Path(config.data.path))
+        ids = [row.question.id for row in rows]
+        order = RowOrder(ids, digest, config.run.seed, state.rows, rows_taken(config.data, state.step))
+        async with open_graders({row.grader for row in rows}, answers=partial(answer_executor, config)) as graders:
+            yield DataPlay(config=config, codec=self._prepared.codec, rows=rows, graders=graders, order=order)
 
     @asynccontextmanager
     async def _open_logger(self, progress: Progress, resume: ResumeState | None) -> AsyncIterator[RunLogger]:
-        """Of a new run directory, or of one that is taken back to the step that the run goes on from."""
+        """Create the run directory, or take an existing one back to the step that the run goes on from."""
         if resume is None:
             logger = RunLogger.create(self._config, progress)
+            self._owner = RunOwner(self._run.path)
         else:
             state = resume.state
             logger = await asyncio.to_thread(RunLogger.reopen, self._config, progress, state.step, state.offsets)
         try:
-            self._prompt_form.keep(self._run.prompt_form)
-            self._keep_data()
+            codec = self._prepared.codec
+            PromptForm(codec.template, codec.stops).keep(self._run.prompt_form)
             if resume is not None:
-                await asyncio.to_thread(self._store.delete_after, resume.state.step)
                 for note in resume.notes:
                     progress.log(note)
             yield logger
@@ -193,79 +181,148 @@ class Driver:
 
     def _experiment(
         self,
-        system: ActorSystem,
+        system: System,
+        trainers: Trainers,
         logger: RunLogger,
         data: DataPlay | None,
-        monitor: Monitor,
+        reader: TextReader,
         done: int,
         elapsed_s: Callable[[], float],
     ) -> SelfPlayExperiment:
-        config = self._config
-        buffer = TaskBuffer(config.kinds, benchmark=self._evaluation.programs)
+        config, prepared = self._config, self._prepared
+        buffer = TaskBuffer(config.kinds, benchmark=prepared.evaluation.programs)
         buffer.refill(read_tasks(self._run.tasks))
-        in_flight = InFlight.read(self._store.path(done)) if done else InFlight()
-        write = partial(self._save_checkpoint, system, logger, in_flight, elapsed_s)
+        journal = Journal(system.engines)
+        journal.read(self._store.path(done), done)
+        write = partial(self._save_checkpoint, trainers, logger, journal, data, elapsed_s)
         return SelfPlayExperiment(
             config=config,
-            codec=self._codec,
-            evaluation=self._evaluation,
+            codec=prepared.codec,
+            evaluation=prepared.evaluation,
             data=data,
             buffer=buffer,
             system=system,
-            learner=Learner(config, system.policy, system.critic, system.reference, logger.phase),
+            learner=Learner(config, trainers.policy, trainers.critic, trainers.reference, logger.phase),
             logger=logger,
             checkpointer=AsyncCheckpointer(self._store, config.checkpoint.every, write, logger.progress.log, done),
-            in_flight=in_flight,
+            journal=journal,
             stop_signal=self._stop_signal,
-            alarm=MalformedAlarm(self._codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
-            monitor=monitor,
+            alarm=MalformedAlarm(prepared.codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
+            monitor=Monitor(prepared.codec, reader, [rule.name for rule in prepared.screen.rules]),
             safety_stop=SafetyStop(config.safety.stop_at, f"azr show {self._run.path} --flagged"),
             elapsed_s=elapsed_s,
         )
 
-    async def _play(self, experiment: SelfPlayExperiment) -> None:
-        checkpointer = experiment.checkpointer
-        try:
-            if checkpointer.done:
-                await experiment.system.engines_turn(checkpointer.done, experiment.logger.phase)
-            await experiment.run()
-            await checkpointer.finish_last()
-            experiment.logger.finish()
-        except (StopRequested, RunEnded):
-            await checkpointer.finish_last()
-            raise
-        finally:
-            await checkpointer.cancel()
-
-    async def _load_checkpoint(self, system: ActorSystem, step: int) -> None:
+    async def _load_checkpoint(self, trainers: Trainers, step: int) -> None:
         folder = str((self._store.path(step) / TRAINERS).absolute())
-        for group in _trained(system):
+        for group in trainers.trained:
             await group.call("load_checkpoint", folder, timeout_s=self._config.timeout.train_s, to="load their state")
 
     async def _save_checkpoint(
         self,
-        system: ActorSystem,
+        trainers: Trainers,
         logger: RunLogger,
-        in_flight: InFlight,
+        journal: Journal,
+        data: DataPlay | None,
         elapsed_s: Callable[[], float],
         step: int,
         staging: Staging,
     ) -> None:
-        """Writes a checkpoint. Logs and weights stay as they are meanwhile."""
+        """Write a checkpoint. Logs and weights must not change meanwhile."""
         folder, deadline_s = staging.folder, self._config.timeout.train_s
-        await logger.flush()  # the texts of every step up to this one are no part of what a resumed run writes again
-        RunState(step=step, elapsed_s=elapsed_s(), offsets=logger.offsets()).write(folder)
+        await logger.flush()  # a resumed run does not write the texts of steps up to this one again
+        rows = data.order.left_after(step) if data is not None else NO_ROWS_TAKEN
+        RunState(step=step, elapsed_s=elapsed_s(), offsets=logger.offsets(), rows=rows).write(folder)
         write_config(self._config, folder / self._run.config.name)
-        await asyncio.to_thread(in_flight.copy().write, folder)
+        await asyncio.to_thread(write_journal, folder, journal.copy(step))
         await asyncio.to_thread(logger.sync)
-        trainers, policy = folder / TRAINERS, folder / POLICY
-        trainers.mkdir()
-        for group in _trained(system):
+        states, policy = folder / TRAINERS, folder / POLICY
+        states.mkdir()
+        for group in trainers.trained:
             doing = "save their state"
-            staging.written.extend(await group.call("save_checkpoint", str(trainers), timeout_s=deadline_s, to=doing))
-        by_rank = await system.policy.call("save_hf", str(policy), timeout_s=deadline_s, to="save the model")
+            staging.written.extend(await group.call("save_checkpoint", str(states), timeout_s=deadline_s, to=doing))
+        by_rank = await trainers.policy.call("save_hf", str(policy), timeout_s=deadline_s, to="save the model")
         staging.written.extend(file for files in by_rank for file in files)
 
 
-def _trained(system: ActorSystem) -> list[WorkerGroup]:
-    return [group for group in (system.policy, system.critic) if group is not None]
+async def play(experiment: SelfPlayExperiment) -> None:
+    """Run an experiment to its end, and save its last step."""
+    checkpointer = experiment.checkpointer
+    try:
+        if checkpointer.done:
+            await experiment.system.engines_turn(checkpointer.done, experiment.logger.phase)
+        await experiment.run()
+        await checkpointer.finish_last()
+        experiment.logger.finish()
+    except (StopRequested, RunEnded):
+        await checkpointer.finish_last()
+        raise
+    finally:
+        await checkpointer.cancel()
+
+
+async def grow_seeds(prepared: Prepared, refused: Path) -> list[Task]:
+    """Grow the tasks that a run would start from, in their order, without any trainer.
+
+    Writes nothing but `refused`, and that only for a config with a seed file.
+
+    Raises UserError for a user's mistake, TimeoutError when a wait passed its deadline, and StopRequested after a
+    signal. In each case nothing is left running.
+    """
+    config, codec, stop = prepared.config, prepared.codec, StopSignal()
+    tasks: list[Task] = []
+    async with _session(stop) as progress:
+        progress.start(total_steps=0)
+        async with _started(prepared, stop, progress.busy, with_trainers=False) as system:
+            seeding = Seeding(
+                config=config,
+                codec=codec,
+                engines=system.engines,
+                executor=system.executor,
+                buffer=TaskBuffer(config.selfplay.kinds, benchmark=prepared.evaluation.programs),
+                phase=progress.busy,
+                store=tasks.extend,
+                record=_not_recorded,
+                log=progress.log,
+                refused=refused,
+                watch=MalformedAlarm(codec.decode, progress.log, stop=config.run.stop_when_malformed).watch,
+            )
+            await stop.cancel_on_stop(seeding.run())
+    return tasks
+
+
+async def _not_recorded(proposals: Sequence[Sample]) -> None:
+    """Drop the proposals: there is no run directory for them."""
+
+
+@asynccontextmanager
+async def _session(stop: StopSignal) -> AsyncIterator[Progress]:
+    """Show progress, listen for signals and keep the processes of plug-ins while the block lasts."""
+    progress = open_progress()
+    try:
+        with progress.showing_warnings(), stop.listening(progress.log):
+            async with plugin_processes():
+                yield progress
+    except RayTaskError as error:
+        # Ray wraps what an actor raised; the reader wants the error itself.
+        raise error.cause from error
+    finally:
+        progress.close()
+
+
+@asynccontextmanager
+async def _started(
+    prepared: Prepared, stop: StopSignal, phase: Phase, from_step: int = 0, *, with_trainers: bool = True
+) -> AsyncIterator[System]:
+    """Start Ray and the system; both end with the block."""
+    config = prepared.config
+    with phase("start Ray"):
+        start_ray(config.cluster, config.num_gpus)
+    # Ray has just installed a handler of SIGTERM, which would abort the process.
+    stop.install_handlers()
+    starting = System.start(config, prepared.codec.stops, phase, from_step, with_trainers=with_trainers)
+    system = await stop.cancel_on_stop(starting)
+    try:
+        yield system
+    finally:
+        await system.stop()

@@ -27,21 +27,22 @@ import numpy as np
 import numpy.typing as npt
 import ray
 
-from azr.algorithms.advantages import AdvantageInputs, estimate_advantages
+from azr.algorithms.advantages import estimate_advantages
+from azr.algorithms.batch import Batch
+from azr.cluster import executor_actor
+from azr.cluster.executor_actor import RemoteExecutor
 from azr.cluster.shared_calls import TakesSharedCalls
 from azr.config import TRRPP, Config, ModelConfig, RolloutConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
-from azr.executor import remote
-from azr.executor.remote import RemoteExecutor
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason
 from azr.rollout import engine_group
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
 from azr.runs.metrics import step_metrics
-from azr.runs.sinks import write_rollouts
+from azr.runs.sample_file import write_samples
 from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep
-from azr.selfplay.roles import Proposer, Solver
 from azr.tasks.base import Section
 from azr.tasks.registry import KINDS
 from azr.train.train_batch import TrainBatch
@@ -114,7 +115,7 @@ class ScriptedPool(TakesSharedCalls):
         return True
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """As `azr.executor.remote.ExecutorPool`."""
+        """As `azr.cluster.executor_actor.ExecutorPool`."""
         output = CallResult(status=CallStatus.OK, value="[0, 1]")
         return ExecutionResult(outputs=(output,) * len(request.inputs), deterministic=True)
 
@@ -164,27 +165,28 @@ async def step(config: Config, codec: PromptCodec, ranks: int, folder: Path, cpu
     buffer = TaskBuffer(config.selfplay.kinds)
     for index in range(STORED):
         buffer.add(replace(kind.seed(), id=f"stored-{index}", program=stored_program(index), fingerprint=str(index)))
-    parts = (config, codec, engines, executor)
-    play = SelfPlayStep(config, 1, "000001", buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
+    play = SelfPlayStep(
+        config=config,
+        step=1,
+        name="000001",
+        buffer=buffer,
+        codec=codec,
+        executor=executor,
+        journal=Journal(engines),
+        phase=lambda name: nullcontext(),
+    )
     with cpu.part("play"):
         played = await play.play()
-    trajectories = played.trajectories
+    trajectories = [sample for sample in played.samples if sample.used == "trained"]
     with cpu.part("pack"):
         members = [list(range(len(trajectories)))]
         TrainBatch.build([t.completion for t in trajectories], members, ranks, TOKENS_PER_MICRO_BATCH)
     with cpu.part("advantages"):
-        inputs = AdvantageInputs(
-            rewards=[t.reward for t in trajectories],
-            response_lengths=[len(t.completion.response_ids) for t in trajectories],
-            kind_roles=[(t.kind, t.role) for t in trajectories],
-            groups=[t.group for t in trajectories],
-            values_R=None,
-        )
-        estimate_advantages(inputs, TRRPP())
+        estimate_advantages(Batch.from_samples(trajectories), TRRPP())
     with cpu.part("metrics"):
-        step_metrics(trajectories, played.proposal_stats, GROUP, {})
+        step_metrics(trajectories, config.kinds, GROUP, {})
     with cpu.part("records"):
-        write_rollouts(folder / "rollouts.jsonl.gz", 1, [(each, None) for each in trajectories], codec.decode)
+        write_samples(folder / "rollouts.jsonl.gz", 1, trajectories, codec.decode)
     return len(trajectories)  # not the trajectories: asyncio.run writes out what it returns
 
 
@@ -197,7 +199,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the numbers into this file")
     options = parser.parse_args()
     config = config_of(MODEL, options.tokens, max(1, options.trajectories // (2 + GROUP)))
-    engine_group.RolloutEngine, remote.ExecutorPool = ScriptedEngine, ScriptedPool  # type: ignore[misc, assignment]
+    engine_group.RolloutEngine, executor_actor.ExecutorPool = ScriptedEngine, ScriptedPool  # type: ignore[misc, assignment]
     codec = PromptCodec.load(config)
     ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level="ERROR")
     cpu, profile = Cpu(), cProfile.Profile()

@@ -28,8 +28,9 @@ from azr.evaluation.graders import make_grader
 from azr.evaluation.graders.calls import Calls
 from azr.evaluation.graders.plain_json import decode
 from azr.evaluation.graders.sandboxed import answer_pool, call_program, calls
-from azr.evaluation.question import Question, Verdict
+from azr.evaluation.question import Question
 from azr.evaluation.suites import SUITES
+from azr.tasks.base import Verdict
 
 SLOW = frozenset({"Mbpp/255", "Mbpp/630"})
 """Their reference solutions take minutes or gigabytes."""

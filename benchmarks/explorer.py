@@ -23,8 +23,9 @@ from azr.explorer import queries
 from azr.explorer.index import RunIndex
 from azr.explorer.rows import TaskFilter
 from azr.explorer.server import Watcher, make_app
-from azr.records import Completion, FinishReason, Judgement, Learned, Role, Sample, Task
-from azr.runs.sinks import JsonLines, write_rollouts
+from azr.records import Completion, FinishReason, Judgement, Role, Sample, Task
+from azr.runs.sample_file import write_samples
+from azr.runs.sinks import JsonLines
 
 KINDS = ("deduction", "abduction", "induction")
 GROUP = 8
@@ -48,7 +49,7 @@ def program(rng: random.Random) -> str:
     return "\n".join(["def f(x0):", *lines, f"    return x{len(lines) - 1}"])
 
 
-def step_of(step: int, count: int, texts: Sequence[str], rng: random.Random) -> Iterator[tuple[Sample, Learned]]:
+def step_of(step: int, count: int, texts: Sequence[str], rng: random.Random) -> Iterator[Sample]:
     """Proposals, each with a group of answers."""
     ids = np.arange(len(texts), dtype=np.int32)
     for number in range(count // (GROUP + 1)):
@@ -58,19 +59,16 @@ def step_of(step: int, count: int, texts: Sequence[str], rng: random.Random) -> 
         prompt.flags.writeable = False
         for place in range(GROUP + 1):
             role = Role.SOLVER if place else Role.PROPOSER
-            outcome = rng.choice(["right", "wrong", "wrong", "malformed"] if place else ["valid", "valid", "failed"])
+            verdict = rng.choice(["right", "wrong", "wrong", "malformed"] if place else ["valid", "valid", "failed"])
             completion = Completion(
                 prompt_ids=prompt, response_ids=ids[(at := rng.randrange(len(texts))) : at + 1], logprobs=-0.5,
                 finish_reason=FinishReason.STOP, weight_versions=step - 1,
             )  # fmt: skip
-            judgement = Judgement(verdict=outcome, detail="f(3) returned 4, not 5", answer=(("output", "4"),))
-            yield (
-                Sample(
-                    completion=completion, role=role, kind=kind, problem_id=id, group=f"estimate:{id}", reward=-0.5,
-                    reward_parts={outcome: -0.5}, accuracy=float(outcome == "right") if place else None,
-                    judgement=judgement,
-                ),
-                Learned(rng.gauss(0, 1), 0.005),
+            judgement = Judgement(verdict=verdict, detail="f(3) returned 4, not 5", answer=(("output", "4"),))
+            yield Sample(
+                completion=completion, role=role, kind=kind, problem_id=id, group=f"estimate:{id}", reward=-0.5,
+                reward_parts={verdict: -0.5}, accuracy=float(verdict == "right") if place else None,
+                judgement=judgement, advantage=rng.gauss(0, 1), mismatch=0.005,
             )  # fmt: skip
 
 
@@ -82,13 +80,14 @@ def make_run(path: Path, steps: int, trajectories: int) -> None:
     known = [f"seed-{kind}" for kind in KINDS]
     tasks.write(asdict(_task(id, kind, 0, [], rng)) for id, kind in zip(known, KINDS, strict=True))
     for step in range(1, steps + 1):
-        rollouts = list(step_of(step, trajectories, texts, rng))
-        write_rollouts(path / "rollouts" / f"step_{step:06d}.jsonl.gz", step, rollouts, lambda ids: texts[int(ids[0])])
-        valid = [t for t, _ in rollouts if t.judgement is not None and t.judgement.verdict == "valid"]
+        samples = list(step_of(step, trajectories, texts, rng))
+        write_samples(path / "rollouts" / f"step_{step:06d}.jsonl.gz", step, samples, lambda ids: texts[int(ids[0])])
+        valid = [each for each in samples if each.verdict == "valid"]
         tasks.write(
-            asdict(_task(t.task_id, t.kind, step, rng.sample(known[-2000:], min(3, len(known))), rng)) for t in valid
+            asdict(_task(each.problem_id, each.kind, step, rng.sample(known[-2000:], min(3, len(known))), rng))
+            for each in valid
         )
-        known += [t.task_id for t in valid]
+        known += [each.problem_id for each in valid]
         metrics.write([{"step": step, **_numbers(rng)}])
 
 

@@ -14,18 +14,18 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from azr.actor_system import ActorSystem
 from azr.cli.run import parse
 from azr.cluster.ray_start import start_ray
 from azr.cluster.weight_transfers import TRANSFERS, Site
 from azr.config import Config
-from azr.preflight import check
+from azr.prepare import check
 from azr.prompts.codec import PromptCodec
 from azr.runs.timing import PhaseClock
+from azr.system import System
 from azr.train.policy import PolicyWorker
 
 
-async def compare(system: ActorSystem, config: Config, clock: PhaseClock, *, first: int, pushes: int) -> dict[str, str]:
+async def compare(system: System, config: Config, clock: PhaseClock, *, first: int, pushes: int) -> dict[str, str]:
     """By way: medians over that many turns, of versions from `first` on, or why it is closed.
 
     The policy is left with the last way that is open.
@@ -35,12 +35,14 @@ async def compare(system: ActorSystem, config: Config, clock: PhaseClock, *, fir
         colocated=config.cluster.colocate,
         engine_gpus_alone=Site.before_start(config).engine_gpus_alone,
     )
+    assert system.trainers is not None
+    ranks = system.trainers.policy.actors
     results, version = {}, first
     for name, transfer in TRANSFERS.items():
         if reason := transfer.refusal(site):
             results[name] = f"closed: it {reason}"
             continue
-        await asyncio.gather(*(actor.__ray_call__.remote(_take, name) for actor in system.policy.actors))
+        await asyncio.gather(*(actor.__ray_call__.remote(_take, name) for actor in ranks))
         reports = []
         for _ in range(pushes):
             await system.trainers_turn(clock.phase)
@@ -63,7 +65,7 @@ def _take(worker: PolicyWorker, name: str) -> None:
 async def measure(config: Config, pushes: int) -> dict[str, str]:
     clock, codec = PhaseClock(), PromptCodec.load(config)
     start_ray(config.cluster, config.num_gpus)
-    system = await ActorSystem.start(config, codec.stops, clock.phase, 0)
+    system = await System.start(config, codec.stops, clock.phase, 0)
     try:
         return await compare(system, config, clock, first=1, pushes=pushes)
     finally:

@@ -22,7 +22,7 @@ from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.records import Task
 from azr.selfplay.authors_seeds import read_authors_seeds
-from azr.selfplay.roles import proposal_limits
+from azr.selfplay.proposer import proposal_limits
 from azr.selfplay.seeds import seed_limits
 from azr.tasks.base import Proposal, RejectReason, Run
 from azr.tasks.inputs import read_input

@@ -19,14 +19,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from azr.actor_system import ActorSystem
 from azr.cli.run import parse
 from azr.cluster.ray_start import start_ray
 from azr.config import Config
-from azr.preflight import check
+from azr.prepare import check
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Role, Sample
 from azr.runs.timing import PhaseClock
+from azr.system import System
 from azr.train.learner import Learner
 
 PROMPT_TOKENS = 512
@@ -47,7 +47,7 @@ async def measure(config: Config, turns: int) -> dict[str, float]:
     clock, codec = PhaseClock(), PromptCodec.load(config)
     start_ray(config.cluster, config.num_gpus)
     started = time.perf_counter()
-    system = await ActorSystem.start(config, codec.stops, clock.phase, 0)
+    system = await System.start(config, codec.stops, clock.phase, 0)
     try:
         results = {"start_s": time.perf_counter() - started}
         results |= {f"start: {phase}": seconds for phase, seconds in clock.step_timing().seconds.items()}
@@ -59,7 +59,7 @@ async def measure(config: Config, turns: int) -> dict[str, float]:
         await system.stop()
 
 
-async def take_turns(system: ActorSystem, turns: int, clock: PhaseClock) -> dict[str, float]:
+async def take_turns(system: System, turns: int, clock: PhaseClock) -> dict[str, float]:
     """Memory while either side works, first and last, and the median seconds of each turn."""
     learning, playing, to_trainers, to_engines, pushes = [], [], [], [], []
     for version in range(1, turns + 1):
@@ -85,7 +85,7 @@ async def take_turns(system: ActorSystem, turns: int, clock: PhaseClock) -> dict
     }
 
 
-async def generate(system: ActorSystem, config: Config, results: dict[str, float]) -> list[Completion]:
+async def generate(system: System, config: Config, results: dict[str, float]) -> list[Completion]:
     """As many responses of full length as a step of the recipe asks for, all at once."""
     rng, count = random.Random(1), 2 * len(config.selfplay.kinds) * config.selfplay.solver_prompts
     prompts = [[rng.randrange(20, 600) for _ in range(PROMPT_TOKENS)] for _ in range(count)]
@@ -100,7 +100,7 @@ async def generate(system: ActorSystem, config: Config, results: dict[str, float
 
 
 async def learn(
-    system: ActorSystem, config: Config, completions: Sequence[Completion], clock: PhaseClock, results: dict[str, float]
+    system: System, config: Config, completions: Sequence[Completion], clock: PhaseClock, results: dict[str, float]
 ) -> None:
     """One update on these responses with random rewards."""
     rng = random.Random(2)
@@ -117,7 +117,9 @@ async def learn(
     ]
     await system.trainers_turn(clock.phase)
     clock.step_timing()
-    learner = Learner(config, system.policy, system.critic, system.reference, clock.phase)
+    trainers = system.trainers
+    assert trainers is not None
+    learner = Learner(config, trainers.policy, trainers.critic, trainers.reference, clock.phase)
     learned = await learner.learn(trajectories, seed=1)
     seconds = clock.step_timing().seconds["train policy"]
     tokens = sum(t.completion.num_tokens for t in trajectories)

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from azr import actor_system
+from azr import system
 from azr.concurrency import gather
 from azr.config import (
     AblationConfig,
@@ -44,7 +44,7 @@ from azr.config import (
     SelfPlayConfig,
     TrainConfig,
 )
-from azr.preflight import check
+from azr.prepare import check, prepare
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Stops
 from azr.rollout import engine_group
@@ -149,13 +149,12 @@ def play(root: Path, mode: str, steps: int, median: float, sigma: float) -> None
     """One run in this process."""
     config = workload(root, mode, steps)
     check(config)
-    actor_system.PolicyWorker = OneThreadPolicy
+    system.PolicyWorker = OneThreadPolicy
     engine_group.RolloutEngine = ForcedEngine
     group: Any = engine_group.EngineGroup
     group.generate = forced_lengths(group.generate, median, sigma)
-    driver = Driver(config)
-    driver._codec = CutCodec.load(config)
-    asyncio.run(driver.run())
+    prepared = replace(prepare(config), codec=CutCodec.load(config))
+    asyncio.run(Driver(prepared).run())
 
 
 def rate(run: Path) -> dict[str, float]:

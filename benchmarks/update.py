@@ -121,14 +121,14 @@ def measure(options: argparse.Namespace, model: Path) -> Result:
     responses = sum(len(micro.target_R) for micro in micros)
     batch = (MiniBatch(micros, float(responses)),)
     generator = torch.Generator().manual_seed(0)
-    per_token = {
+    columns = {
         "rollout_logprobs": torch.full((responses,), -12.0),
         "advantages": torch.randn(responses, generator=generator),
     }
 
     def step() -> float:
         started = time.perf_counter()
-        worker.update(batch, per_token)
+        worker.update(batch, columns)
         if device == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - started

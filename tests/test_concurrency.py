@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from azr.concurrency import gather
+from azr.concurrency import gather, stable_seed
 
 
 async def value(result: int, after: int) -> int:
@@ -33,3 +33,9 @@ async def test_the_first_failure_ends_the_others_and_is_raised_as_itself():
     with pytest.raises(KeyError, match="first"):
         await gather(wait(), fail(), wait())
     assert cancelled == [True, True]
+
+
+def test_seeds_are_the_same_in_every_process_and_far_apart():
+    assert stable_seed(1, "000001", "solve", 3) == 270069199697057
+    seeds = {stable_seed(1, name, kind, index) for name in "abc" for kind in "xy" for index in range(500)}
+    assert len(seeds) == 3000 and all(0 <= seed < 2**48 for seed in seeds)

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 import playground
-from azr import preflight
 from azr.cli.run import describe
 from azr.config import GAE, RLOO, TRRPP, AlgorithmConfig, Config
 from azr.config_tree import ESTIMATOR, from_yaml, knobs, leaves, override, to_tree
 from azr.datasets.prepare import SOURCES
 from azr.errors import UserError
+from azr.prepare import check
 from tests.recipes import recipes
 
 RECIPES = recipes()
@@ -24,7 +24,7 @@ NUMERIC = {knob.path: knob for knob in knobs().values() if re.search(r"\bnumber\
 
 @pytest.mark.parametrize("config", RECIPES.values(), ids=list(RECIPES))
 def test_every_recipe_is_sound_and_planned(config):
-    preflight.check(config)
+    check(config)
     assert override(config, {}) == config
     assert f"# plan: {config.run.steps} steps" in describe(config)
 

@@ -8,35 +8,39 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from azr import runtime
 from azr.cluster.weight_sync import PushReport
 from azr.concurrency import Phase
 from azr.config import Config, DataConfig, SafetyConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.order import rows_of_step
-from azr.datasets.play import DataPlay, open_graders
+from azr.datasets.order import RowOrder
+from azr.datasets.play import DataPlay
 from azr.errors import RunEnded
+from azr.evaluation.graders import open_graders
+from azr.evaluation.periodic import answer_executor
 from azr.executor.pool import SandboxPool
 from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
 from azr.monitoring.screen import Screen, patterns_of
 from azr.prompts.codec import PromptCodec
-from azr.records import Learned
+from azr.records import Sample
 from azr.runs.checkpoint_store import CheckpointStore
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import StopSignal
-from azr.runtime import Driver
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.in_flight import InFlight
+from azr.selfplay.journal import Journal
 from tests.datasets import test_play as datasets
+from tests.datasets.test_play import order_of
 from tests.datasets.test_rows import write
 from tests.selfplay.test_play import CODEC, CONFIG, Script, half_right, proposal
 
@@ -56,10 +60,11 @@ class Trainers:
     """Stands where the learner stands."""
 
     def __init__(self, raise_if_diverged: Callable[[], None]) -> None:
-        self.raise_if_diverged, self.learned = raise_if_diverged, list[Learned | None]()
+        self.raise_if_diverged = raise_if_diverged
 
-    async def learn(self, trajectories: list, seed: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
-        self.learned = [Learned(0.5, 0.01)] * len(trajectories)
+    async def learn(self, samples: list[Sample], seed: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
+        for sample in samples:
+            sample.advantage, sample.mismatch = 0.5, 0.01
         return {"policy": {"loss": 0.0}}
 
 
@@ -98,7 +103,7 @@ def play(
         patterns = patterns_of(config.safety)
         async with (
             SandboxPool(config.executor) as pool,
-            open_graders(rows, config) as graders,
+            open_graders({row.grader for row in rows}, answers=partial(answer_executor, config)) as graders,
             TextReader(patterns) as reader,
         ):
 
@@ -106,12 +111,15 @@ def play(
                 return {}
 
             executor = SimpleNamespace(execute=pool.execute, stats_delta=stats_delta)
+            data = None
+            if rows:
+                data = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order_of(rows))
             checkpointer = AsyncCheckpointer(CheckpointStore(logger.run.checkpoints, 2), 0, write, print, 0)
             experiment = SelfPlayExperiment(
                 config=config,
                 codec=codec,
                 evaluation=SimpleNamespace(should_run=lambda *at: False),
-                data=DataPlay(config=config, codec=codec, rows=rows, graders=graders) if rows else None,
+                data=data,
                 buffer=TaskBuffer(config.kinds),
                 system=SimpleNamespace(
                     engines=engines,
@@ -123,7 +131,7 @@ def play(
                 learner=Trainers(raise_if_diverged),
                 logger=logger,
                 checkpointer=checkpointer,
-                in_flight=InFlight(),
+                journal=Journal(engines),
                 stop_signal=StopSignal(),
                 alarm=MalformedAlarm(codec.decode, logger.progress.log, stop=config.run.stop_when_malformed),
                 monitor=Monitor(codec, reader, [rule.name for rule in Screen.read(patterns).rules]),
@@ -131,7 +139,7 @@ def play(
                 elapsed_s=lambda: 0.0,
             )
             try:
-                await Driver._play(SimpleNamespace(), experiment)
+                await runtime.play(experiment)
             finally:
                 logger.close()
 
@@ -191,12 +199,18 @@ def test_a_run_on_rows_alone_neither_seeds_nor_proposes(tmp_path: Path) -> None:
     play(config, Answering(codec), saved, codec=codec)
     assert saved == [4]
     folder = tmp_path / "run"
+    order = RowOrder([row["id"] for row in rows], "digest", config.run.seed)
     for step, metrics in enumerate(map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()), 1):
-        ((epoch, row),) = rows_of_step(data, step, len(rows), config.run.seed)
+        ((epoch, row),) = order.take(step, 1)
         with gzip.open(folder / "rollouts" / f"step_{step:06d}.jsonl.gz") as file:
             records = [json.loads(line) for line in file]
         assert {record["group"] for record in records} == {f"data:{epoch}:{rows[row]['id']}"}
-        assert sorted(record["outcome"] for record in records) == ["malformed", "malformed", "right", "wrong"]
+        assert sorted(record["judgement"]["verdict"] for record in records) == [
+            "malformed",
+            "malformed",
+            "right",
+            "wrong",
+        ]
         assert metrics[f"{rows[row]['source']}/solver/accuracy"] == 0.25
         assert metrics["batch/trajectories"] == 4 and metrics["solver/malformed"] == 0.5
         assert not [name for name in metrics if "proposer" in name or name.startswith("buffer/")]

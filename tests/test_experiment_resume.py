@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from azr import runtime
 from azr.cluster.weight_sync import PushReport
 from azr.concurrency import Phase
 from azr.config import Config
@@ -21,7 +22,7 @@ from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
 from azr.monitoring.screen import DEFAULT
-from azr.records import Completion, Learned, Sample
+from azr.records import Completion, Sample
 from azr.runs.checkpoint_store import CheckpointStore, Staging
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
@@ -32,10 +33,9 @@ from azr.runs.run_logger import RunLogger
 from azr.runs.run_state import RunState
 from azr.runs.sinks import read_tasks
 from azr.runs.stop_signal import StopSignal
-from azr.runtime import Driver
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.in_flight import InFlight
-from tests.selfplay.test_in_flight import Executor
+from azr.selfplay.journal import Journal, write_journal
+from tests.selfplay.test_journal import Executor
 from tests.selfplay.test_play import CODEC, CONFIG, completion, proposal
 
 STEPS, PROPOSALS = 5, 10
@@ -55,7 +55,7 @@ class Engine:
         self._config, self.version, self.kill = config, 0, lambda: None
 
     async def generate(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+        self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature=None, seed: int | None = None
     ) -> list[Completion]:
         number = next(self._numbers)
         if number == self._kill_at:
@@ -77,12 +77,11 @@ def play(config: Config, engine: Engine) -> None:
     done = resume.state.step if resume else 0
     engine.version = done
 
-    async def learn(trajectories: list[Sample], seed: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
+    async def learn(samples: list[Sample], seed: int, *, critic_only: bool) -> dict[str, dict[str, float]]:
         await asyncio.sleep(0.05)
-        learner.learned = [Learned(0.5, 0.01)] * len(trajectories)
         return {}
 
-    learner = SimpleNamespace(learn=learn, learned=[], raise_if_diverged=lambda: None)
+    learner = SimpleNamespace(learn=learn, raise_if_diverged=lambda: None)
 
     async def trainers_turn(phase: Phase) -> None: ...
 
@@ -102,14 +101,15 @@ def play(config: Config, engine: Engine) -> None:
         else:
             logger = RunLogger.reopen(config, open_progress(), done, resume.state.offsets)
         store = CheckpointStore(RunDirectory(folder).checkpoints, 2)
-        in_flight = InFlight.read(store.path(done)) if done else InFlight()
+        journal = Journal(engine)
+        journal.read(store.path(done), done)
         buffer = TaskBuffer(config.selfplay.kinds)
         buffer.refill(read_tasks(logger.run.tasks))
 
         async def write(step: int, staging: Staging) -> None:
             await logger.flush()
             RunState(step=step, elapsed_s=0.0, offsets=logger.offsets()).write(staging.folder)
-            await asyncio.to_thread(in_flight.copy().write, staging.folder)
+            await asyncio.to_thread(write_journal, staging.folder, journal.copy(step))
 
         reader = TextReader(DEFAULT)
         executor = SimpleNamespace(execute=Executor().execute, stats_delta=stats_delta)
@@ -129,7 +129,7 @@ def play(config: Config, engine: Engine) -> None:
             learner=learner,
             logger=logger,
             checkpointer=AsyncCheckpointer(store, 1, write, print, done),
-            in_flight=in_flight,
+            journal=journal,
             stop_signal=StopSignal(),
             alarm=MalformedAlarm(CODEC.decode, print, stop=False),
             monitor=Monitor(CODEC, reader, []),
@@ -138,7 +138,7 @@ def play(config: Config, engine: Engine) -> None:
         )
         try:
             async with reader:
-                await Driver._play(SimpleNamespace(), experiment)
+                await runtime.play(experiment)
         finally:
             logger.close()
 
@@ -172,7 +172,7 @@ def test_a_run_that_is_killed_again_and_again_has_every_proposal_once(colocate: 
     for step in range(1, STEPS + 1):
         with gzip.open(run.rollouts(step), "rt") as file:
             rows = [json.loads(line) for line in file]
-        ids.update(row["task_id"] for row in rows if row["role"] == "proposer")
+        ids.update(row["problem_id"] for row in rows if row["role"] == "proposer")
     assert sum(step["staleness/dropped"] for step in metrics) == 0
     assert all(step["staleness/max"] <= 3 for step in metrics)
     assert sorted(ids) == [f"{s:06d}-deduction-{i:04d}" for s in range(1, STEPS + 1) for i in range(PROPOSALS)]

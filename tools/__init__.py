@@ -1,1 +1,1 @@
-"""What makes the committed assets and reports: base model, exam, learning report, soak runs, README's floor table."""
+"""What makes the committed assets and reports: base model, exam, learning report, soak runs."""

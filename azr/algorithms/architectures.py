@@ -1,6 +1,6 @@
 """The architectures that were compared with vLLM, `azr check-model`, and what was compared of each.
 
-No torch here: preflight reads this before anything heavy is loaded.
+No torch here: `azr.prepare` reads this before anything heavy is loaded.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def packed_length(completions: Sequence[Completion]) -> int:
 
 
 def number_prompts(completions: Sequence[Completion]) -> list[int]:
-    """Of each completion the number of its prompt, from 0 as they come; equal prompts have the same."""
+    """Prompt index of each completion; equal prompts share an index."""
     by_array: dict[int, int] = {}  # most completions of one prompt share its array, which is compared at once
     by_tokens: dict[bytes, int] = {}
     for c in completions:
@@ -194,7 +194,7 @@ def plan_micro_batches(lengths: Sequence[int], ranks: int, tokens_per_micro_batc
 
 
 def _fill_bins(order: Sequence[int], lengths: Sequence[int], count: int, capacity: int) -> list[list[int]] | None:
-    """Each sample, in the order given, into the emptiest bin; None when it does not fit."""
+    """Put each sample, in the order given, into the emptiest bin. Returns None if one does not fit."""
     bins: list[list[int]] = [[] for _ in range(count)]
     heap = [(0, b) for b in range(count)]
     for sample in order:
@@ -207,7 +207,7 @@ def _fill_bins(order: Sequence[int], lengths: Sequence[int], count: int, capacit
 
 
 def _assign_to_ranks(bins: list[list[int]], lengths: Sequence[int], ranks: int) -> list[list[list[int]]]:
-    """Fullest bins first, in snake order over the ranks: alike in each round and in total."""
+    """Deal out the bins, fullest first, in snake order over the ranks: alike in each round and in total."""
     bins = sorted(bins, key=lambda samples: -sum(lengths[i] for i in samples))
     plan: list[list[list[int]]] = [[] for _ in range(ranks)]
     for start in range(0, len(bins), ranks):
@@ -219,7 +219,7 @@ def _assign_to_ranks(bins: list[list[int]], lengths: Sequence[int], ranks: int) 
 def split_mini_batches(labels: Sequence[Hashable], count: int, seed: int) -> list[list[int]]:
     """Split sample indices into ``count`` lists, one per optimizer step, alike in composition.
 
-    ``labels[i]`` says what sample i is, e.g. ``(kind, role)``. The samples of each label are shuffled by ``seed`` and
+    ``labels[i]`` is sample i's label, e.g. ``(kind, role)``. The samples of each label are shuffled by ``seed`` and
     dealt out in turn, so that a mini-batch's share of any label, and its size, differ by at most one sample from any
     other's. Nothing is dropped; one mini-batch is all samples in order. Raises UserError for more mini-batches than
     samples.
@@ -237,3 +237,9 @@ def split_mini_batches(labels: Sequence[Hashable], count: int, seed: int) -> lis
         rng.shuffle(samples)
         order += samples
     return [sorted(order[start::count]) for start in range(count)]
+
+
+def without_samples(mini_batches: Sequence[Sequence[int]], keeps: Sequence[bool], ranks: int) -> list[Sequence[int]]:
+    """Drop samples from each mini-batch, unless fewer than `ranks` would be left; ``keeps[i]``: keep sample i."""
+    kept = [[index for index in members if keeps[index]] for members in mini_batches]
+    return [some if len(some) >= ranks else members for some, members in zip(kept, mini_batches, strict=True)]

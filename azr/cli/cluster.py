@@ -13,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from azr import preflight
 from azr.cli.load_recipe import RECIPE_HELP, is_file, load_recipe
 from azr.cli.options import Parser, whole
 from azr.config import Config
@@ -21,6 +20,7 @@ from azr.config_tree import knobs, leaves, override
 from azr.errors import UserError
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec
 from azr.plan.suggestions import plan_run
+from azr.prepare import check
 
 _ABOUT = (
     "Print a Slurm script (for sbatch) or a KubeRay manifest (for kubectl apply) that runs a recipe, and goes on with "
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     """Prints and returns 0. Raises UserError for a mistake in the options, or a recipe that does not fit."""
     options, values = parser().parse_with_knobs(argv)
     config = override(load_recipe(options.recipe), values)
-    preflight.check(config)
+    check(config)
     if config.cluster.address is not None:
         raise UserError("azr cluster starts the cluster itself: leave --cluster.address out.")
     if options.scheduler == "kuberay" and not _is_on_claim(config.run.root):

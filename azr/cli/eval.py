@@ -151,7 +151,7 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
     for evaluation, out in zip(evaluations, outs, strict=True):
         serve: Serve = serve_here
         if evaluation.config.rollout.engines > 1:
-            from azr.eval_run import serve_by_ray
+            from azr.system import serve_by_ray
 
             serve = serve_by_ray
         table = asyncio.run(run_evaluation(evaluation, out, serve, resume=options.resume))

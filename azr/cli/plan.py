@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from azr import preflight
 from azr.cli.load_recipe import RECIPE_HELP, load_recipe
 from azr.cli.options import Parser, above, whole, wholes
 from azr.config_tree import override
@@ -15,6 +14,7 @@ from azr.plan.nodes import nodes_text, over_nodes
 from azr.plan.shapes import shape_of
 from azr.plan.suggestions import plan_run
 from azr.plan.text import text
+from azr.prepare import check
 
 USAGE = "usage: azr plan RECIPE [--gpus N] [--gpu-memory GIB] [--section.key value ...]"
 _ABOUT = (
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"azr plan needs a recipe first, such as azr_coder7b_ppo; {USAGE}")
     options, values = parser().parse_with_knobs(argv)
     config = override(load_recipe(options.recipe), values)
-    preflight.check(config)
+    check(config)
     nodes = ClusterSpec(
         gpus=options.gpus,
         gpu_memory_gib=options.gpu_memory,

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from azr import preflight
 from azr.cli.load_recipe import RECIPE_HELP, load_recipe
 from azr.cli.options import Parser
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError, nearest
+from azr.prepare import check, load_codec
 from azr.records import PromptIds, Role
 from azr.runs.model_folder import model_folder
 from azr.tasks.registry import KINDS
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     """Prints and returns 0. Raises UserError for a mistake in the options, the config or the model's folder."""
     options, values = parser().parse_with_knobs(argv)
     config = override(load_recipe(options.recipe), values)
-    preflight.check(config)
+    check(config)
     if options.kind not in (None, *KINDS):
         raise UserError(f"There is no task kind {options.kind!r}; did you mean {nearest(options.kind, KINDS)}?")
     # A folder with nothing but a tokenizer will do.
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
             f"model.path {config.model.path} is not in the cache, and the hub does not answer: name a local folder "
             "with its tokenizer by --model.path."
         )
-    codec = preflight.load_codec(config, folder)
+    codec = load_codec(config, folder)
     kinds = (options.kind,) if options.kind else config.kinds
     roles = [Role(options.role)] if options.role else list(Role)
     for line in (*_lines(config, codec, kinds, roles, options.ids), *_row_lines(config, codec, options.ids)):

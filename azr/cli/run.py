@@ -1,4 +1,4 @@
-"""``azr run`` and every recipe's command line: parse, check, and run or, with ``--dry-run``, say what would run."""
+"""``azr run`` and every recipe's command line: parse, prepare, and run; ``--dry-run`` prints the plan instead."""
 
 from __future__ import annotations
 
@@ -15,36 +15,40 @@ from typing import Any, get_args
 
 import yaml
 
-from azr import preflight
 from azr.cli.load_recipe import load_recipe, read_config
 from azr.cli.main import exit_code
 from azr.cli.options import Parser
 from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
-from azr.config_tree import Knob, knobs, leaves, override, to_tree
+from azr.config_tree import knobs, leaves, override, to_tree
 from azr.doctor import gpus
+from azr.doctor.start import check_fit, check_machine
 from azr.errors import UserError
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
 from azr.plan.suggestions import plan_run
 from azr.plan.text import step_lines, text
+from azr.prepare import ModelUnreachable, check, prepare
 from azr.runs.checkpoint_store import Verify
+from azr.runs.owner import RunOwner
 from azr.runs.resume import LATEST, ResumeState, config_changes, find_checkpoint, resolve_run
-from azr.runs.run_dir import run_path
+from azr.runs.run_dir import keep_aside, run_path
 from azr.runs.stop_signal import StopRequested
 
-USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN]] [--section.knob value ...]"
+USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] | --restart] [--section.knob value ...]"
 _INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """What a command line asks for."""
+    """Config and options of a command line."""
 
     config: Config
     dry_run: bool
     resume: str | None
-    """What ``--resume`` names; `LATEST` when it names nothing."""
+    """Run or checkpoint that ``--resume`` names; `LATEST` if it names none."""
     verify: Verify
-    """How the checkpoint is verified that the run goes on from."""
+    """How the checkpoint of ``--resume`` is verified."""
+    restart: bool = False
+    """Keep a run of this name under another name, and begin again."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -59,24 +63,34 @@ def main(argv: Sequence[str]) -> int:
 
 
 def launch(default: Config, argv: Sequence[str] | None = None) -> None:
-    """A recipe's own command line: runs its config with the overrides, and exits the process unless all went well."""
+    """Run a recipe's config with the overrides of its command line. Exit the process with a code other than 0 after a
+    failure."""
     if code := exit_code(lambda: _start(default, sys.argv[1:] if argv is None else argv)):
         sys.exit(code)
 
 
 def _start(default: Config, argv: Sequence[str]) -> int:
     command = parse(default, argv)
-    preflight.check(command.config)
-    if command.dry_run:
-        return _dry_run(command)
-    config, resumption = resumed(command.config, command.resume, command.verify)
-    for note in preflight.check_fit(config, gpus.query()):
+    check(command.config)
+    return _dry_run(command) if command.dry_run else _run(command)
+
+
+def _run(command: CommandLine) -> int:
+    owner = None
+    if command.resume is not None:
+        owner = RunOwner(run_path(resolve_run(command.config.run, command.resume)[0]))
+    config, resume = resumed(command.config, command.resume, command.verify)
+    here = gpus.query()
+    check_machine(config, here)
+    for note in check_fit(config, here):
         print(f"warning: {note}", file=sys.stderr)
-    preflight.check_surroundings(config, resumed=resumption is not None)
-    from azr.runtime import Driver
+    if command.restart and (kept := keep_aside(config.run)) is not None:
+        print(f"the run that was there is kept in {kept}", file=sys.stderr)
+    prepared = prepare(config, resume)
+    from azr.runtime import Driver  # Ray and vLLM take seconds to load.
 
     try:
-        asyncio.run(Driver(config, resumption).run())
+        asyncio.run(Driver(prepared, owner).run())
     except StopRequested as stopped:
         begun = (run_path(config.run) / "config.yaml").exists()
         left = "what was done is saved, and --resume goes on from there" if begun else "nothing had been done yet"
@@ -89,26 +103,30 @@ def _start(default: Config, argv: Sequence[str]) -> int:
 
 
 def _dry_run(command: CommandLine) -> int:
-    """Prints config and plan, then raises UserError where the run would be refused or does not fit."""
-    config, resumption = command.config, None
+    """Print config and plan, then raise UserError if the run would be refused or does not fit."""
+    config, resume = command.config, None
     try:
-        config, resumption = resumed(config, command.resume, command.verify)
+        config, resume = resumed(config, command.resume, command.verify)
     finally:
         print(describe(config), flush=True)
-    for note in resumption.notes if resumption is not None else ():
+    here = gpus.query()
+    check_machine(config, here)
+    for note in (*(resume.notes if resume is not None else ()), *check_fit(config, here, suppose=True)):
         print(f"# {note}")
-    for note in preflight.check_surroundings(config, resumed=resumption is not None, fetch=False):
-        print(f"# {note}")
-    for note in preflight.check_fit(config, gpus.query(), suppose=True):
+    try:
+        notes = prepare(config, resume, fetch=False, into_run=not command.restart).notes
+    except ModelUnreachable as unchecked:
+        notes = [str(unchecked)]
+    for note in notes:
         print(f"# {note}")
     return 0
 
 
 def resumed(config: Config, where: str | None, level: Verify = "headers") -> tuple[Config, ResumeState | None]:
-    """The config with the place of the run that ``--resume`` names, and where that run goes on.
+    """Return the config with root and name of the run that ``--resume`` names, and the checkpoint it goes on from.
 
     Raises:
-        UserError: there is no such run or checkpoint, or it cannot go on with this config.
+        UserError: there is no such run or checkpoint, or the run cannot go on with this config.
     """
     if where is None:
         return config, None
@@ -121,47 +139,55 @@ def resumed(config: Config, where: str | None, level: Verify = "headers") -> tup
 
 
 def parse(default: Config, argv: Sequence[str]) -> CommandLine:
-    """Config after overrides.
+    """Return the config after overrides, and the options of the command.
 
     Raises:
-        UserError: an unknown option (the message names the nearest one), or a value of a wrong type or out of bounds.
-        SystemExit: ``--help`` is among them.
+        UserError: an option is unknown (the message names the nearest one), or a value has a wrong type or is out of
+            bounds.
+        SystemExit: ``--help`` was printed.
     """
     options, values = parser(default).parse_with_knobs(argv)
+    if options.restart and options.resume is not None:
+        raise UserError("--resume goes on with a run and --restart begins it again: give one of them.")
     return CommandLine(
-        config=override(default, values), dry_run=options.dry_run, resume=options.resume, verify=options.verify
+        config=override(default, values),
+        dry_run=options.dry_run,
+        resume=options.resume,
+        verify=options.verify,
+        restart=options.restart,
     )
 
 
 def parser(default: Config) -> Parser:
-    """Of what follows the recipe."""
+    """Return the parser of the words after the recipe."""
     about = "Run self-play. Each option for a knob overrides the recipe or the saved config."
     parser = Parser("run", about, usage=USAGE.removeprefix("usage: "), more_help="\n".join(_help(default)) + "\n")
     parser.add_argument("--dry-run", action="store_true", help="check everything that can be checked without starting "
         "anything, print the resolved config and the plan, and exit")  # fmt: skip
     parser.add_argument("--resume", nargs="?", const=LATEST, metavar="RUN", help="go on with the run of this name from "
         "its newest complete checkpoint; or name a run or a checkpoint by its folder")  # fmt: skip
+    parser.add_argument("--restart", action="store_true", help="begin again: a run of this name that is there already "
+        "is kept under another name")  # fmt: skip
     parser.add_argument("--verify", choices=get_args(Verify), default="headers", help="with --resume: look at sizes "
         "and headers of the checkpoint's large files, or read all of them and compare digests")  # fmt: skip
     return parser
 
 
 def _help(default: Config) -> Iterator[str]:
-    """Every knob by section: its value now, what it may hold, and the first sentence of its documentation."""
+    """Yield lines on every option by section: its value, what it accepts, and the first sentence of its docs."""
     now, width, section = leaves(default), min(120, shutil.get_terminal_size().columns), ""
     for knob in knobs().values():
         if section != (section := knob.path.partition(".")[0]):
             yield f"\n{section}:"
-        value = now[knob.path] if knob.path in now else _of_other_estimator(knob)
+        value = now.get(knob.path)
+        if knob.path not in now:  # of another estimator
+            other = ESTIMATOR_TYPES.get(str(knob.estimator), PluginEstimator)()
+            value = getattr(other, knob.path.rpartition(".")[2])
         only = f"; only with {knob.estimator}" if knob.estimator else ""
         yield f"  {knob.option} {_text(value)}  ({knob.accepts}{only})"
         sentence = re.split(r"(?<=\.)\s", knob.doc)[0]
         yield textwrap.fill(sentence, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
     yield "\nA switch needs no value; --section.no-knob turns it off. azr/config.py says more about each knob."
-
-
-def _of_other_estimator(knob: Knob) -> Any:
-    return getattr(ESTIMATOR_TYPES.get(str(knob.estimator), PluginEstimator)(), knob.path.rpartition(".")[2])
 
 
 def _text(value: Any) -> str:
@@ -171,20 +197,18 @@ def _text(value: Any) -> str:
 
 
 def describe(config: Config) -> str:
-    """The resolved config as YAML, what a step of it amounts to, and what it takes of GPUs such as it asks for."""
+    """Return the resolved config as YAML, and as comments the work of a step and a plan of memory and time.
+
+    The plan is for nodes of up to eight 80 GB GPUs, as many as the config needs; `azr plan` makes it for others.
+    """
     bound = f", at most {config.run.max_minutes:g} minutes," if config.run.max_minutes is not None else ""
     head = f"plan: {config.run.steps} steps{bound} into {Path(config.run.root) / config.run.name}"
-    lines = [head, *_plan(config).splitlines()]
-    comment = "\n".join(f"# {line}".rstrip() for line in lines)
-    return yaml.safe_dump(to_tree(config), sort_keys=False).rstrip() + "\n" + comment
-
-
-def _plan(config: Config) -> str:
-    """Tables for nodes of up to eight 80 GB GPUs, as many as the config asks for; `azr plan` makes them for others."""
     assumed = Assumptions()
     try:
-        return text(*plan_run(config, ClusterSpec.with_gpus(config.num_gpus), assumed))
+        plan = text(*plan_run(config, ClusterSpec.with_gpus(config.num_gpus), assumed))
     except UserError as error:
-        # A dry run is about the config; that the model's shape is not known here is no mistake in it.
+        # The shape of the model is not known here, which is no mistake in the config.
         step = step_lines(config, Workload.of(config, assumed))
-        return "\n".join([*step, f"no tables of bytes and seconds: {error}"])
+        plan = "\n".join([*step, f"no tables of bytes and seconds: {error}"])
+    comment = "\n".join(f"# {line}".rstrip() for line in [head, *plan.splitlines()])
+    return yaml.safe_dump(to_tree(config), sort_keys=False).rstrip() + "\n" + comment

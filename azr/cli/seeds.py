@@ -11,13 +11,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from azr import preflight
 from azr.cli.load_recipe import RECIPE_HELP, load_recipe
 from azr.cli.options import Parser
 from azr.config import Config, ExecutorConfig
 from azr.config_tree import override
+from azr.doctor import gpus
+from azr.doctor.start import check_machine
 from azr.errors import UserError, nearest
 from azr.executor.pool import SandboxPool
+from azr.prepare import check, prepare
 from azr.records import Task
 from azr.runs.stop_signal import StopRequested
 from azr.selfplay.authors_seeds import SINGLE_CALL_KINDS, read_authors_seeds
@@ -38,7 +40,7 @@ _ABOUT = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """0 when the file was written. Raises UserError for a user's mistake."""
+    """Return 0 if the file was written. Raises UserError for a user's mistake."""
     options, values = parser().parse_with_knobs(argv)
     if (options.recipe is None) == (options.convert is None):
         raise UserError(
@@ -60,11 +62,12 @@ def _growing(options: argparse.Namespace, values: dict[str, Any]) -> Coroutine[A
     if options.kinds is not None:
         raise UserError("--kinds is for --convert; those of a recipe are selfplay.kinds.")
     config = override(load_recipe(options.recipe), values)
-    preflight.check(config)
-    preflight.check_model_and_files(config)
-    from azr.seed_run import grow_seeds  # Ray and vLLM take seconds to load.
+    check(config)
+    check_machine(config, gpus.query())
+    prepared = prepare(config, into_run=False)
+    from azr.runtime import grow_seeds  # Ray and vLLM take seconds to load.
 
-    return grow_seeds(config, _rejects(options.out))
+    return grow_seeds(prepared, _rejects(options.out))
 
 
 def _converting(options: argparse.Namespace, values: dict[str, Any]) -> Coroutine[Any, Any, list[Task]]:
@@ -74,7 +77,7 @@ def _converting(options: argparse.Namespace, values: dict[str, Any]) -> Coroutin
 
 
 def table(tasks: Sequence[Task]) -> str:
-    """Per kind: tasks, distinct programs, and the median lines of a program."""
+    """Format a table with each kind's tasks, distinct programs, and median lines of a program."""
     rows = [("kind", "tasks", "programs", "median lines")]
     for kind in KINDS:
         programs = [task.program for task in tasks if task.kind == kind]
@@ -85,8 +88,8 @@ def table(tasks: Sequence[Task]) -> str:
 
 
 async def _convert(config: ExecutorConfig, files: Sequence[Path], kinds: Sequence[str], out: Path) -> list[Task]:
-    """The tasks of the files that pass, those of one file after those of another; writes the others beside `out`."""
-    from azr.selfplay.roles import proposal_limits  # It loads transformers.
+    """Return the tasks that pass, file after file, and write the rejected ones next to `out`."""
+    from azr.selfplay.proposer import proposal_limits  # It loads transformers.
 
     contents = [(path, *read_authors_seeds(path, kinds)) for path in files]
     # A buffer only to find repeats in: it must never be full.
@@ -120,7 +123,7 @@ def _kinds(names: Sequence[str] | None) -> Sequence[str]:
 
 
 def _check_free(out: Path) -> None:
-    """Before anything is started."""
+    """Raise UserError if the output exists or cannot be written, before anything starts."""
     if out.suffix == ".gz":
         raise UserError(f"{out} would not be packed, as its name says: name a .jsonl file with --out.")
     if out.exists():
@@ -143,7 +146,7 @@ def _save(out: Path, tasks: Sequence[Task]) -> None:
 
 
 def _rejects(out: Path) -> Path:
-    """Beside the output: ``seeds.jsonl`` has ``seeds_rejected.jsonl``."""
+    """Path of the rejected tasks, e.g. ``seeds_rejected.jsonl`` next to ``seeds.jsonl``."""
     return out.with_name(f"{out.name.removesuffix('.jsonl')}_rejected.jsonl")
 
 

@@ -10,13 +10,13 @@ from azr.cli.options import Parser, whole
 from azr.errors import UserError, nearest
 from azr.explorer import queries, terminal
 from azr.explorer.index import RunIndex
-from azr.explorer.queries import ROLLOUT_ORDERS
-from azr.explorer.rows import ANY_RULE, RolloutFilter
+from azr.explorer.queries import SAMPLE_ORDERS
+from azr.explorer.rows import ANY_RULE, SampleFilter
 from azr.monitoring.screen import SAFETY, TOTALS
 from azr.records import VALID
 from azr.tasks.base import RejectReason, Verdict
 
-OUTCOMES = tuple(dict.fromkeys([VALID, *map(str, Verdict), *map(str, RejectReason)]))
+VERDICTS = tuple(dict.fromkeys([VALID, *map(str, Verdict), *map(str, RejectReason)]))
 _DESCRIPTION = (
     "Print trajectories of a run, newest step first; without any choice, what there is and the hardest tasks of the "
     "last step. An index is kept beside the run; it may be deleted."
@@ -34,16 +34,16 @@ def main(argv: Sequence[str]) -> int:
     if options.task is not None:
         _print_task(index, options.task)
         return 0
-    wanted = RolloutFilter(
+    wanted = SampleFilter(
         step=options.step,
         role=options.role or "",
         kind=options.kind or "",
-        outcome=options.verdict or "",
+        verdict=options.verdict or "",
         flag=_rule(index, options.flagged),
         order=options.order,
         limit=options.n,
     )
-    if wanted == RolloutFilter(limit=options.n) and "-n" not in argv:
+    if wanted == SampleFilter(limit=options.n) and "-n" not in argv:
         _print(terminal.overview(index))
         return 0
     _check_step(index, options.step)
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(
             f"{index.run} has nothing of kind {options.kind!r}; its kinds are {', '.join(kinds) or 'none'}."
         )
-    rows, total = queries.find_rollouts(index, wanted)
+    rows, total = queries.find_samples(index, wanted)
     for row in rows:
         _print(terminal.rollout(index, row, whole=options.whole))
     print(f"{len(rows)} of {total} trajectories")
@@ -65,10 +65,10 @@ def parser() -> Parser:
     parser.add_argument("--step", type=whole(0, 10**9), help="only trajectories of this step")
     parser.add_argument("--kind", help="only of this kind of task, or of this suite")
     parser.add_argument("--role", choices=("proposer", "solver"), help="only of this role")
-    parser.add_argument("--verdict", choices=OUTCOMES, help="only proposals and answers that were judged so")
+    parser.add_argument("--verdict", choices=VERDICTS, help="only proposals and answers that were judged so")
     parser.add_argument("--flagged", nargs="?", const=ANY_RULE, default="", metavar="RULE", help="only responses that "
         "the safety screen flagged, by this rule or by any")  # fmt: skip
-    parser.add_argument("--order", choices=tuple(ROLLOUT_ORDERS), default="step", help="which come first")
+    parser.add_argument("--order", choices=tuple(SAMPLE_ORDERS), default="step", help="which come first")
     parser.add_argument("-n", type=whole(1, 10_000), default=5, help="how many trajectories")
     parser.add_argument("--task", metavar="ID", help="one task with its attempts instead")
     parser.add_argument("--whole", action="store_true", help="print long prompts and responses to their end")
@@ -96,7 +96,7 @@ def _print_task(index: RunIndex, id: str) -> None:
     if known is not None:
         _print(terminal.task(index, *known))
         return
-    rows, total = queries.find_rollouts(index, RolloutFilter(task_id=id, limit=20))
+    rows, total = queries.find_samples(index, SampleFilter(problem_id=id, limit=20))
     if not rows:
         ids = [row[0] for row in index.select("SELECT id FROM tasks ORDER BY n DESC LIMIT 2000")]
         hint = f"; did you mean {nearest(id, ids)}?" if ids else "."

@@ -1,7 +1,7 @@
-"""GPU memory that another process on the same GPU can map: the few calls of the CUDA runtime that this takes.
+"""GPU memory that another process on the same GPU can map, by the CUDA runtime.
 
-Not torch's allocator: what it hands out can lie in expandable segments, which cannot be exported, and it would wait for
-every reader to say that it is done, which one that was killed never does.
+torch's allocator does not serve here. It may allocate from expandable segments, which cannot be exported. It also waits
+until every reader has released the memory, which a killed reader never does.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class _Handle(ctypes.Structure):
 
 
 def gpu_id(device: torch.device) -> str:
-    """The same in every process that sees this GPU, under whatever number."""
+    """Return an identifier that is the same in every process that sees this GPU, whatever its index there."""
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
 class CudaBlock:
-    """GPU memory of this process's own, to be exported."""
+    """GPU memory that this process owns and can export."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         # What torch keeps for later is of no use to an allocation beside it.
@@ -40,11 +40,11 @@ class CudaBlock:
             _call("cudaMalloc", ctypes.byref(self._pointer), ctypes.c_size_t(nbytes))
             _call("cudaIpcGetMemHandle", ctypes.byref(handle), self._pointer)
         self.handle = bytes(handle).hex()
-        """With which `CudaMapping` opens the block in another process."""
+        """`CudaMapping` opens the block in another process with it."""
         self.bytes = _as_tensor(self._pointer, nbytes, device)
 
     def close(self) -> None:
-        """Every process that mapped it must have let go of it."""
+        """Free the block. Every process that mapped it must have unmapped it."""
         self.bytes = self.bytes.new_empty(0)
         with torch.cuda.device(self._device):
             torch.cuda.synchronize()
@@ -73,7 +73,7 @@ class CudaMapping:
 
 
 class _CudaArray:
-    """What torch takes for a CUDA array of bytes, see numba's `__cuda_array_interface__`."""
+    """CUDA array of bytes for torch, by numba's `__cuda_array_interface__`."""
 
     def __init__(self, pointer: int, nbytes: int) -> None:
         self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 2}
@@ -86,7 +86,7 @@ def _as_tensor(pointer: ctypes.c_void_p, nbytes: int, device: torch.device) -> t
 
 @cache
 def _runtime() -> Any:
-    """The CUDA runtime that torch has loaded."""
+    """Return the CUDA runtime that torch has loaded."""
     torch.cuda.init()
     name = f"libcudart.so.{str(torch.version.cuda).split('.')[0]}"
     maps = Path("/proc/self/maps").read_text().splitlines()

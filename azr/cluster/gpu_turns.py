@@ -1,6 +1,6 @@
-"""Who has the GPUs: trainers while they learn, engines while they play, and what is handed over in between.
+"""Sharing of GPUs by trainers and engines: engines sleep while trainers learn, and trainers offload during rollouts.
 
-All of it is strictly one after the other: vLLM fails when the memory that its sleep has freed is taken at once.
+The handover is strictly sequential: vLLM fails if memory that its sleep frees is taken at once.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ class Role(Protocol):
 
 
 def take_turns(config: Config, device: Device) -> bool:
-    """Whether engines and trainers have the same GPUs, and so only one of them at a time has their memory."""
+    """Whether engines and trainers share GPUs, so that only one of them at a time may hold their memory."""
     return device == "cuda" and config.cluster.colocate
 
 
 async def return_to_gpu(role: Role, phase: Phase, timeout_s: float, *, training: bool = True) -> None:
-    """What the model needs to train, or only its weights, comes back from the host unless it is there."""
+    """Onload the model's training state, or only its weights, unless it is on the GPU."""
     with phase("reload"):
         await role.call("reload", training, timeout_s=timeout_s, to="return to the GPU")
 
 
 async def leave_gpu(role: Role, timeout_s: float) -> list[Any]:
-    """The model goes to the host, all of it, until its next work. Returns each rank's `GpuMemory`."""
+    """Offload the whole model to the host. Returns each rank's `GpuMemory`."""
     return await role.call("offload", True, timeout_s=timeout_s, to="leave the GPU")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTurns:
-    """Takes and gives the GPUs, one turn after the other. A run begins with the engines' turn.
+    """Hands the GPUs to trainers and engines in turns. A run begins with the engines' turn.
 
-    Where engines have GPUs of their own, or run on a CPU, memory stays where it is, and engines play on until weights
-    are pushed.
+    If engines have GPUs of their own, or run on a CPU, nothing is offloaded, and engines sample until weights are
+    pushed.
     """
 
     engines: Engines
     weights: WeightSync
     policy: Role
     others: Sequence[Role]
-    """Critic and reference, where there are any."""
+    """Critic and reference model, if the run has them."""
     take_turns: bool
     """See the function of this name."""
     timeout_s: float
     memory: dict[str, float] = field(default_factory=dict)
-    """Of the fullest GPU at the last turns, in GB: what is in use when nobody has its turn, and what trainers keep."""
+    """GB on the fullest GPU at the last turns: in use between two turns, and kept by offloaded trainers."""
 
     async def trainers_turn(self, phase: Phase) -> None:
-        """Engines finish what they are at and leave the GPUs to the trainers, who may change the policy from now on.
+        """Put the engines to sleep, after running requests, so that trainers may use the GPUs and change the policy.
 
-        The models of trainers take turns as well: the learner brings each back for its work. A policy that has no
-        others beside it returns at once.
+        Trained models take turns as well: the learner onloads each for its work. A policy without critic and reference
+        model is onloaded here.
         """
         self.weights.policy_moves()
         if not self.take_turns:
@@ -81,10 +81,10 @@ class GpuTurns:
             await return_to_gpu(self.policy, phase, self.timeout_s)
 
     async def engines_turn(self, version: int, phase: Phase) -> PushReport:
-        """Trainers leave the GPUs to the engines, which sample with the policy as it is now.
+        """Offload the trainers, sync the weights and wake the engines.
 
-        The policy's weights go last and the engines' KV cache comes last, so that during the push a GPU has room for
-        both copies of the weights.
+        The policy's weights are offloaded after the sync, and the KV cache is allocated last. During the sync a GPU
+        therefore has room for both copies of the weights.
         """
         if not self.take_turns:
             with phase("push"):

@@ -1,4 +1,4 @@
-"""Which actor of a run lives where: one placement group on one node or several, and the GPUs of each engine."""
+"""Placement of a run's actors: one placement group on one node or several, and the GPUs of each engine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from azr.errors import UserError
 from azr.hardware import ComputeType, Device, compute_type
 
 SHARE = 0.2
-"""What one actor takes of its bundle's CPU slot and GPU: policy, critic, reference and engine fit in one bundle.
-The share only steers Ray's scheduling; how much memory each of them takes is decided elsewhere."""
+"""Share of a bundle's CPU slot and GPU that one actor reserves: policy, critic, reference and engine fit in one bundle.
+It only steers Ray's scheduling and does not limit memory."""
 
 
 def resolve_device(train: TrainConfig) -> Device:
-    """The device that trainers and engines run on: `auto` is cuda when the cluster has a GPU."""
+    """Return the device of trainers and engines: `auto` is cuda if the cluster has a GPU."""
     if train.device == "auto":
         return "cuda" if ray.cluster_resources().get("GPU", 0) > 0 else "cpu"
     return train.device
@@ -32,11 +32,11 @@ class Bundle:
     """One CPU slot, and on `cuda` one GPU, where a rank of every role and a part of an engine may live."""
 
     index: int
-    """In the placement group."""
+    """Index in the placement group."""
     node: str
     """Ray's id of its node."""
     gpu: str | None
-    """What its node calls the GPU: a number, or an identifier such as ``GPU-5a6f…`` where the node was told those."""
+    """Name of the GPU on its node: an index, or an identifier such as ``GPU-5a6f…`` from CUDA_VISIBLE_DEVICES."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +49,16 @@ class Placement:
     """Decided once, since trainers and engines must agree wherever they live."""
     trainers: tuple[Bundle, ...]
     engines: tuple[tuple[Bundle, ...], ...]
-    """Of each engine one bundle per tensor-parallel GPU, all on one node."""
+    """Bundles of each engine: one per tensor-parallel GPU, all on one node."""
 
     def options(self, bundle: Bundle) -> dict[str, object]:
         """Keyword arguments of `.options(...)` for an actor that lives in the given bundle."""
         return _options(self.group, bundle.index, bundle.gpu is not None)
 
     async def gpus(self, bundles: Sequence[Bundle]) -> tuple[str, ...]:
-        """Several bundles' GPUs as they are now, as their node calls them, for Ray moves bundles whose node has died.
+        """Return the present GPU names of several bundles: Ray moves bundles if their node dies.
 
-        None for a single bundle, whose GPU Ray gives its actor, and on `cpu`. Raises RuntimeError when the bundles are
+        Empty for a single bundle, whose GPU Ray gives its actor, and on `cpu`. Raises RuntimeError if the bundles are
         no longer on one node.
         """
         if self.device == "cpu" or len(bundles) == 1:
@@ -97,9 +97,10 @@ async def place(config: Config) -> Placement:
     ranks, width, count = config.train.data_parallel, config.rollout.tensor_parallel, config.num_gpus
     shape = {"CPU": 1.0, "GPU": 1.0} if device == "cuda" else {"CPU": 1.0}
     wanted = {name: amount * count for name, amount in shape.items()}
-    if lack := _lack(wanted, ray.cluster_resources()):
+    if missing := _missing_resources(wanted, ray.cluster_resources()):
         raise UserError(
-            f"the run needs {lack} in the whole cluster: lower train.data_parallel or rollout.engines, or {_more(lack)}"
+            f"the run needs {missing} in the whole cluster: lower train.data_parallel or rollout.engines, or "
+            f"{_remedy(missing)}"
         )
     group = placement_group([shape] * count, strategy="PACK")
     try:
@@ -114,13 +115,15 @@ async def place(config: Config) -> Placement:
 async def _reserve(
     group: PlacementGroup, count: int, device: Device, timeout_s: float, wanted: dict[str, float]
 ) -> list[Bundle]:
-    """The bundles once they are there, those of a node side by side."""
+    """Wait for the bundles and return them, those of one node adjacent."""
     try:
         return await asyncio.wait_for(_bundles(group, count, device), timeout_s)
     except TimeoutError as error:
-        lack = _lack(wanted, ray.available_resources()) or f"{count} free places for the bundles of a run"
+        missing = (
+            _missing_resources(wanted, ray.available_resources()) or f"{count} free places for the bundles of a run"
+        )
         raise UserError(
-            f"the driver waited {timeout_s:.0f} s for Ray to reserve what the run needs, {lack} unused: "
+            f"the driver waited {timeout_s:.0f} s for Ray to reserve what the run needs, {missing} unused: "
             "end the other jobs of this cluster, or raise timeout.start_s"
         ) from error
 
@@ -134,12 +137,12 @@ async def _bundles(group: PlacementGroup, count: int, device: Device) -> list[Bu
 
 
 def _number(gpu: str | None) -> tuple[int, str]:
-    """Sorts numbers by size, and identifiers, which are of one length, by text."""
+    """Sort key: indices by value, identifiers, which have equal lengths, by text."""
     return len(gpu or ""), gpu or ""
 
 
 async def _locations(group: PlacementGroup, indices: Iterable[int], with_gpu: bool) -> list[tuple[str, str | None]]:
-    """Node and GPU of each bundle."""
+    """Return node and GPU of each bundle."""
     return await asyncio.gather(*(_locate.options(**_options(group, index, with_gpu)).remote() for index in indices))
 
 
@@ -150,9 +153,9 @@ def _locate() -> tuple[str, str | None]:
 
 
 def assign_engines(bundles: Sequence[Bundle], engines: int, width: int) -> tuple[tuple[Bundle, ...], ...]:
-    """For each engine `width` bundles of one node; `bundles` must have those of a node side by side.
+    """Return `width` bundles of one node for each engine. In `bundles` those of a node are adjacent.
 
-    Raises UserError when the nodes cannot hold that many engines.
+    Raises UserError if the nodes cannot hold that many engines.
     """
     sets = [
         tuple(on_node[start : start + width])
@@ -168,15 +171,15 @@ def assign_engines(bundles: Sequence[Bundle], engines: int, width: int) -> tuple
     return tuple(sets[:engines])
 
 
-def _lack(wanted: dict[str, float], present: dict[str, float]) -> str:
-    """`2 GPU but there are 1`, for every resource that is short; empty when none is."""
+def _missing_resources(wanted: dict[str, float], present: dict[str, float]) -> str:
+    """Return ``2 GPU but there are 1`` for every missing resource; empty if none is missing."""
     short = [(name, need, present.get(name, 0.0)) for name, need in wanted.items() if present.get(name, 0.0) < need]
     return " and ".join(f"{need:g} {name} but there are {has:g}" for name, need, has in short)
 
 
-def _more(lack: str) -> str:
+def _remedy(missing: str) -> str:
     return (
         "set train.device to cpu"
-        if "GPU" in lack
+        if "GPU" in missing
         else "start Ray with more --num-cpus (CPU slots are only bookkeeping)"
     )

@@ -1,4 +1,4 @@
-"""Weights through the host's memory: for CPUs, and for GPUs that can neither share memory nor talk by NCCL.
+"""Weight sync through host memory: for CPUs, and for GPUs that can neither share memory nor use NCCL.
 
 The block is anonymous memory (memfd): engines of the same node map it, the kernel frees it when its writer closes it,
 exits or is killed, and a container's small /dev/shm does not bound it. To other nodes Ray's object store carries the
@@ -41,15 +41,14 @@ class HostBlock:
 
 
 def host_writer(bucket_nbytes: int) -> BucketWriter:
-    """A writer whose buckets every process of this node can read, see `map_bucket`."""
+    """Return a writer whose buckets every process of this node can read, see `map_bucket`."""
     return BucketWriter(HOST, HostBlock, bucket_nbytes)
 
 
 def map_bucket(bucket: WeightBucket) -> torch.Tensor:
-    """The bucket's bytes, (N) uint8, in the writer's block: clone what must outlive the bucket.
+    """Map the bucket's bytes, (N) uint8, in the writer's block: clone what must outlive the bucket.
 
-    Writing to them does not reach the block. Raises ValueError when the block cannot be opened, which is so on
-    another node than the writer's.
+    Writing to them does not reach the block. Raises ValueError if the block cannot be opened, as on another node.
     """
     path = bucket.source[_PATH]
     try:
@@ -64,13 +63,13 @@ def map_bucket(bucket: WeightBucket) -> torch.Tensor:
 
 
 class RemoteBucketStaging:
-    """Where buckets of another node's writer become readable on this one: in blocks of its own, reused in turn."""
+    """Copies buckets of another node's writer into blocks of this node, which are reused in turn."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, HostBlock] = {}
 
     def stage(self, bucket: WeightBucket, region: np.ndarray) -> WeightBucket:
-        """The bucket as this node's processes can read it, until the one after the next comes.
+        """Return the bucket as this node's processes can read it; valid until the next bucket but one.
 
         `region` (N) uint8: the bucket's bytes.
         """
@@ -90,7 +89,7 @@ class RemoteBucketStaging:
 
 
 class HostOutbox(Outbox):
-    """Rank 0 has the block; it is kept for the next push."""
+    """Sender: rank 0 owns the block and keeps it for the next push."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
@@ -117,7 +116,7 @@ class HostOutbox(Outbox):
 
 
 class HostInbox(Inbox):
-    """Maps each bucket's block."""
+    """Receiver: maps the block of each bucket."""
 
     def take(self, bucket: WeightBucket) -> torch.Tensor:
         return map_bucket(bucket).to(self.device, copy=True)

@@ -1,4 +1,4 @@
-"""Weights from GPU memory to the engine on the same GPU, by CUDA's handles for memory of another process.
+"""Weight sync from GPU memory to the engine on the same GPU, by CUDA IPC handles.
 
 ZeRO-3 gathers every bucket on every rank's GPU anyway. Each rank copies it into a block there, and the engine's worker
 on that GPU maps the block: weights cross no bus but the GPU's own memory, on one node as on many.
@@ -23,7 +23,7 @@ _NBYTES = "nbytes"
 
 
 class Mapping(Protocol):
-    """Another process's block."""
+    """Block of another process, mapped here."""
 
     @property
     def bytes(self) -> torch.Tensor: ...
@@ -32,7 +32,7 @@ class Mapping(Protocol):
 
 
 class Exported(Protocol):
-    """A block that other processes can map."""
+    """Block that other processes can map."""
 
     @property
     def bytes(self) -> torch.Tensor: ...
@@ -45,7 +45,7 @@ class Exported(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """What a process does with memory that it shares; tests on a CPU put the host's in its place."""
+    """Operations on shared GPU memory; tests on a CPU replace them by host memory."""
 
     gpu_id: Callable[[torch.device], str] = gpu_id
     allocate: Callable[[int, torch.device], Exported] = CudaBlock
@@ -53,7 +53,7 @@ class GpuMemory:
 
 
 class IpcOutbox(Outbox):
-    """Every rank has a block on its GPU for the time of a push."""
+    """Sender: every rank has a block on its GPU during a push."""
 
     every_rank = True
 
@@ -69,7 +69,7 @@ class IpcOutbox(Outbox):
         return self._writer
 
     def _allocate(self, nbytes: int) -> Block:
-        """A block of which rank 0 knows every rank's handle. Collective."""
+        """Allocate a block and tell rank 0 every rank's handle. Collective."""
         rank, exported = self.rank, self._memory.allocate(nbytes, self.rank.device)
         handles = [(self._memory.gpu_id(rank.device), exported.handle)]
         if rank.control is not None:
@@ -107,7 +107,7 @@ class _IpcBlock:
 
 
 class IpcInbox(Inbox):
-    """Keeps the block of the rank on this GPU mapped for the time of a push."""
+    """Receiver: keeps the block of the rank on this GPU mapped during a push."""
 
     def __init__(self, device: torch.device, memory: GpuMemory | None = None) -> None:
         super().__init__(device)

@@ -1,8 +1,7 @@
-"""Weights from the policy's first rank to engines on other GPUs, by NCCL broadcast.
+"""Weight sync from the policy's first rank to engines on other GPUs, by NCCL broadcast.
 
-Rank 0 and every engine's workers form a group of vLLM's own making, outside of any other process group. It is formed
-anew when an engine was replaced, and given up when a broadcast does not end in time: NCCL itself would wait for a dead
-peer for ever.
+Rank 0 and every engine's workers form a process group through vLLM. It is formed again after an engine was replaced,
+and abandoned if a broadcast does not end in time: NCCL itself would wait for a dead peer for ever.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from azr.cluster.weight_endpoints import Inbox, Outbox, Rank, Receiver
 
 NCCL = "nccl"
 POLL_S = 0.0002
-"""Between two looks at a broadcast."""
+"""Seconds between two checks of a broadcast."""
 
 
 class Communicator(Protocol):
-    """vLLM's `PyNcclCommunicator`, as far as it is used here."""
+    """The part of vLLM's `PyNcclCommunicator` that is used here."""
 
     def broadcast(self, tensor: torch.Tensor, src: int, stream: torch.cuda.Stream) -> None: ...
 
@@ -36,14 +35,14 @@ class Communicator(Protocol):
 
 
 def join_as_sender(address: str, port: int, world_size: int) -> Communicator:
-    """As member 0 of the group; returns once all have come."""
+    """Join the group as member 0; returns once all members have joined."""
     from vllm.distributed.weight_transfer.nccl_common import trainer_init
 
     return trainer_init({"master_address": address, "master_port": port, "world_size": world_size}, rank=0)
 
 
 def join_as_worker(address: str, port: int, world_size: int, rank_offset: int, parallel: Any) -> Communicator:
-    """As the member that this worker is among those of its engine, which begin at `rank_offset`."""
+    """Join the group as this worker's member; those of its engine begin at `rank_offset`."""
     from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo, worker_init_process_group
 
     info = NCCLWeightTransferInitInfo(
@@ -54,7 +53,7 @@ def join_as_worker(address: str, port: int, world_size: int, rank_offset: int, p
 
 def start_broadcast(communicator: Communicator, tensor: torch.Tensor) -> Callable[[], bool]:
     """Broadcast from member 0 into the tensor of the others. Returns a function that says whether it is done here."""
-    # Its default would be a stream that vLLM keeps for itself, which does not wait for what fills the tensor.
+    # PyNccl's default stream would not wait for the copy into the tensor, so pass the current stream.
     stream = torch.cuda.current_stream(tensor.device)
     communicator.broadcast(tensor, src=0, stream=stream)
     done = torch.cuda.Event()
@@ -65,7 +64,7 @@ def start_broadcast(communicator: Communicator, tensor: torch.Tensor) -> Callabl
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What joins processes; tests on a CPU put gloo in its place."""
+    """Functions that form a group; tests on a CPU use gloo instead."""
 
     join_as_sender: Callable[[str, int, int], Communicator] = join_as_sender
     join_as_worker: Callable[[str, int, int, int, Any], Communicator] = join_as_worker
@@ -73,7 +72,7 @@ class Network:
 
 
 class NcclOutbox(Outbox):
-    """Rank 0 sends to all."""
+    """Sender: rank 0 broadcasts to all workers."""
 
     def __init__(self, rank: Rank, network: Network | None = None) -> None:
         super().__init__(rank)
@@ -145,7 +144,7 @@ class NcclOutbox(Outbox):
 
 
 class DeviceBlock:
-    """Memory of a device that stays with this process: the broadcast carries its bytes."""
+    """Device memory of this process, whose bytes are broadcast."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         self.bytes = torch.empty(nbytes, dtype=torch.uint8, device=device)
@@ -156,7 +155,7 @@ class DeviceBlock:
 
 
 class NcclInbox(Inbox):
-    """Receives each bucket into memory of its own."""
+    """Receiver: takes each bucket into its own memory."""
 
     def __init__(self, device: torch.device, network: Network | None = None) -> None:
         super().__init__(device)
@@ -190,8 +189,8 @@ class NcclInbox(Inbox):
 
 
 def wait_until(done: Callable[[], bool], timeout_s: float, what: str, answers: Sequence[ObjectRef] = ()) -> None:
-    """Returns when `done` says so. Raises TimeoutError after `timeout_s`, and what one of the `answers` raises
-    meanwhile, for then it would never be done."""
+    """Return when `done` does. Raises TimeoutError after `timeout_s`, and what one of the `answers` raises meanwhile,
+    because then `done` would never be true."""
     deadline, unanswered = time.monotonic() + timeout_s, list(answers)
     looked = time.monotonic()
     while not done():
@@ -214,7 +213,7 @@ def _answers(refs: Sequence[ObjectRef]) -> None:
 
 
 def _free_port() -> int:
-    """Free at this moment; vLLM opens it as soon as it is told."""
+    """Return a port that is free now; vLLM opens it at once."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])

@@ -1,8 +1,8 @@
-"""Calls of one actor that travel together: many at once to it, and what it has finished back, for the price of a few.
+"""Batched calls of one actor: many calls share a message to it, and many answers share a message back.
 
-A call of Ray costs its caller a third of a millisecond or more, whatever it carries. So calls made in the same turn of
-the event loop are one message, and its answer brings whatever the actor has finished meanwhile, of any message. While
-anything is unanswered, one message waits at the actor.
+A Ray call costs its caller a third of a millisecond or more, whatever it carries. Calls made in the same turn of the
+event loop are therefore one message. Its answer holds every call that has finished meanwhile, of any message. While
+calls are unanswered, one message waits at the actor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayTaskError
 
 MOST_TOGETHER = 64
-"""Calls in a message, so that the first of many need not wait for the last."""
+"""Most calls in a message, so that the first of many does not wait for the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a call."""
+    """Result or error of one call."""
 
     number: int
     value: Any = None
@@ -42,26 +42,26 @@ class Answer:
 
 @dataclass(slots=True)
 class _Desk:
-    """What an actor is at."""
+    """Server state: running calls and finished answers."""
 
     running: set[asyncio.Task[None]] = field(default_factory=set)
     finished: list[Answer] = field(default_factory=list)
     messages: int = 0
     moved: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when something is finished, or another message came."""
+    """Set when a call has finished or another message has arrived."""
 
 
 class TakesSharedCalls:
     """Base of an actor's class whose async methods can be called by `SharedCalls`."""
 
     linger_s = 0.02
-    """How long what is finished waits for more, while more is under way."""
+    """Seconds that finished answers wait for running calls to finish."""
     _desk: _Desk | None = None
 
     async def exchange(self, calls: Sequence[Call]) -> list[Answer]:
-        """Begins with these calls, and returns what is finished, of earlier ones too.
+        """Start these calls and return the answers of all finished calls, earlier ones too.
 
-        Waits until something is, or until the next message comes.
+        Waits until a call has finished or the next message arrives.
         """
         if self._desk is None:
             self._desk = _Desk()
@@ -91,7 +91,7 @@ class TakesSharedCalls:
 
 
 class SharedCalls:
-    """The caller's side, for one actor."""
+    """Client of one actor."""
 
     def __init__(self, actor: ActorHandle) -> None:
         self.actor = actor
@@ -101,7 +101,7 @@ class SharedCalls:
         self._messages: set[asyncio.Task[None]] = set()
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
-        """What the actor answers, or raises, as a call by Ray would. Giving it up does not stop the actor."""
+        """Call the actor; returns and raises as a Ray call does. Cancelling the call does not stop the actor."""
         loop = asyncio.get_running_loop()
         number, answer = next(self._numbers), loop.create_future()
         self._unanswered[number] = answer

@@ -1,8 +1,8 @@
 """Ray actors under supervision: every call has a deadline, a dead actor is replaced, and a failure says its cause.
 
-Three users: engines (`azr.rollout.engine_group`) and the executor pool (`azr.executor.remote`) are `SupervisedActor`s,
-replaced when they are lost; the ranks of a trainer (`azr.train.worker_group`) are never replaced one by one, and use
-the functions below only.
+Engines (`azr.rollout.engine_group`) and the executor pool (`azr.cluster.executor_actor`) are `SupervisedActor`s, which
+are replaced when they are lost. The ranks of a trainer (`azr.train.worker_group`) use only the functions below, for one
+rank cannot be replaced alone.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from azr.cluster.shared_calls import SharedCalls
 from azr.errors import UserError
 
 HEALTH_CHECK_S = 60.0
-"""A call that takes longer has its actor's health checked this often."""
+"""Interval of health checks during a long call."""
 PING_S = 60.0
 """An actor that does not answer a ping within this time counts as dead."""
 KILL_S = 30.0
-"""How long a killed actor may take to be gone."""
+"""Seconds within which a killed actor must be gone."""
 SENTENCES = (UserError, ValueError, TimeoutError, OSError)
-"""Exceptions of an actor's own that say in a sentence what is wrong, the narrower before the wider."""
+"""Exceptions whose message is one sentence, subclasses before their bases."""
 log = logging.getLogger(__name__)
 
 
 class ActorLost(RuntimeError):
-    """An actor is dead or silent; the message says which, and what is known of the cause."""
+    """An actor is dead or silent; the message names it and its known cause."""
 
     def __init__(self, message: str, actor: ActorHandle) -> None:
         super().__init__(message)
@@ -40,10 +40,9 @@ class ActorLost(RuntimeError):
 
 
 class SupervisedActor:
-    """A place for one actor, which is replaced by a fresh one when it is lost.
+    """One actor, replaced by a fresh one if it is lost.
 
-    The actor's class has an async `start()`, and an async `ping()` that answers, not with None, while the actor is of
-    use.
+    The actor's class has an async `start()`, and an async `ping()` that returns something but None while it is usable.
     """
 
     def __init__(
@@ -55,15 +54,15 @@ class SupervisedActor:
         max_restarts: int,
         bring_up_to_date: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`name`: as messages call it, e.g. ``rollout engine 0``. `create`: makes an actor that has not been started.
+        """`name`: in messages, e.g. ``rollout engine 0``. `create`: makes an actor that has not been started.
 
-        `max_restarts`: restarts in a row, without a success in between (`succeeded`). `bring_up_to_date`: what a
-        fresh actor needs after its start; it is replaced in turn when that raises ActorLost.
+        `max_restarts`: restarts in a row without a success (`succeeded`). `bring_up_to_date`: called after the start
+        of a fresh actor, which is replaced again if that raises ActorLost.
         """
         self.name = name
         self.actor: ActorHandle | None = None
         self.start_report: Any = None
-        """What the actor's `start` returned."""
+        """Return value of the actor's `start`."""
         self.restarts = 0
         self.restarting = asyncio.Lock()
         """Held while the actor is replaced."""
@@ -74,9 +73,9 @@ class SupervisedActor:
         self._ping: asyncio.Task[Any] | None = None
 
     async def start(self, when: asyncio.Future[None] | None = None) -> None:
-        """Create the actor, and start it `when` that is done.
+        """Create the actor, and start it after `when`.
 
-        Raises what its start raises, ActorLost when it dies over that, and TimeoutError when it takes too long.
+        Raises the error of its start, ActorLost if it dies during the start, and TimeoutError if it takes too long.
         """
         self.actor = await self._create()
         if when is not None:
@@ -91,17 +90,17 @@ class SupervisedActor:
             raise unwrap_ray_error(error) from error
 
     async def call(self, method: str, *args: object, timeout_s: float, to: str, **kwargs: object) -> Any:
-        """What the actor answers; `to` says in messages what it was to do.
+        """Call the actor; `to` describes the call in messages.
 
-        Raises ActorLost when it is dead or silent, TimeoutError when it lives and takes longer than `timeout_s`, and
-        whatever a living actor raises.
+        Raises ActorLost if it is dead or silent, TimeoutError if it lives and takes longer than `timeout_s`, and the
+        errors of a living actor.
         """
         actor = self._started()
         answer = asyncio.ensure_future(getattr(actor, method).remote(*args, **kwargs))
         return await self._answered(answer, actor, timeout_s, to)
 
     async def call_together(self, method: str, *args: object, timeout_s: float, to: str, **kwargs: object) -> Any:
-        """As `call`, but cheaper by far where there are many at once; the actor's class takes shared calls."""
+        """Call the actor through `SharedCalls`, which costs much less for many calls at once."""
         actor = self._started()
         if self._shared is None or self._shared.actor is not actor:
             self._shared = SharedCalls(actor)
@@ -138,7 +137,7 @@ class SupervisedActor:
         return answer.result()
 
     async def _shared_ping(self, actor: ActorHandle) -> Any:
-        """Calls that have waited for as long ask once."""
+        """Ping the actor once for all calls that wait."""
         if actor is not self.actor:
             return await ping(actor)
         if self._ping is None or self._ping.done():
@@ -146,14 +145,14 @@ class SupervisedActor:
         return await asyncio.shield(self._ping)
 
     def succeeded(self) -> None:
-        """The actor did something useful: the restarts before this do not count against `max_restarts`."""
+        """Reset the count of restarts: the actor has done something useful."""
         self._consecutive_failures = 0
 
     async def restart(self, lost: ActorLost) -> None:
-        """Put a fresh actor in the place of the lost one, unless that was done already.
+        """Replace the lost actor by a fresh one, unless that was done already.
 
-        Raises RuntimeError when actors are lost here again and again, and UserError when the fresh one refuses to
-        start for a user's mistake.
+        Raises RuntimeError after more than `max_restarts` in a row, and UserError if the fresh one refuses to start for
+        a user's mistake.
         """
         async with self.restarting:
             while self.actor is lost.actor:
@@ -184,7 +183,7 @@ class SupervisedActor:
 
 
 async def within(answer: Awaitable[Any], timeout_s: float, who: str, to: str) -> Any:
-    """The answer of an actor; raises TimeoutError, which says who was to do what, after `timeout_s`."""
+    """Wait for an actor's answer. Raises TimeoutError, which names actor and call, after `timeout_s`."""
     try:
         return await asyncio.wait_for(answer, timeout_s)
     except RayTaskError:
@@ -194,7 +193,7 @@ async def within(answer: Awaitable[Any], timeout_s: float, who: str, to: str) ->
 
 
 async def ping(actor: ActorHandle) -> Any:
-    """What the actor's `ping` answers; None when the actor is dead or silent."""
+    """Return the answer of the actor's `ping`; None if the actor is dead or silent."""
     try:
         return await asyncio.wait_for(actor.ping.remote(), PING_S)
     except (RayError, TimeoutError):
@@ -202,9 +201,9 @@ async def ping(actor: ActorHandle) -> Any:
 
 
 async def kill_and_wait(actors: Mapping[str, ActorHandle]) -> None:
-    """Kill the actors and wait until they are gone; Ray ends the processes they had started along with them.
+    """Kill the actors and wait until they are gone. Ray ends their child processes too.
 
-    Raises TimeoutError, naming the late ones, after `KILL_S`.
+    Raises TimeoutError, which names the late ones, after `KILL_S`.
     """
     for actor in actors.values():
         ray.kill(actor)
@@ -218,7 +217,7 @@ async def kill_and_wait(actors: Mapping[str, ActorHandle]) -> None:
 
 
 async def _until_dead(actor: ActorHandle) -> None:
-    """An actor may still answer a few calls between the order to die and its death."""
+    """Ping until the actor is dead: a killed actor may still answer a few calls."""
     with contextlib.suppress(RayActorError):
         while True:
             with contextlib.suppress(RayTaskError):  # its process lives, and what it needs does not
@@ -227,14 +226,14 @@ async def _until_dead(actor: ActorHandle) -> None:
 
 
 def root_cause(error: BaseException) -> str:
-    """The cause in one line, without the tracebacks that Ray wraps around it, one per actor on the way."""
+    """Return the cause in one line, without the tracebacks that Ray adds per actor on the way."""
     while isinstance(error, RayTaskError):
         error = error.cause
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def unwrap_ray_error(error: BaseException) -> BaseException:
-    """The error as the driver should see it: one that says a sentence as itself, without Ray's traceback."""
+    """Return the error for the driver: one of `SENTENCES` as itself, without Ray's traceback."""
     cause = error
     while isinstance(cause, RayTaskError):
         cause = cause.cause

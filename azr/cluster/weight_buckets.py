@@ -1,10 +1,10 @@
-"""How weights travel from a trainer to the engines: packed into buckets, each a part of a block of memory.
+"""Buckets of a weight sync: weights packed into parts of a memory block.
 
-The trainer packs named tensors into a block and hands out a `WeightBucket` each time a part of it is full. The bucket
-is a small plain record: it says where the block is and what lies in it; no weight passes through a message queue. The
-block has two halves, so that one can be filled while the engines load the other. What the block is made of, and how an
-engine reaches it, is the transfer's business (`azr.cluster.weight_transfers`); a running digest shows that all of it
-arrived, in order. `azr.cluster.weight_sync` has the whole timeline.
+The trainer packs named tensors into a block and yields a `WeightBucket` each time a part of it is full. The bucket is a
+small record of the block's address and content; no weight passes through a message queue. The block has two halves, so
+that one can be filled while the engines load the other. The transfer decides the kind of memory and how engines reach
+it (`azr.cluster.weight_transfers`). A running digest shows that everything arrived in order. `azr.cluster.weight_sync`
+has the timeline.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from blake3 import blake3
 ALIGNMENT = 64
 """Every tensor starts at a multiple of this many bytes: a cache line, and enough for any element type."""
 CHUNK_WORDS = 8192
-"""8-byte words that `WeightDigest` adds up at once."""
+"""8-byte words in one sum of `WeightDigest`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSlot:
-    """Where one tensor lies in a bucket."""
+    """Position of one tensor in a bucket."""
 
     name: str
     dtype: str
@@ -37,21 +37,21 @@ class TensorSlot:
 
 @dataclass(frozen=True, slots=True)
 class WeightBucket:
-    """One filled part of a block. Its bytes are valid until the writer is asked for the bucket after the next."""
+    """One filled part of a block. Its bytes are valid until the writer makes the next bucket but one."""
 
     version: int
-    """Version of the weights that this bucket is a part of."""
+    """Version of the weights in this bucket."""
     transfer: str
-    """How to reach the block, a name in `azr.cluster.weight_transfers`."""
+    """Name of the transfer in `azr.cluster.weight_transfers`."""
     source: dict[str, str]
-    """Where the block is, in the transfer's own terms."""
+    """Address of the block, in the transfer's own terms."""
     start: int
     """Bytes from the start of the block."""
     slots: tuple[TensorSlot, ...]
     digest: str
-    """Of everything sent for this version up to and including this bucket; see `WeightDigest`."""
+    """Digest of this version's tensors up to and including this bucket, see `WeightDigest`."""
     full_check: bool
-    """Whether the digest is one of all bytes."""
+    """Whether the digest covers all bytes."""
     index: int
     """0 for the first bucket of a version."""
     last: bool
@@ -66,23 +66,22 @@ class WeightBucket:
         return max((slot.offset + slot.nbytes for slot in self.slots), default=0)
 
     def region(self, block: torch.Tensor) -> torch.Tensor:
-        """The bucket's bytes, gaps included, in a block (N) uint8: a view."""
+        """Return a view of the bucket's bytes, gaps included, in a block (N) uint8."""
         return block[self.start : self.start + self.padded_nbytes]
 
     def tensors(self, region: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        """Named tensors of the bucket, in the order they were sent: views of its bytes."""
+        """Return the named tensors of the bucket in the order they were sent, as views of its bytes."""
         return [(slot.name, _view(region, slot)) for slot in self.slots]
 
 
 class WeightDigest:
-    """Running digest of named tensors in order, on whatever device they are: 128 hex digits or so, comparable only
-    with one of the same kind.
+    """Running digest of named tensors in order, on any device: 64 hex digits, comparable only for equal `full`.
 
-    Names, types, shapes and order always count in full. Of a tensor's bytes counts, with `full`, a BLAKE3 digest of
-    all of them, which takes them to the host. Otherwise it is the sum modulo 2^64 of each 64 KiB, read as 8-byte words,
-    which the device computes as fast as it reads: that shows every change of bits within one word, any exchange or
-    shift between sums, and other damage but for one case in 2^64. It does not show words that changed places within the
-    same 64 KiB, nor changes made so that a sum stays what it was; a transfer does neither by accident.
+    Names, types, shapes and order are hashed in full. With `full` a tensor's bytes are hashed by BLAKE3 on the host.
+    Otherwise the sum modulo 2^64 of each 64 KiB is hashed, read as 8-byte words, which the device computes as fast as
+    it reads. The sums show every change of bits within one word, any exchange or shift between sums, and other damage
+    but for one case in 2^64. They do not show words that changed places within 64 KiB, nor changes made to keep a sum;
+    a transfer does neither by accident.
     """
 
     def __init__(self, *, full: bool = False) -> None:
@@ -90,13 +89,13 @@ class WeightDigest:
         self._pending: list[tuple[bytes, torch.Tensor]] = []
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Take in one contiguous tensor of any shape and type that starts at a multiple of 8 bytes."""
+        """Add one contiguous tensor of any shape and type that starts at a multiple of 8 bytes."""
         header = f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode()
         flat = tensor.reshape(-1).view(torch.uint8)
         self._pending.append((header, flat if self._full else _sums(flat)))
 
     def hexdigest(self) -> str:
-        """Of all that was added. Bytes of a full digest are read now, at the latest."""
+        """Return the digest of all added tensors, whose bytes are read now at the latest."""
         if self._pending:
             headers, values = zip(*self._pending, strict=True)
             if not self._full:
@@ -110,7 +109,7 @@ class WeightDigest:
 
 
 def _sums(flat: torch.Tensor) -> torch.Tensor:
-    """Int64 sums, modulo 2^64, of the 8-byte words of each chunk of (N) uint8, and of the bytes left over, if any."""
+    """Return int64 sums, modulo 2^64, of the 8-byte words of each chunk of (N) uint8 and of the remaining bytes."""
     words, rest = flat[: len(flat) // 8 * 8].view(torch.int64), flat[len(flat) // 8 * 8 :]
     whole = len(words) // CHUNK_WORDS * CHUNK_WORDS
     parts = [words[:whole].view(-1, CHUNK_WORDS), words[whole:].view(1, -1), rest.view(1, -1)]
@@ -119,7 +118,7 @@ def _sums(flat: torch.Tensor) -> torch.Tensor:
 
 
 class Block(Protocol):
-    """Memory that a transfer can hand over."""
+    """Memory that a transfer can share."""
 
     @property
     def bytes(self) -> torch.Tensor:
@@ -127,7 +126,7 @@ class Block(Protocol):
 
     @property
     def source(self) -> dict[str, str]:
-        """What a bucket says of where it is."""
+        """Return the block's address for `WeightBucket.source`."""
 
     def close(self) -> None:
         """Free it."""
@@ -136,15 +135,15 @@ class Block(Protocol):
 class BucketWriter:
     """Packs weights of any number of versions into one reused block.
 
-    Each bucket is overwritten by the one after the next: let every engine load it before going on that far::
+    The next bucket but one overwrites a bucket: let every engine load it before that::
 
         for bucket in writer.pack(version, named_tensors):
             ...
     """
 
     def __init__(self, transfer: str, allocate: Callable[[int], Block], bucket_nbytes: int) -> None:
-        """`bucket_nbytes`: size of a half of the block. It grows when a single tensor is larger; whoever lets engines
-        load one half meanwhile has to give the size of the largest tensor at least."""
+        """`bucket_nbytes`: size of a half of the block. It grows for a larger tensor; callers whose engines load
+        meanwhile must pass at least the size of the largest tensor."""
         assert bucket_nbytes > 0, f"a bucket of {bucket_nbytes} bytes"
         self._transfer, self._allocate = transfer, allocate
         self._make_block(bucket_nbytes)
@@ -161,11 +160,11 @@ class BucketWriter:
         full_check: bool = False,
         with_digest: bool = True,
     ) -> Iterator[WeightBucket]:
-        """Buckets that together hold all tensors, in order; the last one has ``last`` set and the final digest.
+        """Yield buckets that together hold all tensors, in order; the last one has ``last`` set and the final digest.
 
         `named_tensors` is consumed lazily and each tensor (any device, any strides) is copied before the next is
-        asked for, so it may gather sharded parameters one at a time. Names must be unique within a version.
-        `with_digest`: whoever only fills a block that another one speaks of needs none.
+        taken, so it may gather sharded parameters one at a time. Names must be unique within a version.
+        `with_digest`: False on ranks that fill their block but announce no bucket.
         """
         digest = WeightDigest(full=full_check)
         slots: list[TensorSlot] = []
@@ -202,7 +201,7 @@ class BucketWriter:
         yield filled(last=True)
 
     def close(self) -> None:
-        """Free the block. Buckets can no longer be opened; views that readers still hold stay valid."""
+        """Free the block. Buckets can no longer be opened; views of readers stay valid."""
         self.block.close()
 
 

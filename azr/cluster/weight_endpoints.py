@@ -1,6 +1,6 @@
-"""The two ends of a weight transfer, which every transfer implements: one in a policy rank, one in an engine's worker.
+"""Interface of a weight transfer: an outbox in a policy rank, an inbox in an engine's worker.
 
-`azr.cluster.weight_transfers` lists the transfers; nothing else knows one from another.
+`azr.cluster.weight_transfers` lists the transfers; no other module depends on one of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from azr.cluster.weight_buckets import BucketWriter, WeightBucket
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """An engine that is ready for buckets."""
+    """Engine that is ready for buckets."""
 
     name: str
     actor: ActorHandle
@@ -30,49 +30,49 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """A policy rank that takes part in pushes."""
+    """Policy rank that takes part in pushes."""
 
     index: int
     size: int
-    """Ranks in all."""
+    """Number of ranks."""
     device: torch.device
     control: dist.ProcessGroup | None
-    """All ranks, on the host; None when there is one only."""
+    """Process group of all ranks on the host; None for a single rank."""
     engine_gpus: int
     """Worker processes of each engine."""
 
 
 class Outbox(ABC):
-    """A rank's end. All ranks make one, and those that send use it for push after push."""
+    """Sender in a rank. All ranks make one; those that send use it for every push."""
 
     every_rank = False
-    """Whether every rank sends, from its own copy of the weights, or only rank 0. Rank 0 alone talks to engines."""
+    """Whether every rank sends its own copy of the weights, or only rank 0. Only rank 0 calls engines."""
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
 
     @abstractmethod
     def open(self, bucket_nbytes: int, receivers: Sequence[Receiver], timeout_s: float) -> BucketWriter:
-        """Get ready for a push to these engines. Where every rank sends, a collective."""
+        """Prepare a push to these engines; a collective if every rank sends."""
 
     def meet(self) -> None:
-        """Every rank that sends has come this far, and what it wrote is in its block."""
+        """Wait until every sending rank is here and its writes have reached its block."""
         return None
 
     @abstractmethod
     def deliver(self, bucket: WeightBucket, receivers: Sequence[Receiver], timeout_s: float) -> list[ObjectRef]:
-        """On rank 0: have every engine load the bucket; one answer of each, in their order."""
+        """Rank 0: let every engine load the bucket; returns one answer per engine, in order."""
 
     def close(self) -> None:
-        """The push is over, and every engine has loaded all of it. After a failure the next `open` comes instead."""
+        """End a push that every engine has loaded. After a failed push `open` is called instead."""
         return None
 
 
 class Inbox(ABC):
-    """A worker process's end."""
+    """Receiver in a worker process."""
 
     def __init__(self, device: torch.device) -> None:
-        """`device`: of the model."""
+        """`device`: the model's device."""
         self.device = device
 
     def connect(self, info: Mapping[str, Any], parallel: Any) -> None:
@@ -81,12 +81,12 @@ class Inbox(ABC):
 
     @abstractmethod
     def take(self, bucket: WeightBucket) -> torch.Tensor:
-        """The bucket's bytes, (N) uint8, on the device, in memory that stays the caller's own.
+        """Return the bucket's bytes, (N) uint8, on the device, in memory that belongs to the caller.
 
-        The device may still be busy with them; it must be synchronised before the bucket counts as loaded. Raises
-        ValueError when the bucket cannot be reached from here.
+        The device may still be copying: synchronise it before the bucket counts as loaded. Raises ValueError if the
+        bucket cannot be reached from here.
         """
 
     def close(self) -> None:
-        """Let go of the sender's memory: the update is over, or another one begins."""
+        """Release the sender's memory: the update is over, or another one begins."""
         return None

@@ -24,32 +24,32 @@ from azr.cluster.weight_buckets import WeightBucket
 from azr.cluster.weight_endpoints import Outbox, Receiver
 
 SETTLE_S = 10.0
-"""Engines may take that long to drop what they were told to load when a push has failed."""
+"""Seconds in which engines must drop their loads after a failed push."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class WeightUpdate:
-    """One version of the weights as its sender, or an engine that serves it, says it was; the two must be equal."""
+    """One version of the weights, as reported by its sender and by every engine; the reports must be equal."""
 
     version: int
     digest: str
-    """Of all names, types, shapes and bytes, see `azr.cluster.weight_buckets.WeightDigest`."""
+    """Digest of names, types, shapes and bytes, see `azr.cluster.weight_buckets.WeightDigest`."""
     nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class SentWeights:
-    """What rank 0 sent, and what it did meanwhile, in seconds."""
+    """Weights sent by rank 0, and the seconds of its phases."""
 
     update: WeightUpdate
     transfer: str
     gather_s: float
-    """Until the ranks' parts of parameters were put together, as far as the CPU waits for that."""
+    """Gathering of sharded parameters, as far as the CPU waits for it."""
     pack_s: float
-    """Copies into the block, and the digest."""
+    """Copying into the block, and the digest."""
     load_s: float
-    """Waiting for engines that were behind."""
+    """Waiting for slower engines."""
 
 
 def send_weights(
@@ -62,12 +62,12 @@ def send_weights(
     *,
     full_check: bool = False,
 ) -> SentWeights | None:
-    """Have every receiver load all weights. Collective: every rank gives the same, but for its receivers.
+    """Send all weights to every receiver. Collective: all ranks pass equal arguments, except for the receivers.
 
-    `bucket_nbytes`: of the largest tensor at least. Rank 0 alone returns something. `weights` is consumed to its end,
-    also when an engine failed half-way, and the ranks stay usable. Raises TimeoutError, naming the late ones, when a
-    bucket takes longer than `timeout_s`, RuntimeError, naming the dead one, when an engine dies meanwhile, and
-    whatever an engine raises.
+    `bucket_nbytes`: at least that of the largest tensor. Only rank 0 returns a value. `weights` is consumed to its end,
+    even if an engine fails half-way, and the ranks stay usable. Raises TimeoutError, which names the late engines, if a
+    bucket takes longer than `timeout_s`; RuntimeError, which names the dead one, if an engine dies; and the errors of
+    engines.
     """
     leads = outbox.rank.index == 0
     try:
@@ -116,24 +116,24 @@ def _send(
 
 
 class _Loading:
-    """The buckets that engines are loading, at most two at a time."""
+    """Buckets that engines are loading, at most two at a time."""
 
     def __init__(self, outbox: Outbox, receivers: Sequence[Receiver], timeout_s: float) -> None:
         self._outbox, self._receivers, self._timeout_s = outbox, receivers, timeout_s
         self._loading: list[ObjectRef] = []
         self.failure: Exception | None = None
-        """The first one; after it engines are asked for nothing any more, while ranks still gather together."""
+        """First failure; engines are not called after it, but the ranks go on gathering together."""
         self.waited = _Stopwatch()
 
     def next(self, bucket: WeightBucket) -> None:
-        """Have this bucket loaded; returns when the one before it is."""
+        """Start loading this bucket; returns when the previous one is loaded."""
         if self.failure is None:
             before = self._loading
             self._attempt(lambda: self._deliver(bucket))
             self._attempt(lambda: self._wait(before))
 
     def finish(self) -> None:
-        """Returns when the last bucket is loaded; after a failure, when engines have nothing in hand any more."""
+        """Wait until the last bucket is loaded or, after a failure, until no engine loads any more."""
         self._attempt(lambda: self._wait(self._loading))
         if self.failure is not None and self._loading:
             ray.wait(self._loading, num_returns=len(self._loading), timeout=min(self._timeout_s, SETTLE_S))
@@ -165,7 +165,7 @@ class _Loading:
 
 
 class _Stopwatch:
-    """Adds up the time that something takes."""
+    """Sum of measured times."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -178,7 +178,7 @@ class _Stopwatch:
             self.seconds += time.perf_counter() - started
 
     def each(self, items: Iterable[T]) -> Iterator[T]:
-        """The items, with the time to the next one counted."""
+        """Yield the items and count the time that the iterator takes for each."""
         iterator, end = iter(items), object()
         while (item := self.during(lambda: next(iterator, end))) is not end:
             yield item  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Keeps the engines' weights those of the policy: pushed after each update, and sent again to engines that restart."""
+"""Weight sync: pushes the policy's weights after each update, and sends them again to restarted engines."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from azr.cluster.weight_endpoints import Receiver
 from azr.concurrency import task_group, wait_for_all
 
 MAX_ATTEMPTS = 3
-"""Times that one push is tried: it may lose engines twice."""
+"""Attempts per push: engines may be lost twice."""
 GRACE_S = 10.0
-"""The sender's deadline for one engine comes this much before the driver's for the sender, which names no engine."""
+"""The sender's deadline for an engine ends so much before the driver's deadline, which cannot name an engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,13 @@ class PushReport:
 
     version: int
     nbytes: int
-    """Sent once, however many engines read it."""
+    """Bytes of the weights, counted once for all engines."""
     seconds: float
-    """From the first engine that was asked to get ready to the last that serves the weights."""
+    """From the first engine's preparation to the last engine that serves the weights."""
     transfer: str = ""
-    """A name in `azr.cluster.weight_transfers`."""
+    """Name in `azr.cluster.weight_transfers`."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Seconds that the policy's rank 0 spent on what, see `azr.cluster.weight_sender.SentWeights`."""
+    """Seconds by phase of the policy's rank 0, see `azr.cluster.weight_sender.SentWeights`."""
 
 
 class Sender(Protocol):
@@ -39,7 +39,7 @@ class Sender(Protocol):
 
 
 class WeightSync:
-    """Keeps the weights of all engines those of the policy. The driver owns one.
+    """Keeps the weights of all engines equal to the policy's. The driver owns one.
 
     Timeline of `push(version)`; each arrow is a call with a deadline:
 
@@ -57,22 +57,22 @@ class WeightSync:
                                                                             compare the digest of everything, serve
         its WeightUpdate ◄─────────────────────────────────────────────────
 
-    When an engine dies on the way, it is replaced and all of it is repeated for the engines that do not serve this
-    version yet, `MAX_ATTEMPTS` times in all. An engine that is replaced later gets the same weights (`resync`), until
-    the policy may have moved on (`policy_moves`): then it serves nothing before the next push.
+    If an engine dies during a push, it is replaced, and the push is repeated for the engines that do not serve this
+    version yet, `MAX_ATTEMPTS` times in all. An engine that is replaced later gets the same weights (`resync`), unless
+    the policy may have changed (`policy_moves`): then it serves nothing before the next push.
     """
 
     def __init__(self, policy: Sender, engines: Sequence[SupervisedActor], timeout_s: float) -> None:
-        """`timeout_s`: for each call, a prompt in flight or all of the sending included."""
+        """`timeout_s`: deadline of each call, which may wait for running prompts or for all of the sending."""
         self._policy, self._engines, self._timeout_s = policy, engines, timeout_s
         self._version = 0
         self._policy_has_it = False
-        """Whether the policy's weights still are those of that version."""
+        """Whether the policy still has the weights of that version."""
 
     async def push(self, version: int) -> PushReport:
         """Send the policy's weights to every engine.
 
-        Raises what the policy or a living engine raises, RuntimeError when engines die again and again.
+        Raises the errors of the policy and of living engines, and RuntimeError if engines keep dying.
         """
         self._version, self._policy_has_it = version, False
         due = self._engines
@@ -91,11 +91,11 @@ class WeightSync:
         return report
 
     def policy_moves(self) -> None:
-        """From now on, and until the next push, the policy may have other weights than the engines."""
+        """Note that the policy's weights may differ from the engines' until the next push."""
         self._policy_has_it = False
 
     async def resync(self, engine: SupervisedActor) -> None:
-        """Bring a fresh engine to the weights of the others. Raises ActorLost when it dies over that."""
+        """Send a fresh engine the weights of the others. Raises ActorLost if it dies meanwhile."""
         if not self._version:
             return  # it has loaded the same folder as the policy
         if not self._policy_has_it:
@@ -135,7 +135,7 @@ class WeightSync:
         return PushReport(version, sent.update.nbytes, time.perf_counter() - started, sent.transfer, parts)
 
     async def _restart_lost(self, error: Exception) -> bool:
-        """After this error in a push; whether any engine was lost."""
+        """Restart the engines that were lost in a failed push; returns whether there were any."""
         answers = await wait_for_all(ping(engine.actor) for engine in self._engines)
         lost = [engine for engine, answer in zip(self._engines, answers, strict=True) if answer is None]
         async with task_group() as restarting:

@@ -1,4 +1,4 @@
-"""The ways in which weights get from the policy to the engines, one line each, and which of them a run takes."""
+"""Weight transfers by name, and the choice of one for a run."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where policy and engines are, as far as it is known."""
+    """Devices of policy and engines, as far as they are known."""
 
     device: Literal["auto", "cuda", "cpu"]
-    """`auto` before Ray was asked."""
+    """`auto` before Ray has started."""
     colocated: bool
     """Engines share the trainers' GPUs."""
     engine_gpus_alone: int = 0
-    """Engines' GPUs on which no rank of the policy lives, though the others share theirs."""
+    """GPUs of engines without a rank of the policy, if engines are colocated."""
 
     @classmethod
     def before_start(cls, config: Config) -> Site:
-        """What the config says of it."""
+        """Return the site that the config describes."""
         alone = config.num_gpus - config.train.data_parallel if config.cluster.colocate else 0
         return cls(device=config.train.device, colocated=config.cluster.colocate, engine_gpus_alone=alone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One way."""
+    """One weight transfer."""
 
     module: str
-    """Below `azr.cluster`; it has the two ends as `OUTBOX` and `INBOX`. Loaded when one is made: light commands ask
-    which ways are open, and the ends need torch and Ray."""
+    """Module of `azr.cluster` with the two ends, `OUTBOX` and `INBOX`. It is imported late: commands without torch and
+    Ray ask which transfers are possible."""
     refusal: Callable[[Site], str | None]
-    """Why this way is closed: the end of a sentence on `cluster.push`. None when it is open."""
+    """Return why this transfer is impossible, as the end of a sentence on `cluster.push`, or None."""
 
     def outbox(self, rank: Rank) -> Outbox:
-        """A policy rank's end."""
+        """Make the outbox of a policy rank."""
         return cast("Outbox", import_module(f"azr.cluster.{self.module}").OUTBOX(rank))
 
     def inbox(self, device: torch.device) -> Inbox:
-        """A worker's end."""
+        """Make the inbox of an engine's worker."""
         return cast("Inbox", import_module(f"azr.cluster.{self.module}").INBOX(device))
 
 
@@ -85,11 +85,11 @@ TRANSFERS: dict[str, Transfer] = {
     "nccl": Transfer(module="push_nccl", refusal=_nccl_refusal),
     "host": Transfer(module="push_host", refusal=lambda site: None),
 }
-"""By name, the first open one before the others when `cluster.push` is `auto`."""
+"""By name; `auto` takes the first possible one."""
 
 
 def choose_transfer(push: str, site: Site) -> str:
-    """The transfer that this knob means there. Raises UserError when it names one that is closed."""
+    """Return the name of the transfer for `cluster.push`. Raises UserError if the named one is impossible."""
     if push == "auto":
         return next(name for name, transfer in TRANSFERS.items() if transfer.refusal(site) is None)
     if reason := TRANSFERS[push].refusal(site):
@@ -98,7 +98,7 @@ def choose_transfer(push: str, site: Site) -> str:
 
 
 def decide_push(config: Config, device: Literal["cuda", "cpu"]) -> Config:
-    """The config with the transfer that its run takes. Raises UserError when the one it names is closed."""
+    """Return the config with the chosen transfer. Raises UserError if the named one is impossible."""
     site = replace(Site.before_start(config), device=device)
     push = choose_transfer(config.cluster.push, site)
     return replace(config, cluster=replace(config.cluster, push=cast(Any, push)))

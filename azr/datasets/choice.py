@@ -1,4 +1,4 @@
-"""The rows of a run's file that it can answer: those whose prompts fit, and whose graders there are."""
+"""Choose the rows of a run's file that it can answer: their prompts fit and their graders exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from azr.prompts.codec import PromptCodec
 
 
 def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[str]]:
-    """The rows that are trained on, in the file's order, and lines on what is left out.
+    """Return the rows to train on, in the file's order, and lines on what is left out.
 
     Raises UserError when the file is none, no row is left, none has traces that are to be trained on, a row cannot be
     written in the model's template or tokens, or a package that a grader needs is missing.
@@ -65,7 +65,7 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
 
 
 def _check_lengths(rows: Sequence[DataRow], config: Config, codec: PromptCodec) -> None:
-    """Raises UserError where nothing could be learned, since every trace is longer than a response may be."""
+    """Raise UserError if every trace is longer than a response may be, so that nothing could be learned."""
     longest = config.rollout.max_response_tokens
     fits = (
         len(codec.trace_ids(trace, codec.converse(row.turns)[1])) <= longest for row in rows for trace in row.traces
@@ -77,10 +77,20 @@ def _check_lengths(rows: Sequence[DataRow], config: Config, codec: PromptCodec) 
         )
 
 
-def keep_identity(record: Path, path: Path) -> None:
-    """Writes which file a run answers; for one that goes on, sees that the file is the same.
+def keep_identity(record: Path, path: Path) -> str:
+    """Write which file a run answers, after `check_identity`. Return the file's SHA-256."""
+    identity = check_identity(record, path)
+    staging = record.with_name(f".{record.name}")
+    staging.write_text(json.dumps(identity) + "\n", encoding="utf-8")
+    staging.replace(record)
+    return identity["sha256"]
 
-    Raises UserError when it holds other rows than when the run began with it. Another path is another choice.
+
+def check_identity(record: Path, path: Path) -> dict[str, str]:
+    """Path and SHA-256 of the file of rows.
+
+    Raises UserError when it holds other rows than when the run of this record began with it. Another path is another
+    choice.
     """
     identity = {"path": str(path), "sha256": hash_of(path)}
     before = json.loads(record.read_text()) if record.is_file() else {}
@@ -90,6 +100,4 @@ def keep_identity(record: Path, path: Path) -> None:
             f"{identity['sha256'][:16]}…), so its position in it means nothing: restore it, or give the new one "
             "another name."
         )
-    staging = record.with_name(f".{record.name}")
-    staging.write_text(json.dumps(identity) + "\n", encoding="utf-8")
-    staging.replace(record)
+    return identity

@@ -1,4 +1,4 @@
-"""Traces of another model as trajectories: whole, or their beginning with the policy going on."""
+"""Turn another model's traces into completions: whole, or a prefix that the policy continues."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from azr.concurrency import stable_seed
 from azr.config import DataConfig
 from azr.records import Completion, FinishReason
-from azr.selfplay.ordering import stable_seed
 
 PREFIX_START = 0.8
-"""Share of a trace that a linear schedule begins with, as in LUFFY."""
+"""First share of a linear schedule, as in LUFFY."""
 
 
 def prefix_share(data: DataConfig, step: int, *names: object) -> float:
-    """Share of a trace that is given in this step; 1 for all of it. ``names`` identify the trace."""
+    """Return the share of a trace that is given in this step; 1 for all of it. ``names`` identify the trace."""
     match data.prefix:
         case "random":
             return random.Random(stable_seed("prefix", *names)).random()
@@ -26,7 +26,7 @@ def prefix_share(data: DataConfig, step: int, *names: object) -> float:
 
 
 def whole_trace(prompt_ids: np.ndarray, trace_ids: list[int], longest: int) -> Completion:
-    """A trace as if it had been sampled; one that is longer than ``longest`` is cut off there."""
+    """Return a trace as a completion, cut off after ``longest`` tokens."""
     reason = FinishReason.STOP if len(trace_ids) <= longest else FinishReason.LENGTH
     return Completion(
         prompt_ids=prompt_ids,
@@ -38,7 +38,7 @@ def whole_trace(prompt_ids: np.ndarray, trace_ids: list[int], longest: int) -> C
 
 
 def after_prefix(prompt_ids: np.ndarray, prefix_ids: list[int], continued: Completion) -> Completion:
-    """The response that begins with a prefix and goes on with what was sampled after it."""
+    """Return the response made of a prefix and its sampled continuation."""
     given = np.array(prefix_ids, np.int32)
     zeros = np.zeros(len(given), np.float32)
     version = continued.weight_versions[:1] if len(continued.weight_versions) else np.zeros(1, np.int32)

@@ -1,1 +1,1 @@
-"""What a model can do: questions of public benchmarks and of our own exam, asked, graded by running code, reported."""
+"""Evaluation: a model answers public benchmarks and the project's exam; answers are graded by running code."""

@@ -1,4 +1,4 @@
-"""The answers of an evaluation on disk: gzipped JSON lines that grow with it, and are read again after a kill."""
+"""Answers of an evaluation on disk: gzipped JSON lines that grow with it and can be resumed after a kill."""
 
 from __future__ import annotations
 
@@ -8,57 +8,42 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from azr.errors import UserError
-from azr.evaluation.question import Verdict
+from azr.records import Sample
+from azr.runs.sample_file import json_line, read_sample, sample_line
 
 ANSWERS = "answers.jsonl.gz"
-"""Name of the file in a folder of azr eval."""
+"""File name in a folder of `azr eval`."""
 _GZIP = 31
-"""zlib's number for a gzip member with its header and checksum."""
+"""`wbits` of zlib for a gzip member with header and checksum."""
 _CHUNK = 1 << 16
-"""Bytes that are unpacked at a time."""
+"""Bytes read at a time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One response to one question, and what became of it."""
-
-    suite: str
-    question: str
-    """Id of the question."""
-    group: str
-    sample: int | None
-    """Which of the samples; None for the greedy response."""
-    prompt: str
-    """The text that the model got, with what a template adds."""
-    response: str
-    tokens: int
-    truncated: bool
-    """It reached the limit of tokens before it ended."""
-    verdict: Verdict
-    answer: str | None = None
-    """What was extracted from the response and judged."""
-    parts: Mapping[str, bool] = field(default_factory=dict)
+def without_texts(answer: Sample) -> Sample:
+    """Return a sample without the texts, of which memory could not hold hundreds of thousands."""
+    judgement = None if answer.judgement is None else replace(answer.judgement, answer=None)
+    return replace(answer, prompt="", response="", judgement=judgement)
 
 
 class AnswerFile:
-    """Answers in the order in which they were graded. Those to one question are written together, or not at all."""
+    """File of answers in the order of their grading. All answers to a question are written at once or not at all."""
 
     def __init__(self, path: Path, protocol: Mapping[str, Any]) -> None:
-        """``path``: new, or an earlier evaluation's by the same protocol: what a kill left half-written at its end is
-        cut off then. ``protocol``: how the answers come about, the file's first line.
+        """Create the file, or open that of an unfinished evaluation and cut off its last line if it is incomplete.
 
-        Raises UserError when the earlier evaluation was by another protocol, its file is damaged, or another process
-        writes into it.
+        ``protocol``: settings that decide the answers; the file's first line.
+
+        Raises UserError when the file has another protocol, is damaged, or another process writes into it.
         """
         self.path = path
-        self.answers: list[Answer] = []
-        """Without their texts, of which memory could not hold hundreds of thousands."""
-        # Unbuffered, so that a write that fails leaves nothing for a later one.
+        self.answers: list[Sample] = []
+        """Without their texts, see `without_texts`."""
+        # Unbuffered: after a failed write no bytes wait for the next one.
         self._file = path.open("ab", buffering=0)
         try:
             self._take()
@@ -67,7 +52,7 @@ class AnswerFile:
                 _check_same(path, earlier, protocol)
             self._file.truncate(end)
             if earlier is None:
-                self._write([{"protocol": protocol}])
+                self._write([json_line({"protocol": protocol})])
         except BaseException:
             self._file.close()
             raise
@@ -82,17 +67,16 @@ class AnswerFile:
 
     @property
     def questions(self) -> set[tuple[str, str]]:
-        """Suites and ids of the questions that are answered."""
-        return {(answer.suite, answer.question) for answer in self.answers}
+        """Suite and id of every answered question."""
+        return {(answer.kind, answer.problem_id) for answer in self.answers}
 
-    def add(self, answers: Sequence[Answer]) -> None:
-        """Write all answers to one question. Raises UserError when there is no room for them."""
-        self._write(asdict(answer) for answer in answers)
-        self.answers += map(_without_texts, answers)
+    def add(self, answers: Sequence[Sample]) -> None:
+        """Write all answers to one question. Raises UserError when the disk is full."""
+        self._write(map(sample_line, answers))
+        self.answers += map(without_texts, answers)
 
-    def _write(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        data = memoryview(gzip.compress(text.encode("utf-8", "surrogatepass"), 6, mtime=0))
+    def _write(self, lines: Iterable[bytes]) -> None:
+        data = memoryview(gzip.compress(b"".join(lines), 6, mtime=0))
         end = self._file.seek(0, os.SEEK_END)
         try:
             while data:
@@ -111,11 +95,11 @@ class AnswerFile:
         self.close()
 
 
-def read_answers(path: Path, *, texts: bool = True) -> tuple[dict[str, Any], list[Answer]]:
-    """Protocol and answers of a finished or unfinished evaluation; the file stays as it is.
+def read_answers(path: Path, *, texts: bool = True) -> tuple[dict[str, Any], list[Sample]]:
+    """Return protocol and answers of a finished or unfinished evaluation, without changing the file.
 
-    ``texts``: with prompts and responses, which take most of the memory.
-    Raises UserError when there is no such file, or it holds something else.
+    ``texts``: keep prompts and responses, which take most of the memory.
+    Raises UserError when the file does not exist or is not one of answers.
     """
     if not path.is_file():
         raise UserError(f"There is no evaluation in {path.parent}: give a folder that azr eval has written.")
@@ -125,13 +109,9 @@ def read_answers(path: Path, *, texts: bool = True) -> tuple[dict[str, Any], lis
     return protocol, answers
 
 
-def _without_texts(answer: Answer) -> Answer:
-    return replace(answer, prompt="", response="", answer=None)
-
-
 def _check_same(path: Path, earlier: Mapping[str, Any], protocol: Mapping[str, Any]) -> None:
     for name in [*protocol, *earlier]:
-        # As JSON has it, where a tuple is a list.
+        # JSON turns tuples into lists.
         before, now = earlier.get(name), json.loads(json.dumps(protocol.get(name)))
         if before != now:
             raise UserError(
@@ -145,23 +125,23 @@ def _brief(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[Answer]]:
-    """Bytes of what was written whole, the protocol where there is one, and the answers."""
+def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[Sample]]:
+    """Return the number of complete bytes, the protocol (None in an empty file) and the answers."""
     whole, protocol = 0, None
-    answers: list[Answer] = []
+    answers: list[Sample] = []
     try:
         with path.open("rb") as file:
             for whole, text in _members(file):  # noqa: B007
-                lines = [json.loads(line) for line in text.decode("utf-8", "surrogatepass").split("\n") if line]
+                lines = [line for line in text.split(b"\n") if line]
                 if protocol is None:
-                    protocol = lines[0]["protocol"]
+                    protocol = json.loads(lines[0])["protocol"]
                 else:
-                    found = (Answer(**line | {"verdict": Verdict(line["verdict"])}) for line in lines)
-                    answers += found if texts else map(_without_texts, found)
+                    found = map(read_sample, lines)
+                    answers += found if texts else map(without_texts, found)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise UserError(f"{path} holds something else than answers of an evaluation ({error!r}).") from error
     except zlib.error as error:
-        # Not what a kill leaves, which is a beginning: answers may follow, so nobody cuts them off unasked.
+        # A kill leaves a truncated file, not a damaged one. Answers may follow the damage, so keep them.
         if protocol is None:
             raise UserError(
                 f"{path} holds something else than answers of an evaluation: choose another --out."
@@ -176,7 +156,7 @@ def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[
 
 
 def _members(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """End of each complete gzip member, and what it holds. Raises zlib.error for what is none."""
+    """Yield the end of each complete gzip member, and its content. Raises zlib.error for other bytes."""
     end, rest = 0, b""
     while rest := rest or file.read(_CHUNK):
         reader, parts = zlib.decompressobj(_GZIP), []

@@ -1,4 +1,4 @@
-"""Two evaluations side by side: by how much they differ on the same questions, and on which ones."""
+"""Compare two evaluations question by question: the difference with its interval, and which questions changed."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from statistics import fmean
 from typing import Any
 
 from azr.errors import UserError
-from azr.evaluation.answer_file import Answer, read_answers
+from azr.evaluation.answer_file import read_answers
 from azr.evaluation.estimates import Estimate, estimate
 from azr.evaluation.report import ANSWERS, aligned
 from azr.evaluation.scores import GREEDY, greedy_share, sampled_share
 from azr.evaluation.suites import SUITES
 from azr.evaluation.suites.loading import top
+from azr.records import Sample
 
 SAMPLED = "samples"
-"""Name of the share of right samples."""
+"""Measure: the share of right samples."""
 _MAY_DIFFER = ("model",)
 _SUITES, _MESSAGES = "suites", "messages_sha256"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Two evaluations on the questions of a suite that both have graded."""
+    """Difference between two evaluations on the questions of a suite that both have graded."""
 
     suite: str
     measure: str
@@ -32,25 +33,25 @@ class Difference:
     before: float
     after: float
     gain: Estimate
-    """Of ``after`` over ``before``, with a bootstrap interval over questions, paired question by question."""
+    """``after`` - ``before``, with a bootstrap interval over paired questions."""
     won: tuple[str, ...]
-    """Ids of questions on which the later is better."""
+    """Ids of questions on which ``after`` is better."""
     lost: tuple[str, ...]
 
 
-def load(folder: Path) -> tuple[dict[str, Any], dict[tuple[str, str], list[Answer]]]:
-    """Protocol, and the answers by suite and question. Raises UserError when it is no evaluation."""
+def load(folder: Path) -> tuple[dict[str, Any], dict[tuple[str, str], list[Sample]]]:
+    """Return the protocol, and the answers by suite and question. Raises UserError as `read_answers`."""
     protocol, answers = read_answers(folder / ANSWERS if folder.is_dir() else folder, texts=False)
-    by_question: dict[tuple[str, str], list[Answer]] = {}
+    by_question: dict[tuple[str, str], list[Sample]] = {}
     for answer in answers:
-        by_question.setdefault((answer.suite, answer.question), []).append(answer)
+        by_question.setdefault((answer.kind, answer.problem_id), []).append(answer)
     return protocol, by_question
 
 
 def compare(before: Path, after: Path) -> tuple[list[Difference], list[str]]:
-    """The differences of every suite, and what else than the model differs between the evaluations.
+    """Return the differences by suite, and the names of settings other than the model that differ.
 
-    Raises UserError when one is no evaluation, they share no question, or a suite's files are not the same.
+    Raises UserError when one is not an evaluation, they share no question, or a suite's files differ.
     """
     (first, answers_before), (second, answers_after) = load(before), load(after)
     shared = [key for key in answers_before if key in answers_after]
@@ -73,8 +74,8 @@ def compare(before: Path, after: Path) -> tuple[list[Difference], list[str]]:
 def _difference(
     suite: str,
     measure: str,
-    share: Callable[[Sequence[Answer]], float | None],
-    pairs: Sequence[tuple[Sequence[Answer], Sequence[Answer]]],
+    share: Callable[[Sequence[Sample]], float | None],
+    pairs: Sequence[tuple[Sequence[Sample], Sequence[Sample]]],
 ) -> Difference | None:
     alike = suite in SUITES and SUITES[suite].groups_alike
     groups: dict[str, list[tuple[float, float]]] = {}
@@ -86,7 +87,7 @@ def _difference(
             continue
         groups.setdefault(top(before[0].group) if alike else "", []).append((start, end))
         if start != end:
-            (won if end > start else lost).append(before[0].question)
+            (won if end > start else lost).append(before[0].problem_id)
     if not groups:
         return None
     return Difference(
@@ -102,7 +103,7 @@ def _difference(
 
 
 def _others(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Names of what differs in the protocols, beside the model and which questions were asked."""
+    """Return the names of settings that differ, except the model and the selection of questions."""
     names = [name for name in dict.fromkeys([*first, *second]) if name not in (*_MAY_DIFFER, _SUITES)]
     found = [name for name in names if first.get(name) != second.get(name)]
     for suite, asked in first[_SUITES].items():
@@ -113,7 +114,7 @@ def _others(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
 
 
 def table(differences: Sequence[Difference]) -> str:
-    """Percent, as Markdown."""
+    """Return a Markdown table in percent."""
     lines = [("suite", "measure", "questions", "A", "B", "B - A", "better", "worse")]
     for each in differences:
         low, high = (100 * bound for bound in (each.gain.low, each.gain.high))

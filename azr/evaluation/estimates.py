@@ -16,7 +16,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean, of a share between 0 and 1 for example, and its 95% interval."""
+    """A mean and its 95% interval."""
 
     value: float
     low: float
@@ -24,7 +24,7 @@ class Estimate:
 
 
 def pass_at(k: int, right: int, graded: int) -> float:
-    """Chance that one of k samples is right, without bias, from the right ones of ``graded`` >= k samples.
+    """Return the unbiased chance that one of k samples is right, given ``right`` of ``graded`` >= k samples.
 
     1 - C(n - c, k) / C(n, k), as in Chen et al. (arXiv 2107.03374), section 2.1.
     """
@@ -33,7 +33,7 @@ def pass_at(k: int, right: int, graded: int) -> float:
 
 
 def estimate(groups: Sequence[Sequence[float]], seed: int = 0) -> Estimate:
-    """Mean of the groups' means, with a percentile bootstrap interval over the questions of each group.
+    """Return the mean of the groups' means, with a percentile bootstrap interval over the questions of each group.
 
     ``groups`` holds one value per question; no group is empty. The same values give the same interval every time.
     """
@@ -45,6 +45,6 @@ def estimate(groups: Sequence[Sequence[float]], seed: int = 0) -> Estimate:
 
 
 def _resample_means(rng: np.random.Generator, values_T: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Means of R samples of T values, drawn with replacement."""
+    """Return the means of R samples of T values, drawn with replacement."""
     index_RT = rng.integers(len(values_T), size=(RESAMPLES, len(values_T)))
     return values_T[index_RT].mean(axis=1)

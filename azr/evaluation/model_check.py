@@ -1,4 +1,4 @@
-"""Whether training computes what a model means: log-probabilities of Hugging Face, the trainer and vLLM, side by side.
+"""Compare log-probabilities of Hugging Face, the trainer and vLLM, before and after a weight push.
 
 Everything is the run's own: the policy's packed forward, the engine that samples, the buckets that carry weights.
 Three states of the weights are compared: as loaded by each from the folder; perturbed, and pushed to vLLM; and those
@@ -38,7 +38,7 @@ NOISE = 0.3
 """Standard deviation of the perturbation, relative to the root mean square of each parameter."""
 TIMEOUT_S = 1800.0
 GPU_SHARE = 0.55
-"""Of a GPU's memory for vLLM; what is left holds the eager model or the trainer's, one after the other. By arithmetic,
+"""vLLM's share of GPU memory; the rest holds the eager model or the trainer's, one after the other. By arithmetic,
 7.6 billion parameters in float32, 28 GiB, have room in both parts of 79 GiB."""
 
 
@@ -61,7 +61,7 @@ class Row:
 
     weights: str
     tokens: int
-    """How many were sampled by vLLM with these weights and scored by both others."""
+    """Tokens that vLLM sampled with these weights and both others scored."""
     trainer_eager: Gap
     """Over these tokens and those of the fixed texts."""
     vllm_eager: Gap
@@ -83,7 +83,7 @@ class ModelCheck:
         return self.moved > bound and all(gap.largest <= bound for row in self.rows for gap in row.gaps)
 
     def table(self) -> str:
-        """For people: mean and largest difference of each pair, one line for each state of the weights."""
+        """Return a table: mean and largest difference of each pair, one line per state of the weights."""
         pairs = ("trainer - eager", "vLLM - eager", "vLLM - trainer")
         lines = [f"{'weights':<18}{'tokens':>7}" + "".join(f"{pair:>22}" for pair in pairs)]
         lines.append(" " * 25 + f"{'mean':>12}{'max':>10}" * len(pairs))
@@ -134,7 +134,7 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
 
 
 def _load(path: str, dtype: ComputeType, device: Device) -> tuple[PreTrainedModel, PolicyModel]:
-    """The model as transformers runs it, and as the trainer does."""
+    """Return the model as transformers runs it, and as the trainer does."""
     torch_dtype: torch.dtype = getattr(torch, dtype)
     try:
         eager = AutoModelForCausalLM.from_pretrained(path, dtype=torch_dtype, attn_implementation="eager")
@@ -159,13 +159,13 @@ def _first_line(error: Exception) -> str:
 
 
 def _text() -> str:
-    """Fixed, of any length, and without a period that a model could settle into."""
+    """Return a fixed long text without a period that a model could repeat."""
     lines = (f"def f{i}(x, y={i * i}):\n    # step {i}\n    return [x + {7 * i % 11}, y, '{i:b}']\n" for i in count())
     return "".join(next(lines) for _ in range(4000))
 
 
 def _prompts(path: str, tokens: int) -> list[list[int]]:
-    """Ids of a long prompt and of a short one."""
+    """Return token ids of a long prompt and of a short one."""
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
@@ -176,7 +176,7 @@ def _prompts(path: str, tokens: int) -> list[list[int]]:
 
 
 def _fixed(prompts: Sequence[Sequence[int]]) -> list[Completion]:
-    """Two responses to the long prompt and one to the short one, made of tokens of the long prompt."""
+    """Return two responses to the long prompt and one to the short one, made of tokens of the long prompt."""
     pieces = [(0, 1), (0, 2), (1, 3)]
     return [_unsampled(prompts[which], prompts[0][step::step][:RESPONSE_TOKENS]) for which, step in pieces]
 
@@ -193,7 +193,7 @@ def _unsampled(prompt: Sequence[int], response: Sequence[int]) -> Completion:
 
 @contextmanager
 def _visiting(model: nn.Module, device: Device) -> Iterator[None]:
-    """The model is on the device meanwhile, and takes no memory there before and after."""
+    """Keep the model on the device within the block only."""
     model.to(device)
     try:
         yield
@@ -205,7 +205,7 @@ def _visiting(model: nn.Module, device: Device) -> Iterator[None]:
 
 @torch.no_grad()
 def _eager_logprobs(eager: PreTrainedModel, device: Device, completions: Sequence[Completion]) -> Tensor:
-    """Float32 (R), one sample at a time."""
+    """Return float32 (R), computed one sample at a time."""
     pieces = []
     with _visiting(eager, device):
         for c in completions:
@@ -218,7 +218,7 @@ def _eager_logprobs(eager: PreTrainedModel, device: Device, completions: Sequenc
 
 @torch.no_grad()
 def _trainer_logprobs(policy: PolicyModel, device: Device, completions: Sequence[Completion]) -> Tensor:
-    """Float32 (R), all samples in one packed stream."""
+    """Return float32 (R), computed with all samples in one packed stream."""
     with _visiting(policy, device):
         logprobs_R, _ = policy(pack(completions).to(torch.device(device)), 1.0, with_entropy=False)
         return logprobs_R.cpu()
@@ -268,7 +268,7 @@ def _perturb(policy: PolicyModel, eager: PreTrainedModel) -> None:
 
 
 async def _push(engine: RolloutEngine, writer: BucketWriter, policy: PolicyModel, version: int) -> None:
-    """As the policy's rank 0 and the driver do it in a run. Raises UserError when vLLM does not take a weight."""
+    """Push the weights as in a run. Raises UserError when vLLM does not take a weight."""
     try:
         await engine.begin_update(version)
         for bucket in writer.pack(version, policy.named_weights()):

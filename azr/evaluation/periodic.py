@@ -1,4 +1,4 @@
-"""Suites as part of a run: a fixed subset of each before the first step, every few steps and after the last."""
+"""Evaluation within a run: a fixed subset of each suite before the first step, every few steps and after the last."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from azr.answering import Executor, Sampler
 from azr.config import Config
 from azr.errors import UserError
-from azr.evaluation.answer_file import Answer, AnswerFile
-from azr.evaluation.asking import Examiner, Executors, GenerateFn, Sampling, open_graders, prompt_ids
-from azr.evaluation.graders import check_graders
+from azr.evaluation.answer_file import AnswerFile
+from azr.evaluation.asking import QuestionKey, Sampling, answer_all, question_problem, tokenized
+from azr.evaluation.graders import check_graders, open_graders
 from azr.evaluation.graders.calls import Calls
 from azr.evaluation.graders.sandboxed import ANSWER_REPEATS, answer_config
 from azr.evaluation.graders.value import ProgramValue
@@ -28,29 +29,29 @@ from azr.evaluation.suites.exam import sealed_questions
 from azr.evaluation.suites.loading import check_names, load_exam, load_suites
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
-from azr.selfplay.roles import Executor
+from azr.records import PromptIds, Sample
 from azr.tasks.normalize import ENTRY, held_out_keys, parse, parse_program
 
 if TYPE_CHECKING:
-    from azr.executor.remote import RemoteExecutor
+    from azr.cluster.executor_actor import RemoteExecutor
 
 TEMPERATURE = 1.0
-"""Of the samples, whatever a run samples at."""
+"""Temperature of the samples; that of the rollout may be another."""
 PASS_AT = 8
-"""The k of pass@k, where there are as many samples."""
+"""k of pass@k, if there are that many samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What an evaluation within a run found."""
+    """Result of an evaluation within a run."""
 
     metrics: dict[str, float]
     """See `azr.evaluation.scores.metrics`."""
-    answers: list[Answer]
+    answers: list[Sample]
     protocol: dict[str, Any]
 
     def write(self, path: Path) -> None:
-        """The answers as `azr.evaluation.answer_file` reads them; complete or not there."""
+        """Write the answers as an `AnswerFile`, by rename: the file is complete or absent."""
         path.parent.mkdir(exist_ok=True)
         staging = path.with_name(f".{path.name}")
         staging.unlink(missing_ok=True)
@@ -60,15 +61,15 @@ class Evaluated:
 
 
 class PeriodicEval:
-    """Evaluates a run's policy on a subset of suites, and knows the programs that the run must not train on."""
+    """Evaluates a run's policy on a subset of suites, and lists the programs that the run must not train on."""
 
     def __init__(self, config: Config, codec: PromptCodec) -> None:
-        """Raises UserError when a suite is not where it should be, or a question does not fit into a prompt."""
+        """Load the suites. Raises UserError when a suite is missing, or a question does not fit into a prompt."""
         self._config, self._codec = config, codec
         names = [name for word in config.eval.suites for name in word.split(",")]
         others = [name for name in names if name != EXAM]
         self.notes: list[str] = []
-        """What is not evaluated, and why; a line each."""
+        """Suites that are not evaluated, and why; one line each."""
         folder = Path(config.eval.data) if config.eval.data is not None else None
         check_names(names, SUITES if folder is None or not folder.is_dir() else suites_of(folder))
         if folder is None and others:
@@ -82,7 +83,9 @@ class PeriodicEval:
         """Questions by the `held_out_keys` of all programs of the exam and of these suites: ``question 7 of mbpp+``."""
         self._loaded = [each for each in known if each.suite.name in names]
         self.questions: list[Question] = [question for each in self._loaded for question in each.questions]
-        """What is asked, the same in every run of these settings."""
+        """Questions of every evaluation, the same in every run with these settings."""
+        self._prompts: dict[QuestionKey, PromptIds] = {}
+        """Token ids of every question's prompt; empty without evaluations."""
         if config.eval.every:
             self._check(names)
 
@@ -94,45 +97,46 @@ class PeriodicEval:
             )
         check_graders(each.suite.grader for each in self._loaded)
         limit = self._config.rollout.max_prompt_tokens
-        for question in self.questions:
-            length = len(prompt_ids(self._codec, question))
-            if length > limit:
+        self._prompts = tokenized(self._codec, self.questions)
+        for (suite, id), prompt in self._prompts.items():
+            if len(prompt) > limit:
                 raise UserError(
-                    f"The question {question.id} of {question.suite} has {length} tokens, but "
+                    f"The question {id} of {suite} has {len(prompt)} tokens, but "
                     f"rollout.max_prompt_tokens is {limit}; raise it, leave the suite out of eval.suites, or set "
                     "eval.every to 0."
                 )
 
     def should_run(self, step: int, last: bool) -> bool:
-        """Whether to evaluate after this step, which may be the run's last; step 0 stands for the start."""
+        """Whether to evaluate after this step; step 0 is the start, ``last`` the run's last step."""
         every = self._config.eval.every
         return bool(self.questions) and every > 0 and (last or step % every == 0)
 
-    async def run(self, generate: GenerateFn, executor: Executor) -> Evaluated:
-        """What the current policy knows. ``executor``: the run's, for the tasks of the exam."""
+    async def run(self, sampler: Sampler, executor: Executor, step: int) -> Evaluated:
+        """Evaluate the current policy. ``executor``: the run's, for the tasks of the exam."""
         config = self._config
-        executors = Executors(tasks=lambda: nullcontext(executor), answers=partial(answer_executor, config))
-        found: list[Answer] = []
-        async with open_graders([each.suite for each in self._loaded], executors) as graders:
-            examiner = Examiner(
-                codec=self._codec,
-                generate=generate,
-                graders=graders,
-                sampling=Sampling(
-                    samples=config.eval.samples,
-                    temperature=TEMPERATURE,
-                    max_tokens=config.rollout.max_response_tokens,
-                    seed=config.run.seed,
-                ),
+        sampling = Sampling(
+            samples=config.eval.samples,
+            temperature=TEMPERATURE,
+            max_tokens=config.rollout.max_response_tokens,
+            seed=config.run.seed,
+        )
+        found: list[Sample] = []
+        names = {each.suite.grader for each in self._loaded}
+        answers = partial(answer_executor, config)
+        async with open_graders(names, answers=answers, tasks=lambda: nullcontext(executor)) as graders:
+            problems = (
+                question_problem(each, self._prompts[each.suite, each.id], self._codec, graders[loaded.suite.grader])
+                for loaded in self._loaded
+                for each in loaded.questions
             )
-            await examiner.examine(self.questions, found.extend)
+            await answer_all(problems, sampling, sampler=sampler, codec=self._codec, step=step, done=found.extend)
         found = in_order(found, self.questions)
         ks = (PASS_AT,) if config.eval.samples >= PASS_AT else ()
         alike = [each.suite.name for each in self._loaded if each.suite.groups_alike]
         return Evaluated(metrics(rows(found, ks, config.eval.samples, alike)), found, self._protocol())
 
     def _protocol(self) -> dict[str, Any]:
-        """What decides the answers of an evaluation, beside the weights."""
+        """Return all settings that decide the answers, except the weights."""
         rollout = self._config.rollout
         return {
             "suites": {each.suite.name: each.on_record for each in self._loaded},
@@ -147,7 +151,7 @@ class PeriodicEval:
 
 @asynccontextmanager
 async def answer_executor(config: Config) -> AsyncIterator[Executor]:
-    """An executor actor for programs that answer public benchmarks or rows of a file, while the block lasts."""
+    """Yield an executor actor for programs that answer benchmarks or rows; it ends with the block."""
     executor = _AnswerExecutor(config)
     try:
         yield executor
@@ -156,7 +160,7 @@ async def answer_executor(config: Config) -> AsyncIterator[Executor]:
 
 
 class _AnswerExecutor:
-    """Starts with the first program: many questions about values need none."""
+    """Starts the actor with the first program; many questions about values need none."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -170,7 +174,7 @@ class _AnswerExecutor:
         return await self._executor.execute(request)
 
     async def _start(self) -> RemoteExecutor:
-        from azr.executor.remote import RemoteExecutor  # only now: a dry run comes here too and needs no Ray
+        from azr.cluster.executor_actor import RemoteExecutor  # only now: a dry run comes here too and needs no Ray
 
         config = self._config
         seed = config.run.seed if config.run.deterministic else None
@@ -183,7 +187,7 @@ class _AnswerExecutor:
 
 
 def _held_out(questions: list[Question]) -> Iterator[tuple[str, str]]:
-    """Of the programs as a proposal would write them, whose function is called ``f``; each with its question."""
+    """Yield the keys of held-out programs, their function renamed to ``f`` as in proposals, each with its question."""
     for question in questions:
         entry = question.gold.entry if isinstance(question.gold, Calls | ProgramValue) else ENTRY
         for program in question.programs:
@@ -196,7 +200,7 @@ def _held_out(questions: list[Question]) -> Iterator[tuple[str, str]]:
 
 
 class _Renamed(ast.NodeTransformer):
-    """Calls a function ``f``."""
+    """Renames a function to ``f``."""
 
     def __init__(self, entry: str) -> None:
         self._entry = entry

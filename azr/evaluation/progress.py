@@ -1,4 +1,4 @@
-"""How far an evaluation is: a bar with the time left on a terminal, a line every half minute anywhere else."""
+"""Progress of an evaluation: a bar with the time left on a terminal, otherwise a line every 30 seconds."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Self, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from azr.evaluation.answer_file import Answer
-from azr.evaluation.question import Verdict
+from azr.records import Sample
 from azr.runs.progress import duration
+from azr.tasks.base import Verdict
 
 EVERY_S = 30.0
-"""Between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 
 
 class EvalProgress:
-    """``with EvalProgress(...) as progress``: shown on standard error."""
+    """Progress bar on standard error: ``with EvalProgress(...) as progress``."""
 
     def __init__(self, total: int, done: int = 0, file: TextIO | None = None) -> None:
-        """``total``: questions; ``done``: of them, by an earlier evaluation that this one goes on from."""
+        """``total``: questions; ``done``: questions that an interrupted evaluation had answered."""
         self._total, self._done, self._before = total, done, done
         self._answers = self._right = self._tokens = 0
         self._began = self._said = time.monotonic()
@@ -48,17 +48,17 @@ class EvalProgress:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """What goes on now."""
+        """Show the current phase."""
         self._bar.update(self._task, description=text)
         if self._bar.disable:
             print(text, file=self._file, flush=True)
 
-    def answered(self, answers: Sequence[Answer]) -> None:
-        """All answers to one question are graded."""
+    def answered(self, answers: Sequence[Sample]) -> None:
+        """Count a question whose answers are all graded."""
         self._done += 1
         self._answers += len(answers)
-        self._right += sum(answer.verdict is Verdict.RIGHT for answer in answers)
-        self._tokens += sum(answer.tokens for answer in answers)
+        self._right += sum(answer.verdict == Verdict.RIGHT for answer in answers)
+        self._tokens += sum(answer.response_tokens or 0 for answer in answers)
         self._bar.update(self._task, completed=self._done, state=self._state())
         now = time.monotonic()
         if self._bar.disable and now - self._said > EVERY_S:

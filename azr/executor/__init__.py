@@ -1,5 +1,5 @@
-"""Where model-written programs run: isolated, away from the trainer.
+"""The sandbox of model-written programs, without Ray and torch.
 
-``pool.SandboxPool`` is for asyncio code and ``remote.RemoteExecutor`` the same behind a Ray actor.
-Nothing is imported here: the sandboxed interpreter loads modules of this package too.
+``pool.SandboxPool`` is for asyncio code; `azr.cluster.executor_actor` puts it into a Ray actor.
+This file imports nothing: the sandboxed interpreter loads modules of this package too.
 """

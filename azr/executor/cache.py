@@ -1,4 +1,4 @@
-"""Remembers what calls did, within a budget of bytes, and joins identical calls that are still running."""
+"""Cache of call results within a budget of bytes; identical running calls are joined."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RECORD_BYTES = 500
 
 
 class CallKey(NamedTuple):
-    """What makes two calls the same."""
+    """Key of a call: calls with equal keys share a result."""
 
     program: str
     input: str
@@ -30,23 +30,23 @@ _DECIDED_ALONE = (*REPEATABLE, CallStatus.REJECTED, CallStatus.OUTPUT_TOO_LARGE)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one call."""
+    """Result of one call."""
 
     call: CallResult
     deterministic: bool | None
-    """Whether all repeats said the same; None when that was not established."""
+    """Whether all repeats agreed; None if that was not established."""
     static_check: tuple[str, ...] = ()
-    by_company: bool = False
-    """Whether other calls of its request brought it about."""
+    caused_by_other_calls: bool = False
+    """Whether other calls of its request caused it."""
 
     def cacheable(self, repeats: int) -> bool:
         """Whether the program and its input alone decided it, and whether it is as certain as was asked for."""
         is_certain = repeats == 1 or self.deterministic is not None or bool(self.static_check)
-        return is_certain and self.call.status in _DECIDED_ALONE and not self.by_company
+        return is_certain and self.call.status in _DECIDED_ALONE and not self.caused_by_other_calls
 
 
 class LoadedProgram(NamedTuple):
-    """What is remembered of a program that passed, so that it need not be compiled and checked again."""
+    """Checked and compiled program, cached so that neither is done again."""
 
     suspicion: int
     code: bytes
@@ -62,7 +62,7 @@ class CodeCache:
         self._loaded: OrderedDict[tuple[str, bool], LoadedProgram] = OrderedDict()
 
     def get(self, program: str, static_check: bool) -> LoadedProgram | None:
-        """What a run of the source with or without the static check has reported."""
+        """Return the program reported by an earlier run of the source, with or without the static check."""
         known = self._loaded.get((program, static_check))
         if known is not None:
             self._loaded.move_to_end((program, static_check))

@@ -130,9 +130,9 @@ class SandboxPool:
             self.isolation, self._launcher, self._scheduler = backend.description, backend.launcher, scheduler
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """What became of every call of the request. Raises ValueError only for requests no program could meet.
+        """Return the result of every call of the request. Raises ValueError only for requests no program could meet.
 
-        Waits its turn when very many requests are waiting already.
+        Waits first if very many requests are waiting already.
         """
         self._check(request)
         if self._scheduler is None:
@@ -194,7 +194,7 @@ class SandboxPool:
         refusal = self._too_long(keys)
         if refusal is not None:
             refused = CallResult(status=CallStatus.REJECTED, error=refusal)
-            self._finish(keys, [Outcome(refused, None, by_company=True)] * len(keys))
+            self._finish(keys, [Outcome(refused, None, caused_by_other_calls=True)] * len(keys))
             return
         assert self._scheduler is not None
         Runs(

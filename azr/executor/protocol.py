@@ -1,4 +1,4 @@
-"""What the pool, a zygote and its children say to each other: frames with a length in front, over pipes.
+"""Protocol of the pool, a zygote and its children: frames with a length in front, over pipes.
 
     pool → zygote    once ``Limits`` as JSON, then requests: kind, count of inputs and the program in one frame, and
                      a frame for each input, which the zygote reads when its turn has come
@@ -62,7 +62,7 @@ _REPORTS = {
     CallStatus.OUTPUT_TOO_LARGE: b"l",
     CallStatus.REJECTED: b"j",
 }
-"""What a child may say of a call."""
+"""Letters of a child's report on a call."""
 OK, RAISED, MEMORY, OUTPUT_TOO_LARGE, REJECTED = _REPORTS.values()
 _STATUSES = {letter: status for status, letter in _REPORTS.items()}
 
@@ -71,25 +71,25 @@ class Kind:
     """Bits that say what a request holds and how it is run."""
 
     CODE, SOURCE = 1, 2
-    """What the program is given as: marshalled code, which is run as it is, or source, which is checked first."""
+    """Form of the program: marshalled code, which is run as it is, or source, which is checked first."""
     UNCHECKED = 4
     """Source is not held to the static check."""
     APART = 8
     """Every call runs in a process of its own."""
     ONCE = 16
-    """Of source with one call: nobody asks what the program is, only what the call does."""
+    """Single-call source: skip the report on the program."""
 
 
 class Part:
     """Letters of reports and of the parts of a reply."""
 
     LOADED, REASONS = b"l", b"s"
-    """What is said once of a program that came as source: that it may run, or why not."""
+    """Report on a program that came as source: it may run, or the reasons against it."""
     CALL, LAST = b"c", b"e"
     """A child's report of a call; after the last it takes no further one."""
     ANSWERS = (CALL, LAST)
     TIMEOUT, CRASHED, FORGED = b"t", b"x", b"f"
-    """How it ended without a report."""
+    """End of a call without a report."""
 
 
 class ProtocolError(Exception):
@@ -98,7 +98,7 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What every program of a zygote is held to."""
+    """Limits of every program of a zygote."""
 
     wall_s: float
     """Wall-clock limit of one call, seconds; of the first, reading the program included."""
@@ -148,7 +148,7 @@ HEADER_BYTES = LENGTH.size
 
 
 def frame_end(data: bytes, limit: int, start: int = 0) -> int:
-    """Where the frame that begins at ``start`` ends. Raises ProtocolError when its body is longer than the limit."""
+    """Return the end of the frame at ``start``. Raises ProtocolError if its body is longer than the limit."""
     (length,) = LENGTH.unpack_from(data, start)
     if length > limit:
         raise ProtocolError(f"a frame of {length} bytes exceeds {limit}")
@@ -357,11 +357,11 @@ def _outcome(part: bytes, output_bytes: int, known: str | None) -> CallResult:
 
 
 TOO_MUCH = CallResult(status=CallStatus.OUTPUT_TOO_LARGE, error="the returned values are too long together")
-"""What becomes of a call for what others of its request returned."""
+"""Result of a call whose request returned too much in total."""
 
 
 def invalid(error: ProtocolError, wall_s: float) -> CallResult:
-    """What a program gets for a report that no honest child sends: its own call failed, and no other."""
+    """Return the result of a call with a forged report: this call failed, and no other."""
     return CallResult(status=CallStatus.CRASHED, error=sentence(f"forged report: {error}"), wall_s=wall_s)
 
 

@@ -178,7 +178,7 @@ class Runs:
         established = self._request.repeats > 1 and self._established
         self._finish(
             [
-                Outcome(call, deterministic if established else None, by_company=call == protocol.TOO_MUCH)
+                Outcome(call, deterministic if established else None, caused_by_other_calls=call == protocol.TOO_MUCH)
                 for call, deterministic in zip(self._calls, self._agreed, strict=True)
             ]
         )

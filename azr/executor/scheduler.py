@@ -1,4 +1,4 @@
-"""Which zygote runs which program when: a fixed set of slots, each with a zygote and a hash seed of its own.
+"""Scheduler of programs on zygotes: a fixed set of slots, each with its own zygote and hash seed.
 
 Plain callbacks on the event loop's thread. A job is one run; runs of one program that are to be compared take different
 slots, side by side. What was in a zygote that is lost is tried once more, alone in a slot, so that one program that
@@ -51,10 +51,10 @@ class Job:
     taken: set[Slot]
     """Slots of this run and of those that it is compared with; shared by all of them."""
     parts: list[bytes] = field(default_factory=list)
-    """Of the reply that is coming in."""
+    """Parts of the reply so far."""
     losses: int = 0
     retry_at: float = 0.0
-    """When it may be tried again, monotonic seconds."""
+    """Monotonic seconds from which it may be retried."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +70,7 @@ class Slot:
     exclusive: bool = False
     """Runs a job that has already lost a zygote, and nothing else."""
     started_at: float = 0.0
-    """When the first running job's turn came, monotonic seconds."""
+    """Monotonic seconds at which the first running job began."""
     num_served: int = 0
     starts: int = 0
     starting: asyncio.Task[None] | None = None
@@ -83,7 +83,7 @@ class Scheduler:
         """``count`` slots, of which the first are started at once and the others when they are first needed.
 
         ``seed``: hash seeds derive from it, and a program always goes to the same slots in the same order, so that
-        what depends on a hash seed is the same every time. Without one, hash seeds are nobody's to guess, and
+        what depends on a hash seed is the same every time. Without a seed, hash seeds are random, and
         programs go to the emptiest slot, which is faster.
         """
         self._seed = seed

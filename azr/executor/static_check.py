@@ -55,7 +55,7 @@ _BANNED_MEMBERS = (
 _BY_NAME = ("operator.attrgetter", "operator.methodcaller")
 """They reach attributes by name, and pass when called with literal names, as ``getattr`` does."""
 _WRAPPERS = {"functools.wraps": 1, "functools.update_wrapper": 2}
-"""They copy attributes that they are told by name, and pass when called with so many functions and nothing else."""
+"""They copy attributes by name; allowed only with exactly so many positional functions."""
 _KINDS = ("types.FunctionType",)
 """They make what they name, and pass where ``isinstance`` asks for them."""
 _DISPATCHERS = ("functools.singledispatch", "functools.singledispatchmethod")

@@ -281,7 +281,7 @@ class Steps:
         return ()
 
     def _is_singleton(self, at: int, stored: frozenset[str]) -> bool:
-        """Whether the step puts down None or its like, or a builtin type."""
+        """Whether the instruction pushes None, True, False, Ellipsis or a builtin type."""
         if self.ops[at] == _CONST:
             constant = self.consts[self.arguments[at]]
             return constant is None or constant is True or constant is False or constant is Ellipsis

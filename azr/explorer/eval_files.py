@@ -1,15 +1,17 @@
-"""The evaluations that a folder holds: those within a run, and those by `azr eval`."""
+"""Evaluations of a folder: those within a run, and those by `azr eval`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from azr.evaluation.answer_file import ANSWERS, Answer
-from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, decode, read_lines, read_records
+from azr.evaluation.answer_file import ANSWERS, without_texts
+from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, read_lines, read_records
 from azr.explorer.site import ShownRun
+from azr.records import Sample
+from azr.runs.sample_file import read_sample
 from azr.tasks.base import Verdict
 
 Key = tuple[str, str]
@@ -18,42 +20,42 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class EvalFile:
-    """The answers of one evaluation."""
+    """A file with the answers of one evaluation."""
 
     name: str
-    """Of its step or its folder, as an address has it."""
+    """Step or folder, as part of an address."""
     title: str
-    """Within its folder; empty for all that a folder is."""
+    """Title within the run; empty for a folder of `azr eval`."""
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class EvalSide:
-    """What was answered in one evaluation, by suite and question."""
+    """Answers of one evaluation by suite and question."""
 
     title: str
     path: Path
-    answers: Mapping[Key, Sequence[Answer]]
-    """Without prompts and responses, of which memory might not hold all."""
+    answers: Mapping[Key, Sequence[Sample]]
+    """Without their texts, which memory might not hold."""
     places: Mapping[Key, Sequence[LinePlace]]
     problems: Sequence[str]
 
     def share(self, key: Key) -> float | None:
-        """Of right answers to a question; None where there is none."""
-        graded = [each.verdict is Verdict.RIGHT for each in self.answers.get(key, ()) if is_graded(each)]
+        """Return the share of right answers to a question; None if none was graded."""
+        graded = [each.verdict == Verdict.RIGHT for each in self.answers.get(key, ()) if is_graded(each)]
         return sum(graded) / len(graded) if graded else None
 
-    def whole(self, key: Key) -> list[Answer]:
-        """All answers to a question with their texts. Raises `Problem`."""
-        return read_records(self.path, self.places.get(key, ()), Answer)
+    def whole(self, key: Key) -> list[Sample]:
+        """Return all answers to a question with their texts. Raises `Problem`."""
+        return read_records(self.path, self.places.get(key, ()), read_sample)
 
 
-def is_graded(answer: Answer) -> bool:
-    return answer.verdict is not Verdict.UNGRADED
+def is_graded(answer: Sample) -> bool:
+    return answer.verdict != Verdict.UNGRADED
 
 
 def eval_files(run: Path) -> list[EvalFile]:
-    """Those within the run by step, then those of `azr eval` by folder."""
+    """Return the evaluations within the run by step, then those of `azr eval` by folder."""
     within = sorted(
         (int(match[1]), path)
         for path in _entries(run / "evaluations")
@@ -73,7 +75,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def known_sides(runs: Sequence[ShownRun], number: int) -> dict[str, tuple[str, Path]]:
-    """Titles and paths of the evaluations of all runs by their names in addresses, this run's first."""
+    """Return titles and paths of the evaluations of all runs by their names in addresses, this run's first."""
     known: dict[str, tuple[str, Path]] = {}
     for place in [number, *(other for other in range(len(runs)) if other != number)]:
         for file in eval_files(runs[place].index.run):
@@ -84,7 +86,7 @@ def known_sides(runs: Sequence[ShownRun], number: int) -> dict[str, tuple[str, P
 
 
 def read_side(title: str, path: Path) -> EvalSide:
-    """What can be read of an evaluation's answers, and what cannot."""
+    """Read the answers of an evaluation, and note the problems of its file."""
     try:
         stat = path.stat()
     except OSError as error:
@@ -95,12 +97,12 @@ def read_side(title: str, path: Path) -> EvalSide:
 @lru_cache(maxsize=8)
 def _answers(
     path: Path, size: int, mtime_ns: int
-) -> tuple[Mapping[Key, Sequence[Answer]], Mapping[Key, Sequence[LinePlace]], Sequence[str]]:
-    """Of a file as it was at that time, with where they are and what cannot be read.
+) -> tuple[Mapping[Key, Sequence[Sample]], Mapping[Key, Sequence[LinePlace]], Sequence[str]]:
+    """Return answers, their places and problems, of a file as it was at that time.
 
-    `azr.evaluation.answer_file` reads to go on writing, and so takes a file whole or not at all.
+    `azr.evaluation.answer_file` refuses a damaged file; here its readable lines are shown.
     """
-    answers: dict[Key, list[Answer]] = {}
+    answers: dict[Key, list[Sample]] = {}
     places: dict[Key, list[LinePlace]] = {}
     problems: list[str] = []
     bad, name = 0, f"{path.parent.name}/{path.name}"
@@ -112,12 +114,12 @@ def _answers(
         if n == 0 and line.startswith(b'{"protocol"'):
             continue
         try:
-            each = decode(line, Answer)
-        except Problem:
+            each = without_texts(read_sample(line))
+        except ValueError:
             bad += 1
             continue
-        key = each.suite, each.question
-        answers.setdefault(key, []).append(replace(each, prompt="", response="", answer=None))
+        key = each.kind, each.problem_id
+        answers.setdefault(key, []).append(each)
         places.setdefault(key, []).append(place)
     if bad:
         problems.append(f"{name}: {bad} of its lines are no answers")

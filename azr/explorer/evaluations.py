@@ -1,4 +1,4 @@
-"""Pages about evaluations: what was answered, after two steps, in two runs or by two models side by side."""
+"""Pages about evaluations: answers after two steps, in two runs or by two models side by side."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from azr.evaluation.answer_file import Answer
 from azr.explorer.eval_files import EvalSide, Key, is_graded, known_sides, read_side
 from azr.explorer.markup import Child, Html, el, join, table
 from azr.explorer.pages import outcome
 from azr.explorer.record_files import Problem
 from azr.explorer.site import BadAddress, Links, ShownRun, choice, paging, select, whole
+from azr.records import FinishReason, Sample
 from azr.tasks.base import Verdict
 
 LIMIT = 100
-"""Questions of a page."""
+"""Most questions on a page."""
 MAX_REPORTED = 40
-"""Questions of a report, with their answers."""
+"""Most questions in a report."""
 GREEDY = "greedy"
 CHANGES = {
     "": "all questions",
@@ -30,35 +30,35 @@ Values = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Two evaluations that are compared, and the values of the address that name them."""
+    """Two evaluations to compare, and their names in the address."""
 
     left: EvalSide
     right: EvalSide
     named: Mapping[str, str]
     choices: Sequence[tuple[str, str]]
-    """Value and text of every evaluation there is."""
+    """Value and text of every evaluation."""
 
     @property
     def keys(self) -> list[Key]:
-        """Questions of either side."""
+        """Questions of both sides."""
         return sorted({*self.left.answers, *self.right.answers}, key=_by_numbers)
 
     @property
     def shown(self) -> list[EvalSide]:
-        """Both, or one where they are the same."""
+        """Both sides, or one if they are the same."""
         return [self.left] if self.named["left"] == self.named["right"] else [self.left, self.right]
 
     def changed(self, how: str) -> list[Key]:
-        """Questions by a word of `CHANGES`."""
+        """Return the questions that changed in this way, a key of `CHANGES`."""
         return [key for key in self.keys if _is(how, self.left.share(key), self.right.share(key))]
 
     def group(self, key: Key) -> str:
-        """Of a question."""
+        """Return the group of a question."""
         return next(each.group for side in (self.left, self.right) for each in side.answers.get(key, ()))
 
 
 def evaluations(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Html:
-    """Questions with what became of them on both sides."""
+    """Return the page of questions with their outcomes on both sides."""
     sides = _sides(runs, number, values)
     if sides is None:
         return join([el("h1", "Evaluations"), el("p", "There are no answers of an evaluation here yet.", cls="note")])
@@ -79,7 +79,7 @@ def evaluations(runs: Sequence[ShownRun], number: int, links: Links, values: Val
 
 
 def question(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Html:
-    """One question with all its answers on both sides."""
+    """Return the page of one question with all its answers on both sides."""
     sides = _sides(runs, number, values)
     key = (values.get("suite", ""), values.get("id", ""))
     if sides is None or key not in sides.keys:
@@ -93,9 +93,9 @@ def question(runs: Sequence[ShownRun], number: int, links: Links, values: Values
 
 
 def reported_questions(runs: Sequence[ShownRun], number: int) -> tuple[Sides, list[Key]] | None:
-    """The first and the last evaluation of a run and the questions that a report shows; None without evaluations.
+    """Return the first and last evaluation of a run, and the questions of a report; None without evaluations.
 
-    They are those that changed, as many of either direction as there is room for; the first ones where none did.
+    The questions are those that changed, balanced between both directions; the first ones if none changed.
     """
     sides = _sides(runs, number, {})
     if sides is None:
@@ -107,7 +107,7 @@ def reported_questions(runs: Sequence[ShownRun], number: int) -> tuple[Sides, li
 
 
 def reported(sides: Sides, keys: Sequence[Key], links: Links, anchors: Sequence[str | None]) -> Html:
-    """Two evaluations in a report, with these questions."""
+    """Return the part of a report on two evaluations and these questions."""
     total, num_changed = len(sides.keys), len(sides.changed("better")) + len(sides.changed("worse"))
     held = f"{len(keys)} of the {num_changed} that changed" if num_changed else str(len(keys))
     held += "; none changed" if not num_changed and len(sides.shown) > 1 else ""
@@ -157,23 +157,25 @@ def _answered(sides: Sides, key: Key, *, every_response: bool) -> Html:
     ])  # fmt: skip
 
 
-def _shown(each: Answer, every_response: bool) -> Html:
-    name = GREEDY if each.sample is None else f"sample {each.sample}"
-    said = f"{name}, {each.tokens} tokens{', cut off' if each.truncated else ''} "
-    read_as = el("p", "read as ", el("code", each.answer)) if each.answer is not None else None
-    if each.sample is not None and not every_response:
+def _shown(each: Sample, every_response: bool) -> Html:
+    name = GREEDY if each.index is None else f"sample {each.index}"
+    cut_off = "" if each.finish_reason is FinishReason.STOP else ", cut off"
+    said = f"{name}, {each.response_tokens} tokens{cut_off} "
+    answer = None if each.judgement is None else each.judgement.answer
+    read_as = None if answer is None else el("p", "read as ", el("code", "\n".join(text for _, text in answer)))
+    if each.index is not None and not every_response:
         return el("div", el("p", said, outcome(each.verdict)), read_as)
     return el(
         "details",
         el("summary", said, outcome(each.verdict)),
         read_as,
         el("pre", each.response),
-        open=each.sample is None,
+        open=each.index is None,
     )
 
 
 def _by_numbers(key: Key) -> tuple[str, str]:
-    """Orders questions so that sample_9 comes before sample_10."""
+    """Sort key that puts sample_9 before sample_10."""
     return key[0], re.sub(r"\d+", lambda digits: digits[0].zfill(12), key[1])
 
 
@@ -183,15 +185,15 @@ def _notes(sides: Sides) -> Html:
 
 
 def _totals(sides: Sides, keys: Sequence[Key]) -> Html:
-    """Shares of right answers over the questions shown."""
+    """Return the table of shares of right answers to these questions."""
     rows: list[list[Child]] = []
     for side in sides.shown:
         shares = [share for key in keys if (share := side.share(key)) is not None]
         greedy = [
-            float(each.verdict is Verdict.RIGHT)
+            float(each.verdict == Verdict.RIGHT)
             for key in keys
             for each in side.answers.get(key, ())
-            if each.sample is None and is_graded(each)
+            if each.index is None and is_graded(each)
         ]
         rows.append([side.title, len(shares), _percent(greedy), _percent(shares)])
     return table(["", "questions", "greedy right", "all answers right"], rows)
@@ -203,8 +205,8 @@ def _percent(shares: Sequence[float]) -> str:
 
 def _cells(side: EvalSide, key: Key) -> tuple[Child, Child]:
     answers = side.answers.get(key, ())
-    greedy = [outcome(each.verdict) for each in answers if each.sample is None]
-    right = sum(each.verdict is Verdict.RIGHT for each in answers)
+    greedy = [outcome(each.verdict) for each in answers if each.index is None]
+    right = sum(each.verdict == Verdict.RIGHT for each in answers)
     return join(greedy) if greedy else "-", f"{right} of {len(answers)}" if answers else "-"
 
 
@@ -219,9 +221,9 @@ def _is(change: str, left: float | None, right: float | None) -> bool:
 
 
 def _sides(runs: Sequence[ShownRun], number: int, values: Values) -> Sides | None:
-    """The two that an address names as ``left`` and ``right``; else the first and the last within the run.
+    """Return the evaluations that the address names as ``left`` and ``right``; by default first and last of the run.
 
-    Of a run without any, the first and the last of `azr eval`; of one alone, beside another run's last.
+    A run without evaluations shows those of `azr eval`; a single one is shown beside another run's last.
     """
     known = known_sides(runs, number)
     of_run = [name for name in known if name.startswith(f"{number}-")]

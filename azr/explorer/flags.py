@@ -9,8 +9,10 @@ from azr.explorer.charts import Series, line_chart
 from azr.explorer.index import RunIndex
 from azr.explorer.markup import Child, Html, el, join, table
 from azr.explorer.record_files import Problem
-from azr.explorer.rows import ANY_RULE, RolloutFilter, RolloutRow
+from azr.explorer.rows import ANY_RULE, SampleFilter
+from azr.explorer.sample_table import SampleRow
 from azr.explorer.site import BadAddress, Links, field, paging, select, whole
+from azr.records import Sample
 
 AROUND = 120
 """Characters before and after what was found."""
@@ -28,8 +30,8 @@ def flags(index: RunIndex, links: Links, values: Mapping[str, str]) -> Html:
     rule, step = values.get("rule", "") or ANY_RULE, whole(values, "step")
     if rule != ANY_RULE and rule not in counts:
         raise BadAddress(f"No response of this run was flagged by a rule {rule!r}.")
-    wanted = RolloutFilter(flag=rule, step=step, offset=whole(values, "offset") or 0, limit=LIMIT)
-    rows, total = queries.find_rollouts(index, wanted)
+    wanted = SampleFilter(flag=rule, step=step, offset=whole(values, "offset") or 0, limit=LIMIT)
+    rows, total = queries.find_samples(index, wanted)
     steps = queries.steps(index)
     series = [Series(name, [(at, of_rule.get(at, 0)) for at in steps]) for name, of_rule in counts.items()]
     form = links.form(
@@ -38,10 +40,10 @@ def flags(index: RunIndex, links: Links, values: Mapping[str, str]) -> Html:
     )
     cells: list[list[Child]] = [
         [
-            links.link(f"step {row.step} #{row.line}", "response", step=row.step, line=row.line),
-            row.kind,
-            row.role,
-            links.task(row.task_id, kind=row.file_kind),
+            links.sample(f"step {row.sample.step} #{row.line}", row),
+            row.sample.kind,
+            row.sample.role,
+            links.problem(row.sample),
             _found(index, row),
         ]
         for row in rows
@@ -57,19 +59,20 @@ def flags(index: RunIndex, links: Links, values: Mapping[str, str]) -> Html:
     ])  # fmt: skip
 
 
-def flags_with_text(row: RolloutRow, response: str) -> Iterator[tuple[str, tuple[str, str, str]]]:
-    """Each rule with the text before what it found, what it found, and the text after it."""
-    for rule, start, end in row.flagged:
+def flags_with_text(sample: Sample) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Yield each rule with the text before what it found, what it found, and the text after it."""
+    response = sample.response
+    for rule, start, end in sample.flags:
         before, after = response[max(0, start - AROUND) : start], response[end : end + AROUND]
         yield rule, (before, response[start:end], after)
 
 
-def _found(index: RunIndex, row: RolloutRow) -> Html:
+def _found(index: RunIndex, row: SampleRow) -> Html:
     try:
-        response = queries.read_texts(index, row).response
+        sample = queries.read_texts(index, row)
     except Problem as problem:
         return el("p", str(problem), cls="note")
     return join(
         el("p", el("span", rule, cls="tag warn"), " ", before, el("mark", found), after, cls="text")
-        for rule, (before, found, after) in flags_with_text(row, response)
+        for rule, (before, found, after) in flags_with_text(sample)
     )

@@ -15,11 +15,11 @@ from typing import Any
 from azr.errors import UserError
 from azr.evaluation.answer_file import ANSWERS
 from azr.explorer.index_file import index_path, is_run, open_index, run_in, temporary_path, transaction
-from azr.explorer.record_files import ROLLOUTS, IndexedRecord, LinePlace, Problem, clean, read_grown, read_rollouts
-from azr.records import Task
+from azr.explorer.record_files import ROLLOUTS, Problem, read_grown, read_rollouts
+from azr.explorer.sample_table import INSERT, values
+from azr.records import FinishReason, Task
+from azr.runs.sample_file import clean
 
-MAX_KEPT = 2000
-"""Characters of an answer or a reason that the index keeps; the record has all of it."""
 _TAIL = 256
 """Bytes before a growing file's offset by which it is known again."""
 Told = Callable[[str], None]
@@ -141,27 +141,28 @@ class RunIndex:
 
     def _read_rollouts(self, step: int, path: Path) -> None:
         stat = _stat(path)
-        rows, problems = list[tuple[Any, ...]](), list[Problem]()
+        rows, problems = list[list[Any]](), list[Problem]()
         lengths: defaultdict[tuple[str, str], list[tuple[int, bool]]] = defaultdict(list)
         for item in read_rollouts(path):
             if isinstance(item, Problem):
                 problems.append(item)
                 continue
-            place, record = item
-            rows.append(_row(step, len(rows), place, record))
-            if record.response_tokens is not None and not record.is_trace:
-                lengths[record.kind, record.role].append((record.response_tokens, record.finish_reason == "length"))
+            place, sample = item
+            sample.step = step
+            rows.append(values(sample, len(rows), place))
+            is_sampled = sample.origin != "trace" and sample.finish_reason is not FinishReason.GIVEN_UP
+            if sample.response_tokens is not None and is_sampled:
+                is_cut_off = sample.finish_reason is FinishReason.LENGTH
+                lengths[sample.kind, sample.role].append((sample.response_tokens, is_cut_off))
         with transaction(self._connection):
             self._forget(step, path.name)
-            if rows:
-                marks = ", ".join("?" * len(rows[0]))
-                self._connection.executemany(f"INSERT INTO rollouts VALUES (NULL, {marks})", rows)
+            self._connection.executemany(INSERT, rows)
             spreads = [(step, *player, *_spread(some)) for player, some in sorted(lengths.items())]
             self._connection.executemany("INSERT INTO lengths VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", spreads)
             self._note(path.name, stat, 0, b"", problems)
 
     def _forget(self, step: int, name: str) -> None:
-        for table in ("rollouts", "lengths"):
+        for table in ("samples", "lengths"):
             self._connection.execute(f"DELETE FROM {table} WHERE step = ?", (step,))
         self._connection.execute("DELETE FROM files WHERE path = ?", (name,))
         self._forget_problems(name)
@@ -178,21 +179,6 @@ class RunIndex:
         rows = [(name, clean(str(problem))) for problem in problems]
         self._connection.executemany("INSERT INTO problems VALUES (?, ?)", rows)
         self._connection.execute("UPDATE changes SET count = count + 1")
-
-
-def _row(step: int, line: int, place: LinePlace, record: IndexedRecord) -> tuple[Any, ...]:
-    versions = [version for version, _ in record.weight_versions]
-    answer = None
-    if record.answer is not None:
-        # Escapes, so that half a surrogate pair is no trouble here either.
-        answer = json.dumps([(label, text[:MAX_KEPT]) for label, text in record.answer])
-    return (
-        step, line, place.member, place.start, place.size, record.role, record.kind, clean(record.task_id),
-        clean(record.group), record.known_outcome, clean(record.detail[:MAX_KEPT]), answer, record.reward,
-        record.accuracy, record.advantage, record.mismatch, record.prompt_tokens, record.response_tokens,
-        record.finish_reason, min(versions, default=None), max(versions, default=None), record.trained,
-        json.dumps(record.flags) if record.flags else None, record.trace_tokens,
-    )  # fmt: skip
 
 
 def _spread(lengths: list[tuple[int, bool]]) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from azr.errors import UserError
+from azr.explorer.sample_table import TABLE
 
 NAME = "explorer.sqlite"
 """In the run's directory."""
@@ -28,16 +29,6 @@ CREATE TABLE children (parent TEXT, child TEXT);
 CREATE INDEX child_of ON children (parent);
 CREATE TABLE texts (n INTEGER PRIMARY KEY, text TEXT);
 CREATE TABLE task_records (n INTEGER PRIMARY KEY, record TEXT);
-CREATE TABLE rollouts (
-    n INTEGER PRIMARY KEY, step INTEGER, line INTEGER, member INTEGER, start INTEGER, size INTEGER, role TEXT,
-    kind TEXT, task_id TEXT, grp TEXT, outcome TEXT, detail TEXT, answer TEXT, reward REAL, accuracy REAL,
-    advantage REAL, mismatch REAL, prompt_tokens INTEGER, response_tokens INTEGER, finish_reason TEXT,
-    first_version INTEGER, last_version INTEGER, trained INTEGER, flags TEXT,
-    trace_tokens INTEGER
-);
-CREATE INDEX rollouts_of_step ON rollouts (step);
-CREATE INDEX rollouts_of_task ON rollouts (task_id);
-CREATE INDEX flagged ON rollouts (step) WHERE flags IS NOT NULL;
 CREATE TABLE lengths (
     step INTEGER, kind TEXT, role TEXT, count INTEGER, truncated INTEGER, mean REAL, p10 INTEGER, p50 INTEGER,
     p90 INTEGER, longest INTEGER
@@ -45,6 +36,7 @@ CREATE TABLE lengths (
 CREATE TABLE changes (count INTEGER);
 INSERT INTO changes VALUES (0);
 """
+_TABLES += TABLE
 READER = 1
 """To be raised when the same tables are filled otherwise."""
 VERSION = zlib.crc32(f"{READER}{_TABLES}".encode()) >> 1 | 1

@@ -1,4 +1,4 @@
-"""The overview of one run or several: what a run's numbers say, as curves over its steps."""
+"""Curves of one run or several over their steps: the overview, and the page of response lengths."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from azr.explorer import queries
 from azr.explorer.charts import Series, area_chart, line_chart
 from azr.explorer.index import RunIndex
-from azr.explorer.markup import Html, el, number, table
-from azr.explorer.rows import TaskFilter
+from azr.explorer.markup import Html, el, join, number, table
+from azr.explorer.rows import Spread, TaskFilter
 from azr.explorer.site import Links, ShownRun
 from azr.tasks.base import RejectReason
 
@@ -28,6 +28,8 @@ _SINGLE = {
     "critic/loss": "critic loss",
     "batch/tokens": "tokens trained on",
 }
+LENGTHS = ("p90", "p50", "p10", "mean")
+"""Curves of response lengths: columns of the index."""
 _NO_PHASES = ("step", "executor alone", "checkpoint", "learned beside play")
 Numbers = Mapping[str, Any]
 StepNumbers = Sequence[Numbers]
@@ -82,6 +84,34 @@ def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Html]:
     for metric, title in _SINGLE.items():
         yield line_chart(title, _series(runs, {metric: metric.partition("/")[2]}))
     yield line_chart("tasks in the buffer", _matching(runs, lambda name: name.startswith("buffer/")), least=0.0)
+
+
+def lengths(runs: Sequence[ShownRun]) -> Html:
+    """Return the page of response lengths: percentiles and the share that was cut off, runs in the same charts."""
+    players: dict[tuple[str, str], list[tuple[str, list[Spread]]]] = {}
+    for run in runs:
+        of_run: dict[tuple[str, str], list[Spread]] = {}
+        for spread in queries.lengths(run.index):
+            of_run.setdefault((spread.kind, spread.role), []).append(spread)
+        for player, spreads in of_run.items():
+            players.setdefault(player, []).append((f"{run.name} · " if len(runs) > 1 else "", spreads))
+    charts = []
+    cut_off: dict[str, list[Series]] = {}
+    for (kind, role), some in sorted(players.items(), key=lambda item: item[0][::-1]):
+        lines = [
+            Series(f"{run}{name}", [(each.step, getattr(each, name)) for each in spreads])
+            for run, spreads in some
+            for name in LENGTHS
+        ]
+        charts.append(line_chart(f"{kind}, {role}: tokens", lines, least=0.0))
+        cut_off.setdefault(role, []).extend(
+            Series(f"{run}{kind}", [(each.step, each.truncated / each.count) for each in spreads])
+            for run, spreads in some
+        )
+    for role, series in cut_off.items():
+        charts.append(line_chart(f"cut off, share of {role} responses", series, least=0.0, most=1.0))
+    shown = el("div", *charts, cls="charts") if charts else el("p", "No lengths have been recorded.", cls="note")
+    return join([el("h1", "Response lengths"), shown])
 
 
 def _latest(index: RunIndex, steps: StepNumbers, links: Links, count: int = 15) -> Html:

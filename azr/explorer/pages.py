@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from azr.explorer import queries
 from azr.explorer.index import RunIndex
 from azr.explorer.markup import Child, Html, el, highlighted, join, number, table
-from azr.explorer.queries import ROLLOUT_ORDERS, TASK_ORDERS
+from azr.explorer.queries import SAMPLE_ORDERS, TASK_ORDERS
 from azr.explorer.record_files import Problem
-from azr.explorer.rows import RolloutFilter, RolloutRow, TaskFilter, TaskRow, TaskTexts
+from azr.explorer.rows import ORIGINS, SampleFilter, TaskFilter, TaskRow, TaskTexts
+from azr.explorer.sample_table import SampleRow
 from azr.explorer.site import BadAddress, Links, choice, decimal, field, paging, select, whole
-from azr.runs.rollout_record import RolloutRecord
+from azr.records import FinishReason, Role, Sample, Used
 
 LIMIT = 50
 """Rows of a page."""
@@ -78,21 +79,21 @@ def task(index: RunIndex, links: Links, values: Values) -> Html:
     """One task: what it is, where it comes from, who tried it and what came of it."""
     id = values.get("id", "")
     known = queries.find_task(index, id)
-    wanted = RolloutFilter(task_id=id, kind=values.get("kind", ""), order="step", limit=MAX_ATTEMPTS)
-    rows, total = queries.find_rollouts(index, wanted)
+    wanted = SampleFilter(problem_id=id, kind=values.get("kind", ""), order="step", limit=MAX_ATTEMPTS)
+    rows, total = queries.find_samples(index, wanted)
     if known is None and not rows:
         raise BadAddress(f"There is no task {id!r} in this run.")
     parts: list[Child] = [el("h1", f"Task {id}")]
     if known is None:
-        what = "It is a row of a file." if rows[0].file_kind else NOT_STORED
+        what = "It is a row of a file." if rows[0].sample.phase == "data" else NOT_STORED
         parts.append(el("p", what, cls="note"))
     else:
         parts.append(_stored_task(index, links, *known))
-    proposals = [row for row in rows if row.role == "proposer"]
+    proposals = [row for row in rows if row.sample.role == Role.PROPOSER]
     for row in proposals:
-        at = links.link(f"step {row.step} #{row.line}", "response", step=row.step, line=row.line)
-        parts += [el("h2", "How it was proposed: ", at), _facts(row, links), texts(index, row, opened=True)]
-    attempts = [row for row in rows if row.role == "solver"]
+        at = links.sample(f"step {row.sample.step} #{row.line}", row)
+        parts += [el("h2", "How it was proposed: ", at), _facts(row.sample, links), texts(index, row, opened=True)]
+    attempts = [row for row in rows if row.sample.role == Role.SOLVER]
     if attempts:
         shown = f"the newest {len(rows)} of {total}" if total > len(rows) else str(len(attempts))
         parts += [el("h2", f"Attempts: {shown}"), attempt_table(attempts, links)]
@@ -136,17 +137,17 @@ def _listed(links: Links, ids: Sequence[str]) -> Html:
     return join([(", " if place else "", links.task(id)) for place, id in enumerate(ids)] or ["none"])
 
 
-def attempt_table(rows: Sequence[RolloutRow], links: Links) -> Html:
+def attempt_table(rows: Sequence[SampleRow], links: Links) -> Html:
     """Answers to one task."""
     cells: list[list[Child]] = [
         [
-            links.link(f"step {row.step} #{row.line}", "response", step=row.step, line=row.line),
-            ", ".join(filter(None, [row.phase, row.origin, "" if row.trained else "not trained on"])),
-            outcome(row.outcome),
-            _sections(row),
-            _why(row, links),
-            number(row.reward),
-            _tokens(row),
+            links.sample(f"step {row.sample.step} #{row.line}", row),
+            ", ".join(filter(None, [row.sample.phase, ORIGINS[row.sample.origin], _not_trained_on(row.sample)])),
+            outcome(row.sample.verdict),
+            _sections(row.sample),
+            _why(row.sample, links),
+            number(row.sample.reward),
+            _tokens(row.sample),
         ]
         for row in rows
     ]
@@ -154,7 +155,7 @@ def attempt_table(rows: Sequence[RolloutRow], links: Links) -> Html:
 
 
 def step(index: RunIndex, links: Links, values: Values) -> Html:
-    """A step: its outcomes, its hardest tasks, and its trajectories."""
+    """A step: its verdicts, its hardest tasks, and its samples."""
     there = queries.steps(index)
     if not there:
         return el("p", "No step has been recorded yet.", cls="note")
@@ -162,15 +163,15 @@ def step(index: RunIndex, links: Links, values: Values) -> Html:
     at = there[-1] if at is None else at
     if at not in there:
         raise BadAddress(f"There are no records of step {at}: the run has steps {there[0]} to {there[-1]}.")
-    counts = queries.outcomes(index, at)
+    counts = queries.verdicts(index, at)
     known = sorted({name for of_player in counts.values() for name in of_player})
-    wanted = RolloutFilter(
+    wanted = SampleFilter(
         step=at,
         role=choice(values, "role", ["", "proposer", "solver"], ""),
         kind=choice(values, "kind", ["", *queries.kinds(index)], ""),
-        outcome=values.get("outcome", ""),
-        trained=choice(values, "trained", ["", "yes", "no"], ""),  # type: ignore[arg-type]
-        order=choice(values, "order", [*ROLLOUT_ORDERS], "step"),
+        verdict=values.get("verdict", ""),
+        used=choice(values, "used", ["", *get_args(Used)], ""),
+        order=choice(values, "order", [*SAMPLE_ORDERS], "step"),
         offset=whole(values, "offset") or 0,
         limit=LIMIT,
     )
@@ -180,13 +181,13 @@ def step(index: RunIndex, links: Links, values: Values) -> Html:
         for each in (*there[max(0, place - 1) : place], *there[place + 1 : place + 2])
     ]
     hardest, _ = queries.find_tasks(index, TaskFilter(step_from=at, step_to=at, order="hardest", limit=HARDEST))
-    rows, total = queries.find_rollouts(index, wanted)
+    rows, total = queries.find_samples(index, wanted)
     summary = [
         [
             kind,
             role,
             join(
-                (" · " * bool(n), links.link(f"{count} {name}", "step", step=at, kind=kind, role=role, outcome=name))
+                (" · " * bool(n), links.link(f"{count} {name}", "step", step=at, kind=kind, role=role, verdict=name))
                 for n, (name, count) in enumerate(of_player.items())
             ),
         ]
@@ -202,42 +203,42 @@ def step(index: RunIndex, links: Links, values: Values) -> Html:
         task_table(hardest, links) if hardest else el("p", "No task of this step was stored.", cls="dim"),
         el("h2", "Trajectories"),
         _step_form(index, links, wanted, known),
-        pages, trajectory_table(rows, links), pages,
+        pages, sample_table(rows, links), pages,
     ])  # fmt: skip
 
 
 def _given_up(count: int) -> str:
     were = "response" if count == 1 else "responses"
-    return f"{count} {were} took an engine longer than timeout.generate_s: given up, and not among these records."
+    return f"{count} {were} took an engine longer than timeout.generate_s: given up."
 
 
-def _step_form(index: RunIndex, links: Links, wanted: RolloutFilter, known: Sequence[str]) -> Html:
+def _step_form(index: RunIndex, links: Links, wanted: SampleFilter, known: Sequence[str]) -> Html:
     kinds = [(kind, kind) for kind in queries.kinds(index)]
     names = [("", "all"), ("refused", "refused proposals"), *((name, name) for name in known)]
     return links.form(
         field("step", "step", wanted.step, step="1"),
         select("kind", "kind", [("", "all"), *kinds], wanted.kind),
         select("role", "role", [("", "both"), ("proposer", "proposer"), ("solver", "solver")], wanted.role),
-        select("outcome", "outcome", names, wanted.outcome),
-        select("trained on", "trained", [("", "all"), ("yes", "yes"), ("no", "no")], wanted.trained),
-        select("order", "order", [(order, order) for order in ROLLOUT_ORDERS], wanted.order),
+        select("outcome", "verdict", names, wanted.verdict),
+        select("used", "used", [("", "all"), *((used, used) for used in get_args(Used))], wanted.used),
+        select("order", "order", [(order, order) for order in SAMPLE_ORDERS], wanted.order),
     )
 
 
-def trajectory_table(rows: Sequence[RolloutRow], links: Links) -> Html:
-    """Trajectories with what was made of them."""
+def sample_table(rows: Sequence[SampleRow], links: Links) -> Html:
+    """Return a table of samples with their verdicts, rewards and training statistics."""
     cells: list[list[Child]] = [
         [
-            links.link(f"#{row.line}", "response", step=row.step, line=row.line),
-            row.kind,
-            row.role,
-            links.task(row.task_id, kind=row.file_kind),
-            outcome(row.outcome),
-            _why(row, links),
-            number(row.reward),
-            number(row.advantage),
-            number(row.mismatch),
-            _tokens(row),
+            links.sample(f"#{row.line}", row),
+            row.sample.kind,
+            row.sample.role,
+            links.problem(row.sample),
+            outcome(row.sample.verdict),
+            _why(row.sample, links),
+            number(row.sample.reward),
+            number(row.sample.advantage),
+            number(row.sample.mismatch),
+            _tokens(row.sample),
         ]
         for row in rows
     ]
@@ -246,57 +247,69 @@ def trajectory_table(rows: Sequence[RolloutRow], links: Links) -> Html:
 
 
 def response(index: RunIndex, links: Links, values: Values) -> Html:
-    """One trajectory: prompt, thinking and answer as they were."""
+    """One sample: prompt, thinking and answer as they were."""
     at, line = whole(values, "step"), whole(values, "line")
-    row = queries.find_rollout(index, at or 0, line or 0)
+    row = queries.find_sample(index, at or 0, line or 0)
     if row is None:
         raise BadAddress(f"There is no response {line} in step {at}.")
+    sample = row.sample
+    rules = ", ".join(sorted({rule for rule, *_ in sample.flags}))
     return join([
-        el("h1", f"Response {row.line} of step {row.step}"),
-        el("p", f"{row.kind}, {row.role}, task ", links.task(row.task_id, kind=row.file_kind)),
-        el("p", links.link("its step", "step", step=row.step)),
-        _facts(row, links),
-        el("p", "flagged: ", ", ".join(sorted({rule for rule, *_ in row.flagged})), cls="note") if row.flags else None,
+        el("h1", f"Response {row.line} of step {sample.step}"),
+        el("p", f"{sample.kind}, {sample.role}, task ", links.problem(sample)),
+        el("p", links.link("its step", "step", step=sample.step)),
+        _facts(sample, links),
+        el("p", "flagged: ", rules, cls="note") if rules else None,
         texts(index, row, opened=True),
     ])  # fmt: skip
 
 
-def texts(index: RunIndex, row: RolloutRow, *, opened: bool) -> Html:
-    """Prompt and response of a trajectory, or why they cannot be read."""
+def texts(index: RunIndex, row: SampleRow, *, opened: bool) -> Html:
+    """Return prompt and response of a sample, or why they cannot be read."""
     try:
-        record = queries.read_texts(index, row)
+        sample = queries.read_texts(index, row)
     except Problem as problem:
         return el("p", str(problem), cls="note")
-    return shown_texts(record, opened=opened)
-
-
-def shown_texts(record: RolloutRecord, *, opened: bool) -> Html:
     parts = [
-        el("details", el("summary", "prompt"), el("pre", record.prompt), open=opened and len(record.prompt) < 3000),
-        el("details", el("summary", "response, thinking included"), el("pre", record.response), open=opened),
+        el("details", el("summary", "prompt"), el("pre", sample.prompt), open=opened and len(sample.prompt) < 3000),
+        el("details", el("summary", "response, thinking included"), el("pre", sample.response), open=opened),
     ]
-    for label, text in record.answer or []:
+    for label, text in _answer(sample):
         body = highlighted(text) if label == "program" else el("pre", text)
         parts.append(el("details", el("summary", f"read as {label}"), body, open=opened))
     return join(parts)
 
 
-def _facts(row: RolloutRow, links: Links) -> Html:
-    versions = number(row.last_version)
-    if row.first_version != row.last_version:
-        versions = f"{number(row.first_version)} to {versions}"
+def _facts(sample: Sample, links: Links) -> Html:
+    versions = [version for version, _ in sample.weight_versions]
+    oldest, newest = min(versions, default=None), max(versions, default=None)
     facts: list[tuple[str, Child]] = [
-        ("outcome", outcome(row.outcome)), ("reward", number(row.reward)), ("advantage", number(row.advantage)),
-        ("mismatch", number(row.mismatch)), ("prompt tokens", number(row.prompt_tokens)), ("tokens", _tokens(row)),
-        ("weights version", versions), ("trained on", "yes" if row.trained else "no"),
-        *([("origin", row.origin)] if row.origin else []),
+        ("outcome", outcome(sample.verdict)), ("reward", number(sample.reward)),
+        ("advantage", number(sample.advantage)), ("mismatch", number(sample.mismatch)),
+        ("prompt tokens", number(sample.prompt_tokens)), ("tokens", _tokens(sample)),
+        ("weights version", number(newest) if oldest == newest else f"{number(oldest)} to {number(newest)}"),
+        ("used", sample.used),
+        *([("origin", origin)] if (origin := ORIGINS[sample.origin]) else []),
     ]  # fmt: skip
     shown = el("div", *(el("span", f"{name} ", el("b", value)) for name, value in facts), cls="facts")
-    return join([shown, el("p", "why: ", _reason(row.detail, links), cls="note") if row.detail else None])
+    detail = _detail(sample)
+    return join([shown, el("p", "why: ", _reason(detail, links), cls="note") if detail else None])
 
 
-def _why(row: RolloutRow, links: Links) -> Html:
-    return el("div", _reason(_cut(row.detail), links), cls="text")
+def _not_trained_on(sample: Sample) -> str:
+    return "" if sample.used == "trained" else f"not trained on ({sample.used})"
+
+
+def _detail(sample: Sample) -> str:
+    return "" if sample.judgement is None else sample.judgement.detail
+
+
+def _answer(sample: Sample) -> Sequence[tuple[str, str]]:
+    return () if sample.judgement is None else sample.judgement.answer or ()
+
+
+def _why(sample: Sample, links: Links) -> Html:
+    return el("div", _reason(_cut(_detail(sample)), links), cls="text")
 
 
 def _reason(detail: str, links: Links) -> Child:
@@ -311,12 +324,12 @@ def outcome(name: str) -> Html:
     return el("span", name or "not graded", cls=f"tag {cls}")
 
 
-def _sections(row: RolloutRow) -> Html:
-    return join(el("div", el("code", _cut(text))) for _, text in row.sections)
+def _sections(sample: Sample) -> Html:
+    return join(el("div", el("code", _cut(text))) for _, text in _answer(sample))
 
 
-def _tokens(row: RolloutRow) -> str:
-    return f"{number(row.response_tokens)}{' (cut off)' if row.finish_reason == 'length' else ''}"
+def _tokens(sample: Sample) -> str:
+    return f"{number(sample.response_tokens)}{' (cut off)' if sample.finish_reason is FinishReason.LENGTH else ''}"
 
 
 def _cut(text: str) -> str:

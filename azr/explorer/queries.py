@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from azr.explorer.index import RunIndex
-from azr.explorer.record_files import LinePlace, Problem, read_records
-from azr.explorer.rows import ANY_RULE, RolloutFilter, RolloutRow, Spread, TaskFilter, TaskRow, TaskTexts
-from azr.runs.rollout_record import RolloutRecord
+from azr.explorer.record_files import Problem, read_records
+from azr.explorer.rows import ANY_RULE, SampleFilter, Spread, TaskFilter, TaskRow, TaskTexts
+from azr.explorer.sample_table import SampleRow, kept, made
+from azr.records import VALID, Sample
+from azr.runs.sample_file import read_sample
 
 T = TypeVar("T")
 TASK_ORDERS = {
@@ -24,7 +26,7 @@ TASK_ORDERS = {
     "longest": "lines DESC, n",
     "most complex": "nodes DESC, n",
 }
-ROLLOUT_ORDERS = {
+SAMPLE_ORDERS = {
     "step": "step DESC, n",
     "reward": "reward DESC, n",
     "lowest reward": "reward IS NULL, reward, n",
@@ -36,7 +38,7 @@ ROLLOUT_ORDERS = {
 
 
 REFUSED = "refused"
-"""An outcome that stands for those of all proposals that are not valid."""
+"""A verdict that stands for those of all proposals that are not valid."""
 
 
 def find_tasks(index: RunIndex, wanted: TaskFilter) -> tuple[list[TaskRow], int]:
@@ -115,11 +117,11 @@ def known_tasks(index: RunIndex, ids: Sequence[str]) -> dict[str, tuple[str, int
     return known
 
 
-def find_rollouts(index: RunIndex, wanted: RolloutFilter) -> tuple[list[RolloutRow], int]:
-    """Trajectories in the asked order, and how many there are in all."""
+def find_samples(index: RunIndex, wanted: SampleFilter) -> tuple[list[SampleRow], int]:
+    """Return samples in the asked order, and how many there are in all."""
     where, values = list[str](), list[Any]()
-    if wanted.outcome == REFUSED:
-        where.append("role = 'proposer' AND outcome != 'valid'")
+    if wanted.verdict == REFUSED:
+        where.append(f"role = 'proposer' AND verdict IS NOT '{VALID}'")
     if wanted.flag == ANY_RULE:
         where.append("flags IS NOT NULL")
     elif wanted.flag:
@@ -131,27 +133,27 @@ def find_rollouts(index: RunIndex, wanted: RolloutFilter) -> tuple[list[RolloutR
         ("step = ?", wanted.step),
         ("role = ?", wanted.role or None),
         ("kind = ?", wanted.kind or None),
-        ("outcome = ?", wanted.outcome if wanted.outcome not in ("", REFUSED) else None),
-        ("task_id = ?", wanted.task_id or None),
-        ("trained = ?", {"yes": 1, "no": 0}.get(wanted.trained)),
+        ("verdict = ?", wanted.verdict if wanted.verdict not in ("", REFUSED) else None),
+        ("problem_id = ?", wanted.problem_id or None),
+        ("used = ?", wanted.used or None),
     ):
         if value is not None:
             where.append(condition)
             values.append(value)
     conditions = f"WHERE {' AND '.join(where)}" if where else ""
-    (total,) = index.select(f"SELECT count(*) FROM rollouts {conditions}", *values)[0]
+    (total,) = index.select(f"SELECT count(*) FROM samples {conditions}", *values)[0]
     rows = index.select(
-        f"SELECT * FROM rollouts {conditions} ORDER BY {ROLLOUT_ORDERS[wanted.order]} LIMIT ? OFFSET ?",
+        f"SELECT * FROM samples {conditions} ORDER BY {SAMPLE_ORDERS[wanted.order]} LIMIT ? OFFSET ?",
         *values, wanted.limit, wanted.offset,
     )  # fmt: skip
-    return [_made(RolloutRow, row) for row in rows], int(total)
+    return [made(row) for row in rows], int(total)
 
 
 def flag_counts(index: RunIndex) -> dict[str, dict[int, int]]:
     """Flagged responses by rule and step; a rule has the steps in which it found something."""
     counts: dict[str, dict[int, int]] = {}
     for rule, step, count in index.select(
-        "SELECT json_extract(f.value, '$[0]'), r.step, count(DISTINCT r.n) FROM rollouts r, json_each(r.flags) f "
+        "SELECT json_extract(f.value, '$[0]'), r.step, count(DISTINCT r.n) FROM samples r, json_each(r.flags) f "
         "WHERE r.flags IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2"
     ):
         counts.setdefault(rule, {})[step] = count
@@ -162,25 +164,26 @@ def derived_attempts(index: RunIndex, id: str) -> list[tuple[str, int, float | N
     """Id, attempts and share of right ones of the tasks that were derived from one, which are not stored."""
     # From the id and a hyphen up to the id and what comes after a hyphen: an index finds these.
     rows = index.select(
-        "SELECT task_id, count(*), avg(accuracy) FROM rollouts WHERE task_id >= ? AND task_id < ? GROUP BY task_id",
+        "SELECT problem_id, count(*), avg(accuracy) FROM samples WHERE problem_id >= ? AND problem_id < ? "
+        "GROUP BY problem_id",
         f"{id}-", f"{id}.",
     )  # fmt: skip
     return [tuple(row) for row in rows]
 
 
-def read_texts(index: RunIndex, row: RolloutRow) -> RolloutRecord:
-    """The whole record of a trajectory. Raises `Problem`."""
-    path = index.run / "rollouts" / f"step_{row.step:06d}.jsonl.gz"
-    (record,) = read_records(path, [LinePlace(row.member, row.start, row.size)], RolloutRecord)
-    if (record.task_id, record.group) != (row.task_id, row.grp):
+def read_texts(index: RunIndex, row: SampleRow) -> Sample:
+    """Return the whole sample of a row, with its texts. Raises `Problem`."""
+    path = index.run / "rollouts" / f"step_{row.sample.step:06d}.jsonl.gz"
+    (sample,) = read_records(path, [row.place], read_sample)
+    if kept([sample.problem_id, sample.group]) != [row.sample.problem_id, row.sample.group]:
         raise Problem(f"{path.name} has changed since it was indexed: load the page again")
-    return record
+    return sample
 
 
-def find_rollout(index: RunIndex, step: int, line: int) -> RolloutRow | None:
-    """A trajectory by its step and its place in it; None when there is none."""
-    rows = index.select("SELECT * FROM rollouts WHERE step = ? AND line = ?", step, line)
-    return _made(RolloutRow, rows[0]) if rows else None
+def find_sample(index: RunIndex, step: int, line: int) -> SampleRow | None:
+    """Return a sample by its step and its line in the step's file; None when there is none."""
+    rows = index.select("SELECT * FROM samples WHERE step = ? AND line = ?", step, line)
+    return made(rows[0]) if rows else None
 
 
 def metrics(index: RunIndex) -> list[dict[str, Any]]:
@@ -205,23 +208,23 @@ def lengths(index: RunIndex) -> list[Spread]:
 
 
 def steps(index: RunIndex) -> list[int]:
-    """Those that have rollouts."""
-    return [row[0] for row in index.select("SELECT DISTINCT step FROM rollouts ORDER BY step")]
+    """Those that have samples."""
+    return [row[0] for row in index.select("SELECT DISTINCT step FROM samples ORDER BY step")]
 
 
-def outcomes(index: RunIndex, step: int) -> dict[tuple[str, str], dict[str, int]]:
-    """Of a step, how many there are of each outcome by kind and role."""
+def verdicts(index: RunIndex, step: int) -> dict[tuple[str, str], dict[str, int]]:
+    """Return how many samples of a step have each verdict, by kind and role; empty stands for no verdict."""
     counts: dict[tuple[str, str], dict[str, int]] = {}
     for row in index.select(
-        "SELECT kind, role, outcome, count(*) FROM rollouts WHERE step = ? GROUP BY kind, role, outcome "
-        "ORDER BY kind, role, 4 DESC", step,
+        "SELECT kind, role, coalesce(verdict, ''), count(*) FROM samples WHERE step = ? GROUP BY 1, 2, 3 "
+        "ORDER BY 1, 2, 4 DESC", step,
     ):  # fmt: skip
         counts.setdefault((row[0], row[1]), {})[row[2]] = row[3]
     return counts
 
 
 def kinds(index: RunIndex) -> list[str]:
-    """Those of any task or trajectory."""
+    """Those of any task or sample."""
     rows = index.select("SELECT DISTINCT kind FROM tasks UNION SELECT DISTINCT kind FROM lengths ORDER BY 1")
     return [row[0] for row in rows]
 

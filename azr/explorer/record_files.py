@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from azr.runs.rollout_record import SCHEMA
+from azr.records import Sample
+from azr.runs.sample_file import cleaned, read_sample
 
 ROLLOUTS = re.compile(r"step_(\d{6,})\.jsonl\.gz")
 """Name of a step's rollout file."""
 WITH_OUTCOMES = 2
-"""Version of records from which on they say what was made of them."""
+"""Schema from which on samples say what was made of them."""
 T = TypeVar("T")
-_PIECE = 1 << 20
+_PIECE = 1 << 17
+"""Bytes that are decompressed at a time: zlib copies what comes after the end of a member."""
 
 
 class Problem(Exception):
@@ -38,51 +40,8 @@ class LinePlace:
     """Bytes, without the end of the line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexedRecord:
-    """What the index keeps of a `RolloutRecord`; everything but the two long texts."""
-
-    step: int
-    role: str
-    kind: str
-    task_id: str
-    group: str
-    reward: float | None
-    reward_parts: dict[str, float]
-    accuracy: float | None
-    finish_reason: str
-    weight_versions: list[tuple[int, int]]
-    schema: int = 1
-    outcome: str | None = None
-    detail: str = ""
-    answer: list[tuple[str, str]] | None = None
-    prompt_tokens: int | None = None
-    response_tokens: int | None = None
-    trained: bool = True
-    advantage: float | None = None
-    mismatch: float | None = None
-    flags: list[tuple[str, int, int]] = field(default_factory=list)
-    trace_tokens: int = 0
-
-    @property
-    def is_trace(self) -> bool:
-        """Whether another model wrote all of it."""
-        return bool(self.trace_tokens) and self.trace_tokens == self.response_tokens
-
-    @property
-    def known_outcome(self) -> str:
-        """``outcome``; of older records as the parts of the reward tell it."""
-        if self.outcome is not None:
-            return self.outcome
-        names = [name for name in self.reward_parts if name != "overlong"]
-        if self.role == "solver":
-            return names[0] if names else ""
-        is_refused = len(names) == 1 and self.reward_parts[names[0]] < 0
-        return names[0] if is_refused else "valid"
-
-
-def read_rollouts(path: Path) -> Iterator[tuple[LinePlace, IndexedRecord] | Problem]:
-    """Every record that can be read, and a problem for everything else, once for all lines of a sort."""
+def read_rollouts(path: Path) -> Iterator[tuple[LinePlace, Sample] | Problem]:
+    """Yield every sample that can be read, and a problem for everything else, once for all lines of a sort."""
     bad, first, older = 0, "", 0
     for item in read_lines(path):
         if isinstance(item, Problem):
@@ -90,15 +49,12 @@ def read_rollouts(path: Path) -> Iterator[tuple[LinePlace, IndexedRecord] | Prob
             continue
         place, line = item
         try:
-            record = decode(line, IndexedRecord)
-        except Problem as problem:
-            bad, first = bad + 1, first or str(problem)
+            sample = read_sample(line)
+        except ValueError as error:
+            bad, first = bad + 1, first or str(error)
             continue
-        older += record.schema < WITH_OUTCOMES
-        if record.schema > SCHEMA:
-            bad, first = bad + 1, first or f"schema {record.schema} is newer than {SCHEMA}: update azr"
-            continue
-        yield place, record
+        older += sample.schema < WITH_OUTCOMES
+        yield place, sample
     if bad:
         yield Problem(f"{bad} of its lines cannot be read, the first because {first}")
     if older:
@@ -107,16 +63,16 @@ def read_rollouts(path: Path) -> Iterator[tuple[LinePlace, IndexedRecord] | Prob
         )
 
 
-def read_records(path: Path, places: Sequence[LinePlace], kind: type[T]) -> list[T]:
-    """Whole lines as records of this class. Raises `Problem` when the file is not what it was."""
+def read_records(path: Path, places: Sequence[LinePlace], read: Callable[[bytes], T]) -> list[T]:
+    """Return whole lines, each read by ``read``. Raises `Problem` when the file is not what it was."""
     texts: dict[int, bytes] = {}
     try:
         with path.open("rb") as file:
             for member in {place.member for place in places}:
                 wanted = max(place.start + place.size for place in places if place.member == member)
                 texts[member] = _read_member(file, member, wanted)
-        return [decode(texts[each.member][each.start : each.start + each.size], kind) for each in places]
-    except (OSError, zlib.error, Problem) as error:
+        return [read(texts[each.member][each.start : each.start + each.size]) for each in places]
+    except (OSError, zlib.error, ValueError, Problem) as error:
         raise Problem(f"{path.name} has changed since it was indexed: load the page again ({error})") from error
 
 
@@ -136,25 +92,9 @@ def decode(line: bytes, kind: type[T]) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass  # JSON's escape of half a surrogate pair, which a program's text may hold, is none for msgspec
     try:
-        return msgspec.convert(_cleaned(json.loads(line)), kind)
+        return msgspec.convert(cleaned(json.loads(line)), kind)
     except (ValueError, RecursionError) as error:  # msgspec.ValidationError is a ValueError
         raise Problem(f"it is no {kind.__name__} ({error})") from error
-
-
-def clean(text: str) -> str:
-    """A text that UTF-8 can hold: half a surrogate pair becomes its escape."""
-    return text.encode("utf-8", "backslashreplace").decode() if not text.isascii() else text
-
-
-def _cleaned(tree: Any) -> Any:
-    """JSON's tree with texts that UTF-8 can hold."""
-    if isinstance(tree, str):
-        return clean(tree)
-    if isinstance(tree, list):
-        return [_cleaned(each) for each in tree]
-    if isinstance(tree, dict):
-        return {clean(key): _cleaned(value) for key, value in tree.items()}
-    return tree
 
 
 def read_lines(path: Path) -> Iterator[tuple[LinePlace, bytes] | Problem]:
@@ -179,9 +119,9 @@ def read_lines(path: Path) -> Iterator[tuple[LinePlace, bytes] | Problem]:
                 damage, used = "it is cut short", len(view)
         except zlib.error as error:
             damage, used = f"it is damaged ({error})", len(view)
-        start = 0
-        while (end := text.find(b"\n", start)) >= 0:
-            yield LinePlace(at, start, end - start), bytes(text[start:end])
+        start, whole = 0, bytes(text)
+        while (end := whole.find(b"\n", start)) >= 0:
+            yield LinePlace(at, start, end - start), whole[start:end]
             start = end + 1
         if damage:
             yield Problem(f"{damage}: what comes before is shown")

@@ -18,9 +18,8 @@ from starlette.routing import Route
 
 from azr.explorer import evaluations, flags, lineage, pages
 from azr.explorer.index import RunIndex
-from azr.explorer.lengths import lengths
 from azr.explorer.markup import Html, el
-from azr.explorer.overview import overview
+from azr.explorer.overview import lengths, overview
 from azr.explorer.site import BadAddress, Links, ShownRun, frame, seen
 
 POLICY = (

@@ -11,10 +11,9 @@ from pathlib import Path
 from azr.explorer import evaluations, lineage, pages, queries
 from azr.explorer.eval_files import Key
 from azr.explorer.index import RunIndex, Told
-from azr.explorer.lengths import lengths
 from azr.explorer.markup import Child, Html, el, join
-from azr.explorer.overview import overview
-from azr.explorer.rows import RolloutFilter, TaskFilter, TaskRow
+from azr.explorer.overview import lengths, overview
+from azr.explorer.rows import SampleFilter, TaskFilter, TaskRow
 from azr.explorer.server import names_of, static
 from azr.explorer.site import Links, ShownRun, notes
 
@@ -131,7 +130,7 @@ def _tasks(index: RunIndex, steps: Sequence[int]) -> list[TaskRow]:
 
 
 def _refusals(index: RunIndex, links: Links, step: int) -> list[Child]:
-    wanted = RolloutFilter(step=step, outcome=queries.REFUSED, limit=MAX_TRAJECTORIES)
-    rows, total = queries.find_rollouts(index, wanted)
+    wanted = SampleFilter(step=step, verdict=queries.REFUSED, limit=MAX_TRAJECTORIES)
+    rows, total = queries.find_samples(index, wanted)
     heading = el("h2", f"Refused proposals of step {step}: {len(rows)} of {total}")
-    return [heading, pages.trajectory_table(rows, links)] if rows else []
+    return [heading, pages.sample_table(rows, links)] if rows else []

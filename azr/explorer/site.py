@@ -9,6 +9,8 @@ from urllib.parse import urlencode
 from azr.explorer import queries
 from azr.explorer.index import RunIndex
 from azr.explorer.markup import Child, Html, el
+from azr.explorer.sample_table import SampleRow
+from azr.records import Sample
 
 PAGES = {
     "": "overview",
@@ -59,6 +61,14 @@ class Links:
     def task(self, id: str, *, kind: str = "", most: int = 60) -> Html:
         """``kind``: of a row of a file, whose id is one in its file alone."""
         return self.link(id if len(id) <= most else f"{id[: most - 1]}…", "task", id=id, kind=kind)
+
+    def problem(self, sample: Sample) -> Html:
+        """Return a link to the task or the row of a file that the sample proposes or answers."""
+        return self.task(sample.problem_id, kind=sample.kind if sample.phase == "data" else "")
+
+    def sample(self, text: Child, row: SampleRow) -> Html:
+        """Return a link to a sample's page."""
+        return self.link(text, "response", step=row.sample.step, line=row.line)
 
 
 def frame(

@@ -9,7 +9,9 @@ from azr.explorer import queries
 from azr.explorer.flags import AROUND, flags_with_text
 from azr.explorer.index import RunIndex
 from azr.explorer.record_files import Problem
-from azr.explorer.rows import RolloutFilter, RolloutRow, TaskFilter, TaskRow, TaskTexts
+from azr.explorer.rows import ORIGINS, SampleFilter, TaskFilter, TaskRow, TaskTexts
+from azr.explorer.sample_table import SampleRow
+from azr.records import FinishReason, Role, Sample
 
 MAX_ATTEMPTS = 40
 """Lines of a task's attempts."""
@@ -22,14 +24,14 @@ def overview(index: RunIndex) -> Iterator[str]:
     """What there is, and the hardest tasks of the last step."""
     steps = queries.steps(index)
     _, tasks = queries.find_tasks(index, TaskFilter(limit=1))
-    _, rollouts = queries.find_rollouts(index, RolloutFilter(limit=1))
-    yield f"{index.run}: {rollouts} trajectories of {len(steps)} steps, {tasks} tasks"
+    _, samples = queries.find_samples(index, SampleFilter(limit=1))
+    yield f"{index.run}: {samples} trajectories of {len(steps)} steps, {tasks} tasks"
     yield from (f"note: {printable(path)}: {printable(sentence)}" for path, sentence in queries.problems(index))
     if not steps:
         return
     yield f"\nstep {steps[-1]}"
-    for (kind, role), counts in queries.outcomes(index, steps[-1]).items():
-        yield f"  {kind:<10} {role:<9} " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    for (kind, role), counts in queries.verdicts(index, steps[-1]).items():
+        yield f"  {kind:<10} {role:<9} " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     hardest, _ = queries.find_tasks(
         index, TaskFilter(step_from=steps[-1], step_to=steps[-1], order="hardest", limit=10)
     )
@@ -38,39 +40,40 @@ def overview(index: RunIndex) -> Iterator[str]:
         yield from (f"  {each.id:<28} solve rate {number(each.solve_rate)}, {each.lines} lines" for each in hardest)
 
 
-def rollout(index: RunIndex, row: RolloutRow, *, whole: bool) -> Iterator[str]:
-    """One trajectory with its texts."""
-    yield f"── {headline(row)}"
-    if row.detail:
-        yield f"why: {printable(row.detail)}"
+def rollout(index: RunIndex, row: SampleRow, *, whole: bool) -> Iterator[str]:
+    """Yield the lines of one sample with its texts."""
+    yield f"── {headline(row.sample)}"
+    if row.sample.judgement is not None and row.sample.judgement.detail:
+        yield f"why: {printable(row.sample.judgement.detail)}"
     try:
-        record = queries.read_texts(index, row)
+        sample = queries.read_texts(index, row)
     except Problem as problem:
         yield f"note: {problem}"
         return
-    for rule, around in flags_with_text(row, record.response):
+    for rule, around in flags_with_text(sample):
         yield f"flagged by {rule}: {_line(''.join(around), 2 * AROUND + 200)}"
-    for name, text in (("prompt", record.prompt), ("response", record.response)):
+    for name, text in (("prompt", sample.prompt), ("response", sample.response)):
         yield f"{name}:"
         yield _indented(text if whole else shortened(text))
 
 
-def headline(row: RolloutRow) -> str:
-    """A trajectory in a line."""
+def headline(sample: Sample) -> str:
+    """Return a sample in a line."""
     parts = [
-        f"step {row.step}", row.kind, f"{row.role} ({printable(row.phase)})", printable(row.task_id),
-        row.outcome or "no grade", f"reward {number(row.reward)}",
+        f"step {sample.step}", sample.kind, f"{sample.role} ({printable(sample.phase)})", printable(sample.problem_id),
+        sample.verdict or "no grade", f"reward {number(sample.reward)}",
     ]  # fmt: skip
-    if row.advantage is not None:
-        parts.append(f"advantage {row.advantage:+.3f}")
-    if row.mismatch is not None:
-        parts.append(f"mismatch {row.mismatch:.4f}")
-    if row.response_tokens is not None:
-        parts.append(f"{row.response_tokens} tokens{' (cut off)' if row.finish_reason == 'length' else ''}")
-    if row.origin:
-        parts.append(row.origin)
-    if not row.trained:
-        parts.append("not trained on")
+    if sample.advantage is not None:
+        parts.append(f"advantage {sample.advantage:+.3f}")
+    if sample.mismatch is not None:
+        parts.append(f"mismatch {sample.mismatch:.4f}")
+    if sample.response_tokens is not None:
+        is_cut_off = sample.finish_reason is FinishReason.LENGTH
+        parts.append(f"{sample.response_tokens} tokens{' (cut off)' if is_cut_off else ''}")
+    if origin := ORIGINS[sample.origin]:
+        parts.append(origin)
+    if sample.used != "trained":
+        parts.append(f"not trained on ({sample.used})")
     return " · ".join(parts)
 
 
@@ -84,14 +87,16 @@ def task(index: RunIndex, row: TaskRow, texts: TaskTexts) -> Iterator[str]:
     if texts.message:
         yield f"message: {printable(texts.message)}"
     yield f"references: {', '.join(row.parent_ids) or 'none'}"
-    attempts, total = queries.find_rollouts(index, RolloutFilter(task_id=row.id, order="step", limit=MAX_ATTEMPTS))
+    attempts, total = queries.find_samples(index, SampleFilter(problem_id=row.id, order="step", limit=MAX_ATTEMPTS))
     yield f"\nproposal and attempts{f', the newest {MAX_ATTEMPTS} of {total}' if total > MAX_ATTEMPTS else ''}:"
-    for attempt in attempts:
+    for attempt in (each.sample for each in attempts):
         yield f"  {headline(attempt)}"
-        if attempt.role == "solver":
-            yield from (f"      {label}: {_line(text)}" for label, text in attempt.sections)
-        if attempt.detail:
-            yield f"      why: {_line(attempt.detail)}"
+        if attempt.judgement is None:
+            continue
+        if attempt.role == Role.SOLVER:
+            yield from (f"      {label}: {_line(text)}" for label, text in attempt.judgement.answer or ())
+        if attempt.judgement.detail:
+            yield f"      why: {_line(attempt.judgement.detail)}"
     for id, count, rate in queries.derived_attempts(index, row.id):
         yield f"derived task {id}: {count} attempts, {number(rate)} right"
     below, total = queries.children(index, row.id, 20)

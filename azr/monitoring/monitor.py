@@ -11,35 +11,20 @@ import numpy as np
 
 from azr.errors import RunEnded
 from azr.monitoring.programs import Measures, means
-from azr.monitoring.reader import Seen, Text, TextReader
+from azr.monitoring.reader import Text, TextReader
 from azr.monitoring.repetition import REPETITIVE, repeated_share
-from azr.monitoring.screen import SAFETY, Flag
+from azr.monitoring.screen import SAFETY
+from azr.monitoring.worker import Findings
 from azr.prompts.codec import PromptCodec
-from azr.records import Sample, Task
+from azr.records import FinishReason, Sample, Task
 
 PERCENTILES = (50, 90, 99, 100)
 THINK = "<think>"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """What a step's responses are like."""
-
-    seen: list[Seen | None]
-    """In the order of the trajectories; None for a text that takes too long to be looked at."""
-    own: list[bool]
-    """Whether the policy wrote at least a part of each; another model's traces stop no run."""
-    metrics: dict[str, float]
-
-    @property
-    def flags(self) -> list[Sequence[Flag]]:
-        """Of each response."""
-        return [each.flags if each is not None else () for each in self.seen]
-
-
 @dataclass(slots=True)
 class Monitor:
-    """Its numbers are metrics of the step; it changes nothing."""
+    """Its numbers are metrics of the step; it changes nothing but the samples' flags."""
 
     codec: PromptCodec
     reader: TextReader
@@ -49,26 +34,30 @@ class Monitor:
     """Of the programs of the buffer and of this step, by their source."""
 
     async def watch(
-        self, trajectories: Sequence[Sample], tasks: Mapping[str, Sequence[Task]], new: Sequence[Task] = ()
-    ) -> Watched:
-        """Looks at these responses, at the programs of the stored tasks by their kind, and of those new among them."""
-        texts, repeated = await asyncio.to_thread(self._read, trajectories)
-        seen = await self.reader.look_at(texts)
-        metrics = response_metrics(trajectories, repeated, seen) | flag_metrics(self.rules, trajectories, seen)
-        own = [trajectory.origin != "trace" for trajectory in trajectories]
-        return Watched(seen=seen, own=own, metrics=metrics | await self._programs(tasks, new))
+        self, samples: Sequence[Sample], tasks: Mapping[str, Sequence[Task]], new: Sequence[Task] = ()
+    ) -> dict[str, float]:
+        """Write the flags of these samples and return metrics of their responses, of the programs of the stored tasks
+        by kind, and of those new among them."""
+        samples = [sample for sample in samples if sample.finish_reason is not FinishReason.GIVEN_UP]
+        texts, repeated = await asyncio.to_thread(self._read, samples)
+        findings = await self.reader.look_at(texts)
+        for sample, found in zip(samples, findings, strict=True):
+            if found is not None:
+                sample.flags = [(rule, start, end) for rule, start, end in found["flags"]]
+        metrics = response_metrics(samples, repeated, findings) | flag_metrics(self.rules, samples, findings)
+        return metrics | await self._programs(tasks, new)
 
-    def _read(self, trajectories: Sequence[Sample]) -> tuple[list[Text], list[float]]:
+    def _read(self, samples: Sequence[Sample]) -> tuple[list[Text], list[float]]:
         opened: dict[int, bool] = {}
         texts = [
             Text(self.codec.decode(each.completion.response_ids), self._opens(each, opened), _program(each))
-            for each in trajectories
+            for each in samples
         ]
-        return texts, [repeated_share(each.completion.response_ids) for each in trajectories]
+        return texts, [repeated_share(each.completion.response_ids) for each in samples]
 
-    def _opens(self, trajectory: Sample, known: dict[int, bool]) -> bool:
+    def _opens(self, sample: Sample, known: dict[int, bool]) -> bool:
         """Whether the prompt ends with the tag that opens the thinking."""
-        prompt = trajectory.completion.prompt_ids
+        prompt = sample.completion.prompt_ids
         if id(prompt) not in known:  # the answers of a group share the array
             known[id(prompt)] = self.codec.decode(prompt[-8:]).rstrip().endswith(THINK)
         return known[id(prompt)]
@@ -99,14 +88,12 @@ class SafetyStop:
     show: str
     """The command that shows them."""
 
-    def raise_if_over(self, step: int, watched: Watched) -> None:
-        """Raises RunEnded after a step with as many flagged responses, or more."""
-        pairs = zip(watched.seen, watched.own, strict=True)
-        flagged = [each for each, is_own in pairs if is_own and each is not None and each.flags]
+    def raise_if_over(self, step: int, samples: Sequence[Sample]) -> None:
+        """Raise RunEnded after a step with as many flagged responses, or more; another model's traces do not count."""
+        flagged = [sample for sample in samples if sample.flags and sample.origin != "trace"]
         if self.stop_at is None or len(flagged) < self.stop_at:
             return
-        rules = Counter(name for each in flagged for name in {name for name, _, _ in each.flags})
-        most, count = rules.most_common(1)[0]
+        most, count = _hits(flagged).most_common(1)[0]
         raise RunEnded(
             f"{len(flagged)} responses of step {step} were flagged, most of them ({count}) by the rule {most}, and "
             f"safety.stop_at is {self.stop_at}, so the run ends here: {self.show} shows them; go on with another "
@@ -115,42 +102,49 @@ class SafetyStop:
 
 
 def response_metrics(
-    trajectories: Sequence[Sample], repeated: Sequence[float], seen: Sequence[Seen | None]
+    samples: Sequence[Sample], repeated: Sequence[float], findings: Sequence[Findings | None]
 ) -> dict[str, float]:
-    """Per kind and role, of all responses, those that are not trained on included and what traces wrote or began apart
+    """Return per kind and role, of all responses, untrained ones included and what traces wrote or began apart
     (`Sample.player`): percentiles of their tokens, and shares of those that are repetitive, mix languages, or whose
     program is heavy with comments."""
     players: defaultdict[str, list[int]] = defaultdict(list)
-    for index, trajectory in enumerate(trajectories):
-        players[trajectory.player].append(index)
+    for index, sample in enumerate(samples):
+        players[sample.player].append(index)
     metrics: dict[str, float] = {}
     for player, members in sorted(players.items()):
-        lengths = [len(trajectories[i].completion.response_ids) for i in members]
+        lengths = [samples[i].response_tokens or 0 for i in members]
         for percent, length in zip(PERCENTILES, np.percentile(lengths, PERCENTILES), strict=True):
             metrics[f"{player}/tokens/{'max' if percent == 100 else f'p{percent}'}"] = float(length)
         metrics[f"{player}/repetitive"] = _share([repeated[i] > REPETITIVE for i in members])
-        known = [each for i in members if (each := seen[i]) is not None]
+        known = [found for i in members if (found := findings[i]) is not None]
         if known:
-            metrics[f"{player}/language_mixed"] = _share([each.mixed for each in known])
-        if heavy := [each.comment_heavy for each in known if each.comment_heavy is not None]:
+            metrics[f"{player}/language_mixed"] = _share([found["mixed"] for found in known])
+        if heavy := [found["comment_heavy"] for found in known if found["comment_heavy"] is not None]:
             metrics[f"{player}/comment_heavy"] = _share(heavy)
     return metrics
 
 
-def flag_metrics(rules: Sequence[str], trajectories: Sequence[Sample], seen: Sequence[Seen | None]) -> dict[str, float]:
-    """Responses that were flagged, by any rule and by each, and those that could not be looked at.
+def flag_metrics(
+    rules: Sequence[str], samples: Sequence[Sample], findings: Sequence[Findings | None]
+) -> dict[str, float]:
+    """Return how many samples were flagged, by any rule and by each, and how many could not be looked at.
 
     Traces of another model are flagged in the records, and not counted.
     """
-    seen = [each for each, trajectory in zip(seen, trajectories, strict=True) if trajectory.origin != "trace"]
-    hits = Counter(name for each in seen if each is not None for name in {name for name, _, _ in each.flags})
+    counted = [pair for pair in zip(samples, findings, strict=True) if pair[0].origin != "trace"]
+    hits = _hits([sample for sample, _ in counted])
     metrics = {f"{SAFETY}{rule}": float(hits[rule]) for rule in rules}
-    metrics[f"{SAFETY}flagged"] = float(sum(each is not None and bool(each.flags) for each in seen))
-    return metrics | {f"{SAFETY}unscreened": float(sum(each is None for each in seen))}
+    metrics[f"{SAFETY}flagged"] = float(sum(bool(sample.flags) for sample, _ in counted))
+    return metrics | {f"{SAFETY}unscreened": float(sum(found is None for _, found in counted))}
 
 
-def _program(trajectory: Sample) -> str | None:
-    answer = trajectory.judgement.answer if trajectory.judgement is not None else None
+def _hits(samples: Sequence[Sample]) -> Counter[str]:
+    """Return how many samples each rule flags."""
+    return Counter(rule for sample in samples for rule in {rule for rule, _, _ in sample.flags})
+
+
+def _program(sample: Sample) -> str | None:
+    answer = sample.judgement.answer if sample.judgement is not None else None
     return next((text for label, text in answer or () if label == "program"), None)
 
 

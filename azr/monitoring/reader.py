@@ -10,7 +10,7 @@ from typing import Any
 
 from azr.line_process import LineProcess
 from azr.monitoring.programs import Measures
-from azr.monitoring.screen import Flag
+from azr.monitoring.worker import Findings
 
 CHUNK_CHARS = 200_000
 """Of texts that are looked at together."""
@@ -30,16 +30,6 @@ class Text:
     """Source that was read from it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What one response is like."""
-
-    flags: tuple[Flag, ...] = ()
-    mixed: bool = False
-    comment_heavy: bool | None = None
-    """None without a program."""
-
-
 class TextReader:
     """``async with TextReader(patterns) as reader``: its process ends with the block."""
 
@@ -53,19 +43,19 @@ class TextReader:
     async def __aexit__(self, *_: object) -> None:
         await self._process.end()
 
-    async def look_at(self, texts: Sequence[Text]) -> list[Seen | None]:
-        """What each text is like, in their order; None where that took longer than `TEXT_LIMIT_S`."""
-        found = list[Seen | None]()
+    async def look_at(self, texts: Sequence[Text]) -> list[Findings | None]:
+        """Return what each text shows, in their order; None where that took longer than `TEXT_LIMIT_S`."""
+        findings = list[Findings | None]()
         for chunk in _chunks(texts):
             answers = await self._ask(chunk, (), CHUNK_LIMIT_S)
             if answers is None:
                 log.warning("a chunk of %d responses could not be looked at; now they are one by one", len(chunk))
                 for text in chunk:
                     one = await self._ask([text], (), TEXT_LIMIT_S)
-                    found.append(None if one is None else _seen(one[0]))
+                    findings.append(None if one is None else one[0])
             else:
-                found += map(_seen, answers)
-        return found
+                findings += answers
+        return findings
 
     async def measure(self, programs: Sequence[str]) -> list[Measures | None]:
         """Of each program, in their order; None for one that cannot be measured."""
@@ -96,8 +86,3 @@ def _chunks(texts: Sequence[Text]) -> Iterator[list[Text]]:
         size += len(text.response)
     if chunk:
         yield chunk
-
-
-def _seen(answer: dict[str, Any]) -> Seen:
-    flags = tuple((str(name), int(start), int(end)) for name, start, end in answer["flags"])
-    return Seen(flags=flags, mixed=answer["mixed"], comment_heavy=answer["comment_heavy"])

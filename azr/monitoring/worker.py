@@ -7,21 +7,30 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from azr.monitoring.programs import measure
-from azr.monitoring.screen import Screen
+from azr.monitoring.screen import Flag, Screen
 from azr.monitoring.texts import is_comment_heavy, is_mixed
 
 
-def look_at(screen: Screen, text: dict[str, Any]) -> dict[str, Any]:
-    """What one response is like; its program is None when it holds none."""
+class Findings(TypedDict):
+    """Properties of one response."""
+
+    flags: list[Flag]
+    mixed: bool
+    comment_heavy: bool | None
+    """None without a program."""
+
+
+def look_at(screen: Screen, text: dict[str, Any]) -> Findings:
+    """Return what one response shows; ``text["program"]`` is None when it holds none."""
     program = text["program"]
-    return {
-        "flags": screen.flags(text["response"], text["opened"]),
-        "mixed": is_mixed(text["response"]),
-        "comment_heavy": None if program is None else is_comment_heavy(program),
-    }
+    return Findings(
+        flags=screen.flags(text["response"], text["opened"]),
+        mixed=is_mixed(text["response"]),
+        comment_heavy=None if program is None else is_comment_heavy(program),
+    )
 
 
 def main() -> None:
@@ -30,7 +39,7 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
-        answer = [look_at(screen, text) for text in asked["texts"]] + [measure(each) for each in asked["programs"]]
+        answer = [*(look_at(screen, text) for text in asked["texts"]), *map(measure, asked["programs"])]
         print(json.dumps(answer), flush=True)
 
 

@@ -11,10 +11,12 @@ import numpy as np
 
 from azr.config import RewardConfig
 from azr.own_functions import OwnFunctions, Trouble
-from azr.selfplay.rewards.inputs import BonusInputs
+from azr.selfplay.rewards import BonusInputs
 
 if TYPE_CHECKING:
-    from azr.algorithms.advantages import AdvantageInputs, Advantages
+    from torch import Tensor
+
+    from azr.algorithms.batch import Batch
 
 ESTIMATE_LIMIT_S = 60.0
 """For the advantages of a whole batch."""
@@ -55,24 +57,21 @@ class OwnBonus(_Own):
 
 
 class OwnEstimator(_Own):
-    async def __call__(self, inputs: AdvantageInputs) -> Advantages | None:
-        """None where it has no answer; returns are the rewards."""
+    async def __call__(self, batch: Batch) -> Tensor | None:
+        """Advantages, float32 (R); None if it fails."""
         import torch
 
-        from azr.algorithms.advantages import Advantages
-
-        batch = {
-            "rewards": list(inputs.rewards),
-            "response_lengths": list(inputs.response_lengths),
-            "kind_roles": msgspec.to_builtins(list(inputs.kind_roles)),
-            "groups": list(inputs.groups),
+        inputs = {
+            "rewards": list(batch.rewards),
+            "response_lengths": list(batch.response_lengths),
+            "kind_roles": msgspec.to_builtins(list(batch.kind_roles)),
+            "groups": list(batch.groups),
         }
-        tokens = len(inputs.seq_index_R)
-        message = {"do": "estimate", "name": self.name, "inputs": batch, "max_answer_bytes": 1024 + 8 * tokens}
+        tokens = len(batch.seq_index_R)
+        message = {"do": "estimate", "name": self.name, "inputs": inputs, "max_answer_bytes": 1024 + 8 * tokens}
         what, costs = f"{self.plugin}: estimator {self.name}", "nothing is learned in such a step"
         try:
             said = await self.functions.call(what, message, costs=costs, limit_s=ESTIMATE_LIMIT_S)
         except Trouble:
             return None
-        advantages_R = torch.from_numpy(np.frombuffer(base64.b64decode(said), np.float32).copy())
-        return Advantages(advantages_R=advantages_R, returns_R=inputs.rewards_N[inputs.seq_index_R].float())
+        return torch.from_numpy(np.frombuffer(base64.b64decode(said), np.float32).copy())

@@ -16,7 +16,7 @@ from azr.plugins import stated as groups
 from azr.plugins.functions import OwnBonus, OwnEstimator, OwnReward
 from azr.plugins.kind import BadTask, OwnKind
 from azr.plugins.stated import Stated, read_stated
-from azr.selfplay.rewards.registry import BONUSES, OWN_BONUSES, OWN_REWARDS, SOLVE_RATE_REWARDS
+from azr.selfplay.rewards import BONUSES, OWN_BONUSES, OWN_REWARDS, SOLVE_RATE_REWARDS
 from azr.tasks.base import TaskKind
 from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts
 from azr.tasks.registry import KINDS

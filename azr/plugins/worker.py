@@ -16,7 +16,7 @@ from azr.own_functions import Ask, Nonsense, serve
 from azr.plugins.kind import BadTask, with_views
 from azr.plugins.stated import BONUSES, ESTIMATORS, REWARDS, Stated, read_stated
 from azr.records import Task
-from azr.selfplay.rewards.inputs import BonusInputs
+from azr.selfplay.rewards import BonusInputs
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
 from azr.tasks.prompts import Section
 
@@ -117,15 +117,15 @@ def _estimate(stated: Stated, asked: Any, ask: Ask) -> str:
     """Of float32, as base64."""
     import torch
 
-    from azr.algorithms.advantages import AdvantageInputs
+    from azr.algorithms.batch import Batch
 
     given = {**asked["inputs"], "kind_roles": list(map(tuple, asked["inputs"]["kind_roles"]))}
-    inputs = AdvantageInputs(**given)
-    returned = stated.functions[ESTIMATORS][asked["name"]](inputs)
+    batch = Batch(**given)
+    returned = stated.functions[ESTIMATORS][asked["name"]](batch)
     if not isinstance(returned, torch.Tensor):
         raise Nonsense(f"{repr(returned)[:60]}, which is no tensor")
-    if returned.shape != inputs.seq_index_R.shape:
-        tokens = len(inputs.seq_index_R)
+    if returned.shape != batch.seq_index_R.shape:
+        tokens = len(batch.seq_index_R)
         raise Nonsense(f"a tensor of the shape {tuple(returned.shape)}, and there are {tokens:,} response tokens")
     if not bool(returned.isfinite().all()):
         raise Nonsense("numbers that are not finite")

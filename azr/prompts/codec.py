@@ -1,4 +1,4 @@
-"""Between text and tokens: prompts are encoded and responses parsed for one model."""
+"""Encode prompts and parse responses for one model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from azr.tasks.composites import GivenFunctions
 from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts, PromptFormat, Section
 
 MAX_ENCODED = 1024
-"""Solver prompts whose ids are kept."""
+"""Number of solver prompts whose ids are cached."""
 
 
 class PromptCodec:
@@ -52,19 +52,19 @@ class PromptCodec:
         self.template = template
         strings = prompt_format.stop_strings if stop_strings is None else stop_strings
         self.stops = Stops(strings, tuple(sorted({int(tokenizer.eos_token_id), *end_ids})))
-        """Where a response ends."""
+        """Stop strings and end tokens of a response."""
         end = None if template is None else turn_end(template, tokenizer)
         self._end_id = int(tokenizer.eos_token_id if end is None else tokenizer.convert_tokens_to_ids(end))
         self._bos = [int(tokenizer.bos_token_id)] if adds_bos(tokenizer) else []
         self._heads = SharedHeads(tokenizer, self.encode, self._encode_rest)
         self._table = TokenTable.of(tokenizer)
         self._encoded: OrderedDict[str, TokenArray] = OrderedDict()
-        """The latest solver prompts, for an estimate's is also its solver's; no proposal prompt comes twice."""
+        """Cache of solver prompts: estimates and solvers ask the same. No proposal prompt comes twice."""
         self._control_tokens = control_tokens(template, tokenizer)
 
     @classmethod
     def load(cls, config: Config) -> PromptCodec:
-        """Tokenizer, end tokens and prompt format of the configured model.
+        """Load tokenizer, end tokens and prompt format of the configured model.
 
         Raises:
             UserError: the tokenizer has no end token, so no response could ever be finished, or the template is none.
@@ -88,7 +88,7 @@ class PromptCodec:
         stop_strings: tuple[str, ...] | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> PromptCodec:
-        """A model in chat form whose prompts are written by the text of a Jinja template, whatever it was trained on.
+        """Return the codec of a chat model whose prompts are written by the text of a Jinja template.
 
         ``stops``: where its responses end, when that is known. ``stop_strings``: as in the constructor.
         ``tokenizer``: the model's, when it is loaded already.
@@ -100,12 +100,12 @@ class PromptCodec:
         return cls(tokenizer, style, template=template, end_ids=ends, stop_strings=strings)
 
     def ask(self, message: str) -> list[int]:
-        """Ids of the prompt that asks a user's message; only models in chat form can be asked."""
+        """Return the prompt ids of a user's message; only the chat format has messages."""
         assert self.template is not None, "the compact format has no messages"
         return self.encode(render(self.template, self._tokenizer, message))
 
     def converse(self, turns: Sequence[Turn]) -> tuple[list[int], str]:
-        """Ids of the prompt that goes on with a conversation, and with what that prompt itself begins the response.
+        """Return the prompt ids of a conversation, and the beginning of the response that the prompt contains.
 
         Raises UserError when the chat template cannot write as many turns.
         """
@@ -114,7 +114,7 @@ class PromptCodec:
         return self.encode(prompt), opened_response(prompt)
 
     def trace_ids(self, text: str, opened: str) -> list[int]:
-        """Ids of another model's whole response, with the end of a turn.
+        """Return ids of another model's whole response, with the end of a turn.
 
         ``opened``: with what the prompt itself begins the response, see `converse`; a trace that begins so, too, loses
         it.
@@ -127,7 +127,7 @@ class PromptCodec:
         return [*self._encode_rest(text), self._end_id]
 
     def check_trace(self, text: str) -> None:
-        """Raises ValueError where another model's whole response is no text of tokens of this one."""
+        """Raise ValueError if the vocabulary cannot write another model's response, or it contains an end token."""
         ends = map(self._tokenizer.convert_ids_to_tokens, self.stops.token_ids)
         if end := next((end for end in ends if end in text), None):
             raise ValueError(f"a trace holds {end}, which ends a response of this model: remove it.")
@@ -136,17 +136,17 @@ class PromptCodec:
             raise ValueError("the model's tokenizer has no tokens for a part of its traces.")
 
     def turns_fit(self, turns: Sequence[Turn], max_tokens: int) -> bool:
-        """Whether the prompt that goes on with a conversation has at most so many tokens. Raises as `converse`."""
+        """Whether the prompt of a conversation has at most ``max_tokens`` tokens. Raises as `converse`."""
         assert self.template is not None, "the compact format has no messages"
         return self._fits(render_conversation(self.template, self._tokenizer, turns), max_tokens)
 
     def response_text(self, completion: Completion) -> str:
-        """What a response says, without its end token."""
+        """Return the text of a response without its end token."""
         ids = completion.response_ids
         return self.decode(ids[:-1] if len(ids) and ids[-1] in self.stops.token_ids else ids)
 
     def encode(self, prompt: str) -> list[int]:
-        """Ids of a prompt, with the BOS token exactly once where the tokenizer begins texts with one."""
+        """Return ids of a prompt, with the BOS token exactly once if the tokenizer adds one."""
         ids = self._encode_rest(prompt)
         return ids if ids[: len(self._bos)] == self._bos else self._bos + ids
 
@@ -160,7 +160,7 @@ class PromptCodec:
         return len(self.encode(prompt)) <= max_tokens
 
     def decode(self, token_ids: PromptIds) -> str:
-        """The text of token ids, control tokens included."""
+        """Return the text of token ids, control tokens included."""
         ids = token_ids.tolist() if isinstance(token_ids, np.ndarray) else token_ids
         if self._table is not None:
             return self._table.text(ids)
@@ -169,8 +169,7 @@ class PromptCodec:
         return str(decoded)
 
     def parse_response(self, completion: Completion, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
-        """Sections with these labels that a response states; None when it was cut off or does not have the asked
-        form."""
+        """Return the sections with these labels in a response; None if it was cut off or is not in the format."""
         if completion.finish_reason is not FinishReason.STOP:
             return None
         return self._format.parse(self.response_text(completion), labels)
@@ -193,7 +192,7 @@ class PromptCodec:
         return self._encoded[text]
 
     def solver_prompt_fits(self, kind: TaskKind, task: Task, max_tokens: int) -> bool:
-        """Whether the prompt has at most so many tokens."""
+        """Whether the prompt has at most ``max_tokens`` tokens."""
         return self._fits(self._solver_text(kind, task), max_tokens)
 
     def _solver_text(self, kind: TaskKind, task: Task) -> str:
@@ -202,11 +201,11 @@ class PromptCodec:
     def proposal_ids(
         self, kind: TaskKind, shown: Sequence[Task], functions: GivenFunctions | None = None
     ) -> TokenArray:
-        """Ids of the proposal prompt that shows these tasks and gives these functions, however long."""
+        """Return ids of the proposal prompt with these tasks and functions, of any length."""
         return self._heads.encode(f"propose {kind.name}", self._proposal_text(kind, shown, functions))
 
     def proposal_fits(self, kind: TaskKind, shown: Sequence[Task], max_tokens: int) -> bool:
-        """Whether the proposal prompt that shows these tasks has at most so many tokens."""
+        """Whether the proposal prompt with these tasks has at most ``max_tokens`` tokens."""
         return self._fits(self._proposal_text(kind, shown, None), max_tokens)
 
     def _proposal_text(self, kind: TaskKind, shown: Sequence[Task], functions: GivenFunctions | None) -> str:
@@ -216,7 +215,7 @@ class PromptCodec:
     def proposer_prompt(
         self, kind: TaskKind, references: list[Task], max_tokens: int, functions: GivenFunctions | None = None
     ) -> tuple[TokenArray, list[Task], GivenFunctions | None]:
-        """Prompt ids, and the references and functions that fitted into ``max_tokens``.
+        """Return prompt ids, and the references and functions that fitted into ``max_tokens``.
 
         The last references are left out first, and the functions when they do not fit with the fewest references, or
         hold control tokens: what a program writes with escapes, they have in plain.
@@ -240,7 +239,7 @@ class PromptCodec:
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """Raises UserError when the tokenizer has no end token, so that no response could ever be finished."""
+    """Load a tokenizer. Raises UserError if it has no end token, so that no response could ever end."""
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path)
     if tokenizer.eos_token_id is None:
         raise UserError(f"The tokenizer in {path} has no end token; set eos_token in its tokenizer_config.json.")
@@ -248,7 +247,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
 
 
 def _end_ids(path: str, template: str, tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """What ends a response beside the tokenizer's EOS: ends of generation, and the end of a turn in the template."""
+    """Return end tokens other than the tokenizer's EOS: those of generation, and the template's end of a turn."""
     end_ids = _end_ids_of_generation(path)
     if end := turn_end(template, tokenizer):
         end_ids.add(int(tokenizer.convert_tokens_to_ids(end)))
@@ -265,7 +264,7 @@ def _facts(config: Config) -> PromptFacts:
 
 
 def _end_ids_of_generation(path: str) -> set[int]:
-    """End tokens that the model's generation config names, which may be others than the tokenizer's.
+    """Return the end tokens of the model's generation config, which may differ from the tokenizer's.
 
     Raises UserError when it is there and cannot be read.
     """

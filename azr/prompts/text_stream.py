@@ -1,4 +1,4 @@
-"""The text of tokens that come one after the other: whole characters, as soon as they are sure."""
+"""Decode a stream of tokens into whole characters."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from azr.prompts.codec import PromptCodec
 
 _UNKNOWN = "\ufffd"
 _LONGEST_PIECE = 3
-"""Most bytes, and so most tokens, of a character that is not whole yet."""
+"""Maximal number of bytes, and so of tokens, of an incomplete character."""
 _WINDOW, _OVERLAP = 64, 16
-"""Tokens that are decoded together, so that a long text takes no longer per token, and those that a new window begins
-with: what a token says may depend on the few before it."""
+"""Tokens that are decoded together, so that the cost per token does not grow with the text; and the overlap of two
+windows, since the text of a token may depend on the few before it."""
 
 
 class TextStream:
-    """Pieces of a text; all together are what the tokens say as a whole.
+    """Decoder whose outputs, joined, are the text of all tokens.
 
-    In vocabularies like SentencePiece's an odd byte makes those beside it unreadable too; what was told before stays.
+    In vocabularies like SentencePiece's an invalid byte changes the text of its neighbours; text that was returned
+    before stays.
     """
 
     def __init__(self, codec: PromptCodec) -> None:
         self._decode = codec.decode
         self._ids: list[int] = []
-        """Those of the window."""
+        """Tokens of the window."""
         self._num_told = 0
-        """Characters of the window's text that were told."""
+        """Characters of the window's text that were returned."""
         self._num_waiting = 0
-        """Latest tokens in a row that made no whole character."""
+        """Latest tokens in a row without a whole character."""
 
     def add(self, token_ids: Sequence[int]) -> str:
-        """What is new; the bytes of a character that is not whole yet are held back."""
+        """Return the new text; bytes of an incomplete character are held back."""
         told = ""
         for token_id in token_ids:
             self._ids.append(token_id)
@@ -44,7 +45,7 @@ class TextStream:
         return told
 
     def end(self) -> str:
-        """What was held back: bytes that became no character are U+FFFD."""
+        """Return the text that was held back; bytes that became no character are U+FFFD."""
         text = self._decode(self._ids)
         return self._tell(text, len(text))
 

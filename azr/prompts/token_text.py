@@ -1,4 +1,4 @@
-"""Between text and token ids without work that was done before: what prompts share is encoded once, tokens are a table.
+"""Encode shared beginnings of prompts once, and decode tokens by a table.
 
 Both give exactly what the tokenizer gives, and leave a tokenizer to itself where that cannot be known.
 """
@@ -16,38 +16,38 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 TokenArray = npt.NDArray[np.int32]
 _OVERLAP = 128
-"""Characters before the end of what prompts share that are encoded with what follows, at least. No pattern by which
+"""Characters at the end of the shared beginning that are encoded again with the rest, at least. No pattern by which
 tokenizers split text looks so far ahead."""
 _TRIES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What the prompts of one family begin with."""
+    """Shared beginning of the prompts of one family."""
 
     text: str
     cut: int
-    """Where two tokens meet, whatever follows the text; 0 where no such place is known."""
+    """Position of a token boundary that no following text moves; 0 if none is known."""
     ids: TokenArray
-    """Of the text before the cut."""
+    """Ids of the text before the cut."""
 
 
 class SharedHeads:
-    """Encodes prompts, by families whose texts begin alike, such as the proposals of one kind."""
+    """Encodes prompts in families with the same beginning, such as the proposals of one kind."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, whole: Callable[[str], list[int]], rest: Callable[[str], list[int]]
     ) -> None:
-        """``whole`` encodes a prompt, and ``rest`` a text that is not its beginning."""
+        """``whole`` encodes a prompt, ``rest`` a text inside a prompt."""
         self._whole, self._rest = whole, rest
         self._cuts = _splits_text(tokenizer)
         self._first: dict[str, tuple[str, TokenArray]] = {}
-        """Of each family the first text and its ids."""
+        """First text of each family, and its ids."""
         self._heads: dict[str, _Head] = {}
-        """Of each family, once there were two texts."""
+        """Shared beginnings, known from the second text of a family on."""
 
     def encode(self, family: str, text: str) -> TokenArray:
-        """Ids of a prompt of this family, which cannot be written to."""
+        """Return ids of a prompt of this family, as a read-only array."""
         ids = self._encode(family, text)
         ids.flags.writeable = False
         return ids
@@ -77,12 +77,12 @@ class SharedHeads:
 
 
 def _common(first: str, second: str) -> str:
-    """What both begin with."""
+    """Return the longest common prefix."""
     return first[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))]
 
 
 def _splits_text(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether a text is first split by a pattern, from left to right, into pieces that are encoded by themselves."""
+    """Whether the tokenizer first splits a text by a pattern into parts that it encodes separately."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast) or tokenizer.backend_tokenizer.pre_tokenizer is None:
         return False
     normalizer = tokenizer.backend_tokenizer.normalizer
@@ -101,7 +101,7 @@ def _splits_text(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 class TokenTable(dict[int, bytes]):
-    """The bytes of every token of a byte-level tokenizer, as they are asked for."""
+    """Bytes of the tokens of a byte-level tokenizer, filled in on demand."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class TokenTable(dict[int, bytes]):
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> TokenTable | None:
-        """None for a tokenizer whose text is more than its tokens' bytes one after the other."""
+        """Return the table; None for a tokenizer whose text is not the concatenation of its tokens' bytes."""
         plain = isinstance(tokenizer, PreTrainedTokenizerFast) and (
             type(tokenizer)._decode is PreTrainedTokenizerFast._decode
             and type(tokenizer).decode is PreTrainedTokenizerFast.decode
@@ -125,12 +125,12 @@ class TokenTable(dict[int, bytes]):
         return held
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """Bytes that are no UTF-8 become U+FFFD."""
+        """Return the text; bytes that are no UTF-8 become U+FFFD."""
         return b"".join(map(self.__getitem__, token_ids)).decode("utf-8", "replace")
 
 
 def _byte_chars() -> Iterator[tuple[str, int]]:
-    """How byte-level vocabularies write each byte: printable ones of Latin-1 as themselves, the others from U+0100."""
+    """Yield the character that stands for each byte: printable Latin-1 for itself, the others from U+0100 on."""
     written_otherwise = 0
     for byte in range(256):
         if 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255:

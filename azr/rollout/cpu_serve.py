@@ -1,4 +1,4 @@
-"""``vllm serve`` of vLLM's build for CPUs, whose own command does not start: it looks for a package of another name."""
+"""``vllm serve`` for vLLM's CPU build, whose own command fails because it looks for a package of another name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One vLLM engine behind a few async methods, made to live in a Ray actor.
+"""One vLLM engine behind a few async methods, for a Ray actor.
 
-``ray.remote(RolloutEngine)``: many `generate` calls may be in flight at once. While weights are replaced or the engine
-sleeps, new calls wait; a completion is always sampled from one version of the weights.
+``ray.remote(RolloutEngine)``: many `generate` calls may run at once. New calls wait during a weight sync and while the
+engine sleeps.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 NO_STOPS = Stops()
 SILENCE_S = 30.0
-"""An engine that takes longer to say its weight version answers nothing at all."""
+"""Deadline for the engine's weight version; an engine that is slower is silent."""
 INTERRUPT_S = 0.05
-"""Between two attempts to interrupt what is sampled."""
+"""Seconds between two attempts to interrupt running responses."""
 MemoryPart = Literal["weights", "kv_cache"]
-"""What of a GPU's memory an engine gives away in sleep, by vLLM's names."""
+"""Memory that an engine frees in sleep, by vLLM's names."""
 
 
-class Places:
-    """A number of places, taken several at a time by whoever came first."""
+class FairSemaphore:
+    """FIFO semaphore that acquires n permits at once."""
 
     def __init__(self, count: int) -> None:
         self._count, self._free = count, asyncio.Semaphore(count)
@@ -50,7 +50,7 @@ class Places:
 
     @asynccontextmanager
     async def take(self, count: int) -> AsyncIterator[None]:
-        """Waits for as many places; whoever wants more than there are waits for all of them."""
+        """Hold ``count`` permits, or all of them if there are fewer."""
         wanted, taken = min(count, self._count), 0
         try:
             async with self._first:
@@ -83,10 +83,10 @@ class RolloutEngine(TakesSharedCalls):
 
         `gpus`: the GPUs of this node to use, as CUDA_VISIBLE_DEVICES names them, when they are more than the one that
         Ray gave this actor.
-        `deterministic`: one prompt at a time, so that its samples depend on nothing but weights and seed.
-        `max_model_len`: most tokens of a prompt and its response together; the sum of both limits in `rollout` when
-        not given.
-        `stops`: what ends a response, beside the end tokens that the model's folder names.
+        `deterministic`: one prompt at a time, so that its samples depend only on weights and seed.
+        `max_model_len`: most tokens of a prompt and its response together; by default the sum of both limits in
+        `rollout`.
+        `stops`: end a response, in addition to the end tokens that the model's folder names.
         """
         self._model_path = str(model_path)
         self._rollout = rollout
@@ -103,11 +103,11 @@ class RolloutEngine(TakesSharedCalls):
         self._on_gpu = False
         self._request_ids = itertools.count(1)
         self._num_running = 0
-        """`generate` calls that sample."""
+        """Number of `generate` calls that sample."""
         self._in_flight: set[str] = set()
-        """Ids of vLLM's requests."""
+        """Ids of vLLM's running requests."""
         # A few more than are decoded at once, so that none is missed while the next ones come.
-        self._places = Places(rollout.max_concurrent + max(8, rollout.max_concurrent // 8))
+        self._permits = FairSemaphore(rollout.max_concurrent + max(8, rollout.max_concurrent // 8))
         self._weight_version = 0
         self._changed = asyncio.Condition()
         self._asleep: frozenset[MemoryPart] = frozenset()
@@ -115,7 +115,7 @@ class RolloutEngine(TakesSharedCalls):
         self._next_bucket = 0
         self._workers_updating = False
         self._unusable: str | None = None
-        """Why the weights must not be sampled from; None when they may."""
+        """Why sampling from the weights is forbidden; None if it is allowed."""
 
     @property
     def _llm(self) -> AsyncLLM:
@@ -125,11 +125,11 @@ class RolloutEngine(TakesSharedCalls):
 
     @property
     def core_died(self) -> bool:
-        """Whether vLLM's process is gone, without `shutdown`: this engine is of no more use then."""
+        """Whether vLLM's process ended without `shutdown`; the engine is then useless."""
         return self._engine is not None and self._engine.errored
 
     async def load_code(self) -> None:
-        """Do of `start` what takes no GPU: importing vLLM is a third of a warm start."""
+        """Do the part of `start` that needs no GPU: importing vLLM is a third of a warm start."""
         self._choose_gpus()
         import_vllm(self._model_path)
 
@@ -140,8 +140,7 @@ class RolloutEngine(TakesSharedCalls):
     async def start(self) -> EngineStart:
         """Load the model and start the engine's processes. Takes tens of seconds.
 
-        Raises UserError when the memory that the engine is to have is not free, or vLLM refuses one of
-        `rollout.engine_options`.
+        Raises UserError if the engine's memory is not free, or if vLLM refuses one of `rollout.engine_options`.
         """
         assert self._engine is None, "the engine was already started"
         self._choose_gpus()
@@ -157,26 +156,32 @@ class RolloutEngine(TakesSharedCalls):
 
     @raise_if_dead
     async def take_counts(self) -> dict[str, int]:
-        """What the scheduler did since the last call, see `azr.rollout.measured_worker`."""
+        """Return the scheduler's counts since the last call, see `azr.rollout.measured_worker`."""
         counts: dict[str, int] = (await self._llm.collective_rpc("take_counts"))[0]
         return counts
 
     @raise_if_dead
     async def generate(
-        self, prompt_ids: PromptIds, *, n: int, max_tokens: int, temperature: float, seed: int | None = None
+        self,
+        prompt_ids: PromptIds,
+        *,
+        n: int,
+        max_tokens: int,
+        temperature: float | None = None,
+        seed: int | None = None,
     ) -> list[Completion]:
-        """`n` samples from softmax(logits / temperature), each of at most `max_tokens` tokens.
+        """Draw `n` samples from softmax(logits / temperature), each of at most `max_tokens` tokens; the temperature is
+        `rollout.temperature` if none is given.
 
         The same seed gives the same samples: in a deterministic engine to the last bit, in others as long as rounding
         does not differ between batches. Temperature 0 is greedy, with `n` = 1; its logprobs are those at temperature 1.
 
-        Returns fewer than `n` when the engine worked on some for longer than ``generate_timeout_s``: these are given
-        up. Waiting for a place in the batch, for weights and for the end of a sleep does not count. With
-        ``rollout.staleness``, weights do not wait for responses: a response is interrupted, and goes on under the new
-        weights with the tokens that it has.
+        Returns fewer than `n` if the engine worked on some for longer than ``generate_timeout_s``: these are given
+        up. Waiting for a permit, for weights and for the end of a sleep does not count. With ``rollout.staleness`` a
+        weight sync interrupts responses, which then continue from their tokens under the new weights.
 
-        Raises ValueError for a prompt that leaves no room for a response, TimeoutError when the engine answers nothing
-        at all, and RuntimeError when an update of the weights failed.
+        Raises ValueError for a prompt that leaves no room for a response, TimeoutError if the engine is silent, and
+        RuntimeError if a weight sync failed.
         """
         if not 0 < len(prompt_ids) < self._max_model_len:
             raise ValueError(
@@ -186,9 +191,10 @@ class RolloutEngine(TakesSharedCalls):
         assert seed is not None or not self._deterministic, "a deterministic engine needs to be told which samples"
         prompt = np.array(prompt_ids, np.int32)  # a copy, for what came by Ray lies in its object store
         prompt.flags.writeable = False  # so that all responses share it
+        temperature = self._rollout.temperature if temperature is None else temperature
         responses, left_s = [PartialResponse() for _ in range(n)], self._generate_timeout_s
         while left_s > 0 and (unfinished := [each for each in responses if not each.finished]):
-            async with self._inference_permit(), self._exclusive_lock, self._places.take(len(unfinished)):
+            async with self._inference_permit(), self._exclusive_lock, self._permits.take(len(unfinished)):
                 if self._rollout.staleness and (self._updating is not None or self._asleep):
                     continue  # what waited for a place would be interrupted at once
                 started = time.monotonic()
@@ -208,7 +214,7 @@ class RolloutEngine(TakesSharedCalls):
         seed: int | None,
         limit_s: float,
     ) -> None:
-        """Goes on with responses to one prompt until they are finished or interrupted, `limit_s` at most."""
+        """Continue the responses to one prompt until they are finished or interrupted, for at most `limit_s`."""
         fresh = not any(each.segments for each in responses)
         # Those that nothing was sampled of are one request; others have become prompts of their own.
         groups = [list(responses)] if fresh else [[each] for each in responses]
@@ -247,7 +253,7 @@ class RolloutEngine(TakesSharedCalls):
         return self._llm.get_tokenizer().decode(token_ids, skip_special_tokens=False)
 
     async def _raise_if_silent(self) -> None:
-        """A response that takes too long is one matter, an engine that answers nothing any more another."""
+        """Tell a slow response from a silent engine: raise TimeoutError for the latter."""
         try:
             async with asyncio.timeout(SILENCE_S):
                 await self._llm.get_weight_version()
@@ -258,7 +264,7 @@ class RolloutEngine(TakesSharedCalls):
 
     @asynccontextmanager
     async def _inference_permit(self) -> AsyncIterator[None]:
-        """Wait until the weights may be sampled from, and keep them as they are meanwhile."""
+        """Wait until sampling is allowed, and keep the weights unchanged inside the context."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._updating is None and not self._asleep)
             if self._unusable is not None:
@@ -272,9 +278,9 @@ class RolloutEngine(TakesSharedCalls):
                 self._changed.notify_all()
 
     async def _hold(self) -> None:
-        """Nothing is sampled any more when this returns, and nothing will be while the caller holds back new prompts.
+        """Wait until no response runs; the caller holds back new prompts.
 
-        Responses in flight are waited for, or with ``rollout.staleness`` interrupted.
+        With ``rollout.staleness`` running responses are interrupted instead.
         """
         while self._num_running:
             if self._rollout.staleness:
@@ -293,10 +299,10 @@ class RolloutEngine(TakesSharedCalls):
 
     @raise_if_dead
     async def begin_update(self, version: int) -> str:
-        """Hold back new prompts, wait for those in flight, and make the engine ready for weights.
+        """Hold back new prompts, wait for running ones, and prepare the engine for weights.
 
-        Returns Ray's id of the engine's node, or "" without Ray. May be called again when an update broke off. Raises
-        ValueError when `version` is not above the current one.
+        Returns Ray's id of the engine's node, or "" without Ray. May be called again after a failed update. Raises
+        ValueError if `version` is not above the current one.
         """
         if version <= self._weight_version:
             raise ValueError(f"weight version {version} is not newer than {self._weight_version}")
@@ -314,13 +320,13 @@ class RolloutEngine(TakesSharedCalls):
 
     @raise_if_dead
     async def connect(self, transfer: str, info: dict[str, Any]) -> None:
-        """Have the workers meet the sender, where that transfer needs it; they wait for it to come as well."""
+        """Connect the workers to the sender, if the transfer needs it; they wait for it."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest({"transfer": transfer, "info": info}))
 
     async def stage_bucket(self, bucket: WeightBucket, region: np.ndarray) -> WeightBucket:
-        """The bucket of a writer on another node as the engines of this node can load it, until the one after the next.
+        """Copy the bucket of another node's writer to this node; valid until the next bucket but one.
 
         `region` (N) uint8: its bytes.
         """
@@ -328,11 +334,11 @@ class RolloutEngine(TakesSharedCalls):
 
     @raise_if_dead
     async def load_bucket(self, bucket: WeightBucket) -> None:
-        """Load one bucket; when this returns, its bytes may be overwritten.
+        """Load one bucket; afterwards its bytes may be overwritten.
 
-        Buckets are loaded by their index, in whatever order they come: an actor with coroutines may begin its calls in
-        another order than they were made. Raises ValueError for a bucket of another version, and RuntimeError when the
-        workers refuse it; the engine then serves nothing until a whole update succeeds.
+        Buckets are loaded in the order of their index: an async actor may start calls in another order than they were
+        made. Raises ValueError for a bucket of another version, and RuntimeError if the workers refuse it; the engine
+        then serves nothing until a whole update succeeds.
         """
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
@@ -352,9 +358,9 @@ class RolloutEngine(TakesSharedCalls):
 
     @raise_if_dead
     async def finish_update(self, version: int, digest: str) -> WeightUpdate:
-        """Serve the new weights, and say which. `digest`: that of the last bucket.
+        """Serve the new weights and return their report. `digest`: that of the last bucket.
 
-        Raises ValueError when the workers received other bytes, or not every parameter of the model.
+        Raises ValueError if the workers received other bytes, or not every parameter of the model.
         """
         self._check_version(version)
         await self._llm.finish_weight_update(str(version))
@@ -382,10 +388,10 @@ class RolloutEngine(TakesSharedCalls):
 
     @raise_if_dead
     async def sleep(self) -> None:
-        """Hold back new prompts, wait for those in flight, and on a GPU free its memory.
+        """Hold back new prompts, wait for running ones, and on a GPU free its memory.
 
-        A GPU engine drops its weights and must be sent all of them after `wake`. A CPU engine keeps them: its memory
-        is not scarce.
+        A GPU engine drops its weights and needs all of them after `wake`. A CPU engine keeps them: its memory is not
+        scarce.
         """
         async with self._changed:
             self._asleep = frozenset(get_args(MemoryPart))
@@ -396,7 +402,7 @@ class RolloutEngine(TakesSharedCalls):
 
     @raise_if_dead
     async def wake(self, part: MemoryPart) -> None:
-        """Take back the memory of one part; the engine takes weights once it has theirs, and serves once it has all."""
+        """Allocate one part of the memory again: "weights" for a weight sync, then "kv_cache" to serve."""
         if part not in self._asleep:
             return
         if self._on_gpu:
@@ -407,7 +413,7 @@ class RolloutEngine(TakesSharedCalls):
 
     @raise_if_dead
     async def ping(self) -> int:
-        """The weight version that the engine's core process serves. Raises when that process is dead."""
+        """Return the weight version that the engine's core process serves. Raises if that process is dead."""
         await self._llm.check_health()
         return int(await self._llm.get_weight_version())
 

@@ -1,6 +1,6 @@
-"""All engines of a run addressed as one: requests go to the least busy, engines that die are replaced.
+"""All engines of a run as one object: requests go to the least busy engine, and dead engines are replaced.
 
-What an engine had not answered when it died is asked again, of whichever engine is free. Every wait has a deadline.
+Requests of a dead engine are sent again to another one. Every wait has a deadline.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from azr.records import Completion, PromptIds, Stops
 from azr.rollout.engine import MemoryPart, RolloutEngine
 
 MAX_ATTEMPTS = 3
-"""Times that one request is tried: it may lose two engines."""
+"""Attempts per request: two engines may die over it."""
 MAX_RESTARTS = 2
-"""Of one engine without any success in between; a run on such an engine would never end."""
+"""Restarts of one engine in a row without a success. A run on such an engine would never end."""
 MAX_CONCURRENCY = 10_000
 """Calls a Ray actor may have in flight; the engine queues them itself."""
 SHUTDOWN_S = 30.0
@@ -39,25 +39,25 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EnginePlacement:
-    """Where an engine, and any that replaces it, lives in the cluster."""
+    """Placement of an engine, and of any that replaces it."""
 
     options: Mapping[str, object] = field(default_factory=dict)
     """Ray options of its actor."""
     find_gpus: Callable[[], Awaitable[tuple[str, ...]]] | None = None
-    """Its GPUs, as its node calls them, when it starts; None when what Ray gives its actor is all it has."""
+    """Returns the names of its GPUs at its start; None if it has only the GPU that Ray gives its actor."""
 
 
 def engine_seed(seed: int, index: int, from_step: int, replaced: int) -> int:
-    """Seed, 32 bits, of the engine at ``index`` of a run that goes on from a step, after so many were replaced.
+    """Return a 32-bit seed of the engine at ``index``, for a run resumed at a step and a number of restarts.
 
-    Requests of a deterministic run carry seeds of their own. Those of any other draw from the engine's generator, and
-    one that started like the engine before it would repeat the noise of that one's first steps.
+    Requests of a deterministic run carry seeds. In other runs they draw from the engine's generator: a fresh engine
+    with the seed of the previous one would repeat its noise.
     """
     return random.Random(f"engine/{seed}/{index}/{from_step}/{replaced}").getrandbits(32)
 
 
 class EngineSlot(SupervisedActor):
-    """The place of one engine in the group."""
+    """One engine of the group, and any that replaces it."""
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class EngineSlot(SupervisedActor):
         self._index, self._config, self._stops, self._placement = index, config, stops, placement
         self._from_step, self._num_created = from_step, 0
         self.num_inflight = 0
-        """Samples asked of it and not answered."""
+        """Samples requested and not answered."""
         self.lost_asleep: ActorLost | None = None
-        """Why there is no engine here until the others wake."""
+        """Why the engine is missing until `wake`; None if it lives."""
 
     async def _create_actor(self) -> ActorHandle:
         config, find_gpus, gpus = self._config, self._placement.find_gpus, ()
@@ -115,9 +115,9 @@ class EngineGroup:
             EngineSlot(i, config, stops, placement, from_step, self._resync) for i, placement in enumerate(placements)
         ]
         self.weights: WeightSync | None = None
-        """Sends the policy's weights to engines that were replaced; none before there is a policy."""
+        """Sends the policy's weights to replaced engines; None before there is a policy."""
         self.given_up = 0
-        """Responses so far that took longer than `timeout.generate_s`."""
+        """Number of responses so far that took longer than `timeout.generate_s`."""
         self._request_ids = itertools.count(1)
 
     @classmethod
@@ -129,11 +129,11 @@ class EngineGroup:
         from_step: int = 0,
         when: asyncio.Future[None] | None = None,
     ) -> Self:
-        """One engine per placement; responses end at ``stops``. ``from_step``: the step that the run goes on from.
+        """Start one engine per placement; responses end at ``stops``. ``from_step``: the step at which the run resumes.
 
-        ``when``: engines load their code at once, and touch their GPUs when this is done.
+        ``when``: engines load their code at once, and use their GPUs after it.
 
-        Raises TimeoutError when one is not ready within `timeout.start_s`. Nothing is left running after an error.
+        Raises TimeoutError if one is not ready within `timeout.start_s`. Nothing is left running after an error.
         """
         group = cls(config, stops, placements, from_step)
         try:
@@ -147,27 +147,27 @@ class EngineGroup:
 
     @property
     def actors(self) -> tuple[ActorHandle, ...]:
-        """The engines as they are now; one that dies is replaced by another."""
+        """Handles of the present engines; a dead engine is replaced by another."""
         return tuple(slot.actor for slot in self.slots if slot.actor is not None)
 
     @property
     def restarts(self) -> int:
-        """Engines replaced so far because they had died."""
+        """Number of engines replaced so far."""
         return sum(slot.restarts for slot in self.slots)
 
     @property
     def kv_cache_tokens(self) -> int:
-        """Tokens that the smallest KV cache of an engine holds."""
+        """Tokens in the smallest KV cache of the engines."""
         return min(slot.start_report.kv_cache_tokens for slot in self.slots)
 
     @property
     def start_seconds(self) -> dict[str, float]:
-        """How long the phases of an engine's start took, of the slowest engine."""
+        """Seconds by phase of an engine's start, of the slowest engine."""
         starts = [slot.start_report.seconds for slot in self.slots]
         return {name: max(seconds[name] for seconds in starts) for name in starts[0]}
 
     async def stats(self) -> dict[str, float]:
-        """Metrics of all engines together since the last call."""
+        """Return metrics of all engines together since the last call."""
         counts: Counter[str] = Counter()
         for taken in await asyncio.gather(*(self._take_counts(slot) for slot in self.slots)):
             counts.update(taken)
@@ -197,13 +197,13 @@ class EngineGroup:
         temperature: float | None = None,
         seed: int | None = None,
     ) -> list[Completion]:
-        """`n` samples from the engine with the fewest in flight, at the rollout temperature if none is given.
+        """Draw `n` samples from the engine with the fewest running, by default at the rollout temperature.
 
-        Only evaluation, whose answers are never trained on, gives one; 0 is greedy. `seed` decides which samples in an
-        evaluation and a deterministic run, whichever engine draws them. In other play it is left out: it would cost
-        time without making them repeatable. Responses that took longer than `timeout.generate_s` are missing, and
-        counted in `given_up`. Raises RuntimeError when engines died over this request again and again, or one engine
-        over everything.
+        Only evaluation, whose answers are never trained on, passes another temperature; 0 is greedy. `seed` fixes the
+        samples in an evaluation and a deterministic run, whichever engine draws them. Other rollouts omit it: it would
+        cost time without making them repeatable. Responses that took longer than `timeout.generate_s` are missing, and
+        counted in `given_up`. Raises RuntimeError if `MAX_ATTEMPTS` engines died over this request, or one engine more
+        than `MAX_RESTARTS` times in a row.
         """
         request_id = next(self._request_ids)
         for attempt in itertools.count(1):
@@ -263,9 +263,9 @@ class EngineGroup:
             await self.weights.resync(slot)
 
     async def sleep(self) -> None:
-        """Finish what is being generated and, on a GPU, leave the memory to the trainers.
+        """Finish running responses and, on a GPU, free the memory for the trainers.
 
-        An engine that dies over it is replaced by `wake`.
+        `wake` replaces an engine that dies meanwhile.
         """
         async with task_group() as sleeping:
             for slot in self.slots:
@@ -281,7 +281,7 @@ class EngineGroup:
                 ray.kill(error.actor)
 
     async def wake(self, part: MemoryPart) -> None:
-        """End `sleep`, first for "weights", which a GPU engine is then to be sent, and then for "kv_cache"."""
+        """End `sleep`, first for "weights", which a GPU engine then needs, and then for "kv_cache"."""
         async with task_group() as waking:
             for slot in self.slots:
                 waking.create_task(self._wake(slot, part))

@@ -23,7 +23,7 @@ _KNOBS = {
     "tensor_parallel_size": "rollout.tensor_parallel",
     "gpu_memory_utilization": "rollout.gpu_memory_utilization",
 }
-"""Engine arguments that a knob decides."""
+"""Engine arguments that an option of ours decides."""
 _FIXED = {
     "async_scheduling",
     "disable_log_stats",
@@ -47,15 +47,15 @@ _WORLD = {
     "speculative_config",
     "tokenizer",
 }
-"""Engine arguments that would ask for other GPUs, or whose engine could not take the policy's weights."""
+"""Engine arguments that need other GPUs, or whose engine could not load the policy's weights."""
 TAKEN = _KNOBS.keys() | _FIXED | _WORLD
 
 
 def engine_options(entries: Sequence[str]) -> dict[str, Any]:
-    """vLLM's engine arguments that `rollout.engine_options` names, with their values as YAML reads them.
+    """Return vLLM's engine arguments named by `rollout.engine_options`, with their values read as YAML.
 
     Raises UserError for an entry that is not ``name:value``, that is named twice, that the installed vLLM does not
-    know, or that is not for a user to set.
+    know, or that a user may not set.
     """
     options: dict[str, Any] = {}
     for entry in entries:
@@ -81,7 +81,7 @@ def engine_options(entries: Sequence[str]) -> dict[str, Any]:
 
 @cache
 def argument_names() -> frozenset[str]:
-    """Fields of the installed vLLM's ``EngineArgs``, from its source: to import vLLM takes many seconds."""
+    """Return the fields of the installed vLLM's ``EngineArgs``, from its source: importing vLLM takes many seconds."""
     spec = find_spec("vllm")
     if spec is None or spec.origin is None:
         raise UserError(f"{KNOB} is set, and vLLM is not installed here: make install.")

@@ -1,4 +1,4 @@
-"""Whether a GPU has the memory free that an engine wants at its start, and who has it where it is not."""
+"""Check of the free GPU memory before an engine starts, with the processes that hold it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from azr.errors import UserError
 
 GIB = 2**30
 CONTEXT_BYTES = GIB // 2
-"""About what the CUDA context of the engine's own process takes before vLLM looks at what is free."""
+"""Memory of the engine's CUDA context, about, which vLLM allocates before it reads the free memory."""
 
 PATIENCE_S = 30.0
 
@@ -19,20 +19,20 @@ PATIENCE_S = 30.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
     name: str
-    """As CUDA_VISIBLE_DEVICES names it."""
+    """Name in CUDA_VISIBLE_DEVICES."""
     total: int
     """Bytes."""
     free: int
     """Bytes."""
     holders: dict[int, int | None]
-    """Bytes by process id, of those that can be seen from here; None where the driver does not say."""
+    """Bytes by id of the visible processes; None if the driver does not report them."""
 
 
 async def wait_until_free(share: float, gpus: int) -> None:
-    """Returns once `share` of each of this process's first `gpus` GPUs is free.
+    """Wait until `share` of each of this process's first `gpus` GPUs is free.
 
-    What an engine that died held comes back a little later. Raises UserError when it is not free after `PATIENCE_S`;
-    vLLM would end with a traceback in a process of its own.
+    The memory of a dead engine is freed with a delay. Raises UserError if it is not free after `PATIENCE_S`; vLLM would
+    end with a traceback in another process.
     """
     until = time.monotonic() + PATIENCE_S
     while complaints := [text for name in _names(gpus) if (text := shortage(_use(name), share)) is not None]:
@@ -47,7 +47,7 @@ def _names(gpus: int) -> list[str]:
 
 
 def _use(name: str) -> GpuUse:
-    """As NVML tells it, for CUDA would make a context in this process to answer."""
+    """Read a GPU's memory from NVML: CUDA would create a context in this process."""
     from vllm.third_party import pynvml
 
     pynvml.nvmlInit()
@@ -62,7 +62,7 @@ def _use(name: str) -> GpuUse:
 
 
 def shortage(gpu: GpuUse, share: float) -> str | None:
-    """What is wanted, what is free and who has the rest, in a sentence; None when there is enough."""
+    """Return a sentence on the wanted and free memory and its holders; None if enough is free."""
     wanted = share * gpu.total
     if gpu.free >= wanted + CONTEXT_BYTES:
         return None

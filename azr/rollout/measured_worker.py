@@ -1,7 +1,7 @@
-"""vLLM's worker, which also says how long the phases of its start took, and what the scheduler gave it to do.
+"""vLLM's worker, which also reports the seconds of its start's phases and the scheduler's counts.
 
-Named to vLLM as the class of its workers. What vLLM itself offers, statistics of every iteration sent to the process
-in front, costs that process time that sampling needs.
+vLLM gets it as its worker class. vLLM's own statistics are sent to the front process at every iteration, which costs
+that process time that sampling needs.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _LOOK_EVERY_S = 1.0
 
 
 def _end_with(owner: int) -> None:
-    """Ends this process soon after another one, which may have been killed: vLLM's own processes would stay, and hold
-    the GPU's memory. A worker that ends takes vLLM's core process with it."""
+    """End this process soon after another one, which may have been killed: vLLM's processes would stay and hold the
+    GPU's memory. vLLM's core process ends with its worker."""
     while _runs(owner):
         time.sleep(_LOOK_EVERY_S)
     os._exit(1)
 
 
 def _runs(process: int) -> bool:
-    """Whether there is such a process, and not just an entry of it that nobody has cleared away."""
+    """Whether the process runs (zombies do not count)."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -50,13 +50,13 @@ def _runs(process: int) -> bool:
 
 
 class SchedulingCounts:
-    """What a scheduler gave to its workers: `tokens` computed; `preemptions` for want of KV cache, and the
-    `recomputed_tokens` that they cost; `prompt_tokens`, and the `cached_prompt_tokens` among them."""
+    """Scheduler counts: `tokens` computed; `preemptions` for lack of KV cache, and the `recomputed_tokens` that they
+    cost; `prompt_tokens`, and the `cached_prompt_tokens` among them."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._preempted: set[str] = set()
-        """Requests that lost their place in the KV cache and were not scheduled again so far."""
+        """Preempted requests that have not been scheduled again."""
 
     def add(self, output: SchedulerOutput) -> None:
         counts = self._counts
@@ -84,7 +84,7 @@ class SchedulingCounts:
         self._counts["recomputed_tokens"] += tokens
 
     def take(self) -> dict[str, int]:
-        """The counts since the last call; what is not there is 0."""
+        """Return the counts since the last call; missing ones are 0."""
         counts, self._counts = dict(self._counts), Counter()
         return counts
 
@@ -124,8 +124,8 @@ class MeasuredWorker(PlatformWorker):
         return times
 
     def start_seconds(self) -> dict[str, float]:
-        """By phase: `device`, `load`, `profile` (the first forward pass), `warm up` (graphs are captured). `compile`
-        is the part of the last two that torch.compile took, or took to read its cache."""
+        """Return seconds by phase: `device`, `load`, `profile` (first forward pass), `warm up` (graph capture).
+        `compile` is the part of the last two spent in torch.compile or in reading its cache."""
         return self._start_seconds
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
@@ -133,5 +133,5 @@ class MeasuredWorker(PlatformWorker):
         return super().execute_model(scheduler_output)
 
     def take_counts(self) -> dict[str, int]:
-        """What was scheduled since the last call, see `SchedulingCounts`."""
+        """Return the counts since the last call, see `SchedulingCounts`."""
         return self._scheduled.take()

@@ -1,6 +1,6 @@
-"""A response that is sampled in pieces: what was sampled before the weights changed is kept, and goes on after it.
+"""A response sampled in segments: tokens from before a weight sync are kept, and sampling continues after them.
 
-Legend: R response tokens of a piece.
+Legend: R response tokens of a segment.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Decode = Callable[[list[int]], str]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What the engine sampled of one response while its weights stayed the same."""
+    """Tokens of one response sampled from one version of the weights."""
 
     token_ids: npt.NDArray[np.int32]
     """(R)."""
     logprobs: npt.NDArray[np.float32]
     """(R)."""
     finish_reason: FinishReason | None
-    """None when it was interrupted."""
+    """None if it was interrupted."""
     weight_version: int
 
 
 @dataclass(slots=True)
 class PartialResponse:
-    """The segments of one response so far."""
+    """Segments of one response so far."""
 
     segments: list[Segment] = field(default_factory=list)
 
@@ -45,9 +45,9 @@ class PartialResponse:
         return [token for segment in self.segments for token in segment.token_ids.tolist()]
 
     def add(self, segment: Segment, stop_strings: Sequence[str], decode: Decode) -> None:
-        """Goes on with a segment, which ends where it completes a stop string that an earlier segment began.
+        """Append a segment, cut at the end of a stop string that an earlier segment began.
 
-        The engine sees only strings that begin in the segment that it samples.
+        The engine sees only stop strings that begin in the segment that it samples.
         """
         before = self.token_ids
         end = straddling_stop(before, segment.token_ids.tolist(), stop_strings, decode) if before else None
@@ -58,7 +58,7 @@ class PartialResponse:
         self.segments.append(segment)
 
     def completion(self, prompt_ids: npt.NDArray[np.int32]) -> Completion:
-        """Of a response that is finished; `prompt_ids` (P)."""
+        """Return the finished response as a completion; `prompt_ids` (P)."""
         reason = self.segments[-1].finish_reason
         assert reason is not None, "an interrupted response is no completion"
         lengths = [len(segment.token_ids) for segment in self.segments]
@@ -75,7 +75,7 @@ class PartialResponse:
 def straddling_stop(
     before: Sequence[int], after: Sequence[int], stop_strings: Sequence[str], decode: Decode
 ) -> int | None:
-    """How many tokens of `after` complete the first stop string that begins in `before`; None when none does."""
+    """Return how many tokens of `after` complete the first stop string that begins in `before`, or None."""
     reach = max(map(len, stop_strings), default=0)
     tail = list(before[-reach:]) if reach else []
     border = len(decode(tail)) if tail else 0

@@ -22,25 +22,25 @@ _SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "max_new_tokens",
 )  # fmt: skip
-"""What vLLM would take from a generation_config.json for requests that do not say it. Training does nothing of it."""
+"""Settings that vLLM reads from generation_config.json for requests without them. Training uses none of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """What is served, and where."""
+    """Served model and its address."""
 
     folder: Path
     name: str
-    """By which requests ask for it."""
+    """Model name in requests."""
     template: str | None
-    """Text or file of the chat template, when the folder does not hold it."""
+    """Text or file of the chat template, if the folder has none."""
     stops: Stops
-    """Of requests that name none."""
+    """Stops of requests that name none."""
     dtype: ComputeType
     host: str
     port: int
     max_model_len: int | None
-    """Most tokens of prompt and response, when that is known."""
+    """Most tokens of prompt and response, if known."""
 
     def environment(self) -> dict[str, str]:
         environment = {**os.environ, **vllm_environment(str(self.folder)), VARIABLE: stops_to_text(self.stops)}
@@ -48,9 +48,9 @@ class Server:
         return environment
 
     def command(self, others: Sequence[str]) -> list[str]:
-        """`others`: options of vLLM, which win over those of here.
+        """Return the command line. `others`: options of vLLM, which override ours.
 
-        Raises UserError when vLLM is not installed, or cannot compute on this machine.
+        Raises UserError if vLLM is not installed, or cannot compute on this machine.
         """
         options: dict[str, Any] = {
             "served-model-name": self.name,
@@ -87,7 +87,7 @@ def _is_on_cpu() -> bool:
 
 
 def _program(*, on_cpu: bool) -> list[str]:
-    """The command ``vllm`` of this environment, or what stands for it."""
+    """Return the command ``vllm`` of this environment, or its replacement."""
     if on_cpu:
         return [sys.executable, "-m", cpu_serve.__name__]
     return [str(Path(sys.executable).with_name("vllm"))]

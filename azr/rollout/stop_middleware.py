@@ -1,4 +1,4 @@
-"""Runs inside ``vllm serve``: requests that do not say where a response ends get the ends of the model's training.
+"""ASGI middleware of ``vllm serve``: requests without stops get the stops of the model's training.
 
 vLLM takes end tokens from a model's folder, and stop strings only from requests.
 """
@@ -27,7 +27,7 @@ def stops_to_text(stops: Stops) -> str:
 
 
 class StopMiddleware:
-    """An ASGI application around another one."""
+    """ASGI application around another one."""
 
     def __init__(self, app: App) -> None:
         tree = json.loads(os.environ[VARIABLE])
@@ -55,10 +55,10 @@ class StopMiddleware:
 
 
 def with_stops(body: bytes, stops: Stops) -> bytes:
-    """A request that also ends where training ended; one that says itself where it ends stays as it is.
+    """Return the request with the stops of training added.
 
-    A ``stop`` of its own replaces the stop strings, also an empty one; ``ignore_eos`` leaves out the end tokens. Stop
-    strings stay in the response, as in training. What is no JSON object stays too: vLLM says what is wrong with it.
+    A request's own ``stop`` replaces the stop strings, even an empty one; ``ignore_eos`` omits the end tokens. Stop
+    strings stay in the response, as in training. A body that is no JSON object stays unchanged: vLLM reports the error.
     """
     try:
         request = json.loads(body)

@@ -1,4 +1,4 @@
-"""One vLLM engine that answers one prompt at a time, token by token, for a person at a terminal; it needs no Ray."""
+"""One vLLM engine that streams the response to one prompt at a time, for a terminal, without Ray."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 _OF_CORE = "Engine core initialization failed"
 _CAUSE = re.compile(rf"\b\w*(?:Error|Exception): (?!{_OF_CORE})(.+)")
-"""How a Python process reports what ended it."""
+"""Last line of a Python traceback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The latest tokens of a response."""
+    """Latest tokens of a response."""
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None
-    """Of the last piece only."""
+    """Set in the last piece only."""
 
 
 class StreamingEngine:
@@ -50,7 +50,7 @@ class StreamingEngine:
         seed: int,
         max_model_len: int,
     ) -> None:
-        """`rollout`: of it, the GPUs and their memory; `max_model_len`: most tokens of prompt and response."""
+        """`rollout`: GPUs and their memory are read; `max_model_len`: most tokens of prompt and response."""
         self._model_path = model_path
         self._rollout = rollout
         self._stops = stops
@@ -61,13 +61,13 @@ class StreamingEngine:
         self._engine: AsyncLLM | None = None
 
     async def start(self) -> None:
-        """Takes tens of seconds. The engine's processes are deaf to Ctrl-C, and print nothing here.
+        """Start the engine, which takes tens of seconds. Its processes ignore Ctrl-C and print nothing here.
 
-        Raises UserError when vLLM does not start with this model.
+        Raises UserError if vLLM does not start with this model.
         """
         with tempfile.TemporaryFile() as log:
             try:
-                with _deaf_to_ctrl_c(), _output_to(log):
+                with _sigint_blocked(), _output_to(log):
                     self._engine, _ = await start_vllm(
                         self._model_path,
                         self._rollout,
@@ -88,9 +88,9 @@ class StreamingEngine:
     async def stream(
         self, prompt_ids: Sequence[int], *, max_tokens: int, temperature: float, seed: int | None
     ) -> AsyncIterator[Piece]:
-        """The tokens of one response as they are sampled from softmax(logits / temperature); 0 is greedy.
+        """Yield the tokens of one response while they are sampled from softmax(logits / temperature); 0 is greedy.
 
-        Closing the iterator, or cancelling who waits for it, ends the response.
+        Closing the iterator, or cancelling its reader, ends the response.
         """
         from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind
@@ -120,10 +120,10 @@ class StreamingEngine:
 
 
 @contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes that are started meanwhile never get SIGINT, which a terminal sends to all that run in it.
+def _sigint_blocked() -> Iterator[None]:
+    """Block SIGINT, which a terminal sends to all of its processes, in the processes started meanwhile.
 
-    They inherit what is blocked here. This process gets the signal when the context ends, or in another thread.
+    They inherit the blocked signals. This process gets the signal when the context ends, or in another thread.
     """
     # Starting the process with which Python tracks shared memory would unblock the signal again.
     resource_tracker.ensure_running()
@@ -136,8 +136,8 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 @contextmanager
 def _output_to(file: IO[bytes]) -> Iterator[None]:
-    """What this process writes to its standard output and error meanwhile goes to a file, and so does all that those
-    processes ever write which it starts meanwhile.
+    """Redirect standard output and error to a file, also those of the processes started meanwhile, for their whole
+    life.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What is asked of vLLM: start an engine on a CPU or a GPU, sample from it, and notice that its process died."""
+"""Adapter of vLLM: start an engine on a CPU or a GPU, sample from it, and detect that its process died."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 CPU_KV_CACHE_BYTES = 1 << 30
 CPU_THREADS = 1
-"""Compute threads of a CPU engine; with a tiny model, more of them wait for each other."""
+"""Compute threads of a CPU engine; more of them wait for each other with a tiny model."""
 OWNER = "AZR_ENGINE_OWNER"
-"""In the environment of vLLM's processes: id of the one that started the engine, see `azr.rollout.measured_worker`."""
+"""Environment variable with the id of the process that started the engine, see `azr.rollout.measured_worker`."""
 POLL_S = 1.0
-"""Between two looks at the core process while a call waits for it."""
+"""Seconds between two checks of the core process during a call."""
 
 
 async def start_vllm(
     model_path: str, rollout: RolloutConfig, *, dtype: str, seed: int, deterministic: bool, max_model_len: int
 ) -> tuple[AsyncLLM, bool]:
-    """A running engine that serves weight version 0, and whether it runs on a GPU."""
+    """Start an engine at weight version 0; returns it and whether it runs on a GPU."""
     import_vllm(model_path)
     from vllm import AsyncEngineArgs
     from vllm.platforms import current_platform
@@ -85,12 +85,12 @@ async def start_vllm(
 
 @dataclass(frozen=True, slots=True)
 class EngineStart:
-    """What an engine has to say of its start."""
+    """Report of an engine's start."""
 
     kv_cache_tokens: int
-    """Tokens of prompts and responses that its KV cache holds at once."""
+    """Tokens of prompts and responses that fit in its KV cache."""
     seconds: dict[str, float]
-    """By phase of its slowest worker, see `azr.rollout.measured_worker`."""
+    """Seconds by phase of its slowest worker, see `azr.rollout.measured_worker`."""
 
 
 async def describe_start(engine: AsyncLLM) -> EngineStart:
@@ -113,7 +113,7 @@ def _set_environment(model_path: str) -> None:
 
 
 def vllm_environment(model_path: str) -> dict[str, str]:
-    """vLLM reads these when it is imported and when it starts its processes."""
+    """Environment variables that vLLM reads at its import and when it starts its processes."""
     return {
         "VLLM_NO_USAGE_STATS": "1",
         # Threads bound to cores, or spinning while they wait, would take the cores that trainers compute on.
@@ -146,14 +146,14 @@ def _gpu_args(rollout: RolloutConfig, dtype: str, deterministic: bool) -> dict[s
 
 
 def head_overrides(dtype: str) -> dict[str, str]:
-    """Logits in float32, as trainers compute them. On a GPU the head's weights stay as they are and its product is kept
-    in float32. What remains between engine and trainer is the rounding to bfloat16 of all that comes before the head.
+    """Overrides for logits in float32, as in the trainers. On a GPU only the head's product is kept in float32. Engine
+    and trainer then differ only by rounding to bfloat16 before the head.
     """
     return {"head_dtype": "float32"} if dtype == "bfloat16" else {}
 
 
 def cpu_choices(max_model_len: int) -> dict[str, Any]:
-    """Measured with a 14M model on two shared cores, see docs/log.md; `rollout.engine_options` may say otherwise."""
+    """Settings for a CPU, measured with a 14M model on two shared cores; `rollout.engine_options` overrides them."""
     return {
         "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES,
         # Prefixes are shared in whole blocks; vLLM's 128 tokens on a CPU are longer than many prompts.
@@ -170,7 +170,7 @@ def cpu_choices(max_model_len: int) -> dict[str, Any]:
 def sampling_params(
     stops: Stops, *, max_tokens: int, temperature: float, seed: int | None, **others: Any
 ) -> SamplingParams:
-    """Sampling from softmax(logits / temperature), without any truncation of the distribution; 0 is greedy."""
+    """Parameters for sampling from softmax(logits / temperature), untruncated; temperature 0 is greedy."""
     from vllm import SamplingParams
 
     return SamplingParams(
@@ -202,12 +202,12 @@ async def sample(
     weight_version: int,
     exclusive: bool,
 ) -> list[Segment]:
-    """`n` responses sampled from softmax(logits / temperature), without any truncation of the distribution.
+    """Sample `n` responses from softmax(logits / temperature), untruncated.
 
-    After `llm.abort(request_id)`, those that are not finished have the tokens that they had then.
+    `llm.abort(request_id)` ends unfinished responses with their present tokens.
 
-    `exclusive`: nothing else is in the engine, nor is asked of it meanwhile; with a seed the responses then depend
-    on the arguments and the weights only, to the last bit.
+    `exclusive`: the engine runs no other request meanwhile; with a seed the responses are then bit-identical for equal
+    arguments and weights.
     """
     from vllm.inputs import tokens_input
     from vllm.sampling_params import RequestOutputKind
@@ -232,8 +232,8 @@ def _segment(sampled: CompletionOutput, weight_version: int) -> Segment:
     ids, logprobs = sampled.token_ids, sampled.logprobs
     return Segment(
         token_ids=np.array(ids, np.int32),
-        # An engine that is ahead of its detokenizer has sampled more than what ends at a stop string. One that was
-        # interrupted before the first token has none.
+        # The engine may have sampled tokens past a stop string; cut their logprobs. A response that was interrupted
+        # before its first token has none.
         logprobs=np.array(logprobs.logprobs[: len(ids)] if logprobs is not None else (), np.float32),
         finish_reason=None if sampled.finish_reason == "abort" else FinishReason(sampled.finish_reason),
         weight_version=weight_version,
@@ -250,9 +250,9 @@ async def _generate_batched(
 async def _generate_exclusive(
     llm: AsyncLLM, request_id: str, prompt: TokensInput, params: SamplingParams
 ) -> RequestOutput:
-    """Rounding depends on what is computed together, so the samples start together, with an empty prefix cache.
+    """Start all samples together, with an empty prefix cache: rounding depends on the batch.
 
-    vLLM takes in the samples of a prompt one after another and would begin with the first.
+    vLLM admits the samples of a prompt one by one and would start with the first.
     """
     await llm.pause_generation(mode="keep", clear_cache=True)
     try:
@@ -265,7 +265,7 @@ async def _generate_exclusive(
 
 
 class EngineCoreDead(RuntimeError):
-    """The actor lives on without the core process that samples for it; nothing but another actor helps."""
+    """The actor has lost vLLM's core process and must be replaced."""
 
 
 P = ParamSpec("P")
@@ -275,10 +275,10 @@ T = TypeVar("T")
 def raise_if_dead(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Makes a method of an engine raise EngineCoreDead when the engine's `core_died` says so.
+    """Decorate a method of an engine to raise EngineCoreDead if `core_died`.
 
-    vLLM never answers some calls that were in flight when it died, those on weights among them. Others fail with a
-    class of vLLM's own, and a process that reads it from Ray would have to import all of vLLM.
+    vLLM never answers some calls that were running when it died, such as those on weights. Others fail with a class of
+    vLLM, and a process that unpickles it would import all of vLLM.
     """
 
     @functools.wraps(method)

@@ -1,8 +1,8 @@
-"""Receives weight buckets inside a vLLM worker, as an engine of vLLM's own weight-transfer interface.
+"""Receiver of weight buckets inside a vLLM worker, as an engine of vLLM's weight-transfer interface.
 
-A worker process imports this module because it is named as the worker's extension class; that import registers the
-engine there, so no entry point has to be installed. How a bucket's bytes get here is the transfer's business, see
-`azr.cluster.weight_transfers`; loading them is the same for all.
+vLLM imports this module in each worker for the worker's extension class. The import registers the engine, so no entry
+point has to be installed. A transfer of `azr.cluster.weight_transfers` brings the bytes; loading them is the same for
+all.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from azr.cluster.weight_endpoints import Inbox
 from azr.cluster.weight_transfers import TRANSFERS
 
 BACKEND = "azr"
-"""Name of this module's engine in vLLM's registry."""
+"""Name of the engine in vLLM's registry."""
 
 
 @dataclass
 class BucketInitInfo(WeightTransferInitInfo):
-    """For a transfer whose ends have to meet before the first bucket."""
+    """Connection data of a transfer whose ends meet before the first bucket."""
 
     transfer: str
     info: dict[str, Any]
-    """What its outbox says to its inboxes."""
+    """Message of the outbox to its inboxes."""
 
 
 @dataclass
 class BucketUpdateInfo(WeightTransferUpdateInfo):
     bucket: dict[str, Any]
-    """A `WeightBucket` as the plain data that vLLM's message queue carries."""
+    """`WeightBucket` as plain data for vLLM's message queue."""
 
 
 class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpdateInfo]):
     """Loads weights in checkpoint format (Hugging Face names).
 
-    vLLM repacks linear weights after loading, and the parameters it leaves behind cannot be loaded into. Its layerwise
-    reload restores each layer, loads it, and repacks it.
+    vLLM repacks linear weights after loading, and the remaining parameters cannot be loaded into. Its layerwise reload
+    restores each layer, loads it, and repacks it.
     """
 
     init_info_cls = BucketInitInfo
@@ -80,7 +80,7 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
         self._inbox(init_info.transfer).connect(init_info.info, self.parallel_config)
 
     def start_weight_update(self) -> None:
-        """Start over, also when the last update broke off half-way."""
+        """Start an update, also after one that failed half-way."""
         if self._open:
             self.finish_weight_update()
         self._let_go()
@@ -95,7 +95,7 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
             torch.accelerator.synchronize(self.device)
 
     def receive_weights(self, update_info: BucketUpdateInfo) -> None:
-        """Raises ValueError, before anything is loaded, when the bytes are not those that were sent."""
+        """Load the bucket. Raises ValueError, before anything is loaded, if its bytes differ from the sent ones."""
         bucket = msgspec.convert(update_info.bucket, WeightBucket)
         # The bytes are this process's own: a layer whose parts come in two buckets keeps the first part until then.
         received = bucket.tensors(self._inbox(bucket.transfer).take(bucket))
@@ -109,8 +109,8 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
         self._loaded |= self.model.load_weights(self._under_all_names(received))
 
     def _under_all_names(self, received: list[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """A parameter with several names comes once and is loaded under each: a tied output head may have a packed
-        copy of its own."""
+        """Yield each tensor under all of its names: a parameter with several is sent once, and a tied output head may
+        have a packed copy."""
         for name, tensor in received:
             names = self._names.get(name, [name])
             if names[0] not in self._tied_done:
@@ -130,12 +130,12 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
             torch.cuda.empty_cache()
 
     def report(self) -> dict[str, Any]:
-        """What the last update brought: digest, bytes, and parameters of the model that it left out."""
+        """Return digest and bytes of the last update, and the parameters of the model that it omitted."""
         missing = sorted(self._expected - self._loaded)
         return {"digest": self._hexdigest, "nbytes": self._nbytes, "missing": missing}
 
     def shutdown(self) -> None:
-        """Let go of what senders lent."""
+        """Release the senders' memory."""
         self._let_go()
 
 
@@ -149,7 +149,7 @@ class WeightReportExtension:
 
 
 def all_names(model: nn.Module) -> dict[str, list[str]]:
-    """By each name of a parameter that has several: all of them, in the model's order."""
+    """Map each name of a parameter that has several names to all of them, in the model's order."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)

@@ -7,12 +7,12 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+from uuid import uuid4
 
 from safetensors import SafetensorError, safe_open
 
@@ -76,20 +76,18 @@ class CheckpointStore:
         After an error nothing of it is left, and what was there stays. Raises OSError when the disk is full.
         """
         await asyncio.to_thread(self.clear_staging)
-        staging = Staging(Path(tempfile.mkdtemp(prefix=_STAGING, dir=self._folder)).absolute())
+        staging = Staging((self._folder / f"{_STAGING}{uuid4().hex[:8]}").absolute())
+        staging.folder.mkdir()
         try:
-            staging.folder.chmod(0o755)
             yield staging
             await asyncio.to_thread(self._commit, staging, self.path(step))
         except BaseException:
             await asyncio.to_thread(shutil.rmtree, staging.folder, ignore_errors=True)
             raise
 
-    def delete_after(self, step: int) -> None:
-        """Removes checkpoints of later steps: the run goes on from this one."""
-        for later in self.steps():
-            if later > step:
-                _remove(self.path(later))
+    def later(self, step: int) -> list[Path]:
+        """Return the checkpoints of later steps, damaged or not."""
+        return [self.path(other) for other in self.steps() if other > step]
 
     def clear_staging(self) -> None:
         """Removes what a killed process left half-written."""
@@ -120,13 +118,14 @@ def verify(folder: Path, level: Verify) -> None:
     """Compares a checkpoint with its manifest.
 
     Raises:
-        CorruptCheckpoint: a file is missing, cut off or altered, or there is no manifest that can be read.
+        CorruptCheckpoint: a file is missing, cut off or altered, or the manifest is missing or damaged.
+        OSError: the disk failed, which says nothing about the checkpoint.
     """
     path = folder / MANIFEST
     try:
         entries = json.loads(path.read_text())["files"].items()
         expected = {name: (entry["bytes"], entry["blake3"]) for name, entry in entries}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptCheckpoint(f"{path} cannot be read") from error
     for name, (nbytes, digest) in expected.items():
         file = folder / name
@@ -145,7 +144,7 @@ def _check_header(file: Path) -> None:
     try:
         with safe_open(file, framework="numpy"):
             pass
-    except (SafetensorError, OSError) as error:
+    except SafetensorError as error:
         raise CorruptCheckpoint(f"{file} has a damaged header ({error})") from error
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from azr.errors import RunEnded
-from azr.records import Role
-from azr.runs.rollout_record import Decode
-from azr.selfplay.form import FormCount
+from azr.records import FinishReason, Role, Sample
+from azr.runs.metrics import malformed_share, sampled
+from azr.runs.sample_file import Decode
 
 ALARMING_SHARE = 0.8
 """More malformed responses of a role than this share are an alarm."""
@@ -27,24 +27,25 @@ class MalformedAlarm:
         self._decode, self._log, self._stop = decode, log, stop
         self._in_a_row: Counter[Role] = Counter()
 
-    def observe(self, name: str, forms: Mapping[Role, FormCount], texts: Path | None = None) -> None:
-        """Tells of every role most of whose responses were malformed in the round of this name.
+    def observe(self, name: str, samples: Sequence[Sample], texts: Path | None = None) -> None:
+        """Log every role most of whose responses were malformed in the round of this name.
 
-        ``texts``: the file that holds the round's responses, where there is one. A role that was not asked for
-        anything in this round is as it was.
+        ``texts``: the file that holds the round's responses, where there is one. A role that was not sampled in this
+        round keeps its count of rounds.
         """
-        for role, form in forms.items():
-            if form.share is None:
+        for role in Role:
+            share = malformed_share(samples, role)
+            if share is None:
                 continue
-            if form.share <= ALARMING_SHARE:
+            if share <= ALARMING_SHARE:
                 self._in_a_row[role] = 0
                 continue
             self._in_a_row[role] += 1
-            self._log(self._sentence(name, role, form, texts))
+            self._log(self._sentence(name, role, sampled(samples, role), texts))
 
-    def watch(self, name: str, forms: Mapping[Role, FormCount], texts: Path | None = None) -> None:
-        """Observes a round that leaves nothing to be saved, and raises as `raise_if_over`."""
-        self.observe(name, forms, texts)
+    def watch(self, name: str, samples: Sequence[Sample], texts: Path | None = None) -> None:
+        """Observe a round that leaves nothing to be saved, and raise as `raise_if_over`."""
+        self.observe(name, samples, texts)
         self.raise_if_over()
 
     def raise_if_over(self) -> None:
@@ -58,13 +59,14 @@ class MalformedAlarm:
                     "run.stop_when_malformed off."
                 )
 
-    def _sentence(self, name: str, role: Role, form: FormCount, texts: Path | None) -> str:
-        assert form.example is not None
+    def _sentence(self, name: str, role: Role, responses: Sequence[Sample], texts: Path | None) -> str:
+        malformed = [each for each in responses if each.is_malformed]
+        cut_off = sum(each.finish_reason is FinishReason.LENGTH for each in malformed)
+        example = shortened(self._decode(malformed[0].completion.response_ids))
         where = f"; all texts are in {texts}" if texts is not None else ""
         return (
-            f"ALARM: {form.malformed} of {form.sampled} {role} responses of {name} were malformed or cut off "
-            f"({form.cut_off} cut off); one of them reads {shortened(self._decode(form.example))}{where}; "
-            "what is asked is shown by azr prompts RECIPE"
+            f"ALARM: {len(malformed)} of {len(responses)} {role} responses of {name} were malformed or cut off "
+            f"({cut_off} cut off); one of them reads {example}{where}; what is asked is shown by azr prompts RECIPE"
         )
 
 

@@ -10,11 +10,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from azr.records import FinishReason, Sample
+import numpy as np
+
+from azr.records import VALID, FinishReason, Role, Sample
 from azr.runs.timing import StepTiming
-from azr.selfplay.play import ProposalStats
-from azr.selfplay.rewards.pay import OVERLONG
-from azr.tasks.base import RejectReason
+from azr.selfplay.rewards import OVERLONG
+from azr.tasks.base import RejectReason, Verdict
 
 Value = float | int | list[int]
 Metrics = dict[str, Value]
@@ -26,19 +27,21 @@ _MEAN = re.compile(r"mean@\d+")
 
 
 def step_metrics(
-    trajectories: Sequence[Sample],
-    funnels: Mapping[str, ProposalStats],
+    samples: Sequence[Sample],
+    kinds: Sequence[str],
     group_size: int,
     parts: Mapping[str, Mapping[str, float | None]],
 ) -> Metrics:
-    """Everything known about a step.
+    """Return everything known about a step.
 
-    ``parts`` holds other measurements, e.g. ``{"policy": {"loss": 0.1}, "seconds": {"solve": 3.2}}``; a value of None
-    was not measured and is left out.
+    ``kinds``: kinds of self-play, whose funnel is reported even if nothing was proposed. ``parts`` holds other
+    measurements, e.g. ``{"policy": {"loss": 0.1}, "seconds": {"solve": 3.2}}``; a value of None was not measured and is
+    left out.
     """
-    metrics = trajectory_metrics(trajectories)
-    for kind, funnel in funnels.items():
-        metrics |= funnel_metrics(kind, funnel, group_size)
+    metrics = reward_metrics(samples)
+    proposals = [sample for sample in samples if sample.phase == "propose"]
+    for kind in dict.fromkeys([*kinds, *(sample.kind for sample in proposals)]):
+        metrics |= funnel_metrics(kind, [sample for sample in proposals if sample.kind == kind], group_size)
     for part, values in parts.items():
         metrics |= {f"{part}/{name}": value for name, value in values.items() if value is not None}
     return metrics
@@ -50,54 +53,100 @@ def start_metrics(timing: StepTiming, engine_seconds: Mapping[str, float]) -> di
     return {"all": timing.wall_s} | phases | {f"engines/{name}": seconds for name, seconds in engine_seconds.items()}
 
 
-def trajectory_metrics(trajectories: Sequence[Sample]) -> Metrics:
-    """Means per kind and role; lengths in tokens, ``truncated`` and ``accuracy`` as shares, ``overlong`` of what length
-    cost where it did. What a trace wrote or began is apart, as ``<kind>/<role>/trace/…`` and ``…/prefix/…``.
+def reward_metrics(samples: Sequence[Sample]) -> Metrics:
+    """Return means over the rewarded samples of each kind and role: lengths in tokens, ``truncated`` and ``accuracy``
+    as shares, ``overlong`` as the mean penalty where there is one. What a trace wrote or began is apart, as
+    ``<kind>/<role>/trace/…`` and ``…/prefix/…``.
 
-    ``weight_version`` is the newest that sampled any of them.
+    Samples that only estimated, could not be graded or were too old do not count. ``weight_version`` is the newest
+    version that sampled one of the others.
     """
+    rewarded = [each for each in samples if each.reward is not None and each.used in ("trained", "cut off", "recorded")]
     players: defaultdict[str, list[Sample]] = defaultdict(list)
-    for trajectory in trajectories:
-        players[trajectory.player].append(trajectory)
+    for sample in rewarded:
+        players[sample.player].append(sample)
     metrics: Metrics = {}
     for player, played in sorted(players.items()):
-        completions = [trajectory.completion for trajectory in played]
-        graded = [trajectory.accuracy for trajectory in played if trajectory.accuracy is not None]
+        graded = [sample.accuracy for sample in played if sample.accuracy is not None]
         metrics[f"{player}/trajectories"] = len(played)
-        metrics[f"{player}/reward"] = _mean([trajectory.reward for trajectory in played])
-        metrics[f"{player}/response_length"] = _mean([len(c.response_ids) for c in completions])
-        metrics[f"{player}/truncated"] = _mean([c.finish_reason is FinishReason.LENGTH for c in completions])
+        metrics[f"{player}/reward"] = _mean([sample.reward for sample in played if sample.reward is not None])
+        metrics[f"{player}/response_length"] = _mean([sample.response_tokens or 0 for sample in played])
+        metrics[f"{player}/truncated"] = _mean([sample.finish_reason is FinishReason.LENGTH for sample in played])
         if graded:
             metrics[f"{player}/accuracy"] = _mean(graded)
-        if penalties := [t.reward_parts[OVERLONG] for t in played if OVERLONG in t.reward_parts]:
+        if penalties := [sample.reward_parts[OVERLONG] for sample in played if OVERLONG in sample.reward_parts]:
             metrics[f"{player}/{OVERLONG}"] = _mean(penalties)
-    if newest := [int(t.sampled_versions[-1]) for t in trajectories if len(t.sampled_versions)]:
+    if newest := [sample.weight_versions[-1][0] for sample in rewarded if sample.weight_versions]:
         metrics["weight_version"] = max(newest)
     return metrics
 
 
-def funnel_metrics(kind: str, funnel: ProposalStats, group_size: int) -> Metrics:
-    """Counts of every step of the proposal funnel and what the solve rates of the survivors look like.
+def funnel_metrics(kind: str, proposals: Sequence[Sample], group_size: int) -> Metrics:
+    """Return counts of every step of the proposal funnel and the distribution of the valid tasks' solve rates.
 
     Bin b of ``solve_rate_hist`` counts tasks of which b of ``group_size`` attempts were right. Proposals that
-    the executor lost are in no rate.
+    the executor or the engine lost are in no rate.
     """
     player = f"{kind}/proposer"
-    rejected = {reason: funnel.rejected.get(reason, 0) for reason in RejectReason}
-    valid = funnel.proposed - sum(rejected.values())
-    judged = funnel.proposed - rejected[RejectReason.LOST]
-    metrics: Metrics = {f"{player}/funnel/proposed": funnel.proposed, f"{player}/funnel/valid": valid}
-    metrics |= {f"{player}/funnel/{reason}": count for reason, count in rejected.items()}
+    counts = Counter(RejectReason.LOST if _is_lost(each) else each.verdict for each in proposals)
+    valid, judged = counts[VALID], len(proposals) - counts[RejectReason.LOST]
+    metrics: Metrics = {f"{player}/funnel/proposed": len(proposals), f"{player}/funnel/valid": valid}
+    metrics |= {f"{player}/funnel/{reason}": counts[reason] for reason in RejectReason}
     if judged:
         metrics[f"{player}/valid_rate"] = valid / judged
-    if funnel.solve_rates:
-        histogram = [0] * (group_size + 1)
-        for rate in funnel.solve_rates:
-            histogram[round(rate * group_size)] += 1
-        metrics[f"{player}/solve_rate_hist"] = histogram
-        metrics[f"{player}/solve_rate"] = _mean(funnel.solve_rates)
-        metrics[f"{player}/learnable_rate"] = _mean([0.0 < rate < 1.0 for rate in funnel.solve_rates])
+    rates = [each.solve_rate for each in proposals if each.verdict == VALID and each.solve_rate is not None]
+    if rates:
+        num_right = [round(rate * group_size) for rate in rates]
+        metrics[f"{player}/solve_rate_hist"] = [num_right.count(b) for b in range(group_size + 1)]
+        metrics[f"{player}/solve_rate"] = _mean(sorted(rates))
+        metrics[f"{player}/learnable_rate"] = _mean([0.0 < rate < 1.0 for rate in rates])
     return metrics
+
+
+def staleness_metrics(samples: Sequence[Sample], version: int) -> dict[str, float]:
+    """Return how old the sampled tokens are that the policy at ``version`` is trained on.
+
+    ``mean`` and ``max``: updates between the policy that sampled a token and the one that is trained. ``mixed``: share
+    of samples that several policies sampled. ``dropped``: samples that were too old.
+    """
+    metrics = {"dropped": float(sum(sample.used == "stale" for sample in samples))}
+    fresh = [sample.sampled_versions for sample in samples if sample.used in ("trained", "cut off")]
+    if versions := [of_one for of_one in fresh if len(of_one)]:
+        age = version - np.concatenate(versions)
+        mixed = [bool(of_one[0] != of_one[-1]) for of_one in versions]
+        metrics |= {"mean": float(age.mean()), "max": float(age.max()), "mixed": float(np.mean(mixed))}
+    return metrics
+
+
+def sampled_tokens(samples: Sequence[Sample]) -> Counter[str]:
+    """Return how many response tokens were sampled to ``propose``, ``estimate`` and ``solve``; rows of files count as
+    solved."""
+    tokens = Counter[str]()
+    for sample in samples:
+        phase = "solve" if sample.phase == "data" else sample.phase
+        tokens[phase] += (sample.response_tokens or 0) - sample.trace_tokens
+    return tokens
+
+
+def num_ungraded(samples: Sequence[Sample]) -> int:
+    """Return how many proposals and answers the executor lost or the engine gave up; they are not trained on."""
+    return sum(_is_lost(sample) for sample in samples)
+
+
+def malformed_share(samples: Sequence[Sample], role: Role) -> float | None:
+    """Return the share of a role's responses that are malformed or cut off; None when nothing was sampled."""
+    malformed = [sample.is_malformed for sample in sampled(samples, role)]
+    return _mean(malformed) if malformed else None
+
+
+def sampled(samples: Sequence[Sample], role: Role) -> list[Sample]:
+    """Return the samples of a role of which the policy wrote at least a part."""
+    given_up = FinishReason.GIVEN_UP
+    return [s for s in samples if s.role is role and s.finish_reason is not given_up and s.origin != "trace"]
+
+
+def _is_lost(sample: Sample) -> bool:
+    return sample.finish_reason is FinishReason.GIVEN_UP or sample.verdict in (RejectReason.LOST, Verdict.UNGRADED)
 
 
 def throughput(tokens: Mapping[str, int], seconds: Mapping[str, float]) -> dict[str, float]:

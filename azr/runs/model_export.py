@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import yaml
 from safetensors import SafetensorError, safe_open
@@ -122,9 +122,9 @@ def export(
         raise UserError(f"{out} is a file: choose a folder.")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+        staging = place.with_name(f".{place.name}.{uuid4().hex[:8]}")
+        staging.mkdir()
         try:
-            staging.chmod(0o755)
             _copy(source, staging, merged=merged)
             if source.has_adapters and merged:
                 found, named = (str(source.base), "model.path of the run") if base is None else (base, "--base")

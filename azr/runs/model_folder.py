@@ -67,10 +67,19 @@ def config_json(folder: Path) -> dict[str, Any]:
 
 def context_length(folder: Path) -> int | None:
     """Most tokens that the model reads; None when its config does not tell."""
+    return _text_setting(folder, "max_position_embeddings")
+
+
+def attention_heads(folder: Path) -> int | None:
+    """Query heads of each layer; None when the model's config does not tell."""
+    return _text_setting(folder, "num_attention_heads")
+
+
+def _text_setting(folder: Path, name: str) -> int | None:
     tree = config_json(folder)
     of_text = tree.get("text_config")
-    limit = (of_text if isinstance(of_text, dict) else tree).get("max_position_embeddings")
-    return limit if isinstance(limit, int) else None
+    value = (of_text if isinstance(of_text, dict) else tree).get(name)
+    return value if isinstance(value, int) else None
 
 
 def check_tokenizer_files(path: str, folder: Path, named: str = "model.path") -> None:

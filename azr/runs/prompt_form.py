@@ -40,15 +40,15 @@ class PromptForm:
             ) from error
 
     def keep(self, path: Path) -> None:
-        """Writes it for a new run; for one that goes on, sees that it is the same.
-
-        Raises:
-            UserError: the run began with another template or other stops.
-        """
-        before = PromptForm.read(path)
-        if before is None:
+        """Write it for a new run; check it for one that goes on, as `check`."""
+        self.check(path)
+        if not path.exists():
             self.write(path)
-        elif before != self:
+
+    def check(self, path: Path) -> None:
+        """Raise UserError when the run of this file began with another template or other stops."""
+        before = PromptForm.read(path)
+        if before is not None and before != self:
             what = "chat template" if before.template != self.template else "end tokens"
             raise UserError(
                 f"The {what} that the run began with is not the one of now, though model.template is the same: restore "

@@ -51,11 +51,12 @@ def resolve_run(run: RunConfig, where: str) -> tuple[RunConfig, int | None]:
 def find_checkpoint(config: Config, step: int | None, level: Verify = "headers") -> ResumeState:
     """The newest sound checkpoint of the run that ``config.run`` names, or the one of ``step``.
 
-    Without any checkpoint the run goes on from its beginning. Reads files, all of them with ``level`` full: do not
-    call it on an event loop.
+    Without any checkpoint the run starts again. Reads files, all of them with ``level`` full: do not call it on an
+    event loop. Nothing is changed.
 
     Raises:
-        UserError: the checkpoint asked for is damaged or missing, or the logs are not what they were.
+        UserError: the checkpoint asked for is damaged or missing, none is sound, or the logs were altered.
+        OSError: the disk failed.
     """
     run = RunDirectory(run_path(config.run))
     store = CheckpointStore(run.checkpoints, config.checkpoint.keep)
@@ -63,8 +64,8 @@ def find_checkpoint(config: Config, step: int | None, level: Verify = "headers")
     run.check_logs(state.offsets)
     later = [other for other in store.steps() if other > state.step]
     if later and step is not None:
-        dropped = ", ".join(map(str, later))
-        notes.append(f"what came after step {step} is dropped, checkpoints of steps {dropped} included")
+        passed_over = ", ".join(map(str, later))
+        notes.append(f"what came after step {step} is set aside, checkpoints of steps {passed_over} included")
     return ResumeState(state=state, notes=tuple(notes))
 
 
@@ -76,8 +77,13 @@ def _read_state(
         if step is not None:
             verify(store.path(step), level)
         chosen = store.newest(notes.append, level) if step is None else step
+        if chosen is None and store.steps():
+            raise UserError(
+                f"{run.path} has no sound checkpoint ({notes[0]}), and nothing was changed: restore one from a copy, "
+                "or start again with --restart, which keeps this run under another name."
+            )
         if chosen is None:
-            return INITIAL, [*notes, f"{run.path} has no complete checkpoint: it starts again from its beginning"]
+            return INITIAL, [f"{run.path} has no checkpoint yet: it starts again from its beginning"]
         state, code = RunState.read(store.path(chosen))
     except CorruptCheckpoint as damage:
         raise UserError(f"The checkpoint of step {step} cannot be used: {damage}.") from damage

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import yaml
 
 from azr.config import Config, RunConfig
 from azr.config_tree import to_tree
 from azr.errors import UserError
+from azr.runs.owner import RunOwner
 from azr.runs.run_state import LogOffsets
 
 
@@ -36,13 +38,13 @@ class RunDirectory:
         check_free(config.run)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+            staging = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
+            staging.mkdir()
         except OSError as error:
             raise UserError(
                 f"Nothing can be written into {path.parent} ({error}): choose another --run.root."
             ) from error
         try:
-            staging.chmod(0o755)
             for name in ("rollouts", "checkpoints"):
                 (staging / name).mkdir()
             write_config(config, staging / "config.yaml")
@@ -108,17 +110,32 @@ class RunDirectory:
         offsets.metrics.check(self.metrics)
         offsets.tasks.check(self.tasks)
 
-    def truncate_to(self, step: int, offsets: LogOffsets) -> None:
-        """Takes away what later steps wrote. TensorBoard's files go too: they are made again from the metrics."""
-        offsets.metrics.truncate(self.metrics)
-        offsets.tasks.truncate(self.tasks)
+    def set_aside_after(self, step: int, offsets: LogOffsets, checkpoints: Sequence[Path]) -> Path | None:
+        """Move what later steps wrote, with their ``checkpoints``, into a folder of their own and return it.
+
+        None if there is nothing. Drafts go, and TensorBoard's files, which are made again from the metrics.
+        """
+        aside = self.path / "passed_over" / time.strftime("%Y%m%d-%H%M%S")
+        while aside.exists():
+            aside = aside.with_name(f"{aside.name}+")
+        aside.mkdir(parents=True)
+        offsets.metrics.truncate(self.metrics, aside / self.metrics.name)
+        offsets.tasks.truncate(self.tasks, aside / self.tasks.name)
         for last in (self.rollouts(step), self.answers(step)):
             for path in last.parent.glob("*.gz"):
-                # Drafts included: their names begin with a dot. A run that goes on from step 0 seeds its buffer again.
-                if path.name.lstrip(".") > last.name or step == 0:
+                if path.name.startswith("."):
                     path.unlink()
+                # A run that goes on from step 0 seeds its buffer again.
+                elif path.name > last.name or step == 0:
+                    _move(path, aside / last.parent.name)
+        for path in checkpoints:
+            _move(path, aside / self.checkpoints.name)
         if self.tensorboard.exists():
             shutil.rmtree(self.tensorboard)
+        if any(aside.iterdir()):
+            return aside
+        aside.rmdir()
+        return None
 
     def rewrite_config(self, config: Config) -> None:
         """Replaces ``config.yaml`` at once: the run goes on with other knobs."""
@@ -138,6 +155,21 @@ def run_path(run: RunConfig) -> Path:
     return Path(run.root) / run.name
 
 
+def keep_aside(run: RunConfig) -> Path | None:
+    """Rename a run's folder, so that another run can have its name. Returns the new path, None if there is no run.
+
+    Raises UserError if a process that is alive owns the run.
+    """
+    path = run_path(run)
+    if not path.is_dir() or not any(path.iterdir()):
+        return None
+    owner = RunOwner(path)
+    try:
+        return path.rename(path.with_name(f"{path.name}.{time.strftime('%Y%m%d-%H%M%S')}"))
+    finally:
+        owner.release()
+
+
 def check_free(run: RunConfig) -> None:
     """Finds a taken folder before anything is started.
 
@@ -147,7 +179,10 @@ def check_free(run: RunConfig) -> None:
     path = run_path(run)
     if path.is_dir():
         if any(path.iterdir()):
-            raise UserError(f"{path} already holds a run: go on with it by --resume, or choose another --run.name.")
+            raise UserError(
+                f"{path} already holds a run: go on with it by --resume, begin again with --restart, or choose another "
+                "--run.name."
+            )
     elif path.exists():
         raise UserError(f"{path} is a file: choose another --run.name, or remove or rename that file.")
 
@@ -170,3 +205,8 @@ def logging_to(path: Path) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         handler.close()
+
+
+def _move(path: Path, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    path.rename(folder / path.name)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Self
 
 from azr.config import Config
-from azr.records import Learned, Sample, Task
+from azr.records import Sample, Task
 from azr.runs.background_writer import BackgroundWriter
+from azr.runs.checkpoint_store import CheckpointStore
 from azr.runs.metrics import (
     EVAL,
     Metrics,
@@ -24,15 +25,14 @@ from azr.runs.metrics import (
     valid_rate,
 )
 from azr.runs.progress import Progress
-from azr.runs.rollout_record import Decode
 from azr.runs.run_dir import RunDirectory, logging_to, run_path
 from azr.runs.run_state import LogOffsets
-from azr.runs.sinks import JsonLines, read_metrics, write_rollouts
+from azr.runs.sample_file import Decode, write_samples
+from azr.runs.sinks import JsonLines, read_metrics
 from azr.runs.timing import PhaseClock, StepTiming
 from azr.runs.trackers.base import TrackedRun
 from azr.runs.trackers.feed import Trackers
 from azr.runs.trackers.samples import is_due, sample_tables
-from azr.selfplay.play import ProposalStats
 from azr.version import code_version
 
 
@@ -74,13 +74,15 @@ class RunLogger:
 
     @classmethod
     def reopen(cls, config: Config, progress: Progress, step: int, offsets: LogOffsets) -> Self:
-        """Goes on in the directory of a run as it was after ``step``; what came later is taken away.
+        """Continue in the directory of a run as it was after ``step``; what came later is set aside.
 
-        Reads the logs: do not call it on an event loop. Raises UserError when they were altered since.
+        Reads the logs: do not call it on an event loop. Raises UserError if they were altered since.
         """
         run = RunDirectory(run_path(config.run))
         run.check_logs(offsets)
-        run.truncate_to(step, offsets)
+        later = CheckpointStore(run.checkpoints, config.checkpoint.keep).later(step)
+        if (aside := run.set_aside_after(step, offsets, later)) is not None:
+            progress.log(f"what the run wrote after step {step} is kept in {aside}")
         run.rewrite_config(config)
         return cls(run, config, progress, offsets, read_metrics(run.metrics) if run.metrics.exists() else ())
 
@@ -129,25 +131,17 @@ class RunLogger:
         self._tasks.write(task.record() for task in tasks)
         self._new_tasks = tasks
 
-    async def log_rollouts(
-        self,
-        step: int,
-        rollouts: Sequence[tuple[Sample, Learned | None]],
-        decode: Decode,
-        flags: Sequence[Sequence[tuple[str, int, int]]] = (),
-    ) -> None:
-        """Texts of a step, which are written beside the next one; None for what was not trained on.
-
-        ``flags``: what the safety screen found in each response.
+    async def log_rollouts(self, step: int, samples: Sequence[Sample], decode: Decode) -> None:
+        """Write a step's samples beside the next step, which fills in their texts.
 
         Raises when those of an earlier step could not be written.
         """
         tasks = self._new_tasks
 
         def write() -> None:
-            write_rollouts(self.run.rollouts(step), step, rollouts, decode, flags)
+            write_samples(self.run.rollouts(step), step, samples, decode)
             if is_due(step):
-                self._trackers.write_tables(step, sample_tables(step, rollouts, tasks, decode))
+                self._trackers.write_tables(step, sample_tables(step, samples, tasks))
 
         await self._beside.put(write)
 
@@ -158,21 +152,22 @@ class RunLogger:
     def end_step(
         self,
         step: int,
-        trajectories: Sequence[Sample],
-        funnels: Mapping[str, ProposalStats],
+        samples: Sequence[Sample],
         parts: Mapping[str, Mapping[str, float | None]],
-        watched: Mapping[str, float] | None = None,
+        watched_metrics: Mapping[str, float],
     ) -> Metrics:
-        """Writes the step's metrics (`azr.runs.metrics.step_metrics`) and its summary line.
+        """Write the step's metrics (`azr.runs.metrics.step_metrics`) and its summary line.
 
-        ``watched``: metrics of what responses are like.
+        ``watched_metrics``: those of `azr.monitoring.monitor.Monitor.watch`.
 
         Raises:
             RuntimeError: a metric is NaN or infinite; nothing is written.
         """
-        started, self._start_seconds = self._start_seconds, {}
-        metrics = step_metrics(trajectories, funnels, self._config.selfplay.group_size, {"start": started, **parts})
-        metrics |= watched or {}
+        config, started = self._config, self._start_seconds
+        self._start_seconds = {}
+        kinds = config.kinds if config.data.plays_itself(step) else ()
+        metrics = step_metrics(samples, kinds, config.selfplay.group_size, {"start": started, **parts})
+        metrics |= watched_metrics
         self._write(step, metrics)
         self.progress.step_done(step, metrics)
         return metrics
@@ -219,10 +214,11 @@ def summary(
     which the first and the last are shown; ``tensorboard`` tells whether the run wrote for it.
     """
     window = max(1, min(window, len(steps) // 2))
-    first, last = steps[:window], steps[-window:]
-    kinds = sorted({kind for step in steps for kind in solve_rates(step)})
-    rows = [("", "start", "end"), _row("valid proposals", valid_rate, first, last)]
-    rows += [_row(f"solve rate, {kind}", _rate_of(kind), first, last) for kind in kinds]
+    rates = {"valid proposals": [valid_rate(step) for step in steps]}
+    for kind in sorted({kind for step in steps for kind in solve_rates(step)}):
+        rates[f"solve rate, {kind}"] = [solve_rates(step).get(kind) for step in steps]
+    rows = [("", "start", "end")]
+    rows += [(label, _mean(of_steps[:window]), _mean(of_steps[-window:])) for label, of_steps in rates.items()]
     if evals:
         before, after = eval_shares(evals[0]), eval_shares(evals[-1])
         rows += [(name, f"{before[name]:.1%}" if name in before else "-", f"{after[name]:.1%}") for name in after]
@@ -251,16 +247,6 @@ def tensorboard_command(run: RunDirectory) -> str:
 def _program(name: str) -> Path:
     program, here = Path(sys.prefix, "bin", name), Path.cwd()
     return program.relative_to(here) if program.is_relative_to(here) else program
-
-
-def _rate_of(kind: str) -> Callable[[Metrics], float | None]:
-    return lambda step: solve_rates(step).get(kind)
-
-
-def _row(
-    label: str, rate: Callable[[Metrics], float | None], first: Sequence[Metrics], last: Sequence[Metrics]
-) -> tuple[str, str, str]:
-    return label, _mean(map(rate, first)), _mean(map(rate, last))
 
 
 def _mean(rates: Iterable[float | None]) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, dataclass
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from blake3 import blake3
 
 from azr.errors import UserError
+from azr.records import NO_ROWS_TAKEN, RowsLeft
 from azr.runs.checkpoint_store import CorruptCheckpoint
 from azr.version import code_version
 
@@ -45,10 +47,16 @@ class FileOffset:
             raise UserError(f"{path} was altered since the checkpoint was saved, so the run cannot go on from it.")
         return hasher
 
-    def truncate(self, path: Path) -> None:
-        """Takes away what came later."""
-        if self.size or path.exists():
-            os.truncate(path, self.size)
+    def truncate(self, path: Path, aside: Path) -> None:
+        """Move what came later into the file ``aside``, which is made if there is anything."""
+        if not path.exists() or path.stat().st_size <= self.size:
+            return
+        with path.open("rb") as file, aside.open("wb") as kept:
+            file.seek(self.size)
+            shutil.copyfileobj(file, kept)
+            kept.flush()
+            os.fsync(kept.fileno())
+        os.truncate(path, self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ class LogOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """After a step. Every draw of a run is seeded by its step, so the step is the driver's random state too."""
+    """State of the driver after a step. Draws are seeded by the step, so there is no random state to keep."""
 
     step: int
     """The last step that was done; also the version of the weights."""
@@ -69,20 +77,21 @@ class RunState:
     """Seconds that the run has taken, pauses between its processes left out."""
     offsets: LogOffsets
     """Of the logs; the task buffer is what the task log says."""
+    rows: RowsLeft | None = NO_ROWS_TAKEN
+    """None in a checkpoint that was written before rows were recorded."""
 
     def write(self, folder: Path) -> None:
-        """Into a checkpoint's folder, with the version of the code."""
-        tree = asdict(self) | {"code": code_version()}
-        (folder / FILE).write_text(json.dumps(tree, indent=1) + "\n")
+        """Write into a checkpoint's folder, with the version of the code."""
+        tree = msgspec.to_builtins(self) | {"code": code_version()}
+        (folder / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(tree), indent=1) + b"\n")
 
     @classmethod
     def read(cls, folder: Path) -> tuple[RunState, str]:
-        """From a checkpoint's folder, with the version of the code that wrote it. Raises `CorruptCheckpoint`."""
+        """Read from a checkpoint's folder, with the version of the code that wrote it. Raises `CorruptCheckpoint`."""
         try:
-            tree: dict[str, Any] = json.loads((folder / FILE).read_text())
-            offsets = LogOffsets(**{name: FileOffset(**offset) for name, offset in tree["offsets"].items()})
-            return cls(step=tree["step"], elapsed_s=tree["elapsed_s"], offsets=offsets), tree["code"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            tree: dict[str, Any] = msgspec.json.decode((folder / FILE).read_bytes())
+            return msgspec.convert({"rows": None} | tree, cls), tree["code"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             raise CorruptCheckpoint(f"{folder / FILE} cannot be read") from error
 
 

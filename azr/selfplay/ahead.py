@@ -1,31 +1,25 @@
-"""Plays steps in their order, some of them while earlier ones are still learned."""
+"""Play up to `steps_ahead` steps while an earlier one trains."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self
 
-from azr.selfplay.pieces import Carried
 from azr.selfplay.play import StepResult
-
-PlayFn = Callable[[int, Sequence[Carried]], Coroutine[Any, Any, StepResult]]
-"""Plays the step of this number, with what the step before has left over."""
 
 
 class PlayAhead:
-    """A context manager; what is under way ends with it."""
+    """Plays steps in their order; a context manager that cancels what is under way at its end."""
 
-    def __init__(self, play: PlayFn, first: int, last: int, ahead: int, carried: Sequence[Carried] = ()) -> None:
-        """For the steps `first` to `last`; of those that are not learned yet, `ahead` may be played beside one that is.
-
-        With 0, a step is played when it is asked for. `carried`: what the step before the first has left over.
-        """
-        self._play, self._next, self._last, self._ahead = play, first, last, ahead
-        self._learned = first - 1
-        self._moved = asyncio.Condition()
-        self._carried = carried
+    def __init__(
+        self, play: Callable[[int], Coroutine[Any, Any, StepResult]], first: int, last: int, ahead: int
+    ) -> None:
+        """Play the steps ``first`` to ``last`` by ``play(step)``; with ``ahead`` 0 each when it is asked for."""
+        self._play, self._steps, self._ahead = play, iter(range(first, last + 1)), ahead
+        self._permits = asyncio.Semaphore(1 + ahead)
+        """Steps that may be played before another one is learned."""
         self._played: asyncio.Queue[StepResult] = asyncio.Queue()
         self._playing: asyncio.Task[None] | None = None
 
@@ -37,17 +31,14 @@ class PlayAhead:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        given_up = [each.work for each in self._carried]
         if self._playing is not None:
-            given_up.append(self._playing)  # type: ignore[arg-type]
-        for task in given_up:
-            task.cancel()
-        await asyncio.gather(*given_up, return_exceptions=True)
+            self._playing.cancel()
+            await asyncio.gather(self._playing, return_exceptions=True)
 
     async def next(self) -> StepResult:
-        """The next step's rollouts. Raises what playing it raised."""
+        """Return the next step's result. Raises what playing it raised."""
         if self._playing is None:
-            return await self._play_one()
+            return await self._play(next(self._steps))
         waiting = asyncio.ensure_future(self._played.get())
         try:
             await asyncio.wait({waiting, self._playing}, return_when=asyncio.FIRST_COMPLETED)
@@ -57,21 +48,11 @@ class PlayAhead:
         finally:
             waiting.cancel()
 
-    async def learned(self, step: int) -> None:
-        """The engines have the weights that this step has led to."""
-        async with self._moved:
-            self._learned = step
-            self._moved.notify_all()
+    def learned(self) -> None:
+        """Let one more step be played: the engines have the weights of one more."""
+        self._permits.release()
 
     async def _play_all(self) -> None:
-        while self._next <= self._last:
-            async with self._moved:
-                await self._moved.wait_for(lambda: self._next <= self._learned + 1 + self._ahead)
-            self._played.put_nowait(await self._play_one())
-
-    async def _play_one(self) -> StepResult:
-        carried, self._carried = self._carried, ()  # a step that fails ends what was carried into it
-        result = await self._play(self._next, carried)
-        self._carried = result.carried
-        self._next += 1
-        return result
+        for step in self._steps:
+            await self._permits.acquire()
+            self._played.put_nowait(await self._play(step))

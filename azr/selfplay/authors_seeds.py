@@ -1,4 +1,4 @@
-"""Seed files of the Absolute Zero authors' code, read as the seeds of this project."""
+"""Read seed files of the Absolute Zero authors' code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from azr.records import Task
 from azr.selfplay.seeds import BROKEN, RefusedSeed, Seed, read_lines, read_object
 
 SINGLE_CALL_KINDS = ("deduction", "abduction")
-"""What a record with one call is by default: their code starts both kinds from the same records."""
+"""Default kinds of a record with one call: the authors' code starts both from the same records."""
 _MANY_CALLS_KIND = "induction"
 
 
@@ -34,8 +34,9 @@ class _ManyCalls(_Program, kw_only=True):
 
 
 def read_authors_seeds(path: Path, kinds: Sequence[str] = SINGLE_CALL_KINDS) -> tuple[list[Seed], list[RefusedSeed]]:
-    """The tasks of one of their files: a record of one call is a task of each of ``kinds``, one with a message and many
-    inputs an induction. Also the lines that hold neither.
+    """Return the tasks of one of their files, and the lines that hold none.
+
+    A record of one call is a task of each of ``kinds``, one with a message and many inputs an induction.
 
     Raises:
         UserError: the file cannot be read, or no line of it is such a record.
@@ -68,7 +69,7 @@ def _tasks(record: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[Task]:
 
 
 def with_imports(snippet: str, imports: Sequence[str]) -> str:
-    """The program with those import lines in front that do not stand in it."""
+    """Return the program, with the import lines that it lacks in front."""
     present = set(snippet.splitlines())
     missing = [line for line in dict.fromkeys(imports) if line not in present]
     return "\n".join([*missing, snippet])

@@ -1,4 +1,4 @@
-"""The task buffer: what has been proposed so far, per kind."""
+"""The task buffer: accepted tasks per kind, which prompts show and solvers get."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ class TaskBuffer:
     def __init__(
         self, kinds: Sequence[str], capacity: int = CAPACITY, benchmark: Mapping[str, str] | None = None
     ) -> None:
-        """``benchmark``: names of questions by the `held_out_keys` of their programs; what shares one of them may never
-        be stored, whatever its inputs."""
+        """``benchmark``: names of questions by the `held_out_keys` of their programs. A task whose program shares a key
+        is never stored."""
         self._capacity = capacity
         self._benchmark = benchmark or {}
         self._tasks: dict[str, deque[Task]] = {kind: deque() for kind in kinds}
         self._ids: dict[str, dict[str, str]] = {kind: {} for kind in kinds}
-        """Of the stored tasks of a kind, by their fingerprints."""
+        """Ids of the stored tasks of a kind, by fingerprint."""
 
     def sizes(self) -> dict[str, int]:
-        """Stored tasks per kind."""
+        """Return the number of stored tasks per kind."""
         return {kind: len(tasks) for kind, tasks in self._tasks.items()}
 
     def tasks(self, kind: str) -> tuple[Task, ...]:
-        """Tasks of a kind, oldest first."""
+        """Return the tasks of a kind, oldest first."""
         return tuple(self._tasks[kind])
 
     def reject_reason(self, task: Task) -> RejectReason | None:
-        """Why the task cannot be stored: an equal one is there already, or its program is near one of the benchmark."""
+        """Return why the task cannot be stored: it is a duplicate, or its program is near one of the benchmark."""
         if self._question(task) is not None:
             return RejectReason.IN_BENCHMARK
         return RejectReason.DUPLICATE if task.fingerprint in self._ids[task.kind] else None
 
     def twin(self, task: Task) -> str:
-        """Id of the stored task, or name of the benchmark's question, for which a task is rejected."""
+        """Return the id of the stored task, or the name of the benchmark's question, that a rejected task equals."""
         return self._question(task) or self._ids[task.kind][task.fingerprint]
 
     def _question(self, task: Task) -> str | None:
         return next((self._benchmark[key] for key in held_out_keys(task.program) if key in self._benchmark), None)
 
     def add(self, task: Task) -> None:
-        """Stores a task that nothing speaks against."""
+        """Add a task for which `reject_reason` returned None."""
         assert self.reject_reason(task) is None, "only a task without a reject reason may be stored"
         self._append(task)
 
     def refill(self, tasks: Iterable[Task]) -> None:
-        """Stores tasks that were stored before, in their old order, such as those of a run's log."""
+        """Add tasks that were stored before, in their order, such as those of a run's log."""
         for task in tasks:
             self._append(task)
 
@@ -71,12 +71,12 @@ class TaskBuffer:
         ids[task.fingerprint] = task.id
 
     def references(self, kind: str, count: int, rng: random.Random) -> list[Task]:
-        """Past tasks to show a proposer of this kind, up to ``count``, drawn without replacement."""
+        """Draw up to ``count`` tasks to show a proposer of this kind, without replacement."""
         pool = [task for name in KINDS[kind].reference_kinds for task in self._tasks.get(name, ())]
         return rng.sample(pool, min(KINDS[kind].references_per_prompt(count), len(pool)))
 
     def sample_tasks(self, kind: str, count: int, excluded: Collection[str], rng: random.Random) -> list[Task]:
-        """Stored tasks for solvers, without those whose ids are excluded; repeats only when there are too few."""
+        """Draw stored tasks for solvers, without excluded ids; repeat tasks only if there are too few."""
         pool = [task for task in self._tasks[kind] if task.id not in excluded]
         if len(pool) >= count:
             return rng.sample(pool, count)
@@ -84,7 +84,7 @@ class TaskBuffer:
         return pool + [rng.choice(again) for _ in range(count - len(pool))]
 
     def sample_learnable(self, kind: str, count: int, rng: random.Random) -> list[Task]:
-        """Up to ``count`` tasks that were solved sometimes but not always, drawn from the newest ``4 * count`` such."""
+        """Draw up to ``count`` tasks with a solve rate between 0 and 1, from the newest ``4 * count`` of them."""
         learnable = [task for task in self._tasks[kind] if task.solve_rate is not None and 0 < task.solve_rate < 1]
         recent = learnable[-4 * count :] if count else []
         return rng.sample(recent, min(count, len(recent)))

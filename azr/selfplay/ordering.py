@@ -1,9 +1,8 @@
-"""What keeps results independent of who finishes first: seeds from names, turns by index, and sorting."""
+"""Make results independent of the order in which work finishes: turns by index, and sorting."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,24 +13,19 @@ import numpy.typing as npt
 from azr.records import Completion, Sample
 
 
-def stable_seed(*names: object) -> int:
-    """A seed of 48 bits for what these names together identify, the same in every process."""
-    return int.from_bytes(hashlib.sha256(repr(names).encode()).digest()[:6])
-
-
-def sort_trajectories(trajectories: Sequence[Sample]) -> list[Sample]:
-    """Sorted by what they are, which decides how they are packed and in which order gradients are added."""
-    return sorted(trajectories, key=lambda t: (t.kind, t.role, t.group, *_sampled(t.completion), t.trace_tokens))
+def sort_samples(samples: Sequence[Sample]) -> list[Sample]:
+    """Sort by content, which decides how samples are packed and in which order gradients are added."""
+    return sorted(samples, key=lambda t: (t.kind, t.role, t.group, *_sampled(t.completion), t.trace_tokens))
 
 
 def _sampled(completion: Completion) -> tuple[bytes, _Numbers]:
-    """Compares as the lists of token ids and logprobs do: big-endian bytes are in the order of what they stand for."""
+    """Return a sort key in the order of the lists of token ids and logprobs; big-endian bytes sort like numbers."""
     return completion.response_ids.astype(">i4").tobytes(), _Numbers(completion.logprobs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Numbers:
-    """Compares as a list, which is made only where it is asked for: hardly two responses have the same ids."""
+    """Sorts like a list, which is made only for a comparison: few responses have the same ids."""
 
     array: npt.NDArray[np.float32]
 
@@ -43,7 +37,7 @@ class _Numbers:
 
 
 class OrderedGate:
-    """Lets callers pass one at a time, in any order or ``ordered`` by their indices; then each from 0 on must come."""
+    """Lets callers pass one at a time: in any order, or ``ordered`` by index, where every index from 0 on must come."""
 
     def __init__(self, ordered: bool) -> None:
         self._ordered, self._num_passed = ordered, 0
@@ -51,7 +45,7 @@ class OrderedGate:
 
     @asynccontextmanager
     async def turn(self, index: int) -> AsyncIterator[None]:
-        """Waits until it is this index's turn."""
+        """Wait for the turn of this index."""
         async with self._moved:
             await self._moved.wait_for(lambda: not self._ordered or self._num_passed == index)
             yield

@@ -1,26 +1,27 @@
-"""How the buffer first fills: from a seed file, from one identity program per kind, or from both."""
+"""Fill an empty buffer from a seed file, from one identity program per kind, or from both."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from azr.answering import Executor, Sampler
 from azr.concurrency import Phase
 from azr.config import Config
 from azr.errors import UserError
 from azr.prompts.codec import PromptCodec
-from azr.records import Role, Sample, Task
+from azr.records import Sample, Task
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.form import FormCount
+from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep
-from azr.selfplay.roles import Executor, Proposer, Sampler, Solver
+from azr.selfplay.proposer import Proposer
 from azr.selfplay.seeds import check_seeds, read_seeds, seeds_line, write_refused
 from azr.tasks.registry import KINDS
 
 MAX_SEED_ROUNDS = 20
-"""Rounds of proposals spent on seeding before going on with what there is."""
+"""Rounds of proposals after which seeding ends, even if the buffer is small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,17 +35,17 @@ class Seeding:
     buffer: TaskBuffer
     phase: Phase
     store: Callable[[Sequence[Task]], None]
-    """Is given every task that entered the buffer, in order."""
+    """Called with every task that entered the buffer, in order."""
     record: Callable[[Sequence[Sample]], Awaitable[None]]
-    """Is given after every round the proposals of all rounds so far."""
+    """Called after every round with the proposals of all rounds so far."""
     log: Callable[[str], None]
     refused: Path
-    """Where the refused lines of a seed file are written."""
-    watch: Callable[[str, Mapping[Role, FormCount]], None]
-    """Is told every round's name and how many responses were not in the asked form, and may end the run over it."""
+    """File of the rejected lines of a seed file."""
+    watch: Callable[[str, Sequence[Sample]], None]
+    """Called after every round with its name and samples; may raise RunEnded."""
 
     async def run(self) -> None:
-        """Loads the seed file, gives a kind without any task the identity program, and grows what is too few.
+        """Load the seed file, give a kind without tasks the identity program, and propose until there are enough.
 
         Without a file every kind grows until the smallest has `selfplay.seed_tasks`; with one, only kinds that have
         fewer. Raises UserError when a seed file cannot be read or no task of it is accepted.
@@ -63,19 +64,27 @@ class Seeding:
                 break
             grown = await self._round(index).seed(selfplay.kinds if selfplay.seeds is None else short)
             self.store(grown.stored)
-            proposals += grown.untrained
+            proposals += grown.samples
             await self.record(tuple(proposals))
-            self.watch(f"seeding round {index + 1}", grown.forms)
+            self.watch(f"seeding round {index + 1}", grown.samples)
         sizes = ", ".join(f"{size} {kind}" for kind, size in self.buffer.sizes().items())
         self.log(f"tasks to start from: {sizes}")
 
     def _round(self, index: int) -> SelfPlayStep:
-        parts = (self.config, self.codec, self.engines, self.executor)
-        return SelfPlayStep(self.config, 0, f"seed{index}", self.buffer, Proposer(*parts), Solver(*parts), self.phase)
+        return SelfPlayStep(
+            config=self.config,
+            step=0,
+            name=f"seed{index}",
+            buffer=self.buffer,
+            codec=self.codec,
+            executor=self.executor,
+            journal=Journal(self.engines),
+            phase=self.phase,
+        )
 
     async def _load(self, path: Path) -> None:
         seeds, broken = await asyncio.to_thread(read_seeds, path)
-        proposer = Proposer(self.config, self.codec, self.engines, self.executor)
+        proposer = Proposer(self.config, self.codec, self.executor)
         with self.phase("check seeds"):
             checked = await check_seeds(
                 seeds, self.buffer, proposer.limits, self.executor.execute, proposer.reject_reason

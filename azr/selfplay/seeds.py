@@ -1,6 +1,6 @@
-"""Seed files: tasks that a run starts from, one JSON object a line as in its ``tasks.jsonl``, each checked anew.
+"""Read and check seed files: tasks that a run starts from, one JSON object a line as in its ``tasks.jsonl``.
 
-Nothing that a file says about a task is believed: its program runs in the sandbox, and what comes back is stored.
+The outputs in a file are not trusted: every program runs in the sandbox, and the outputs that it returns are stored.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ BROKEN = "broken"
 NOT_PLAYED = "not_played"
 """Reason for a task of a kind that the run does not play."""
 _IN_FLIGHT = 256
-"""Tasks whose programs wait for the sandbox at once, so that no answer is waited for long."""
+"""Tasks whose programs wait for the sandbox at once, so that no call reaches its deadline."""
 _IN_A_ROW = 64
-"""Tasks that enter the buffer before the event loop goes on with something else."""
+"""Tasks that enter the buffer before other coroutines get a turn."""
 _OPTIONAL = {"id": "", "outputs": (), "fingerprint": ""}
-"""Fields of a task that are not read, or only to be compared with what comes back."""
+"""Defaults of fields that are ignored, or only compared with the sandbox's results."""
 _NOT_SHOWN = {
     RejectReason.TOO_LARGE: "a prompt that shows it is longer than rollout.max_prompt_tokens",
     RejectReason.NOT_ALLOWED: "its text holds control tokens of the model",
@@ -45,44 +45,44 @@ _NOT_SHOWN = {
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """A task as a line of a file states it."""
+    """A task in a line of a seed file."""
 
     line: int
-    """From 1."""
+    """Line number, from 1."""
     task: Task
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedSeed:
-    """A line that brings no task into the buffer."""
+    """A line whose task is rejected."""
 
     line: int
     reason: str
     """A `RejectReason`, `BROKEN` or `NOT_PLAYED`."""
     detail: str
-    """A few words for a person."""
+    """Explanation in a few words."""
 
 
 @dataclass(slots=True)
 class CheckedSeeds:
-    """What became of the tasks of a file, both in the order of its lines."""
+    """Accepted and rejected tasks of a file, both in the order of its lines."""
 
     tasks: list[Task] = field(default_factory=list)
     refused: list[RefusedSeed] = field(default_factory=list)
     num_changed: int = 0
-    """Accepted tasks that state other outputs than their programs returned; the latter are stored."""
+    """Accepted tasks whose stated outputs differ from those that their programs returned and that are stored."""
 
     def add_refused(self, refused: Sequence[RefusedSeed]) -> None:
-        """Of the same file."""
+        """Add rejected lines of the same file."""
         self.refused = sorted([*self.refused, *refused], key=lambda each: each.line)
 
     def reasons(self) -> str:
-        """``3 duplicate, 1 failed``, the most frequent first; empty when nothing was refused."""
+        """Return ``3 duplicate, 1 failed``, the most frequent first; empty if nothing was rejected."""
         return ", ".join(f"{n} {reason}" for reason, n in Counter(each.reason for each in self.refused).most_common())
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file that are not blank, with their numbers from 1; ``.gz`` is unpacked. Raises UserError."""
+    """Yield the lines of a file that are not blank, with their numbers from 1; unpack ``.gz``. Raises UserError."""
     try:
         data = path.read_bytes()
         lines = (gzip.decompress(data) if path.suffix == ".gz" else data).split(b"\n")
@@ -97,7 +97,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def read_object(line: bytes) -> dict[str, Any]:
-    """The JSON object in a line. Raises ValueError with a few words when there is none."""
+    """Return the JSON object in a line. Raises ValueError with a few words if there is none."""
     try:
         record = json.loads(line.decode())
     except RecursionError as error:
@@ -112,7 +112,7 @@ def read_object(line: bytes) -> dict[str, Any]:
 
 
 def read_seeds(path: Path) -> tuple[list[Seed], list[RefusedSeed]]:
-    """The tasks that a file states, and its broken lines.
+    """Return the tasks of a file, and its broken lines.
 
     Raises:
         UserError: the file cannot be read, or none of its lines states a task.
@@ -163,7 +163,7 @@ async def check_seeds(
     run: Run,
     reject: Callable[[Task], RejectReason | None],
 ) -> CheckedSeeds:
-    """Checks tasks as if a proposer had just written them, and puts those that pass into the buffer in their order.
+    """Check tasks as if a proposer had just written them, and add those that pass to the buffer in their order.
 
     ``limits`` hold as `seed_limits` changes them. ``reject``: why a task that ran may not be shown in prompts, or None.
     """
@@ -200,7 +200,7 @@ async def check_seeds(
 
 
 def seed_limits(limits: ProposalLimits, task: Task) -> ProposalLimits:
-    """The limits of proposals, but that an induction keeps its number of inputs, and half of them may be repeats."""
+    """Return the limits of proposals, except that an induction keeps its inputs, half of which may be repeats."""
     count = max(2, len(task.inputs))
     return replace(limits, induction_inputs=count, fewest_induction_inputs=max(2, count // 2))
 
@@ -208,7 +208,7 @@ def seed_limits(limits: ProposalLimits, task: Task) -> ProposalLimits:
 async def _check(
     task: Task, limits: ProposalLimits, run: Run, reject: Callable[[Task], RejectReason | None]
 ) -> Task | tuple[RejectReason, str]:
-    """The task as it is stored, or why it is not."""
+    """Return the task to be stored, or why it is rejected."""
     ran: list[ExecutionResult] = []
 
     async def remember(request: ExecutionRequest) -> ExecutionResult:
@@ -252,7 +252,7 @@ def _not_played(seed: Seed) -> RefusedSeed:
 
 
 def _agree(stated: Sequence[str], found: Sequence[str]) -> bool:
-    """Whether outputs are as stated; what is not stated agrees."""
+    """Whether outputs equal the stated ones; without stated outputs they do."""
     return not stated or (len(stated) == len(found) and all(map(_equal, stated, found)))
 
 
@@ -264,7 +264,7 @@ def _equal(stated: str, found: str) -> bool:
 
 
 def write_lines(path: Path, records: Iterable[Mapping[str, object]]) -> None:
-    """Writes JSON lines; the file appears under its name when it is complete. Raises OSError."""
+    """Write JSON lines; the file appears under its name when it is complete. Raises OSError."""
     staging = path.with_name(f".{path.name}.part")
     try:
         with staging.open("wb") as file:
@@ -277,7 +277,7 @@ def write_lines(path: Path, records: Iterable[Mapping[str, object]]) -> None:
 
 
 def write_refused(path: Path, refused: Sequence[RefusedSeed]) -> None:
-    """Writes line number, reason and detail of each; no file where nothing was refused."""
+    """Write line number, reason and detail of each rejected line; no file if there is none."""
     if refused:
         write_lines(path, map(asdict, refused))
     else:
@@ -285,7 +285,7 @@ def write_refused(path: Path, refused: Sequence[RefusedSeed]) -> None:
 
 
 def seeds_line(path: Path, checked: CheckedSeeds, refused: Path) -> str:
-    """What became of a seed file; ``refused`` is where the refused lines are written."""
+    """Return a summary of a checked seed file; ``refused`` is the file of the rejected lines."""
     total = len(checked.tasks) + len(checked.refused)
     changed = f", {checked.num_changed} with another output than stated" if checked.num_changed else ""
     why = f"; refused {checked.reasons()}, see {refused}" if checked.refused else ""

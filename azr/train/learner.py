@@ -1,48 +1,39 @@
-"""From graded trajectories to updated weights: pack them once, score, estimate advantages, train critic and policy.
+"""One training step: from a step's samples with rewards to updated weights, with critic and reference where there are.
 
-Legend: R response tokens of all trajectories of a step, in their order.
+Legend: R response tokens of all samples of a step, in their order; B those of them that were packed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from azr.algorithms.advantages import (
-    OWN_ESTIMATORS,
-    AdvantageInputs,
-    Advantages,
-    constant_weights,
-    estimate_advantages,
-    loss_weights,
-    weighting_of,
-)
+from azr.algorithms.advantages import OWN_ESTIMATORS, estimate_advantages, loss_weights, weighting_of
+from azr.algorithms.batch import Batch
 from azr.algorithms.losses import Sums, add_sums, mismatch_metrics, policy_metrics, value_metrics
-from azr.algorithms.packing import split_mini_batches
+from azr.algorithms.packing import split_mini_batches, without_samples
 from azr.cluster.gpu_turns import leave_gpu, return_to_gpu
 from azr.concurrency import Phase
 from azr.config import Config, PluginEstimator
 from azr.errors import RunEnded
-from azr.records import Learned, Sample
+from azr.records import Completion, FinishReason, Sample
 from azr.train.model_worker import StepReport
-from azr.train.policy import PolicyUpdate
-from azr.train.traces import gradient_factor, sampled_tokens, trace_mask
-from azr.train.train_batch import PerToken, TrainBatch
-from azr.train.trajectories import drop_zero_advantage, learned_of, shuffle_rewards, without_cut_off
+from azr.train.train_batch import TrainBatch
 from azr.train.worker_group import WorkerGroup
 
 log = logging.getLogger(__name__)
 
 MAX_SKIPPED_STEPS = 5
 """Optimizer steps of one model in a row that may be skipped; more will not help."""
+
+MiniBatches = Sequence[Sequence[int]]
+"""Indices of samples, by optimizer step."""
 
 
 class Learner:
@@ -60,115 +51,149 @@ class Learner:
         self._policy, self._critic, self._reference = policy, critic, reference
         self._skipped: dict[str, float] = {}
         """Optimizer steps that were skipped since the last that was taken, by model."""
-        self.learned: list[Learned | None] = []
-        """Of the last `learn`, one for each of its trajectories; None for one that took no part."""
 
     async def learn(
-        self, trajectories: Sequence[Sample], seed: int, *, critic_only: bool = False
+        self, samples: Sequence[Sample], seed: int, *, critic_only: bool = False
     ) -> dict[str, dict[str, float]]:
-        """One training step; metrics as `{"policy": …, "critic": …}`, the latter where there is a critic.
+        """Take one training step. Writes `used`, `advantage` and `mismatch` of the samples, which all have a reward.
 
-        ``critic_only``: the policy stays as it is.
+        Returns metrics as `{"policy": …, "critic": …}`, the latter if there is a critic. ``critic_only``: the policy
+        is not updated.
 
-        With ``reward.overlong`` mask, trajectories that were cut off take no part in any of it, and ``policy/masked``
-        counts them. Nothing is learned in a step that has too few trajectories, say because most could not be graded,
-        or over whose advantages a plug-in's estimator fails.
+        With ``reward.overlong`` mask, samples that were cut off take no part in any of it, and ``policy/masked`` counts
+        them. DAPO's overlong filtering (arXiv 2503.14476, section 3.4) goes as far as the loss. Here, the estimators do
+        not see cut-off responses either: the baseline of the others would otherwise hold their penalty, and more so the
+        longer they are, and reward every finished response, malformed ones included, for being shorter. The critic is
+        not fitted to returns that say nothing of what would have come.
 
-        An optimizer step whose loss or gradient is not finite is skipped; see `raise_if_diverged`.
+        Nothing is learned in a step that has too few samples, say because most could not be graded, or over whose
+        advantages a plug-in's estimator fails. An optimizer step whose loss or gradient is not finite is skipped; see
+        `raise_if_diverged`.
         """
-        if self._config.reward.overlong == "mask":
-            finished = without_cut_off(trajectories)
-            masked: dict[str, float] = {"masked": len(trajectories) - len(finished)}
-            learned = await self._learn(finished, seed, critic_only)
-            outcomes = dict(zip(map(id, finished), self.learned, strict=True))
-            self.learned = [outcomes.get(id(each)) for each in trajectories]
-            return learned | {"policy": learned.get("policy", {}) | masked}
-        return await self._learn(trajectories, seed, critic_only)
+        if self._config.reward.overlong != "mask":
+            return await self._learn(samples, seed, critic_only)
+        cut_off = [sample for sample in samples if sample.finish_reason is FinishReason.LENGTH]
+        for sample in cut_off:
+            sample.used = "cut off"
+        finished = [sample for sample in samples if sample.finish_reason is not FinishReason.LENGTH]
+        metrics = await self._learn(finished, seed, critic_only)
+        return metrics | {"policy": metrics.get("policy", {}) | {"masked": len(cut_off)}}
 
-    def _least_trajectories(self) -> int:
-        """So few that every rank gets one in every optimizer step."""
-        algorithm = self._config.algorithm
-        return self._policy.size * max(algorithm.policy_mini_batches, algorithm.critic_mini_batches)
-
-    async def _learn(self, trajectories: Sequence[Sample], seed: int, critic_only: bool) -> dict[str, dict[str, float]]:
-        algorithm, timeout_s = self._config.algorithm, self._config.timeout.train_s
-        if len(trajectories) < self._least_trajectories():
-            log.warning("nothing is learned in this step, which has only %d trajectories", len(trajectories))
-            self.learned = [None] * len(trajectories)
+    async def _learn(self, samples: Sequence[Sample], seed: int, critic_only: bool) -> dict[str, dict[str, float]]:
+        for sample in samples:
+            sample.used = "recorded"
+        if len(samples) < self._least_samples():
+            log.warning("nothing is learned in this step, which has only %d trajectories", len(samples))
             return {"policy": {}}
-        is_trace_R, of_plugin = trace_mask(trajectories), None
-        if isinstance(algorithm.estimator, PluginEstimator):  # first, for it may fail
-            of_plugin = await self._estimate_by_plugin(algorithm.estimator, trajectories, is_trace_R, seed)
-            if of_plugin is None:
-                self.learned = [None] * len(trajectories)
-                return {"policy": {}}
-        mini_batches = self._mini_batches(trajectories, algorithm.policy_mini_batches, seed)
-        rollout_R = np.concatenate([t.completion.logprobs for t in trajectories])
-        per_token = {"rollout_logprobs": torch.from_numpy(rollout_R)}
-        if is_trace_R is not None:
-            per_token["is_trace"] = is_trace_R
-        values_R = critic_parts = critic_batch = None
+        batch, completions = Batch.from_samples(samples), [sample.completion for sample in samples]
+        policy_parts, critic_parts = self._mini_batches(samples, seed)
+        critic_batch = None
         if self._critic is not None:
-            critic_parts = mini_batches
-            if algorithm.critic_mini_batches != algorithm.policy_mini_batches:
-                critic_parts = self._mini_batches(trajectories, algorithm.critic_mini_batches, seed)
-            critic_batch = self._pack(trajectories, critic_parts)
+            critic_batch = self._pack(completions, critic_parts)
             async with self._work(self._critic, "critic values"):
-                values_R = await score(self._critic, "values", critic_batch, timeout_s)
-        inputs = self._advantage_inputs(trajectories, values_R, seed)
-        estimate = of_plugin or self._estimate(trajectories, inputs, is_trace_R, seed)
-        per_token["advantages"] = estimate.advantages_R
+                batch.values_R = await self._score(self._critic, "values", critic_batch)
+        if not await self._estimate(batch, seed):
+            return {"policy": {}}
 
         metrics: dict[str, dict[str, float]] = {}
         # Traces tell the critic nothing of what the policy earns.
-        if self._critic is not None and (is_trace_R is None or not is_trace_R.all()):
-            assert critic_batch is not None and values_R is not None
-            async with self._work(self._critic, "train critic", training=True):
-                columns = {"old_values": values_R, "returns": estimate.returns_R}
-                if is_trace_R is not None:
-                    columns["is_trace"] = is_trace_R
-                metrics["critic"] = await update_critic(self._critic, critic_batch, columns, timeout_s)
+        if self._critic is not None and critic_batch is not None and not batch.only_traces:
+            metrics["critic"] = await self._update_critic(self._critic, batch, critic_batch)
         if critic_only:
             async with self._work(self._policy, "train policy", training=True):
-                self.learned = [None] * len(trajectories)
-                self._skipped = {model: values["skipped_in_a_row"] for model, values in metrics.items()}
-                return metrics
-        kept: Sequence[Sequence[int]] = mini_batches
-        if algorithm.drop_zero_advantage:
-            factor_R = gradient_factor(estimate.advantages_R, is_trace_R, algorithm)
-            factors = factor_R.split(list(inputs.response_lengths))
-            kept = drop_zero_advantage(mini_batches, factors, self._policy.size)
-        # One packing does for both where the critic takes its optimizer steps on the same mini-batches.
-        batch = (critic_batch if kept is critic_parts else None) or self._pack(trajectories, kept)
-        if (weights_R := self._loss_weights(inputs, mini_batches, kept)) is not None:
-            per_token["loss_weights"] = weights_R
-        per_token |= await self._fixed_logprobs(batch, len(rollout_R))
-        async with self._work(self._policy, "train policy", training=True):
-            metrics["policy"], trainer_R = await _update_policy(self._policy, batch, per_token, timeout_s)
-        self.learned = learned_of(
-            inputs.response_lengths, estimate.advantages_R, batch.index_R, trainer_R, rollout_R, is_trace_R
-        )
+                pass  # on the GPU, since its weights are pushed next
+        else:
+            kept = self._with_gradient(batch, policy_parts)
+            # One packing does for both models if the critic takes its optimizer steps on the same mini-batches.
+            same = critic_batch if kept is critic_parts else None
+            metrics["policy"], logprobs_R = await self._update_policy(
+                batch, same or self._pack(completions, kept), policy_parts, kept
+            )
+            batch.write_results(samples, logprobs_R)
+        for sample in samples:
+            sample.used = "trained"
         self._skipped = {model: values["skipped_in_a_row"] for model, values in metrics.items()}
         return metrics
 
-    async def _fixed_logprobs(self, batch: TrainBatch, num_tokens: int) -> dict[str, Tensor]:
-        """What the update compares the policy with, (R) by name; 0 for tokens that are not in the batch."""
-        algorithm, timeout_s = self._config.algorithm, self._config.timeout.train_s
-        logprobs: dict[str, Tensor] = {}
-        if self._reference is not None:
-            async with self._work(self._reference, "reference logprobs"):
-                logprobs["reference_logprobs"] = await score(self._reference, "logprobs", batch, timeout_s)
-        elif algorithm.needs_reference:
-            async with self._work(self._policy, "reference logprobs"):
-                logprobs["reference_logprobs"] = await score(self._policy, "reference_logprobs", batch, timeout_s)
+    def _least_samples(self) -> int:
+        """Smallest number of samples that gives every rank one in every optimizer step."""
+        algorithm = self._config.algorithm
+        return self._policy.size * max(algorithm.policy_mini_batches, algorithm.critic_mini_batches)
+
+    def _mini_batches(self, samples: Sequence[Sample], seed: int) -> tuple[MiniBatches, MiniBatches]:
+        """Mini-batches of policy and critic, the same object where they take equally many optimizer steps."""
+        algorithm = self._config.algorithm
+        labels = [(sample.kind, sample.role, sample.origin) for sample in samples]
+        of_policy = split_mini_batches(labels, algorithm.policy_mini_batches, seed)
+        if algorithm.critic_mini_batches == algorithm.policy_mini_batches:
+            return of_policy, of_policy
+        return of_policy, split_mini_batches(labels, algorithm.critic_mini_batches, seed)
+
+    def _pack(self, completions: Sequence[Completion], mini_batches: MiniBatches) -> TrainBatch:
+        tokens = self._config.train.tokens_per_micro_batch
+        return TrainBatch.build(completions, mini_batches, self._policy.size, tokens)
+
+    async def _estimate(self, batch: Batch, seed: int) -> bool:
+        """Fill in advantages and returns, over all samples together. Returns False if a plug-in's estimator fails.
+
+        If traces are imitated whatever they earned (`off_policy.loss` sft), whole ones are in no baseline, only sampled
+        tokens of the other samples count, and tokens of traces get 0.
+        """
+        algorithm = self._config.algorithm
+        is_sampled_R = None
+        if batch.is_trace_R is not None and algorithm.off_policy.loss == "sft":
+            is_sampled_R = ~batch.is_trace_R
+        seen = batch if is_sampled_R is None else batch.sampled_part()
+        if self._config.ablation.shuffle_rewards:
+            seen = seen.with_shuffled_rewards(seed)
+        if isinstance(algorithm.estimator, PluginEstimator):
+            advantages_R = await OWN_ESTIMATORS[algorithm.estimator.function](seen)
+            if advantages_R is None:
+                return False
+            returns_R = seen.rewards_N[seen.seq_index_R].float()
+        else:
+            advantages_R, returns_R = estimate_advantages(seen, algorithm.estimator)
+        if is_sampled_R is not None:
+            zeros_R = torch.zeros(len(is_sampled_R))
+            advantages_R, returns_R = (zeros_R.masked_scatter(is_sampled_R, x_R) for x_R in (advantages_R, returns_R))
+        batch.advantages_R, batch.returns_R = advantages_R, returns_R
+        return True
+
+    def _with_gradient(self, batch: Batch, mini_batches: MiniBatches) -> MiniBatches:
+        """Mini-batches without samples that have no gradient, with ``algorithm.drop_zero_advantage``."""
+        if not self._config.algorithm.drop_zero_advantage:
+            return mini_batches
+        return without_samples(mini_batches, batch.has_gradient(self._config.algorithm), self._policy.size)
+
+    async def _update_critic(self, critic: WorkerGroup, batch: Batch, packed: TrainBatch) -> dict[str, float]:
+        async with self._work(critic, "train critic", training=True):
+            return await update_critic(critic, packed, batch.critic_columns(), self._config.timeout.train_s)
+
+    async def _update_policy(
+        self, batch: Batch, packed: TrainBatch, mini_batches: MiniBatches, kept: MiniBatches
+    ) -> tuple[dict[str, float], Tensor]:
+        """Fill in weights and the log-probabilities that the update compares with, then update; as `update_policy`."""
+        config, algorithm, tokens = self._config, self._config.algorithm, len(batch.seq_index_R)
+        longest = config.rollout.max_response_tokens
+        batch.loss_weights_R = loss_weights(batch, weighting_of(algorithm), mini_batches, kept, longest)
+        if algorithm.needs_reference:
+            # A run that trains adapters has no reference model: the policy without them is the same.
+            model = self._reference or self._policy
+            method = "logprobs" if self._reference else "reference_logprobs"
+            async with self._work(model, "reference logprobs"):
+                batch.reference_logprobs_R = packed.scatter(await self._score(model, method, packed), tokens)
         if algorithm.policy_mini_batches > 1:  # a single step starts from the policy as it is
             async with self._work(self._policy, "policy logprobs"):
-                logprobs["old_logprobs"] = await score(self._policy, "logprobs", batch, timeout_s)
-        return {name: batch.spread(values, num_tokens) for name, values in logprobs.items()}
+                batch.old_logprobs_R = packed.scatter(await self._score(self._policy, "logprobs", packed), tokens)
+        async with self._work(self._policy, "train policy", training=True):
+            return await update_policy(self._policy, packed, batch.policy_columns(), config.timeout.train_s)
+
+    async def _score(self, group: WorkerGroup, method: str, packed: TrainBatch) -> Tensor:
+        return await score(group, method, packed, self._config.timeout.train_s)
 
     @asynccontextmanager
     async def _work(self, group: WorkerGroup, phase: str, training: bool = False) -> AsyncIterator[None]:
-        """A phase in which this model works. Where it visits the GPU, none of its others is there then.
+        """Phase in which this model works. If it visits the GPU, no other model is there meanwhile.
 
         The policy stays after its training, for its weights are pushed next.
         """
@@ -192,116 +217,56 @@ class Learner:
                     f"train.{model}_lr or train.grad_clip, or with train.dtype=float32."
                 )
 
-    def _mini_batches(self, trajectories: Sequence[Sample], count: int, seed: int) -> list[list[int]]:
-        return split_mini_batches([(t.kind, t.role, t.origin) for t in trajectories], count, seed)
-
-    def _loss_weights(
-        self, inputs: AdvantageInputs, mini_batches: Sequence[Sequence[int]], kept: Sequence[Sequence[int]]
-    ) -> Tensor | None:
-        weighting = weighting_of(self._config.algorithm)
-        if weighting != "constant":
-            return loss_weights(inputs, weighting)
-        max_tokens = self._config.rollout.max_response_tokens
-        return constant_weights(inputs.response_lengths, mini_batches, kept, max_tokens)
-
-    def _pack(self, trajectories: Sequence[Sample], mini_batches: Sequence[Sequence[int]]) -> TrainBatch:
-        tokens = self._config.train.tokens_per_micro_batch
-        return TrainBatch.build([t.completion for t in trajectories], mini_batches, self._policy.size, tokens)
-
-    def _estimate(
-        self, trajectories: Sequence[Sample], inputs: AdvantageInputs, is_trace_R: Tensor | None, seed: int
-    ) -> Advantages:
-        """Over all trajectories together. Where traces are imitated whatever they earned, whole ones are in no
-        baseline, only sampled tokens count of the others, and tokens of traces get 0.
-        """
-        estimator = self._config.algorithm.estimator
-        if is_trace_R is None or self._config.algorithm.off_policy.loss != "sft":
-            return estimate_advantages(inputs, estimator)
-        values_R = None if inputs.values_R is None else inputs.values_R[~is_trace_R]
-        return estimate_advantages(self._sampled_inputs(trajectories, values_R, seed), estimator).spread(~is_trace_R)
-
-    async def _estimate_by_plugin(
-        self, estimator: PluginEstimator, trajectories: Sequence[Sample], is_trace_R: Tensor | None, seed: int
-    ) -> Advantages | None:
-        """As `_estimate`; None where the plug-in has no answer."""
-        estimate = OWN_ESTIMATORS[estimator.function]
-        if is_trace_R is None or self._config.algorithm.off_policy.loss != "sft":
-            return await estimate(self._advantage_inputs(trajectories, None, seed))
-        estimated = await estimate(self._sampled_inputs(trajectories, None, seed))
-        return None if estimated is None else estimated.spread(~is_trace_R)
-
-    def _sampled_inputs(self, trajectories: Sequence[Sample], values_R: Tensor | None, seed: int) -> AdvantageInputs:
-        """Without what traces gave."""
-        judged = [t for t in trajectories if t.origin != "trace"]
-        sampled = self._advantage_inputs(judged, values_R, seed)
-        return replace(sampled, response_lengths=[sampled_tokens(t) for t in judged])
-
-    def _advantage_inputs(self, trajectories: Sequence[Sample], values_R: Tensor | None, seed: int) -> AdvantageInputs:
-        rewards, kind_roles = [t.reward for t in trajectories], [(t.kind, t.role) for t in trajectories]
-        return AdvantageInputs(
-            rewards=shuffle_rewards(rewards, kind_roles, seed) if self._config.ablation.shuffle_rewards else rewards,
-            response_lengths=[len(t.completion.response_ids) for t in trajectories],
-            kind_roles=kind_roles,
-            groups=[t.group for t in trajectories],
-            values_R=values_R,
-        )
-
 
 async def score(group: WorkerGroup, method: str, batch: TrainBatch, timeout_s: float) -> Tensor:
-    """What `method`, such as "logprobs", of a model says about each response token of the batch, as of `gather`."""
+    """Call `method` of a model, such as "logprobs", on the batch. Returns a number per packed response token (B)."""
     args = [(ref,) for ref in batch.rank_refs]
     outputs = await group.scatter(method, args, timeout_s=timeout_s, to=f"compute {method}")
     return batch.gather(outputs)
 
 
 async def update_policy(
-    group: WorkerGroup, batch: TrainBatch, per_token: PerToken, timeout_s: float
-) -> dict[str, float]:
-    """One optimizer step of the policy per mini-batch; `per_token` (R) as in `PolicyWorker.update`.
-
-    Returns means per token, `grad_norm` and `lr`, averaged over the steps that were taken, where any was; how many were
-    not, as `skipped_steps`, and since the last that was, as `skipped_in_a_row`; `micro_batches` and `packing` of the
-    batch; and as `mismatch_…` how far the engines' logprobs of what they sampled were from the policy's own before its
-    first step.
-    """
-    return (await _update_policy(group, batch, per_token, timeout_s))[0]
-
-
-async def _update_policy(
-    group: WorkerGroup, batch: TrainBatch, per_token: PerToken, timeout_s: float
+    group: WorkerGroup, batch: TrainBatch, columns: Mapping[str, Tensor], timeout_s: float
 ) -> tuple[dict[str, float], Tensor]:
-    """As `update_policy`, with the policy's logprobs of the batch's tokens before its first step."""
-    updates: list[PolicyUpdate] = await _update(group, batch, per_token, timeout_s)
-    metrics = _mean_metrics(batch, [update.steps for update in updates], policy_metrics)
-    old_R = per_token.get("old_logprobs")
-    trainer_R = batch.gather([update.logprobs for update in updates]) if old_R is None else batch.select(old_R)
-    known_R = trainer_R.isfinite()  # others are those of a step that was skipped
-    if (is_trace_R := per_token.get("is_trace")) is not None:
-        known_R &= ~batch.select(is_trace_R)
-    if not known_R.any():
-        return metrics, trainer_R
-    mismatch = mismatch_metrics(trainer_R[known_R], batch.select(per_token["rollout_logprobs"])[known_R])
-    return metrics | {f"mismatch_{name}": value for name, value in mismatch.items()}, trainer_R
+    """Take one optimizer step of the policy per mini-batch; `columns` (R) as in `Batch.policy_columns`.
+
+    Returns metrics, and the policy's log-probabilities (R) before its first step, NaN for tokens that were not packed.
+
+    The metrics are means per token, `grad_norm` and `lr`, averaged over the steps that were taken, if any was; how many
+    were not, as `skipped_steps`, and since the last that was, as `skipped_in_a_row`; `micro_batches` and `packing` of
+    the batch; and as `mismatch_…` how far the engines' logprobs of what they sampled were from the policy's.
+    """
+    updates = await _update(group, batch, columns, timeout_s)
+    metrics = _mean_metrics(batch, [steps for steps, _ in updates], policy_metrics)
+    rollout_R, is_trace_R = columns["rollout_logprobs"], columns.get("is_trace")
+    logprobs_R = columns.get("old_logprobs")
+    if logprobs_R is None:
+        logprobs_R = batch.scatter(batch.gather([logprobs for _, logprobs in updates]), len(rollout_R))
+    known_R = logprobs_R.isfinite()  # not finite: not packed, or of a step that was skipped
+    if is_trace_R is not None:
+        known_R &= ~is_trace_R
+    mismatch = mismatch_metrics(logprobs_R[known_R], rollout_R[known_R]) if known_R.any() else {}
+    return metrics | {f"mismatch_{name}": value for name, value in mismatch.items()}, logprobs_R
 
 
 async def update_critic(
-    group: WorkerGroup, batch: TrainBatch, per_token: PerToken, timeout_s: float
+    group: WorkerGroup, batch: TrainBatch, columns: Mapping[str, Tensor], timeout_s: float
 ) -> dict[str, float]:
-    """One optimizer step of the critic per mini-batch; `per_token` (R) as in `CriticWorker.update`.
+    """Take one optimizer step of the critic per mini-batch; `columns` (R) as in `Batch.critic_columns`.
 
-    Returns as `update_policy`, without the mismatch.
+    Returns metrics as `update_policy`, without the mismatch.
     """
-    return _mean_metrics(batch, await _update(group, batch, per_token, timeout_s), value_metrics)
+    return _mean_metrics(batch, await _update(group, batch, columns, timeout_s), value_metrics)
 
 
-async def _update(group: WorkerGroup, batch: TrainBatch, per_token: PerToken, timeout_s: float) -> list[Any]:
-    return await group.scatter("update", batch.for_ranks(per_token), timeout_s=timeout_s, to="take an optimizer step")
+async def _update(group: WorkerGroup, batch: TrainBatch, columns: Mapping[str, Tensor], timeout_s: float) -> list[Any]:
+    return await group.scatter("update", batch.for_ranks(columns), timeout_s=timeout_s, to="take an optimizer step")
 
 
 def _mean_metrics(
     batch: TrainBatch, ranks: Sequence[Sequence[StepReport]], metrics_of: Callable[[Sums], dict[str, float]]
 ) -> dict[str, float]:
-    """Metrics of each optimizer step that was taken, from the sums of all ranks, averaged over these steps."""
+    """Average the metrics of the optimizer steps that were taken, each from the sums of all ranks."""
     taken, last = [], ranks[0][-1]
     for reports in zip(*ranks, strict=True):
         if reports[0].skipped_in_a_row:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
@@ -27,7 +27,7 @@ from azr.hashed_files import HashedFile
 from azr.train.adapter_files import hash_weights, weights_folder
 from azr.train.offload import GpuMemory, OffloadedTensors, trim
 from azr.train.state import load_state, save_state
-from azr.train.train_batch import MiniBatch, PerToken, RankBatch
+from azr.train.train_batch import MiniBatch, RankBatch
 from azr.train.zero3 import (
     backward,
     engine_config,
@@ -67,7 +67,7 @@ class StepReport:
 
 
 LossFn = Callable[[PackedBatch, dict[str, Tensor], float], tuple[Tensor, Sums]]
-"""From a micro-batch, its per-token arrays (R) by name and the normalizer to the scalar loss and its sums."""
+"""From a micro-batch, its columns (R) by name and the normalizer to the scalar loss and its sums."""
 
 
 def parameters_on_device(method: Callable[Concatenate[W, P], T]) -> Callable[Concatenate[W, P], T]:
@@ -218,8 +218,11 @@ class ModelWorker:
         self.reload()
         load_state(self.engine, Path(folder, self.model_role), self.rank, self.base_files)
 
-    def _make_engine(self, load: Callable[..., nn.Module], path: str, lr: float | None) -> Any:
-        """Engine around `load(path, dtype=..., attention=..., kernels=...)`; without an optimizer when `lr` is None."""
+    def _make_engine(
+        self, load: Callable[..., nn.Module], path: str, lr: float | None = None, mini_batches: int = 1
+    ) -> Any:
+        """Make the engine around `load(path, dtype=..., attention=..., kernels=...)`; without an optimizer if `lr` is
+        None. `mini_batches`: optimizer steps per training step."""
         train = self.config.train
         zero3 = engine_config(train, self.device, self.hpz)
         attention = choose_attention(self.device, self.dtype, train.attention)
@@ -237,7 +240,7 @@ class ModelWorker:
                 f"the name of one on the hub ({str(error).splitlines()[0]})"
             ) from error
         self._away = OffloadedTensors(self.device)
-        return make_engine(model, train, zero3, lr)
+        return make_engine(model, train, zero3, lr, mini_batches)
 
     def _hash_base(self, path: str) -> dict[str, str]:
         """The digests that rank 0 finds; it reads what all have just read. Collective."""
@@ -252,17 +255,17 @@ class ModelWorker:
             # Copied back at once: the CPU prepares the next micro-batch while the device computes this one.
             return torch.cat([forward(micro) for mini in batch for micro in mini.micro_batches]).cpu()
 
-    def _take_steps(self, batch: RankBatch, per_token: PerToken, loss_fn: LossFn) -> list[StepReport]:
-        """One optimizer step per mini-batch, on the summed loss of its micro-batches on all ranks. Collective.
+    def _take_steps(self, batch: RankBatch, columns: Mapping[str, Tensor], loss_fn: LossFn) -> list[StepReport]:
+        """Take one optimizer step per mini-batch, on the summed loss of its micro-batches on all ranks. Collective.
 
         A step whose loss or gradient is not finite is skipped on all ranks.
-        `per_token` are arrays (R_k) over the rank's response tokens.
+        `columns` are arrays (R_k) over the rank's response tokens.
         """
         self.engine.train()
         lengths = [len(micro.target_R) for mini in batch for micro in mini.micro_batches]
-        pieces = zip(*(array.split(lengths) for array in per_token.values()), strict=True)
-        columns = (dict(zip(per_token, piece, strict=True)) for piece in pieces)
-        return [self._take_step(mini, columns, loss_fn) for mini in batch]
+        pieces = zip(*(column.split(lengths) for column in columns.values()), strict=True)
+        of_micros = (dict(zip(columns, piece, strict=True)) for piece in pieces)
+        return [self._take_step(mini, of_micros, loss_fn) for mini in batch]
 
     def _take_step(self, mini: MiniBatch, columns: Iterator[dict[str, Tensor]], loss_fn: LossFn) -> StepReport:
         lr = self.engine.get_lr()[0]

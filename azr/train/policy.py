@@ -6,8 +6,7 @@ Legend: R response tokens of one micro-batch, R_k those of this rank's whole bat
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from math import prod
@@ -23,14 +22,13 @@ from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import PackedBatch
 from azr.cluster.weight_endpoints import Outbox, Rank, Receiver
 from azr.cluster.weight_sender import SentWeights, send_weights
-from azr.cluster.weight_transfers import TRANSFERS, decide_push
+from azr.cluster.weight_transfers import TRANSFERS
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
-from azr.hardware import Device
 from azr.hashed_files import HashedFile, hash_file
 from azr.train.adapter_files import ADAPTER_FILE, write_base
 from azr.train.model_worker import ModelWorker, StepReport, parameters_on_device
 from azr.train.shards import TensorSpec, write_model, write_safetensors
-from azr.train.train_batch import PerToken, RankBatch
+from azr.train.train_batch import RankBatch
 from azr.train.zero3 import drain, gather_on_host, iter_full_params, whole_shape
 
 
@@ -42,7 +40,7 @@ class PolicyScorer(ModelWorker):
         temperature = self.config.rollout.temperature
         return self._score(batch, lambda micro: self.engine(micro, temperature, with_entropy=False)[0])
 
-    def _load(self, lr: float | None) -> None:
+    def _load(self, lr: float | None = None) -> None:
         train = self.config.train
         load = partial(
             PolicyModel.from_pretrained,
@@ -51,23 +49,15 @@ class PolicyScorer(ModelWorker):
             lora=train.lora,
             fused_head=self.device.type == "cuda" and train.kernels != "plain" and find_spec("triton") is not None,
         )
-        self.engine = self._make_engine(load, self.config.model.path, lr)
+        mini_batches = self.config.algorithm.policy_mini_batches
+        self.engine = self._make_engine(load, self.config.model.path, lr, mini_batches)
 
 
 class ReferenceWorker(PolicyScorer):
     """One rank of the frozen policy that the KL is measured against; it has no optimizer."""
 
     def build(self) -> None:
-        self._load(lr=None)
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyUpdate:
-    """The policy's optimizer steps on one batch, as one rank saw them."""
-
-    steps: list[StepReport]
-    logprobs: Tensor
-    """Float32 (R_k): of each response token when its loss was computed, before the step of its mini-batch."""
+        self._load()
 
 
 class PolicyWorker(PolicyScorer):
@@ -82,22 +72,22 @@ class PolicyWorker(PolicyScorer):
         with without_adapters(self.engine.module):
             return self.logprobs(batch)
 
-    def update(self, batch: RankBatch, per_token: PerToken) -> PolicyUpdate:
-        """One optimizer step per mini-batch. Collective.
+    def update(self, batch: RankBatch, columns: Mapping[str, Tensor]) -> tuple[list[StepReport], Tensor]:
+        """Take one optimizer step per mini-batch. Collective.
 
-        `per_token` holds `rollout_logprobs` and `advantages`, and where they apply `old_logprobs`,
-        `reference_logprobs`, `loss_weights` and `is_trace`; see `azr.algorithms.losses.policy_loss`.
+        `columns` (R_k): `azr.algorithms.batch.Batch.policy_columns`. Returns, float32 (R_k), the log-probability of
+        each response token when its loss was computed, before the step of its mini-batch.
         """
         before: list[Tensor] = []
 
-        def loss_fn(micro: PackedBatch, columns: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
+        def loss_fn(micro: PackedBatch, of_micro: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
             logprobs_R, entropy_R = self.engine(micro, self.config.rollout.temperature)
             before.append(logprobs_R.detach())
-            arrays = {f"{name}_R": values_R for name, values_R in columns.items()}
+            arrays = {f"{name}_R": column_R for name, column_R in of_micro.items()}
             return policy_loss(logprobs_R, entropy_R, **arrays, normalizer=normalizer, config=self.config.algorithm)
 
-        steps = self._take_steps(batch, per_token, loss_fn)
-        return PolicyUpdate(steps, torch.cat(before).cpu())
+        steps = self._take_steps(batch, columns, loss_fn)
+        return steps, torch.cat(before).cpu()
 
     def _make_outbox(self) -> Outbox:
         rank = Rank(
@@ -107,8 +97,7 @@ class PolicyWorker(PolicyScorer):
             control=self.control if self.world_size > 1 else None,
             engine_gpus=self.config.rollout.tensor_parallel,
         )
-        device: Device = "cuda" if self.device.type == "cuda" else "cpu"
-        return TRANSFERS[decide_push(self.config, device).cluster.push].outbox(rank)
+        return TRANSFERS[self.config.cluster.push].outbox(rank)
 
     @parameters_on_device
     def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> SentWeights | None:

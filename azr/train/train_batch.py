@@ -1,6 +1,7 @@
-"""One training step's completions, packed once for all models: what every rank computes on, and back in order.
+"""One training step's completions, packed once for all models and ranks; columns go to the ranks and come back.
 
-Legend: R response tokens of all completions of a step, in their order; R_k those of rank k, in packed order.
+Legend: R response tokens of all completions of a step, in their order; R_k those of rank k, in packed order; B tokens
+of the completions that were packed, in the order of R.
 """
 
 from __future__ import annotations
@@ -17,23 +18,19 @@ from torch import Tensor
 from azr.algorithms.packing import PackedBatch, make_micro_batches, pack, ranges
 from azr.records import Completion
 
-PerToken = Mapping[str, Tensor]
-"""Of every response token by name: numbers such as `advantages`, float32, and `is_trace`, bool; (R) on the driver and
-(R_k) on a rank."""
-
 
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
-    """What one rank does in one optimizer step."""
+    """One rank's part of an optimizer step."""
 
     micro_batches: tuple[PackedBatch, ...]
-    """As many on every rank."""
+    """Their number is the same on every rank."""
     normalizer: float
     """Response tokens of the mini-batch on all ranks; divides the summed loss."""
 
 
 RankBatch = tuple[MiniBatch, ...]
-"""All that one rank computes on in a training step."""
+"""One rank's part of a training step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +38,7 @@ class TrainBatch:
     """A step's completions, packed for all ranks and put into Ray's object store, from where each model reads them."""
 
     rank_refs: tuple[ray.ObjectRef, ...]
-    """Of one RankBatch per rank."""
+    """One RankBatch per rank."""
     token_index: tuple[Tensor, ...]
     """Per rank int64 (R_k): index of each of its response tokens among the R of the step."""
     micro_batches: float
@@ -62,7 +59,7 @@ class TrainBatch:
         Raises UserError for a mini-batch of fewer completions than ranks or a completion longer than a micro-batch.
         """
         packed: list[list[MiniBatch]] = [[] for _ in range(ranks)]
-        order: list[list[int]] = [[] for _ in range(ranks)]  # per rank the completions that it holds
+        order: list[list[int]] = [[] for _ in range(ranks)]  # completions that each rank holds
         for members in mini_batches:
             chosen = [completions[i] for i in members]
             normalizer = float(sum(len(c.response_ids) for c in chosen))
@@ -81,28 +78,19 @@ class TrainBatch:
             packing=sum(completions[i].num_tokens for i in members) / computed,
         )
 
-    def for_ranks(self, per_token: PerToken) -> list[tuple[ray.ObjectRef, dict[str, Tensor]]]:
-        """Arguments for each rank: its batch, and its part of the step's arrays (R)."""
+    def for_ranks(self, columns: Mapping[str, Tensor]) -> list[tuple[ray.ObjectRef, dict[str, Tensor]]]:
+        """Arguments for each rank: its batch, and its part of each column (R)."""
         return [
-            (ref, {name: values_R[index] for name, values_R in per_token.items()})
+            (ref, {name: column_R[index] for name, column_R in columns.items()})
             for ref, index in zip(self.rank_refs, self.token_index, strict=True)
         ]
 
     def gather(self, outputs: Sequence[Tensor]) -> Tensor:
-        """Arrays (R_k), one per rank, as one in the completions' order; without tokens that are not in the batch."""
+        """Join the ranks' outputs (R_k) into one array (B)."""
         return torch.cat(list(outputs))[torch.cat(self.token_index).argsort()]
 
-    def spread(self, values: Tensor, num_tokens: int) -> Tensor:
-        """What `gather` gave, as one of the step's arrays: `num_tokens` long, with 0 for tokens not in this batch."""
-        spread_R = values.new_zeros(num_tokens)
-        spread_R[self.index_R] = values
-        return spread_R
-
-    def select(self, values_R: Tensor) -> Tensor:
-        """Of one of the step's arrays the numbers of this batch's tokens, in the order of `gather`."""
-        return values_R[self.index_R]
-
-    @property
-    def index_R(self) -> Tensor:
-        """Which of the step's tokens are in this batch, in the order of `gather`: int64, at most (R)."""
-        return torch.cat(self.token_index).sort().values
+    def scatter(self, values_B: Tensor, num_tokens: int) -> Tensor:
+        """Put the result of `gather` into a column (R) of `num_tokens`, with NaN for tokens not in this batch."""
+        column_R = values_B.new_full((num_tokens,), torch.nan)
+        column_R[torch.cat(self.token_index).sort().values] = values_B
+        return column_R

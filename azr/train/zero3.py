@@ -68,7 +68,9 @@ def engine_config(train: TrainConfig, device: torch.device, hpz: int = 1) -> dic
     }
 
 
-def make_engine(model: nn.Module, train: TrainConfig, config: dict[str, Any], lr: float | None) -> Any:
+def make_engine(
+    model: nn.Module, train: TrainConfig, config: dict[str, Any], lr: float | None, mini_batches: int = 1
+) -> Any:
     """The model's DeepSpeed engine: with AdamW and the schedule of `lr_lambda`, or for inference when `lr` is None."""
     deepspeed = _import_deepspeed()
     config = _by_layers(deepspeed, model, config)
@@ -81,10 +83,11 @@ def make_engine(model: nn.Module, train: TrainConfig, config: dict[str, Any], lr
         weight_decay=train.weight_decay,
         fused=True,
     )
+    factor = partial(lr_lambda, train=train, mini_batches=mini_batches)
     return deepspeed.initialize(
         model=model,
         optimizer=optimizer,
-        lr_scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, partial(lr_lambda, train=train)),
+        lr_scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, factor),
         config=config,
     )[0]
 
@@ -105,13 +108,19 @@ def _by_layers(deepspeed: ModuleType, model: nn.Module, config: dict[str, Any]) 
     return config | {"zero_optimization": config["zero_optimization"] | ahead}
 
 
-def lr_lambda(step: int, train: TrainConfig) -> float:
-    """Factor of the learning rate in optimizer step `step`, which counts from 0: linear warm-up, then linear decay."""
+def lr_lambda(step: int, train: TrainConfig, mini_batches: int) -> float:
+    """Factor of a model's learning rate in its optimizer step `step`, from 0: linear warm-up, then linear decay.
+
+    `warmup_steps` counts optimizer steps, as Adam's moments do. `decay_steps` counts training steps, in each of which
+    the model takes `mini_batches` optimizer steps, so the rates of policy and critic fall alike. Neither counts
+    optimizer steps that were skipped, or training steps in which the model learned nothing: the rate is 0 late, not
+    early.
+    """
     if step < train.warmup_steps:
         return (step + 1) / train.warmup_steps
     if not train.decay_steps:
         return 1.0
-    return max(0.0, 1.0 - (step - train.warmup_steps) / train.decay_steps)
+    return max(0.0, 1.0 - (step - train.warmup_steps) / (train.decay_steps * mini_batches))
 
 
 def backward(engine: Any, loss: torch.Tensor, *, last: bool) -> None:

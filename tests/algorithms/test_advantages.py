@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import random
 
 import pytest
@@ -8,30 +7,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from azr.algorithms.advantages import (
-    ESTIMATORS,
-    AdvantageInputs,
-    Advantages,
-    constant_weights,
-    discounted_sum,
-    estimate_advantages,
-    loss_weights,
-    weighting_of,
-)
+from azr.algorithms.advantages import ESTIMATORS, discounted_sum, estimate_advantages, loss_weights, weighting_of
+from azr.algorithms.batch import Batch
 from azr.config import ESTIMATOR_TYPES, GAE, AlgorithmConfig, DrGRPO
 
 KIND_ROLE = ("deduction", "solver")
 
 
-def make_inputs(
+def make_batch(
     rewards: list[float],
     lengths: list[int],
     *,
     kind_roles: list[tuple[str, str]] | None = None,
     groups: list[str] | None = None,
     values: list[float] | None = None,
-) -> AdvantageInputs:
-    return AdvantageInputs(
+) -> Batch:
+    return Batch(
         rewards=rewards,
         response_lengths=lengths,
         kind_roles=kind_roles or [KIND_ROLE] * len(rewards),
@@ -40,11 +31,24 @@ def make_inputs(
     )
 
 
-def run(
-    estimator: str, rewards: list[float], lengths: list[int], *, lambda_: float = 1.0, **inputs: object
-) -> Advantages:
+def run(estimator: str, rewards: list[float], lengths: list[int], *, lambda_: float = 1.0, **inputs: object) -> Batch:
+    """The batch with advantages and returns filled in."""
     knobs = GAE(lambda_=lambda_) if estimator == "gae" else ESTIMATOR_TYPES[estimator]()
-    return estimate_advantages(make_inputs(rewards, lengths, **inputs), knobs)
+    batch = make_batch(rewards, lengths, **inputs)
+    batch.advantages_R, batch.returns_R = estimate_advantages(batch, knobs)
+    return batch
+
+
+def weights_of(
+    batch: Batch,
+    weighting: str,
+    mini_batches: list[list[int]] | None = None,
+    kept: list[list[int]] | None = None,
+    max_tokens: int = 20,
+) -> torch.Tensor | None:
+    """Loss weights; by default in one mini-batch of which all is kept."""
+    mini_batches = mini_batches or [list(range(len(batch.rewards)))]
+    return loss_weights(batch, weighting, mini_batches, kept or mini_batches, max_tokens)
 
 
 def near(got: torch.Tensor, expected: list[float], atol: float = 1e-6) -> None:
@@ -69,9 +73,9 @@ def test_trrpp_by_hand() -> None:
 
 def test_weights_by_trajectory_give_each_the_same_say() -> None:
     lengths = [6, 1, 0, 2]
-    inputs = make_inputs([0.0] * 4, lengths)
-    assert loss_weights(inputs, "token") is None
-    weights = loss_weights(inputs, "trajectory")
+    batch = make_batch([0.0] * 4, lengths)
+    assert weights_of(batch, "token") is None
+    weights = weights_of(batch, "trajectory")
     assert weights is not None and weights.dtype == torch.float32
     assert [part.sum().item() for part in weights.split(lengths)] == pytest.approx([3.0, 3.0, 0.0, 3.0])
     near(weights, [0.5] * 6 + [3.0] + [1.5] * 2)
@@ -84,22 +88,86 @@ def test_the_loss_is_averaged_by_token_but_with_dr_grpo():
 
 
 def test_constant_weights_count_tokens_alike_whatever_else_is_in_the_batch():
-    lengths = [4, 1, 0, 10, 5]
+    batch = make_batch([0.0] * 5, [4, 1, 0, 10, 5])
     everything = [[0, 1, 2], [3, 4]]
-    weights = constant_weights(lengths, everything, everything, max_tokens=20)
+    weights = weights_of(batch, "constant", everything)
     # Divided by a mini-batch's tokens, 5 and 15, that is 1 / (20 * 3) and 1 / (20 * 2) for each token.
     torch.testing.assert_close(weights, torch.tensor([5 / 60] * 5 + [15 / 40] * 15))
-    dropped = constant_weights(lengths, everything, [[0], [3, 4]], max_tokens=20)
+    dropped = weights_of(batch, "constant", everything, [[0], [3, 4]])
     torch.testing.assert_close(dropped, torch.tensor([4 / 60] * 4 + [0.0] + [15 / 40] * 15))
 
 
 def test_weights_by_kind_and_role_give_each_the_same_say() -> None:
     kind_roles = [("a", "solver")] * 4 + [("a", "proposer")] * 2
     lengths = [6, 1, 0, 3, 4, 4]
-    weights = loss_weights(make_inputs([0.0] * 6, lengths, kind_roles=kind_roles), "kind_role")
+    weights = weights_of(make_batch([0.0] * 6, lengths, kind_roles=kind_roles), "kind_role")
     assert weights is not None
     # 18 tokens: 9 for three solutions that have any, 9 for two proposals
     assert [part.sum().item() for part in weights.split(lengths)] == pytest.approx([3.0, 3.0, 0.0, 3.0, 4.5, 4.5])
+
+
+def says(
+    batch: Batch, weighting: str, mini_batches: list[list[int]], kept: list[list[int]] | None = None
+) -> dict[int, float]:
+    """Factor of each kept sample's mean loss in its optimizer step, which divides by the tokens that were kept."""
+    kept = kept or mini_batches
+    weights = weights_of(batch, weighting, mini_batches, kept, max_tokens=1000)
+    assert weights is not None
+    sums = [each.sum().item() for each in weights.split(list(batch.response_lengths))]
+    return {i: sums[i] / sum(batch.response_lengths[j] for j in members) for members in kept for i in members}
+
+
+@pytest.mark.parametrize("dropped", [10, 100, 1000, 8000])
+def test_the_lengths_of_dropped_samples_say_nothing(dropped: int) -> None:
+    batch = make_batch([0.0] * 4, [100, 100, dropped, dropped])
+    everything = [[0, 1, 2, 3]]
+    for weighting in ("trajectory", "kind_role"):
+        assert says(batch, weighting, everything) == pytest.approx(dict.fromkeys(range(4), 0.25))
+        assert says(batch, weighting, everything, [[0, 1]]) == pytest.approx({0: 0.25, 1: 0.25})
+    assert says(batch, "constant", everything, [[0, 1]]) == pytest.approx({0: 0.025, 1: 0.025})
+
+
+def test_samples_weigh_the_same_in_their_mini_batch_however_the_batch_is_split() -> None:
+    batch = make_batch([0.0] * 4, [1000, 900, 100, 50])
+    for mini_batches in ([[0, 1], [2, 3]], [[0, 2], [1, 3]]):
+        for weighting in ("trajectory", "kind_role"):
+            assert says(batch, weighting, mini_batches) == pytest.approx(dict.fromkeys(range(4), 0.5))
+    near(weights_of(batch, "trajectory", [[0, 1], [2, 3]]), [0.95] * 1000 + [19 / 18] * 900 + [0.75] * 100 + [1.5] * 50)
+
+
+def test_kinds_weigh_the_same_in_each_mini_batch_whatever_is_dropped() -> None:
+    kind_roles = [("a", "solver")] * 4 + [("b", "solver")] * 4
+    batch = make_batch([0.0] * 8, [100, 10, 10, 10, 100, 100, 100, 0], kind_roles=kind_roles)
+    whole = says(batch, "kind_role", [list(range(8))])
+    assert whole == pytest.approx({**dict.fromkeys(range(4), 1 / 8), **dict.fromkeys((4, 5, 6), 1 / 6), 7: 0})
+    left = says(batch, "kind_role", [list(range(8))], [[0, 4, 5, 6, 7]])
+    assert left == pytest.approx({i: whole[i] for i in left})
+    # In a mini-batch that holds one kind alone, that kind has all of the step.
+    assert says(batch, "kind_role", [[0, 1, 2, 3], [4, 5]])[1] == pytest.approx(1 / 4)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(0, 30), min_size=2, max_size=12), st.integers(1, 3), st.integers(0, 999))
+def test_what_a_sample_weighs_depends_on_the_others_of_its_mini_batch_alone(
+    lengths: list[int], count: int, seed: int
+) -> None:
+    rng = random.Random(seed)
+    kind_roles = [rng.choice([("a", "solver"), ("a", "proposer"), ("b", "solver")]) for _ in lengths]
+    batch = make_batch([0.0] * len(lengths), lengths, kind_roles=kind_roles)
+    mini_batches = [list(range(len(lengths)))[start::count] for start in range(min(count, len(lengths)))]
+    kept = [[i for i in members if rng.random() < 0.5] or members for members in mini_batches]
+    for weighting in ("trajectory", "kind_role", "constant"):
+        whole = weights_of(batch, weighting, mini_batches)
+        left = weights_of(batch, weighting, mini_batches, kept)
+        assert whole is not None and left is not None
+        for members, remaining in zip(mini_batches, kept, strict=True):
+            tokens, left_tokens = (sum(lengths[i] for i in some) for some in (members, remaining))
+            of_whole, of_left = whole.split(lengths), left.split(lengths)
+            if weighting != "constant" and tokens:
+                mean = sum(of_whole[i].sum().item() for i in members) / tokens
+                assert mean == pytest.approx(1.0, rel=1e-5), "1 on average where nothing is left out"
+            for i in remaining:
+                near(of_left[i] / max(left_tokens, 1), (of_whole[i] / max(tokens, 1)).tolist())
 
 
 def test_trrpp_whitens_each_kind_and_role_apart() -> None:
@@ -150,7 +218,7 @@ def test_lonely_and_silent_trajectories_are_never_nan(estimator: str, lengths: l
     got = run(estimator, [1.0] * len(lengths), lengths, values=[0.5 * i for i in range(sum(lengths))])
     assert got.advantages_R.shape == (sum(lengths),) and got.advantages_R.isfinite().all()
     for weighting in ("trajectory", "kind_role"):
-        weights = loss_weights(make_inputs([1.0] * len(lengths), lengths), weighting)
+        weights = weights_of(make_batch([1.0] * len(lengths), lengths), weighting)
         assert weights is not None and weights.shape == (sum(lengths),) and weights.isfinite().all()
 
 
@@ -201,7 +269,7 @@ def test_the_order_of_trajectories_does_not_matter(estimator: type) -> None:
     rng = random.Random(0)
     count = 12
     lengths = [rng.randint(1, 6) for _ in range(count)]
-    inputs = AdvantageInputs(
+    batch = Batch(
         rewards=[rng.choice([0.0, 0.5, 1.0]) for _ in range(count)],
         response_lengths=lengths,
         kind_roles=[rng.choice([("a", "solver"), ("b", "proposer")]) for _ in range(count)],
@@ -209,15 +277,14 @@ def test_the_order_of_trajectories_does_not_matter(estimator: type) -> None:
         values_R=torch.randn(sum(lengths), generator=torch.Generator().manual_seed(0)),
     )
     order = rng.sample(range(count), count)
-    pieces = inputs.values_R.split(lengths)
-    shuffled = dataclasses.replace(
-        inputs,
-        rewards=[inputs.rewards[i] for i in order],
+    pieces = batch.values_R.split(lengths)
+    shuffled = Batch(
+        rewards=[batch.rewards[i] for i in order],
         response_lengths=[lengths[i] for i in order],
-        kind_roles=[inputs.kind_roles[i] for i in order],
-        groups=[inputs.groups[i] for i in order],
+        kind_roles=[batch.kind_roles[i] for i in order],
+        groups=[batch.groups[i] for i in order],
         values_R=torch.cat([pieces[i] for i in order]),
     )
-    straight = estimate_advantages(inputs, estimator()).advantages_R.split(lengths)
-    got = estimate_advantages(shuffled, estimator()).advantages_R
+    straight = estimate_advantages(batch, estimator())[0].split(lengths)
+    got = estimate_advantages(shuffled, estimator())[0]
     torch.testing.assert_close(got, torch.cat([straight[i] for i in order]), rtol=1e-6, atol=1e-7)

@@ -14,7 +14,9 @@ import pytest
 from azr.cli import run
 from azr.config import Config
 from azr.config_tree import from_yaml, override
-from azr.runs.run_dir import RunDirectory
+from azr.errors import UserError
+from azr.runs.owner import RunOwner
+from azr.runs.run_dir import RunDirectory, keep_aside, run_path
 from playground.azr_14m_mini import config as mini
 from tests.conftest import byte_tokenizer
 
@@ -53,11 +55,19 @@ REFUSED = {
     "context": (["--rollout.max-response-tokens", "1097"], "reads at most 4096 tokens"),
     "no exam": (["--eval.path", "playground"], "There is no exam in playground"),
     "no room for a question": (["--rollout.max-prompt-tokens", "90"], "rollout.max_prompt_tokens is 90"),
+    "no divisor of the heads": (["--rollout.tensor-parallel", "5"], "which does not divide the"),
+    "root below a file": (["--run.root", "README.md/runs"], "Nothing can be written into"),
     "run name": (["--run.name", "a/b"], "must be the name of one folder"),
     "nothing to go on with": (["--resume"], "There is no run in"),
     "no such checkpoint": (["--resume", "nowhere/checkpoints/step_000003"], "There is no run in"),
     "too large": (["--model.path", "Qwen/Qwen2.5-14B"], "The run does not fit on 1 node(s) of 1 GPU(s) with 80 GiB"),
 }
+
+
+def test_a_temporary_folder_that_is_too_deep_for_ray_is_refused(here, monkeypatch, capsys):
+    monkeypatch.setenv("TMPDIR", "/tmp/" + "deep/" * 9)
+    assert dry_run(here) == 2
+    assert "whose path is too long for Ray's sockets" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options, said", REFUSED.values(), ids=list(REFUSED))
@@ -92,6 +102,27 @@ def test_a_run_that_is_there_is_not_overwritten_but_may_go_on(here, capsys):
     assert "already holds a run: go on with it by --resume" in capsys.readouterr().err
     assert dry_run(here, "--resume", "--selfplay.kinds", "deduction") == 2
     assert "selfplay.kinds was" in capsys.readouterr().err
+
+
+def test_a_run_may_begin_again_beside_the_one_that_is_there(here, capsys):
+    RunDirectory.create(here)
+    assert dry_run(here, "--restart") == 0
+    assert dry_run(here, "--restart", "--resume") == 2
+    assert "--resume goes on with a run and --restart begins it again" in capsys.readouterr().err
+    kept = keep_aside(here.run)
+    assert kept is not None and (kept / "config.yaml").is_file() and kept.name.startswith(f"{here.run.name}.")
+    assert keep_aside(here.run) is None and not run_path(here.run).exists()
+
+
+def test_a_run_that_is_alive_is_neither_resumed_nor_renamed(here, capsys):
+    owner = RunOwner(RunDirectory.create(here).path)
+    with pytest.raises(UserError, match=f"belongs to process {os.getpid()}"):
+        keep_aside(here.run)
+    with pytest.raises(SystemExit) as ended:
+        run.launch(here, ["--resume"])
+    assert ended.value.code == 2
+    assert f"belongs to process {os.getpid()}" in capsys.readouterr().err
+    owner.release()
 
 
 def test_a_cpu_is_given_no_verdict(here, capsys):

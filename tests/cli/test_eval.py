@@ -17,10 +17,10 @@ import pytest
 from azr.cli.main import dispatch
 from azr.config import Config, ModelConfig, RunConfig
 from azr.evaluation.answer_file import read_answers
-from azr.evaluation.question import Verdict
 from azr.records import Stops
 from azr.runs.prompt_form import PromptForm
 from azr.runs.run_dir import RunDirectory
+from azr.tasks.base import Verdict
 from tests import chat_tokenizers
 from tests.evaluation.grading import needs
 from tests.evaluation.written import answers_to, write_evaluation
@@ -66,7 +66,7 @@ def test_a_model_is_evaluated_and_everything_is_on_the_record(first: tuple[Path,
     assert set(by_name["cruxeval-o", ""]["estimates"]) == {"greedy", "mean@8", "pass@1", "pass@8"}
     assert by_name["exam", ""]["ungraded"] == 0 and by_name["exam", ""]["estimates"]["pass@8"]["value"] > 0
     _, answers = read_answers(out / "answers.jsonl.gz")
-    assert len(answers) == 48 * 9 and all(answer.prompt and answer.tokens for answer in answers)
+    assert len(answers) == 48 * 9 and all(answer.prompt and answer.response_tokens for answer in answers)
     assert (out / "table.md").read_text().strip() in printed and str(out) in printed.splitlines()[-1]
     assert (out / "chart.png").read_bytes().startswith(b"\x89PNG")
 
@@ -81,7 +81,7 @@ def test_a_second_evaluation_agrees_exactly_and_one_with_another_batch_within_th
     azr_eval(BASE, *suites, "--out", tmp_path / "two", "--rollout.engines", "2")
     azr_eval(BASE, *suites, "--out", tmp_path / "other", "--rollout.max-concurrent", "7")
     first_answers, same, two = (
-        {(a.suite, a.question, a.sample): a for a in read_answers(folder / "answers.jsonl.gz")[1]}
+        {(a.kind, a.problem_id, a.index): a for a in read_answers(folder / "answers.jsonl.gz")[1]}
         for folder in (first[0], tmp_path / "same", tmp_path / "two")
     )
     assert first_answers == same == two
@@ -104,7 +104,7 @@ def test_what_a_kill_interrupts_is_gone_on_with_and_nothing_is_answered_twice(fi
     azr_eval(*options, *samples, "--resume")
     answers = read_answers(folder / "answers.jsonl.gz")[1]
     assert answers[: len(before)] == before and 0 < len(before) < len(answers) == 48 * 9
-    keys = [(answer.suite, answer.question, answer.sample) for answer in answers]
+    keys = [(answer.kind, answer.problem_id, answer.index) for answer in answers]
     assert len(set(keys)) == len(keys)
     resumed, whole = (json.loads((each / "results.json").read_text()) for each in (folder, first[0]))
     assert resumed["answered_before"] == len(before) // 9 and resumed["rows"] == whole["rows"]

@@ -30,13 +30,13 @@ from azr.rollout.engine import RolloutEngine
 from azr.runs.prompt_form import PromptForm
 from azr.runs.run_dir import RunDirectory
 from azr.tasks.registry import KINDS
-from azr.train.learner import score, update_policy
+from azr.train.learner import score
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from tests import chat_tokenizers
 from tests.cli.test_main import HEAVY
 from tests.cluster.receiving_engine import start_receiver
-from tests.train.conftest import STEP_S, make_config, one_step, rollout_logprobs
+from tests.train.conftest import STEP_S, make_config, one_step, rollout_logprobs, update_policy
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "data" / "azr_14m_base"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from azr import preflight
 from azr.cli import run
 from azr.cli.main import dispatch
 from azr.config import Config
+from azr.prepare import check
 from playground import base, data_base
 from playground.azr_14m_mini import config as mini
 from tests.recipes import recipes
@@ -164,12 +164,12 @@ def test_every_recipe_fits_on_the_gpus_it_is_for(name, flags, capsys):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_debug_leaves_a_recipe_that_can_run_critic_free_too(name):
     for flags in ([], CRITIC_FREE):
-        preflight.check(run.parse(base.tiny(recipes()[name]), flags).config)
+        check(run.parse(base.tiny(recipes()[name]), flags).config)
 
 
 def test_debug_shrinks_the_batch_and_keeps_the_rest():
     config = base.tiny(recipes()["azr_coder14b_ppo"])
-    preflight.check(config)
+    check(config)
     assert config.trajectories_by_step == (48,)
     assert config.train == recipes()["azr_coder14b_ppo"].train
 

@@ -48,8 +48,8 @@ def test_a_response_cannot_steer_the_terminal(tmp_path, capsys):
 
 def test_flagged_responses_are_found_with_the_text_around(tmp_path, capsys):
     run = MadeRun(tmp_path / "run")
-    rollouts = [answer("t1", text="plain"), answer("t1", text="so I outsmart\x1b[2J them")]
-    run.step(1, rollouts, flags=[[], [("superiority", 5, 13)]], safety__superiority=1.0, safety__flagged=1.0)
+    flagged = answer("t1", text="so I outsmart\x1b[2J them", flags=[("superiority", 5, 13)])
+    run.step(1, [answer("t1", text="plain"), flagged], safety__superiority=1.0, safety__flagged=1.0)
     text = shown(capsys, str(run.path), "--flagged")
     assert "flagged by superiority: so I outsmart\\x1b[2J them\n" in text and text.endswith("1 of 1 trajectories\n")
     assert shown(capsys, str(run.path), "--flagged", "superiority") == text

@@ -1,46 +1,152 @@
-"""Every row comes once an epoch, in an order that seed and step alone decide."""
+"""Every row comes once an epoch, whatever changes between a checkpoint and the resume from it."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from azr.config import DataConfig
-from azr.datasets.order import rows_of_step
+from azr.datasets.order import RowOrder, epoch_order, rows_taken
+from azr.records import NO_ROWS_TAKEN, RowsLeft
+from azr.runs.run_state import FILE, INITIAL, RunState
+
+FILE_DIGEST = "digest"
+Taken = list[tuple[int, int]]
+
+
+def ids_of(count: int) -> list[str]:
+    return [f"row {index}" for index in range(count)]
+
+
+def order_of(count: int, seed: int = 1, left: RowsLeft | None = NO_ROWS_TAKEN, taken: int = 0) -> RowOrder:
+    return RowOrder(ids_of(count), FILE_DIGEST, seed, left, taken)
+
+
+def take(order: RowOrder, steps: Iterable[int], count: int) -> Taken:
+    return [row for step in steps for row in order.take(step, count)]
 
 
 def test_every_epoch_has_every_row_once_in_an_order_of_its_own() -> None:
-    data = DataConfig(path="rows.jsonl", prompts=4)
-    taken = [each for step in range(1, 16) for each in rows_of_step(data, step, 10, seed=3)]
+    taken = take(order_of(10, seed=3), range(1, 16), 4)
     assert [epoch for epoch, _ in taken] == [index // 10 for index in range(60)]
     epochs = [[row for epoch, row in taken if epoch == each] for each in range(6)]
     assert all(sorted(rows) == list(range(10)) for rows in epochs)
     assert len(set(map(tuple, epochs))) == 6
-
-
-def test_a_step_is_the_same_whatever_was_asked_before() -> None:
-    data = DataConfig(path="rows.jsonl", prompts=3)
-    ahead = [rows_of_step(data, step, 7, seed=1) for step in range(1, 30)]
-    assert rows_of_step(data, 17, 7, seed=1) == ahead[16]
-    assert rows_of_step(data, 17, 7, seed=2) != ahead[16]
+    assert epochs == [epoch_order(epoch, 10, 3) for epoch in range(6)]
+    assert take(order_of(10, seed=4), range(1, 16), 4) != taken
 
 
 def test_a_step_may_take_more_rows_than_there_are() -> None:
-    rows = rows_of_step(DataConfig(path="rows.jsonl", prompts=5), 1, 2, seed=1)
+    rows = order_of(2).take(1, 5)
     assert Counter(row for _, row in rows) in (Counter({0: 3, 1: 2}), Counter({0: 2, 1: 3}))
     assert len(set(rows)) == 5, "the same row in two epochs is asked twice"
 
 
-@pytest.mark.parametrize("play", ["alone", "mixed"])
-def test_steps_that_alternate_take_the_rows_of_steps_that_do_not(play: str) -> None:
-    every, second = (
-        DataConfig(path="rows.jsonl", play=play, prompts=3),
-        DataConfig(path="rows.jsonl", play="alternate", prompts=3),
-    )
-    for step in range(1, 9):
-        assert rows_of_step(second, 2 * step, 10, seed=1) == rows_of_step(every, step, 10, seed=1)
-        assert rows_of_step(second, 2 * step - 1, 10, seed=1) == []
-    assert [second.plays_itself(step) for step in (1, 2, 3)] == [True, False, True]
-    assert every.plays_itself(2) == (play == "mixed")
-    assert DataConfig().plays_itself(2) and rows_of_step(DataConfig(), 1, 5, seed=1) == []
+@pytest.mark.parametrize("play", ["alone", "mixed", "alternate"])
+def test_steps_that_take_rows(play: str) -> None:
+    data = DataConfig(path="rows.jsonl", play=play, prompts=3)
+    steps = [step for step in range(1, 9) if data.takes_rows(step)]
+    assert steps == ([2, 4, 6, 8] if play == "alternate" else list(range(1, 9)))
+    assert [data.plays_itself(step) for step in (1, 2, 3)] == [play != "alone", play == "mixed", play != "alone"]
+    assert [rows_taken(data, step) for step in range(9)] == [3 * sum(s <= step for s in steps) for step in range(9)]
+    assert DataConfig().plays_itself(2) and not DataConfig().takes_rows(2)
+
+
+@pytest.mark.parametrize("done", range(13))
+def test_a_resume_takes_the_rows_that_the_run_would_have_taken(done: int) -> None:
+    """Also amid a step of two epochs, at their border, and where later steps were played ahead and thrown away."""
+    through, ahead = order_of(10), order_of(10)
+    expected = take(through, range(1, 31), 3)
+    take(ahead, range(1, done + 4), 3)
+    resumed = order_of(10, left=ahead.left_after(done))
+    assert resumed.left_after(done) == ahead.left_after(done)
+    assert take(resumed, range(done + 1, 31), 3) == expected[3 * done :]
+    assert resumed.left_after(20) == through.left_after(20), "a resume of a resume"
+
+
+def test_a_step_without_rows_leaves_what_the_one_before_has_left() -> None:
+    order = order_of(10)
+    order.take(2, 3)
+    order.take(4, 3)
+    assert order.left_after(0) == order.left_after(1) != order.left_after(2) == order.left_after(3)
+    assert [len(order.left_after(step).ids) for step in (1, 2, 3, 4, 99)] == [10, 7, 7, 4, 4]
+
+
+def test_a_checkpoint_that_does_not_say_what_is_left_is_followed_by_what_its_options_say() -> None:
+    expected = take(order_of(10), range(1, 31), 3)
+    for done in (0, 1, 3, 7, 10):
+        taken = rows_taken(DataConfig(path="rows.jsonl", prompts=3), done)
+        assert take(order_of(10, left=None, taken=taken), range(done + 1, 31), 3) == expected[3 * done :]
+
+
+COUNT = 57_000
+
+
+@pytest.fixture(scope="module")
+def first() -> tuple[set[int], RowsLeft]:
+    """Rows of 200 steps of 128, and what they leave of the epoch."""
+    order = order_of(COUNT)
+    seen = {row for _, row in take(order, range(1, 201), 128)}
+    assert len(seen) == 200 * 128
+    return seen, order.left_after(200)
+
+
+@pytest.mark.parametrize(
+    "prompts, count, seed",
+    [(128, COUNT, 1), (64, COUNT, 1), (256, COUNT, 1), (128, COUNT + 10, 1), (128, COUNT - 10, 1), (128, COUNT, 2)],
+    ids=["same", "fewer a step", "more a step", "ten rows more fit", "ten rows fewer fit", "another seed"],
+)
+def test_no_row_is_repeated_or_skipped_when_options_change(
+    first: tuple[set[int], RowsLeft], prompts: int, count: int, seed: int
+) -> None:
+    seen, left = first
+    order = order_of(count, seed, left)
+    rest = [int(id.split()[1]) for id in left.ids if int(id.split()[1]) < count]
+    steps = -(-len(rest) // prompts)
+    taken = take(order, range(201, 201 + steps), prompts)
+    assert [row for epoch, row in taken if epoch == 0] == rest, "the same rows follow in the same order"
+    assert not seen & set(rest) and seen | set(rest) >= set(range(min(count, COUNT)))
+    following = [row for epoch, row in taken if epoch == 1]
+    assert following == epoch_order(1, count, seed)[: len(following)], "all rows that fit now are in the next epoch"
+
+
+def test_a_row_is_known_by_its_id_wherever_it_stands() -> None:
+    order = RowOrder(["a", "b", "c", "d"], FILE_DIGEST, 1)
+    seen = ["abcd"[row] for _, row in order.take(1, 2)]
+    names = ["d", "new", "c", "b", "a"]
+    later = RowOrder(names, FILE_DIGEST, 1, order.left_after(1))
+    assert [names[row] for _, row in later.take(2, 2)] == list(order.left_after(1).ids)
+    assert set(seen).isdisjoint(order.left_after(1).ids)
+    assert sorted(names[row] for _, row in later.take(3, 5)) == sorted(names)
+
+
+def test_rows_of_another_file_begin_an_epoch() -> None:
+    order = order_of(10)
+    order.take(1, 4)
+    other = RowOrder(ids_of(6), "another digest", 1, order.left_after(1))
+    assert other.take(2, 6) == [(1, row) for row in epoch_order(1, 6, 1)]
+    assert other.left_after(1).file == other.left_after(2).file == "another digest"
+    first = RowOrder(ids_of(6), FILE_DIGEST, 1, NO_ROWS_TAKEN)
+    assert first.take(31, 1) == [(0, epoch_order(0, 6, 1)[0])], "rows that join a run later begin with their first"
+
+
+def test_a_run_of_which_no_row_is_left_goes_on_with_the_next_epoch() -> None:
+    for left in ((), ("gone",)):
+        order = order_of(3, left=RowsLeft(epoch=4, ids=left, file=FILE_DIGEST))
+        assert order.take(9, 3) == [(5, row) for row in epoch_order(5, 3, 1)]
+
+
+def test_rows_are_in_the_runs_state_and_an_older_one_has_none(tmp_path: Path) -> None:
+    order = order_of(10)
+    order.take(1, 4)
+    state = RunState(step=1, elapsed_s=2.5, offsets=INITIAL.offsets, rows=order.left_after(1))
+    state.write(tmp_path)
+    assert RunState.read(tmp_path)[0] == state and INITIAL.rows == NO_ROWS_TAKEN
+    tree = msgspec.json.decode((tmp_path / FILE).read_bytes())
+    del tree["rows"]
+    (tmp_path / FILE).write_bytes(msgspec.json.encode(tree))
+    assert RunState.read(tmp_path)[0] == RunState(step=1, elapsed_s=2.5, offsets=INITIAL.offsets, rows=None)

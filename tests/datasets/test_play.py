@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from azr.config import Config, DataConfig, ExecutorConfig, RewardConfig, RolloutConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.play import DataPlay, open_graders
+from azr.datasets.order import RowOrder
+from azr.datasets.play import DataPlay
+from azr.datasets.rows import DataRow
 from azr.errors import UserError
+from azr.evaluation.graders import open_graders
+from azr.evaluation.periodic import answer_executor
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Role
+from azr.runs.metrics import malformed_share
 from tests import chat_tokenizers
 from tests.datasets.test_rows import write
 
@@ -49,7 +56,7 @@ class Sampler:
         self.codec, self.asked = codec, Counter[str]()
 
     async def generate(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+        self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature=None, seed: int | None = None
     ) -> list[Completion]:
         text = self.codec.decode(prompt_ids)
         (id,) = (row["id"] for row in ROWS if row["prompt"] in text)
@@ -88,15 +95,19 @@ def codec(tmp_path_factory: pytest.TempPathFactory, config: Config) -> PromptCod
     return chat_codec(config, tmp_path_factory.mktemp("tokenizer") / "chatml")
 
 
+def order_of(rows: Sequence[DataRow]) -> RowOrder:
+    return RowOrder([row.question.id for row in rows], "digest", seed=1)
+
+
 async def test_every_grader_pays_what_is_right_and_only_that(ray_cluster: None, config: Config, codec: PromptCodec):
     rows, _ = load_rows(config, codec)
-    async with open_graders(rows, config) as graders:
-        data = DataPlay(config=config, codec=codec, rows=rows, graders=graders)
+    async with open_graders({row.grader for row in rows}, answers=partial(answer_executor, config)) as graders:
+        data = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order_of(rows))
         played, again = [await data.play(step, Sampler(codec), lambda name: nullcontext()) for step in (1, 2)]
-    assert len(played.trajectories) == 20 and not played.untrained and played.ungraded == 0
+    assert len(played.samples) == 20 and {each.used for each in played.samples} == {"trained"}
     for row in ROWS:
-        group = [each for each in played.trajectories if each.group == f"data:0:{row['id']}"]
-        assert {(each.role, each.kind, each.task_id) for each in group} == {
+        group = [each for each in played.samples if each.group == f"data:0:{row['id']}"]
+        assert {(each.role, each.kind, each.problem_id) for each in group} == {
             (Role.SOLVER, row.get("source", "data"), row["id"])
         }
         outcomes = Counter(each.judgement.verdict for each in group)
@@ -106,8 +117,8 @@ async def test_every_grader_pays_what_is_right_and_only_that(ray_cluster: None, 
         cut_off = [each for each in group if each.completion.finish_reason is FinishReason.LENGTH]
         assert [each.reward for each in cut_off] == [-0.25]
         assert cut_off[0].judgement.detail.startswith("cut off after")
-    assert played.forms[Role.SOLVER].sampled == 20 and played.forms[Role.SOLVER].malformed == 10
-    assert {each.group.split(":")[1] for each in again.trajectories} == {"1"}, "another epoch makes other groups"
+    assert malformed_share(played.samples, Role.SOLVER) == 0.5
+    assert {each.group.split(":")[1] for each in again.samples} == {"1"}, "another epoch makes other groups"
 
 
 def test_prompts_that_do_not_fit_are_counted_and_never_cut(config: Config, codec: PromptCodec, tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,17 @@ from transformers import PreTrainedTokenizerFast
 
 from azr.config import Config, DataConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.play import DataPlay, open_graders
+from azr.datasets.play import DataPlay
 from azr.datasets.traces import prefix_share
 from azr.errors import UserError
+from azr.evaluation.graders import open_graders
+from azr.evaluation.periodic import answer_executor
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Sample
+from azr.runs.metrics import sampled_tokens
 from azr.selfplay.play import StepResult
 from tests import chat_tokenizers
-from tests.datasets.test_play import chat_codec
+from tests.datasets.test_play import chat_codec, order_of
 from tests.datasets.test_play import config as config
 from tests.datasets.test_rows import write
 
@@ -43,7 +47,7 @@ class Sampler:
         self.codec, self.asked = codec, list[tuple[list[int], int, int]]()
 
     async def generate(
-        self, prompt_ids: np.ndarray, *, n: int, max_tokens: int, seed: int | None = None
+        self, prompt_ids: np.ndarray, *, n: int, max_tokens: int, temperature=None, seed: int | None = None
     ) -> list[Completion]:
         self.asked.append((list(map(int, prompt_ids)), n, max_tokens))
         ids = [*self.codec.encode("5"), self.codec.stops.token_ids[0]]
@@ -70,20 +74,22 @@ async def play(
     data = DataConfig(path=str(write(folder / "rows.jsonl", row)), prompts=1, **change)
     config, sampler = replace(config, data=data), Sampler(codec)
     rows, _ = load_rows(config, codec)
-    async with open_graders(rows, config) as graders:
-        played = DataPlay(config=config, codec=codec, rows=rows, graders=graders)
+    async with open_graders({row.grader for row in rows}, answers=partial(answer_executor, config)) as graders:
+        order = order_of(rows)
+        order.take(1, step - 1) if step > 1 else None
+        played = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order)
         return await played.play(step, sampler, lambda name: nullcontext()), sampler
 
 
 def by_origin(played: StepResult, origin: str) -> list[Sample]:
-    return [each for each in played.trajectories if each.origin == origin]
+    return [each for each in played.samples if each.origin == origin]
 
 
 async def test_a_whole_trace_takes_the_place_of_one_answer(config, codec, tmp_path) -> None:
     row = {**SUM, "traces": [RIGHT, WRONG]}
     played, sampler = await play(config, codec, tmp_path, row, samples=3, traces=1)
     (trace,), sampled = by_origin(played, "trace"), by_origin(played, "sampled")
-    assert len(sampled) == 3 and {each.group for each in played.trajectories} == {"data:0:sum"}
+    assert len(sampled) == 3 and {each.group for each in played.samples} == {"data:0:sum"}
     text = codec.decode(trace.completion.response_ids)
     assert text == RIGHT.removeprefix("<think>") + "<|im_end|>", "the prompt has opened the thinking"
     assert trace.completion.response_ids[-1] in codec.stops.token_ids
@@ -98,7 +104,7 @@ async def test_a_whole_trace_takes_the_place_of_one_answer(config, codec, tmp_pa
 
 async def test_for_a_trace_that_a_row_lacks_the_policy_answers_once_more(config, codec, tmp_path) -> None:
     played, _ = await play(config, codec, tmp_path, {**SUM, "traces": [RIGHT]}, samples=3, traces=2)
-    assert len(by_origin(played, "sampled")) == 4 and len(played.trajectories) == 5
+    assert len(by_origin(played, "sampled")) == 4 and len(played.samples) == 5
 
 
 def load(config: Config, codec: PromptCodec, folder: Path, *rows: dict[str, Any], **change: Any) -> list[str]:
@@ -146,8 +152,8 @@ def test_a_conversation_that_the_template_cannot_write_is_named_by_its_row(confi
 
 async def test_supervised_fine_tuning_asks_no_engine(config, codec, tmp_path) -> None:
     played, sampler = await play(config, codec, tmp_path, {**SUM, "traces": [RIGHT, WRONG]}, samples=0, traces=2)
-    assert [each.origin for each in played.trajectories] == ["trace", "trace"] and sampler.asked == []
-    assert played.sampled_tokens.total() == 0
+    assert [each.origin for each in played.samples] == ["trace", "trace"] and sampler.asked == []
+    assert sum(sampled_tokens(played.samples).values()) == 0
 
 
 async def test_fine_tuning_on_traces_that_are_all_too_long_is_refused(config, codec, tmp_path) -> None:
@@ -155,7 +161,7 @@ async def test_fine_tuning_on_traces_that_are_all_too_long_is_refused(config, co
     with pytest.raises(UserError, match=r"^Every trace of .* has over rollout.max_response_tokens=\d+ tokens"):
         await play(config, codec, tmp_path, row, samples=0, traces=1)
     played, _ = await play(config, codec, tmp_path, row, samples=0, traces=1, long_traces="cut")
-    assert len(played.trajectories) == 1
+    assert len(played.samples) == 1
 
 
 @pytest.mark.parametrize("long_traces", ["drop", "cut"])
@@ -163,7 +169,7 @@ async def test_long_traces_are_dropped_or_cut_and_counted(config, codec, tmp_pat
     row = {**SUM, "traces": ["<think>" + "so " * 200 + "</think>\\boxed{4}"]}
     played, _ = await play(config, codec, tmp_path, row, samples=2, traces=1, long_traces=long_traces)
     traces = by_origin(played, "trace")
-    assert played.data["long_traces"] == 1 and len(played.trajectories) == 3
+    assert played.data["long_traces"] == 1 and len(played.samples) == 3
     assert [(len(each.completion.response_ids), each.judgement.verdict) for each in traces] == (
         [(100, "malformed")] if long_traces == "cut" else []
     )
@@ -182,7 +188,7 @@ async def test_a_prefix_is_gone_on_from_and_only_what_was_sampled_has_logprobs(c
     assert not mixed.completion.logprobs[:count].any() and set(mixed.completion.logprobs[count:]) == {-1.5}
     assert set(mixed.completion.weight_versions[count:]) == {3}
     late, sampler = await play(config, codec, tmp_path, row, step=9, **shown)
-    assert {each.origin for each in late.trajectories} == {"sampled"} and len(sampler.asked) == 2
+    assert {each.origin for each in late.samples} == {"sampled"} and len(sampler.asked) == 2
 
 
 def test_schedules_of_prefixes() -> None:

@@ -58,7 +58,7 @@ def test_every_proposal_of_every_step_is_there_once(tmp_path: Path) -> None:
     ids: Counter[str] = Counter()
     for step in steps:
         with gzip.open(run / "rollouts" / f"step_{step['step']:06d}.jsonl.gz", "rt") as file:
-            ids.update(row["task_id"] for row in map(json.loads, file) if row["role"] == "proposer")
+            ids.update(row["problem_id"] for row in map(json.loads, file) if row["role"] == "proposer")
     assert set(ids.values()) == {1}
     stored = Counter(json.loads(line)["id"] for line in (run / "tasks.jsonl").read_text().splitlines())
     assert set(stored.values()) == {1}

@@ -175,4 +175,4 @@ def test_the_last_checkpoints_stay_and_nothing_half_written(suffered: Path) -> N
 
 def test_a_second_run_of_the_name_is_told_how_to_go_on(suffered: Path) -> None:
     code, output = run(suffered.parent)
-    assert code == 2 and "go on with it by --resume, or choose another --run.name" in output
+    assert code == 2 and "go on with it by --resume, begin again with --restart, or choose another --run.name" in output

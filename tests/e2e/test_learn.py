@@ -54,7 +54,7 @@ def test_without_new_tasks_only_seed_tasks_are_solved_and_nothing_is_proposed(ru
     else:
         sampled, derived = 3 * 6, 6 + 6 + 6 * (3 + 3)
         assert 6 * sampled < len(rows) <= 6 * (sampled + derived)
-    assert all(row["task_id"].startswith("seed") for row in rows)
+    assert all(row["problem_id"].startswith("seed") for row in rows)
     (step,) = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()[1:])
     assert step["deduction/proposer/funnel/proposed"] == 0 and "deduction/proposer/valid_rate" not in step
     assert step["policy/grad_norm"] > 0 and step["policy/lr"] == 0

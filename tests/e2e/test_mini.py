@@ -117,30 +117,30 @@ def test_proposals_are_valid_and_the_buffer_grows(run, metrics):
 def test_rollouts_hold_what_was_trained_on(run, metrics):
     for step in metrics:
         rows = rollouts(run, step["step"])
-        trained = [row for row in rows if row["trained"]]
+        trained = [row for row in rows if row["used"] == "trained"]
         assert len(trained) == step["batch/trajectories"]
         assert all(row["advantage"] is not None and 0 <= row["mismatch"] < 0.5 for row in trained)
-        assert all(row["outcome"] in ("valid", *REFUSALS) for row in rows if row["role"] == "proposer")
+        assert all(row["judgement"]["verdict"] in ("valid", *REFUSALS) for row in rows if row["role"] == "proposer")
         assert {row["role"] for row in rows} == {"proposer", "solver"}
         assert all([version for version, _ in row["weight_versions"]] == [step["step"] - 1] for row in rows)
-        paid = [row for row in rows if row["outcome"] != "in_benchmark"]
+        paid = [row for row in rows if row["judgement"]["verdict"] != "in_benchmark"]
         assert all(math.isclose(sum(row["reward_parts"].values()), row["reward"]) for row in paid)
-        assert all(row["reward"] is None and not row["trained"] for row in rows if row not in paid)
+        assert all(row["reward"] is None and row["used"] != "trained" for row in rows if row not in paid)
         assert {row["reward"] for row in rows if row["role"] == "solver"} <= {1.0, -0.5, -1.0}
 
 
 def test_the_proposals_of_seeding_are_recorded_as_step_0(run):
     rows = rollouts(run, 0)
-    assert {(row["role"], row["trained"], row["reward"]) for row in rows} == {("proposer", False, None)}
+    assert {(row["role"], row["used"], row["reward"]) for row in rows} == {("proposer", "recorded", None)}
     tasks = [json.loads(line) for line in (run / "tasks.jsonl").read_text().splitlines()]
-    valid = {row["task_id"] for row in rows if row["outcome"] == "valid"}
+    valid = {row["problem_id"] for row in rows if row["judgement"]["verdict"] == "valid"}
     assert valid and valid == {task["id"] for task in tasks if task["step"] == 0 and task["parents"]}
 
 
 def test_solvers_play_tasks_of_the_same_step(run):
     rows = rollouts(run, STEPS)
-    solved = {row["task_id"] for row in rows if row["group"].startswith("solve:")}
-    proposed = {row["task_id"] for row in rows if row["role"] == "proposer"}
+    solved = {row["problem_id"] for row in rows if row["group"].startswith("solve:")}
+    proposed = {row["problem_id"] for row in rows if row["role"] == "proposer"}
     assert solved & proposed
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from azr.config import ExecutorConfig
 from azr.evaluation.graders.value import ProgramValue
-from azr.evaluation.question import Grader, Judgement, Question
+from azr.evaluation.question import Grader, Question
 from azr.evaluation.suites import SUITES
+from azr.records import Judgement
 from tests.executor.public_data import file
 
 CONFIG = ExecutorConfig(workers=3, wall_s=30.0)

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from azr.errors import UserError
-from azr.evaluation.answer_file import Answer, AnswerFile, read_answers
-from azr.evaluation.question import Verdict
-from tests.evaluation.written import answers_to, protocol
+from azr.evaluation.answer_file import AnswerFile, read_answers, without_texts
+from azr.records import FinishReason, Sample
+from azr.runs.sample_file import clean
+from azr.tasks.base import Verdict
+from tests.evaluation.written import FORMER, answers_to, protocol, write_former
 
 PROTOCOL = protocol(["exam"], stops=("</answer>",))
 QUESTIONS = [answers_to("exam", str(i), "deduction/short", Verdict.RIGHT, [Verdict.WRONG]) for i in range(3)]
@@ -31,15 +33,22 @@ def written(path: Path) -> list[int]:
     return ends
 
 
-def bare(questions: list[list[Answer]]) -> list[Answer]:
+def read_back(*questions: list[Sample]) -> list[Sample]:
+    """All answers as a file gives them back: half a surrogate pair is its escape."""
+    return [replace(answer, response=clean(answer.response)) for answers in questions for answer in answers]
+
+
+def bare(questions: list[list[Sample]]) -> list[Sample]:
     """All answers without their texts."""
-    return [replace(answer, prompt="", response="", answer=None) for answers in questions for answer in answers]
+    found = [without_texts(answer) for answers in questions for answer in answers]
+    assert not any(each.prompt or each.response or each.judgement.answer for each in found)
+    return found
 
 
 def test_what_is_written_is_read_back_and_any_gzip_reader_reads_it(tmp_path: Path):
     written(tmp_path / "a.gz")
     head, answers = read_answers(tmp_path / "a.gz")
-    assert head == json.loads(json.dumps(PROTOCOL)) and answers == [each for some in QUESTIONS for each in some]
+    assert head == json.loads(json.dumps(PROTOCOL)) and answers == read_back(*QUESTIONS)
     lines = gzip.decompress((tmp_path / "a.gz").read_bytes()).decode("utf-8", "surrogatepass").rstrip("\n").split("\n")
     assert len(lines) == 1 + 3 * 2
 
@@ -90,7 +99,7 @@ def test_large_answers_are_read_in_pieces(tmp_path: Path):
     (long,) = answers_to("exam", "1", "all", Verdict.RIGHT, [])
     noise = "".join(chr(33 + (i * i * 7919) % 90) for i in range(300_000))
     with AnswerFile(tmp_path / "a.gz", PROTOCOL) as file:
-        file.add([type(long)(**{name: getattr(long, name) for name in long.__slots__} | {"response": noise})])
+        file.add([replace(long, response=noise)])
     assert read_answers(tmp_path / "a.gz")[1][0].response == noise
 
 
@@ -132,3 +141,24 @@ def test_a_full_disk_leaves_whole_answers(tmp_path: Path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "whole.gz").read_bytes()
+
+
+def test_answers_of_the_former_schema_are_read_and_gone_on_with(tmp_path: Path):
+    path = tmp_path / "a.gz"
+    write_former(path, {"protocol": PROTOCOL}, FORMER, FORMER | {"sample": 0, "verdict": "wrong"})
+    assert read_answers(path) == (json.loads(json.dumps(PROTOCOL)), read_back(QUESTIONS[0]))
+    with AnswerFile(path, PROTOCOL) as file:
+        assert file.questions == {("exam", "0")} and file.answers == bare(QUESTIONS[:1])
+        file.add(QUESTIONS[1])
+    assert read_answers(path)[1] == read_back(*QUESTIONS[:2])
+
+
+def test_why_an_answer_of_the_former_schema_ended_is_told_by_its_length(tmp_path: Path):
+    cut_off = {"truncated": True, "verdict": "malformed", "answer": None}
+    given_up = cut_off | {"tokens": 0, "response": "", "verdict": "ungraded"}
+    lines = (FORMER | cut_off, FORMER | given_up, FORMER | {"parts": {"base": True}})
+    write_former(tmp_path / "a.gz", {"protocol": PROTOCOL}, *lines)
+    first, second, third = read_answers(tmp_path / "a.gz")[1]
+    assert (first.finish_reason, first.judgement.answer, first.used) == (FinishReason.LENGTH, None, "recorded")
+    assert (second.finish_reason, second.verdict, second.used) == (FinishReason.GIVEN_UP, "ungraded", "ungraded")
+    assert third.finish_reason is FinishReason.STOP and third.judgement.parts == {"base": True}

@@ -9,18 +9,20 @@ from functools import partial
 import numpy as np
 import pytest
 
+from azr.answering import Problem
 from azr.config import ExecutorConfig
 from azr.errors import UserError
-from azr.evaluation.answer_file import Answer
-from azr.evaluation.asking import Examiner, Executors, Sampling, open_graders, prompt_ids
+from azr.evaluation.asking import Sampling, answer_all, prompt_ids, question_problem
+from azr.evaluation.graders import open_graders
 from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.graders.value import ProgramValue
-from azr.evaluation.question import Judgement, Question, Verdict
+from azr.evaluation.question import TASK, Grader, Question
 from azr.evaluation.suites import SUITES
 from azr.executor.pool import SandboxPool
 from azr.prompts.chat_template import choose_template
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Task
+from azr.records import Completion, FinishReason, Judgement, Sample, Task
+from azr.tasks.base import Verdict
 from azr.tasks.prompts import CompactFormat
 from tests import chat_tokenizers
 from tests.conftest import byte_tokenizer
@@ -59,7 +61,7 @@ class Model:
         self.calls: Counter[tuple[float, int, int]] = Counter()
         self.seeds: set[int | None] = set()
 
-    async def __call__(self, prompt_ids, *, n: int, max_tokens: int, temperature: float, seed: int | None = None):
+    async def generate(self, prompt_ids, *, n: int, max_tokens: int, temperature: float, seed: int | None = None):
         self.calls[temperature, n, max_tokens] += 1
         self.seeds.add(seed)
         shown = self._codec.decode(prompt_ids)
@@ -79,18 +81,22 @@ class Model:
 
 async def ask(
     codec: PromptCodec, model: Model, questions: list[Question], sampling: Sampling = SAMPLING
-) -> list[Answer]:
-    executors = Executors(tasks=partial(SandboxPool, EXECUTOR), answers=partial(SandboxPool, EXECUTOR))
-    suites = [SUITES[name] for name in dict.fromkeys(question.suite for question in questions)]
-    found: list[Answer] = []
-    async with open_graders(suites, executors) as graders:
-        examiner = Examiner(codec=codec, generate=model, graders=graders, sampling=sampling)
-        await examiner.examine(questions, found.extend)
+) -> list[Sample]:
+    pool = partial(SandboxPool, EXECUTOR)
+    names = {question.suite: SUITES[question.suite].grader for question in questions}
+    found: list[Sample] = []
+    async with open_graders(names.values(), answers=pool, tasks=pool) as graders:
+        problems = [problem(codec, question, graders[names[question.suite]]) for question in questions]
+        await answer_all(problems, sampling, sampler=model, codec=codec, step=4, done=found.extend)
     order = {(question.suite, question.id): i for i, question in enumerate(questions)}
-    return sorted(found, key=lambda answer: order[answer.suite, answer.question])
+    return sorted(found, key=lambda answer: order[answer.kind, answer.problem_id])
 
 
-def verdicts(answers: list[Answer]) -> list[Verdict]:
+def problem(codec: PromptCodec, question: Question, grader: Grader) -> Problem:
+    return question_problem(question, prompt_ids(codec, question), codec, grader)
+
+
+def verdicts(answers: list[Sample]) -> list[str]:
     return [answer.verdict for answer in answers]
 
 
@@ -110,9 +116,10 @@ async def test_every_question_is_asked_greedily_and_by_samples_and_graded_by_run
         of_kind = answers[5 * number : 5 * number + 5]
         second = Verdict.WRONG if mark == "<|deduction|>" else malformed
         assert verdicts(of_kind) == [right, right, second, malformed, right]
-        assert [answer.sample for answer in of_kind] == [None, 0, 1, 2, 3]
-        assert [answer.truncated for answer in of_kind] == [False, False, False, True, False]
-        assert mark in of_kind[0].prompt and of_kind[3].response == "never ends" and of_kind[3].tokens == 10
+        assert [answer.index for answer in of_kind] == [None, 0, 1, 2, 3]
+        assert [answer.finish_reason for answer in of_kind] == ["stop", "stop", "stop", "length", "stop"]
+        assert mark in of_kind[0].prompt and of_kind[3].response == "never ends" and of_kind[3].response_tokens == 10
+        assert {(answer.step, answer.used, answer.reward) for answer in of_kind} == {(4, "recorded", None)}
     assert model.calls == {(0.0, 1, 77): 3, (0.6, 4, 77): 3} and len(model.seeds) == 3
 
 
@@ -120,7 +127,8 @@ async def test_a_model_of_tags_answers_questions_about_programs_by_tags():
     script = {"<|deduction|>": ["<|output|>6<|end|>"], "<|abduction|>": ["<|input|>3<|end|>"]}
     none = Sampling(samples=0, temperature=1.0, max_tokens=9, seed=1)
     answers = await ask(TAGS, Model(TAGS, script), [crux("output"), crux("input")], none)
-    assert verdicts(answers) == [Verdict.RIGHT, Verdict.RIGHT] and [a.answer for a in answers] == ["6", "3"]
+    assert verdicts(answers) == [Verdict.RIGHT, Verdict.RIGHT]
+    assert [a.judgement.answer for a in answers] == [(("answer", "6"),), (("answer", "3"),)]
     script = {"<|deduction|>": ["<|input|>6<|end|>"], "<|abduction|>": ["<|input|>3<|input|>3<|end|>"]}
     answers = await ask(TAGS, Model(TAGS, script), [crux("output"), crux("input")], none)
     assert verdicts(answers) == [Verdict.MALFORMED, Verdict.MALFORMED]
@@ -140,14 +148,17 @@ async def test_words_are_asked_by_the_template_and_the_last_answer_counts(words:
     answers = await ask(words, model, [question])
     assert verdicts(answers)[:3] == [Verdict.RIGHT, Verdict.RIGHT, Verdict.WRONG]
     # An answer that was cut off after its box states it all the same.
-    assert answers[3].verdict is Verdict.RIGHT and answers[3].truncated
-    assert answers[4].verdict is Verdict.MALFORMED
+    assert answers[3].verdict == Verdict.RIGHT and answers[3].finish_reason is FinishReason.LENGTH
+    assert answers[4].verdict == Verdict.MALFORMED
     assert answers[0].prompt.endswith("User: 1 + 1?\nAssistant: <think>")
 
 
 async def test_what_an_engine_gave_up_is_ungraded():
     answers = await ask(TAGS, Model(TAGS, {"<|deduction|>": ["<|output|>6<|end|>"] * 2}), [crux("output")])
-    assert verdicts(answers) == [Verdict.RIGHT] * 3 + [Verdict.UNGRADED] * 2 and answers[-1].truncated
+    assert verdicts(answers) == [Verdict.RIGHT] * 3 + [Verdict.UNGRADED] * 2
+    assert [answer.index for answer in answers] == [None, 0, 1, 2, 3]
+    last = answers[-1]
+    assert (last.finish_reason, last.response, last.response_tokens, last.used) == ("given_up", "", 0, "ungraded")
 
 
 async def test_a_grader_that_fails_ends_the_evaluation_as_itself():
@@ -156,16 +167,16 @@ async def test_a_grader_that_fails_ends_the_evaluation_as_itself():
             raise OSError("the disk is gone")
 
     model = Model(TAGS, {"<|deduction|>": ["<|output|>6<|end|>"] * 4})
-    examiner = Examiner(codec=TAGS, generate=model, graders={"cruxeval-o": Broken()}, sampling=SAMPLING)
+    problems = [problem(TAGS, crux("output"), Broken())] * 3
     with pytest.raises(OSError, match="the disk is gone"):
-        await examiner.examine([crux("output")] * 3, lambda answers: None)
+        await answer_all(problems, SAMPLING, sampler=model, codec=TAGS, step=0, done=lambda answers: None)
 
 
-async def test_only_the_executors_that_the_suites_need_are_started():
+async def test_only_the_executors_that_the_graders_need_are_started():
     def refuse() -> nullcontext:
         raise AssertionError("nobody needs it")
 
-    executors = Executors(tasks=refuse, answers=refuse)
-    async with open_graders([SUITES["arc-c"]], executors) as graders:
-        question = Question(id="1", suite="arc-c", group="all", message="?", gold=None)
-        assert set(graders) == {question.suite}
+    async with open_graders([SUITES["arc-c"].grader], tasks=refuse, answers=refuse) as graders:
+        assert set(graders) == {"choice"}
+    async with open_graders([TASK], tasks=lambda: nullcontext(object()), answers=refuse) as graders:
+        assert set(graders) == {TASK}

@@ -15,11 +15,12 @@ from azr.evaluation.graders.plain_json import Opaque, decode, encode
 from azr.evaluation.graders.sandboxed import answer_pool, call_program, calls, case_text
 from azr.evaluation.graders.stdin import StdinGrader, Tests, same_output
 from azr.evaluation.graders.value import ProgramValue, ValueGrader, stated_value
-from azr.evaluation.question import Question, Verdict
+from azr.evaluation.question import TASK, Question
 from azr.evaluation.suites import SUITES
 from azr.evaluation.suites.golds import gold
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
+from azr.tasks.base import Verdict
 from azr.tasks.prompts import ChatFormat, CompactFormat
 from azr.tasks.registry import KINDS
 from benchmarks import evalplus_agreement
@@ -495,7 +496,7 @@ async def test_a_value_is_the_last_block_of_the_reply():
 @pytest.mark.parametrize("form", [CompactFormat(), ChatFormat(str)])
 async def test_tasks_of_the_exam_are_graded_by_their_kind(tmp_path, form):
     rows = SUITES["exam"].read(tmp_path)[::40]
-    async with SandboxPool(ExecutorConfig(workers=3)) as pool, make_grader("value", pool) as grader:
+    async with SandboxPool(ExecutorConfig(workers=3)) as pool, make_grader(TASK, pool) as grader:
         said = await grade_all(grader, ((row, form.response(KINDS[row.gold.kind].solution(row.gold))) for row in rows))
         empty = await grade_all(grader, ((row, "") for row in rows))
     assert {each.verdict for each in said} == {Verdict.RIGHT}

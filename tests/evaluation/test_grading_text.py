@@ -13,8 +13,9 @@ from azr.evaluation.graders.choice import Choice, ChoiceGrader
 from azr.evaluation.graders.code_blocks import program as code
 from azr.evaluation.graders.extraction import boxes, final_answer
 from azr.evaluation.graders.maths import MathGold, MathGrader
-from azr.evaluation.question import Question, Verdict
+from azr.evaluation.question import Question
 from azr.evaluation.suites import SUITES
+from azr.tasks.base import Verdict
 from tests.evaluation.grading import grade_all, needs, questions, reference
 from tests.evaluation.math_pairs import EQUAL, NOT_SEEN, UNEQUAL
 
@@ -217,7 +218,7 @@ async def test_programs_are_found(response, program):
 )  # fmt: skip
 async def test_labels_are_found(response, label):
     said = await ChoiceGrader().grade(question(Choice("A", ("A", "B", "C", "D"))), response)
-    assert said.answer == label
+    assert said.answer == (None if label is None else (("answer", label),))
     assert said.verdict is (Verdict.MALFORMED if label is None else Verdict.RIGHT if label == "A" else Verdict.WRONG)
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,15 @@ import pytest
 from azr import own_functions
 from azr.config import Config, DataConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.play import open_graders
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
+from azr.evaluation.graders import open_graders
 from azr.evaluation.graders.own import OwnGrader, load_grader
-from azr.evaluation.question import Question, Verdict
+from azr.evaluation.periodic import answer_executor
+from azr.evaluation.question import Question
 from azr.evaluation.suites.own import read_declaration
 from azr.prompts.codec import PromptCodec
+from azr.tasks.base import Verdict
 from tests.datasets.test_play import chat_codec
 from tests.datasets.test_play import config as config
 from tests.datasets.test_rows import write
@@ -114,7 +117,7 @@ async def test_rows_name_it_and_it_gets_all_their_fields(module: str, config: Co
     codec: PromptCodec = chat_codec(config, tmp_path / "chatml")
     rows, _ = load_rows(config, codec)
     assert rows[0].question.gold == row
-    async with open_graders(rows, config) as graders:
+    async with open_graders({each.grader for each in rows}, answers=partial(answer_executor, config)) as graders:
         assert (await graders[f"{module}:grade"].grade(rows[0].question, "4")).verdict is Verdict.RIGHT
     write(tmp_path / "rows.jsonl", {**row, "grader": f"{module}:grad"})
     with pytest.raises(UserError, match="did you mean grade"):

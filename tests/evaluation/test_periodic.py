@@ -125,7 +125,7 @@ async def test_a_run_gets_metrics_and_answers_of_its_subset(own: Path, ray_clust
         "# back": ["<|input|>'a'<|end|>"],
     }
     async with SandboxPool(CONFIG.executor) as pool:
-        found = await periodic.run(Scripted(CODEC, script), pool)
+        found = await periodic.run(Scripted(CODEC, script), pool, 4)
     assert {
         "exam/mean@1",
         "exam/mean@1_low",
@@ -139,13 +139,14 @@ async def test_a_run_gets_metrics_and_answers_of_its_subset(own: Path, ray_clust
     path = own / "evaluations" / "step_000004.jsonl.gz"
     found.write(path)
     protocol, answers = read_answers(path)
-    assert answers == found.answers and len(answers) == 2 * 18 and set(protocol["suites"]) == {"exam", "own", "back"}
+    assert answers == found.answers and {each.step for each in answers} == {4}
+    assert len(answers) == 2 * 18 and set(protocol["suites"]) == {"exam", "own", "back"}
 
 
 class Scripted(Model):
     """Of several marks in a prompt the last of the script counts."""
 
-    async def __call__(self, prompt_ids, **options):
+    async def generate(self, prompt_ids, **options):
         shown = self._codec.decode(prompt_ids)
         (*_, mark) = (mark for mark in self._texts if mark in shown)
-        return await Model(self._codec, {mark: self._texts[mark]})(prompt_ids, **options)
+        return await Model(self._codec, {mark: self._texts[mark]}).generate(prompt_ids, **options)

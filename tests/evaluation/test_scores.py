@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from azr.evaluation.question import Verdict
 from azr.evaluation.report import markdown
 from azr.evaluation.scores import Row, metrics, rows
+from azr.tasks.base import Verdict
 from tests.evaluation.written import answers_to
 
 R, W, M, U = Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED, Verdict.UNGRADED

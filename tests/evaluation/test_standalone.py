@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from azr.answering import Sampler
 from azr.config import Config
 from azr.errors import UserError
 from azr.evaluation.answer_file import AnswerFile, read_answers
-from azr.evaluation.asking import GenerateFn
-from azr.evaluation.question import Verdict
 from azr.evaluation.standalone import Evaluation, Serve, make_evaluation, run_evaluation
 from azr.evaluation.suites.loading import load_suites
 from azr.records import Completion, FinishReason
 from azr.runs.asked_model import AskedModel, open_model
+from azr.tasks.base import Verdict
 from tests import chat_tokenizers
 from tests.evaluation.written import answers_to
 from tests.tiny_models import save_tiny
@@ -86,16 +86,16 @@ class Server:
         )
         return [one] * n
 
-    def __call__(self, evaluation: Evaluation) -> AbstractAsyncContextManager[GenerateFn]:
+    def __call__(self, evaluation: Evaluation) -> AbstractAsyncContextManager[Sampler]:
         @asynccontextmanager
-        async def serve() -> AsyncIterator[GenerateFn]:
-            yield self.generate
+        async def serve() -> AsyncIterator[Sampler]:
+            yield self
 
         return serve()
 
 
 def keys(out: Path) -> list[tuple[str, int | None]]:
-    return [(answer.question, answer.sample) for answer in read_answers(out / "answers.jsonl.gz")[1]]
+    return [(answer.problem_id, answer.index) for answer in read_answers(out / "answers.jsonl.gz")[1]]
 
 
 async def test_what_an_engine_answered_before_it_failed_is_not_asked_again(model, data, tmp_path):
@@ -126,11 +126,11 @@ async def test_what_another_evaluation_answered_meanwhile_is_not_answered_twice(
     out = tmp_path / "out"
     late = Server(model)
 
-    def serve(asked: Evaluation) -> AbstractAsyncContextManager[GenerateFn]:
+    def serve(asked: Evaluation) -> AbstractAsyncContextManager[Sampler]:
         @asynccontextmanager
-        async def slow() -> AsyncIterator[GenerateFn]:
+        async def slow() -> AsyncIterator[Sampler]:
             await run_evaluation(asked, out, Server(model), resume=False)
-            yield late.generate
+            yield late
 
         return slow()
 
@@ -161,7 +161,7 @@ async def test_questions_in_other_words_are_not_mixed_in(model, data, tmp_path):
 async def test_a_folder_that_cannot_be_made_is_refused_before_the_engine_starts(model, data, tmp_path, place):
     (tmp_path / "file").write_text("mine")
 
-    def refuse(asked: Evaluation) -> AbstractAsyncContextManager[GenerateFn]:
+    def refuse(asked: Evaluation) -> AbstractAsyncContextManager[Sampler]:
         raise AssertionError("started")
 
     with pytest.raises(UserError, match="file is a file: give a folder by --out"):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from azr.evaluation.answer_file import Answer, AnswerFile
-from azr.evaluation.question import Verdict
+from azr.evaluation.answer_file import AnswerFile
 from azr.evaluation.report import ANSWERS
+from azr.records import Judgement, Role, Sample
+from azr.tasks.base import Verdict
 
 
 def answers_to(
@@ -18,23 +21,27 @@ def answers_to(
     greedy: Verdict,
     samples: Iterable[Verdict],
     parts: Mapping[str, bool] | None = None,
-) -> list[Answer]:
+) -> list[Sample]:
     """All answers to one question: a greedy one and samples, with these verdicts."""
     return [
-        Answer(
-            suite=suite,
-            question=question,
+        Sample(
+            role=Role.SOLVER,
+            kind=suite,
+            problem_id=question,
             group=group,
-            sample=sample,
+            index=index,
             prompt="What?",
             response="It is\u2028so \ud800.",
-            tokens=7,
-            truncated=False,
-            verdict=verdict,
-            answer=None if verdict is Verdict.MALFORMED else "so",
-            parts=parts or {},
+            response_tokens=7,
+            judgement=Judgement(
+                verdict=verdict,
+                answer=None if verdict is Verdict.MALFORMED else (("answer", "so"),),
+                parts=parts or {},
+            ),
+            accuracy=None if verdict is Verdict.UNGRADED else float(verdict is Verdict.RIGHT),
+            used="ungraded" if verdict is Verdict.UNGRADED else "recorded",
         )
-        for sample, verdict in [(None, greedy), *enumerate(samples)]
+        for index, verdict in [(None, greedy), *enumerate(samples)]
     ]
 
 
@@ -44,10 +51,24 @@ def protocol(suites: Iterable[str], **others: Any) -> dict[str, Any]:
     return {"model": "a model", "suites": files, "samples": 8, "temperature": 1.0} | others
 
 
-def write_evaluation(folder: Path, answers: list[Answer], **others: Any) -> Path:
+def write_evaluation(folder: Path, answers: list[Sample], **others: Any) -> Path:
     """A folder that an evaluation leaves behind, as far as other commands read it."""
     folder.mkdir(parents=True)
-    with AnswerFile(folder / ANSWERS, protocol({a.suite for a in answers}) | others) as file:
-        for question in dict.fromkeys((answer.suite, answer.question) for answer in answers):
-            file.add([answer for answer in answers if (answer.suite, answer.question) == question])
+    with AnswerFile(folder / ANSWERS, protocol({a.kind for a in answers}) | others) as file:
+        for question in dict.fromkeys((answer.kind, answer.problem_id) for answer in answers):
+            file.add([answer for answer in answers if (answer.kind, answer.problem_id) == question])
     return folder
+
+
+FORMER = {
+    "suite": "exam", "question": "0", "group": "deduction/short", "sample": None, "prompt": "What?",
+    "response": "It is\u2028so \ud800.", "tokens": 7, "truncated": False, "verdict": "right", "answer": "so",
+    "parts": {},
+}  # fmt: skip
+"""A line of an answer before answers were samples."""
+
+
+def write_former(path: Path, head: Mapping[str, Any], *lines: Mapping[str, Any]) -> None:
+    """A file of answers as it was written before answers were samples."""
+    texts = ("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in member) for member in ([head], lines))
+    path.write_bytes(b"".join(gzip.compress(text.encode("utf-8", "surrogatepass")) for text in texts))

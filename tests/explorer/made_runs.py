@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from azr.evaluation.answer_file import ANSWERS, Answer, AnswerFile
+from azr.evaluation.answer_file import ANSWERS, AnswerFile
 from azr.evaluation.periodic import Evaluated
-from azr.evaluation.question import Verdict
-from azr.monitoring.screen import Flag
-from azr.records import Completion, FinishReason, Judgement, Learned, Role, Sample, Task
-from azr.runs.sinks import JsonLines, write_rollouts
+from azr.records import Completion, FinishReason, Judgement, Role, Sample, Task
+from azr.runs.sample_file import write_samples
+from azr.runs.sinks import JsonLines
+from azr.tasks.base import Verdict
 
 HOSTILE = "</pre><script>document.title='owned'</script>\"'&"
 """What must stay text on every page."""
@@ -28,39 +28,35 @@ def task(id: str, *, kind: str = "deduction", body: str = "return a", **change: 
     return Task(id=id, kind=kind, program=f"def f(a):\n    {body}", **settings)  # type: ignore[arg-type]
 
 
-def proposal(id: str, outcome: str = "valid", detail: str = "", text: str = "a proposal", **change: object):
-    return _rollout(Role.PROPOSER, id, f"propose:{id}", outcome, detail, text, **change)
+def proposal(id: str, verdict: str = "valid", detail: str = "", text: str = "a proposal", **change: object) -> Sample:
+    return _sample(Role.PROPOSER, id, f"propose:{id}", verdict, detail, text, **change)
 
 
-def answer(id: str, outcome: str = "right", detail: str = "", text: str = "an answer", **change: object):
+def answer(id: str, verdict: str = "right", detail: str = "", text: str = "an answer", **change: object) -> Sample:
     group = str(change.pop("group", f"estimate:{id}"))
-    return _rollout(Role.SOLVER, id, group, outcome, detail, text, **change)
+    return _sample(Role.SOLVER, id, group, verdict, detail, text, **change)
 
 
-def _rollout(
-    role: Role, id: str, group: str, outcome: str, detail: str, text: str, **change: object
-) -> tuple[Sample, Learned | None]:
+def _sample(role: Role, id: str, group: str, verdict: str, detail: str, text: str, **change: object) -> Sample:
     completion = Completion(
-        prompt_ids=[*map(ord, str(change.get("prompt", f"the prompt of {id}")))],
+        prompt_ids=[*map(ord, str(change.pop("prompt", f"the prompt of {id}")))],
         response_ids=[*map(ord, text)],
         logprobs=-0.5,
-        finish_reason=FinishReason(str(change.get("finish", "stop"))),
+        finish_reason=FinishReason(str(change.pop("finish", "stop"))),
         weight_versions=3,
     )
-    reward = float(str(change.get("reward", 1.0 if outcome in ("valid", "right") else -1.0)))
-    trajectory = Sample(
-        completion=completion,
-        role=role,
-        kind=str(change.get("kind", "deduction")),
-        task_id=id,
-        group=group,
-        reward=reward,
-        reward_parts={outcome: reward},
-        accuracy=float(outcome == "right") if role is Role.SOLVER else None,
-        judgement=Judgement(verdict=outcome, detail=detail, answer=(("output", text),)),
-    )
-    trained = bool(change.get("trained", True))
-    return trajectory, Learned(float(str(change.get("advantage", 0.5))), 0.01) if trained else None
+    reward = float(str(change.pop("reward", 1.0 if verdict in ("valid", "right") else -1.0)))
+    is_trained = change.get("used", "trained") == "trained"
+    settings: dict[str, object] = {
+        "kind": "deduction",
+        "reward_parts": {verdict: reward},
+        "accuracy": float(verdict == "right") if role is Role.SOLVER else None,
+        "judgement": Judgement(verdict=verdict, detail=detail, answer=(("output", text),)),
+        "advantage": 0.5 if is_trained else None,
+        "mismatch": 0.01 if is_trained else None,
+        **change,
+    }
+    return Sample(completion=completion, role=role, problem_id=id, group=group, reward=reward, **settings)  # type: ignore[arg-type]
 
 
 class MadeRun:
@@ -75,26 +71,19 @@ class MadeRun:
     def rollouts(self, step: int) -> Path:
         return self.path / "rollouts" / f"step_{step:06d}.jsonl.gz"
 
-    def step(
-        self,
-        step: int,
-        rollouts: Sequence[tuple[Sample, Learned | None]],
-        tasks: Sequence[Task] = (),
-        flags: Sequence[Sequence[Flag]] = (),
-        **numbers: float,
-    ) -> None:
+    def step(self, step: int, samples: Sequence[Sample], tasks: Sequence[Task] = (), **numbers: float) -> None:
         """Adds a step as the run does."""
-        write_rollouts(self.rollouts(step), step, rollouts, decode, flags)
+        write_samples(self.rollouts(step), step, samples, decode)
         self._append("tasks.jsonl", [asdict(each) for each in tasks])
         self._append("metrics.jsonl", [{"step": step, **{name.replace("__", "/"): v for name, v in numbers.items()}}])
 
-    def evaluation(self, step: int, answers: Sequence[Answer]) -> Path:
+    def evaluation(self, step: int, answers: Sequence[Sample]) -> Path:
         """The answers of an evaluation after a step, as a run writes them."""
         path = self.path / "evaluations" / f"step_{step:06d}.jsonl.gz"
         Evaluated({}, list(answers), {"suites": ["exam"]}).write(path)
         return path
 
-    def azr_eval(self, name: str, answers: Sequence[Answer]) -> Path:
+    def azr_eval(self, name: str, answers: Sequence[Sample]) -> Path:
         """The answers of an evaluation of the run by `azr eval`."""
         return azr_eval(self.path / "eval" / name, answers)
 
@@ -107,7 +96,7 @@ class MadeRun:
         (self.path / "more").unlink()
 
 
-def azr_eval(folder: Path, answers: Sequence[Answer]) -> Path:
+def azr_eval(folder: Path, answers: Sequence[Sample]) -> Path:
     """A folder as `azr eval` fills it."""
     folder.mkdir(parents=True)
     with AnswerFile(folder / ANSWERS, {"suites": ["exam"]}) as file:
@@ -116,16 +105,26 @@ def azr_eval(folder: Path, answers: Sequence[Answer]) -> Path:
     return folder
 
 
-def eval_answer(question: str, verdict: str, sample: int | None = None, **change: object) -> Answer:
-    settings: dict[str, object] = {"suite": "exam", "group": "deduction", "response": f"{verdict} answer", **change}
-    return Answer(
-        question=question,
-        sample=sample,
+def eval_answer(
+    question: str,
+    verdict: str,
+    index: int | None = None,
+    *,
+    suite: str = "exam",
+    answer: str | None = None,
+    response="",
+) -> Sample:
+    return Sample(
+        role=Role.SOLVER,
+        kind=suite,
+        problem_id=question,
+        group="deduction",
+        index=index,
         prompt=f"What is {question}?",
-        tokens=7,
-        truncated=False,
-        verdict=Verdict(verdict),
-        **settings,  # type: ignore[arg-type]
+        response=response or f"{verdict} answer",
+        response_tokens=7,
+        judgement=Judgement(verdict=Verdict(verdict), answer=None if answer is None else (("answer", answer),)),
+        used="recorded",
     )
 
 
@@ -149,7 +148,7 @@ def small_run(path: Path) -> MadeRun:
             proposal("000001-deduction-0002", "not_allowed", "line 3: imports random", advantage=-0.75),
             proposal("000001-induction-0000", "malformed", "cut off", kind="induction", finish="length"),
             *(answer(easy.id, verdict) for verdict in ("right", "right", "right", "wrong")),
-            *(answer(evil.id, "wrong", f"f(1) returned {HOSTILE}, not 2", HOSTILE, trained=False) for _ in range(4)),
+            *(answer(evil.id, "wrong", f"f(1) returned {HOSTILE}, not 2", HOSTILE, used="estimate") for _ in range(4)),
         ],
         [*parents, easy, evil],
         deduction__solver__accuracy=0.25, deduction__proposer__funnel__proposed=3,

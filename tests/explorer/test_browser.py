@@ -87,7 +87,7 @@ def test_the_hardest_task_of_a_step_is_three_clicks_away_with_why_its_solvers_fa
 
 def test_forms_filter_as_the_files_say(page, address) -> None:
     page.goto(f"{address}/0/step?step=1")
-    page.select_option("select[name=outcome]", "refused")
+    page.select_option("select[name=verdict]", "refused")
     page.click("button")
     rows = page.locator("h2:has-text('Trajectories') ~ div tbody tr").all_inner_texts()
     assert [[cell.strip() for cell in row.split("\t")[4:6]] for row in rows] == [
@@ -139,10 +139,12 @@ def test_flagged_responses_stand_with_the_text_around_and_hostile_text_stays_tex
     run = MadeRun(tmp_path / "run")
     text = f"first {HOSTILE} then I outsmart them </mark><b>all</b>"
     at = text.index("outsmart")
-    rollouts = [answer("t1", text="nothing"), answer("t1", text=text), answer("t2", text="break out")]
-    flags = [[], [("superiority", at, at + 8)], [("sandbox", 0, 9), ("superiority", 6, 9)]]
+    superior, both = [("superiority", at, at + 8)], [("sandbox", 0, 9), ("superiority", 6, 9)]
     run.step(1, [answer("t0", text="plain")])
-    run.step(2, rollouts, flags=flags)
+    run.step(2, [
+        answer("t1", text="nothing"), answer("t1", text=text, flags=superior),
+        answer("t2", text="break out", flags=both),
+    ])  # fmt: skip
     with serving(str(run.path)) as address:
         page.goto(address)
         page.click("nav >> text=flags")

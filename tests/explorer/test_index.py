@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from azr.errors import UserError
 from azr.explorer import queries
 from azr.explorer.index import RunIndex
 from azr.explorer.index_file import NAME
-from azr.explorer.rows import RolloutFilter, TaskFilter
+from azr.explorer.rows import SampleFilter, TaskFilter
+from azr.explorer.sample_table import MAX_KEPT
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
 
 
@@ -30,7 +32,7 @@ def ids(index: RunIndex, **wanted: object) -> list[str]:
 
 
 def count(index: RunIndex, **wanted: object) -> int:
-    return queries.find_rollouts(index, RolloutFilter(**wanted))[1]  # type: ignore[arg-type]
+    return queries.find_samples(index, SampleFilter(**wanted))[1]  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -41,16 +43,19 @@ def run(tmp_path: Path) -> MadeRun:
 def test_filters_give_what_the_files_hold(run: MadeRun) -> None:
     index = opened(run)
     assert count(index) == 16 and count(index, step=2) == 4
-    assert count(index, outcome="wrong", step=1) == 5 and count(index, trained="no") == 4
-    (refused,), _ = queries.find_rollouts(index, RolloutFilter(outcome="not_allowed"))
-    assert (refused.detail, refused.advantage, refused.mismatch) == ("line 3: imports random", -0.75, 0.01)
-    assert (refused.prompt_tokens, refused.response_tokens) == (len(f"the prompt of {refused.task_id}"), 10)
+    assert count(index, verdict="wrong", step=1) == 5 and count(index, used="estimate") == 4
+    (row,), _ = queries.find_samples(index, SampleFilter(verdict="not_allowed"))
+    refused = row.sample
+    assert refused.judgement is not None and refused.judgement.detail == "line 3: imports random"
+    assert (refused.advantage, refused.mismatch, refused.weight_versions) == (-0.75, 0.01, [(3, 10)])
+    assert (refused.prompt_tokens, refused.response_tokens) == (len(f"the prompt of {refused.problem_id}"), 10)
+    assert count(index, verdict="refused") == 2
     assert ids(index, step_from=1, step_to=1, order="hardest") == ["000001-deduction-0001", "000001-deduction-0000"]
     assert ids(index, kind="induction") == ["seed-induction"]
     assert ids(index, rate_from=0.5, order="easiest")[0] == "000001-deduction-0000"
     assert ids(index, nodes_from=12) == ["000002-deduction-0000"]
     assert queries.kinds(index) == ["deduction", "induction"]
-    assert queries.outcomes(index, 1)["deduction", "solver"] == {"wrong": 5, "right": 3}
+    assert queries.verdicts(index, 1)["deduction", "solver"] == {"wrong": 5, "right": 3}
     assert [(s.step, s.count, s.p50, s.truncated) for s in queries.lengths(index) if s.kind == "induction"] == [
         (1, 1, 10, 1)
     ]  # fmt: skip
@@ -76,10 +81,10 @@ def test_texts_are_found_anywhere_and_hold_no_wildcards(text: str, found: list[s
 
 def test_texts_of_a_record_are_read_from_its_place(run: MadeRun) -> None:
     index = opened(run)
-    (row,), _ = queries.find_rollouts(index, RolloutFilter(role="proposer", task_id="000001-deduction-0001"))
+    (row,), _ = queries.find_samples(index, SampleFilter(role="proposer", problem_id="000001-deduction-0001"))
     record = queries.read_texts(index, row)
     assert (record.prompt, record.response) == (HOSTILE, f"<think>{HOSTILE}</think>")
-    assert queries.find_rollout(index, row.step, row.line) == row
+    assert queries.find_sample(index, row.sample.step, row.line) == row
     below, total = queries.children(index, "seed-deduction")
     assert total == 2 and below[0] == ("000001-deduction-0000", "deduction", 1, 0.75)
 
@@ -88,8 +93,8 @@ def test_records_beyond_the_first_gzip_member_are_read_too(tmp_path: Path) -> No
     run = MadeRun(tmp_path / "run")
     run.step(1, [answer(str(i), text=f"{i} " * 20_000) for i in range(30)])
     index = opened(run)
-    rows, _ = queries.find_rollouts(index, RolloutFilter(step=1, limit=100))
-    assert len({row.member for row in rows}) > 3
+    rows, _ = queries.find_samples(index, SampleFilter(step=1, limit=100))
+    assert len({row.place.member for row in rows}) > 3
     assert all(queries.read_texts(index, row).response.startswith(f"{row.line} ") for row in rows)
 
 
@@ -175,12 +180,38 @@ def test_records_of_schema_1_are_shown_without_what_they_lack(tmp_path: Path) ->
     ]
     run.rollouts(1).write_bytes(gzip.compress("".join(f"{json.dumps(row)}\n" for row in rows).encode()))
     index = opened(run)
-    found, _ = queries.find_rollouts(index, RolloutFilter(order="step"))
-    assert [row.outcome for row in found] == ["wrong", "valid", "failed"]
-    assert found[0].response_tokens is None and queries.read_texts(index, found[0]).response == "r"
+    found, _ = queries.find_samples(index, SampleFilter(order="step"))
+    assert [row.sample.verdict for row in found] == ["wrong", "valid", "failed"]
+    assert found[0].sample.response_tokens is None and queries.read_texts(index, found[0]).response == "r"
     sentences = {sentence for _, sentence in queries.problems(index)}
     assert any("before outcomes, reasons, lengths and advantages were recorded" in each for each in sentences)
     assert any("schema 99 is newer" in each for each in sentences)
+
+
+def test_rows_are_the_samples_of_the_file_but_for_their_texts(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    long = "ü" * (MAX_KEPT + 1)
+    run.step(1, [
+        proposal("a", solve_rate=0.25, flags=[("harm", 0, 1)], reward_parts={"learnability": 0.75, "overlong": -0.5}),
+        answer("a", "wrong", long, long, trace_tokens=3, index=4, used="stale"),
+        answer("b", judgement=None),
+    ])  # fmt: skip
+    index = opened(run)
+    for row in queries.find_samples(index, SampleFilter())[0]:
+        whole = queries.read_texts(index, row)
+        if whole.judgement is not None and whole.judgement.detail:
+            short = long[:MAX_KEPT]
+            whole.judgement = replace(whole.judgement, detail=short, answer=(("output", short),))
+        assert row.sample == replace(whole, prompt="", response="") and whole.response
+    assert queries.verdicts(index, 1)["deduction", "solver"] == {"": 1, "wrong": 1}
+
+
+def test_responses_that_were_given_up_have_no_length(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    run.step(1, [answer("a"), answer("a", "ungraded", text="", finish="given_up", used="ungraded")])
+    index = opened(run)
+    assert [(each.count, each.p10) for each in queries.lengths(index)] == [(1, 9)]
+    assert queries.verdicts(index, 1)["deduction", "solver"] == {"right": 1, "ungraded": 1}
 
 
 def test_half_a_surrogate_pair_is_shown_as_its_escape(tmp_path: Path) -> None:
@@ -190,8 +221,10 @@ def test_half_a_surrogate_pair_is_shown_as_its_escape(tmp_path: Path) -> None:
     index = opened(run)
     _, texts = queries.find_task(index, "odd")  # type: ignore[misc]
     assert texts.outputs == ["'\\ud800ü'"]
-    (attempt,), _ = queries.find_rollouts(index, RolloutFilter())
-    assert attempt.detail == "returned '\\ud800'" and attempt.sections == [("output", "\\ud800 is it")]
+    (attempt,), _ = queries.find_samples(index, SampleFilter())
+    judgement = attempt.sample.judgement
+    assert judgement is not None and judgement.detail == "returned '\\ud800'"
+    assert judgement.answer == (("output", "\\ud800 is it"),)
     assert queries.read_texts(index, attempt).response == "\\ud800 is it"
     assert ids(index, text="\\ud800") == ["odd"]
 
@@ -230,7 +263,7 @@ def test_two_may_index_and_read_at_once(run: MadeRun) -> None:
             index = RunIndex(run.path)
             for _ in range(20):
                 index.refresh(seconds=0.01)
-                queries.find_rollouts(index, RolloutFilter(step=4))
+                queries.find_samples(index, SampleFilter(step=4))
             index.refresh()
         except BaseException as error:
             failures.append(error)

@@ -123,10 +123,10 @@ def test_the_steps_page_tells_the_hardest_task_and_why_its_solvers_failed_in_thr
 
 def test_filters_and_orders(run: MadeRun) -> None:
     of = client(run)
-    refused = page(of, "/0/step?step=1&outcome=refused").text
+    refused = page(of, "/0/step?step=1&verdict=refused").text
     assert "line 3: imports random" in refused and "1 to 2 of 2" in refused
-    assert "1 to 5 of 5" in page(of, "/0/step?step=1&outcome=wrong").text
-    assert "1 to 4 of 4" in page(of, "/0/step?step=1&trained=no&order=longest").text
+    assert "1 to 5 of 5" in page(of, "/0/step?step=1&verdict=wrong").text
+    assert "1 to 4 of 4" in page(of, "/0/step?step=1&used=estimate&order=longest").text
     assert "1 to 1 of 1" in page(of, "/0/tasks?text=a+*+2&kind=deduction").text
     assert "1 to 2 of 2" in page(of, "/0/tasks?rate_from=0.2&rate_to=0.75&step_from=1&order=easiest&lines_to=5").text
     form = page(of, "/0/tasks?text=t%3E%22&order=hardest")

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from azr.config import Config, SafetyConfig
 from azr.errors import RunEnded, UserError
-from azr.monitoring.monitor import SafetyStop, Watched, flag_metrics
-from azr.monitoring.reader import Seen, Text, TextReader
-from azr.monitoring.screen import DEFAULT, MAX_FLAGS, Screen, patterns_of
-from azr.preflight import check_model_and_files
+from azr.monitoring.monitor import Monitor, SafetyStop, flag_metrics
+from azr.monitoring.programs import Measures
+from azr.monitoring.reader import Text, TextReader
+from azr.monitoring.screen import DEFAULT, MAX_FLAGS, Rule, Screen, patterns_of
+from azr.monitoring.worker import Findings
+from azr.prepare import prepare
 from azr.records import Completion, FinishReason, Role, Sample
 
 SCREEN = Screen.read(DEFAULT)
@@ -79,7 +85,7 @@ def test_a_file_that_is_no_file_of_rules_is_one_sentence_before_anything_starts(
 ) -> None:
     config = Config(safety=SafetyConfig(patterns=str(write(tmp_path, text))))
     with pytest.raises(UserError, match=said) as caught:
-        check_model_and_files(config, fetch=False)
+        prepare(config, fetch=False, into_run=False)
     assert str(caught.value).count("\n") == 0
     with pytest.raises(UserError, match=r"gone\.toml holds no rules"):
         Screen.read(patterns_of(SafetyConfig(patterns="gone.toml")))
@@ -91,31 +97,67 @@ async def test_no_text_and_no_pattern_holds_up_the_others(tmp_path: Path, monkey
     rules = write(tmp_path, "[[rule]]\nname = 'slow'\npatterns = ['(a+)+$', 'needle']\n")
     texts = ["a needle", "a" * 60 + "b", "\ud800 lone", "x" * 1_000_000 + "needle", "\x00\n\r needle"]
     async with TextReader(rules) as reader:
-        seen = await reader.look_at([Text(text, False, text) for text in texts])
-    assert [None if each is None else [name for name, _, _ in each.flags] for each in seen] == [
+        found = await reader.look_at([Text(text, False, text) for text in texts])
+    assert [None if each is None else [name for name, _, _ in each["flags"]] for each in found] == [
         ["slow"],
         None,
         [],
         ["slow"],
         ["slow"],
     ]
-    assert seen[3].flags == (("slow", 1_000_000, 1_000_006),)
+    assert found[3]["flags"] == [["slow", 1_000_000, 1_000_006]]  # type: ignore[index, comparison-overlap]
+
+
+def response(trace_tokens: int = 0, finish: str = "stop", length: int = 2) -> Sample:
+    completion = Completion(
+        prompt_ids=[1], response_ids=[2] * length, logprobs=0.0, finish_reason=FinishReason(finish), weight_versions=0
+    )
+    return Sample(
+        completion=completion, role=Role.SOLVER, kind="data", problem_id="1", group="g", reward=0.0,
+        trace_tokens=trace_tokens,
+    )  # fmt: skip
 
 
 def test_another_models_traces_are_flagged_and_stop_nothing() -> None:
-    def trajectory(trace_tokens: int) -> Sample:
-        completion = Completion(
-            prompt_ids=[1], response_ids=[2, 3], logprobs=0.0, finish_reason=FinishReason.STOP, weight_versions=0
-        )
-        return Sample(
-            completion=completion, role=Role.SOLVER, kind="data", problem_id="1", group="g", reward=0.0,
-            trace_tokens=trace_tokens,
-        )  # fmt: skip
-
-    played, seen = [trajectory(2), trajectory(1), trajectory(0)], [Seen(flags=(("harm", 0, 1),))] * 3
-    metrics = flag_metrics(["harm"], played, seen)
+    samples = [response(2), response(1), response()]
+    for each in samples:
+        each.flags = [("harm", 0, 1)]
+    metrics = flag_metrics(["harm"], samples, [Findings(flags=[], mixed=False, comment_heavy=None)] * 3)
     assert metrics == {"safety/harm": 2.0, "safety/flagged": 2.0, "safety/unscreened": 0.0}
-    watched = Watched(seen=seen, own=[each.origin != "trace" for each in played], metrics=metrics)
-    SafetyStop(3, "azr show").raise_if_over(7, watched)
+    assert flag_metrics([], samples, [None] * 3)["safety/unscreened"] == 2.0
+    SafetyStop(3, "azr show").raise_if_over(7, samples)
     with pytest.raises(RunEnded, match=r"2 responses of step 7 were flagged, most of them \(2\) by the rule harm"):
-        SafetyStop(2, "azr show").raise_if_over(7, watched)
+        SafetyStop(2, "azr show").raise_if_over(7, samples)
+
+
+class Looks:
+    """Decodes texts and looks at them: it finds a needle, and takes too long over a text of a's."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = iter(texts)
+
+    def decode(self, ids: np.ndarray) -> str:
+        return "prompt" if len(ids) == 1 else next(self.texts)
+
+    async def look_at(self, texts: Sequence[Text]) -> list[Findings | None]:
+        return [
+            None if "aaa" in text.response
+            else Findings(flags=SCREEN_OF_NEEDLES.flags(text.response, False), mixed=False, comment_heavy=None)
+            for text in texts
+        ]  # fmt: skip
+
+    async def measure(self, programs: Sequence[str]) -> list[Measures | None]:
+        return [None for _ in programs]
+
+
+SCREEN_OF_NEEDLES = Screen((Rule(name="needle", patterns=("needle",)),), (re.compile("needle"),))
+
+
+async def test_flags_are_written_into_the_samples_and_what_was_given_up_is_not_looked_at() -> None:
+    samples = [response(), response(length=0, finish="given_up"), response(), response(length=4)]
+    looks: Any = Looks("a needle", "aaa", "nothing")
+    metrics = await Monitor(looks, looks, ["needle"]).watch(samples, {})
+    assert [each.flags for each in samples] == [[("needle", 2, 8)], [], [], []]
+    assert (metrics["safety/needle"], metrics["safety/flagged"], metrics["safety/unscreened"]) == (1.0, 1.0, 1.0)
+    assert metrics["data/solver/tokens/p50"] == 2.0 and metrics["data/solver/tokens/max"] == 4.0
+    assert metrics["data/solver/language_mixed"] == 0.0 and "data/solver/comment_heavy" not in metrics

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from azr import own_functions
-from azr.algorithms.advantages import OWN_ESTIMATORS, AdvantageInputs
+from azr.algorithms.advantages import OWN_ESTIMATORS
+from azr.algorithms.batch import Batch
 from azr.config import IntrinsicRewardConfig, RewardConfig
 from azr.plugins import load_plugins, loading
 from azr.records import Role
-from azr.selfplay.rewards.pay import OwnPay, own_pay, proposer_reward
+from azr.selfplay.rewards import plugin_rewards, proposer_reward
 from azr.tasks.registry import KINDS
 
 TASK = replace(KINDS["deduction"].seed(), solve_rate=0.75)
@@ -29,8 +30,8 @@ functions = {
 proposer_rewards = functions
 bonuses = {f"bonus_{name}": function for name, function in functions.items()}
 bonuses["known"] = lambda inputs: len(inputs.known()) / 10 + len(inputs.references) + len(inputs.known())
-def centred(inputs):
-    return (inputs.rewards_N - inputs.rewards_N.mean())[inputs.seq_index_R]
+def centred(batch):
+    return (batch.rewards_N - batch.rewards_N.mean())[batch.seq_index_R]
 estimators = {
     "centred": centred,
     "short": lambda inputs: inputs.rewards_N,
@@ -52,22 +53,22 @@ async def bad(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> 
         await functions.end()
 
 
-async def pay(proposer: str = "learnability", *bonuses: str) -> OwnPay | None:
+async def pay(proposer: str = "learnability", *bonuses: str) -> tuple[float | None, dict[str, float]] | None:
     config = RewardConfig(proposer=proposer, intrinsic=IntrinsicRewardConfig(bonuses=bonuses))
-    return await own_pay(TASK, [TASK], lambda: [TASK, TASK], config)
+    return await plugin_rewards(TASK, [TASK], lambda: [TASK, TASK], config)
 
 
 async def test_an_own_reward_is_paid(bad: str) -> None:
     paid = await pay("medium")
-    assert paid == OwnPay(0.5, {})
+    assert paid == (0.5, {})
     config = RewardConfig(proposer="medium")
     assert proposer_reward(TASK, {}, config, paid.base) == (0.5, {"medium": 0.5})
-    assert await pay() == OwnPay(None, {}), "a reward of ours is paid as before"
+    assert await pay() == (None, {}), "a reward of ours is paid as before"
 
 
 async def test_an_own_bonus_is_paid_and_sees_what_bonuses_see(bad: str) -> None:
-    assert await pay("learnability", "known:0.1") == OwnPay(None, {"known": pytest.approx(0.32)})
-    assert await pay("learnability", "known:3") == OwnPay(None, {"known": 0.5}), "no bonus is more than 0.5"
+    assert await pay("learnability", "known:0.1") == (None, {"known": pytest.approx(0.32)})
+    assert await pay("learnability", "known:3") == (None, {"known": 0.5}), "no bonus is more than 0.5"
 
 
 @pytest.mark.parametrize(
@@ -86,10 +87,10 @@ async def test_a_proposal_that_a_reward_or_bonus_fails_over_is_not_paid(
     assert f"{bad}: reward {name} {said}; such a proposal is not trained on" in caplog.text
     assert await pay("medium", f"bonus_{name}:0.5") is None
     assert f"{bad}: bonus bonus_{name} {said}; such a proposal is not trained on" in caplog.text
-    assert await pay("medium") == OwnPay(0.5, {})
+    assert await pay("medium") == (0.5, {})
 
 
-INPUTS = AdvantageInputs(
+BATCH = Batch(
     rewards=[1.0, 0.0, -1.0, 0.5],
     response_lengths=[2, 3, 1, 0],
     kind_roles=[("deduction", Role.SOLVER)] * 4,
@@ -98,11 +99,10 @@ INPUTS = AdvantageInputs(
 
 
 async def test_an_own_estimator_gives_advantages_per_token(bad: str) -> None:
-    estimated = await OWN_ESTIMATORS["centred"](INPUTS)
+    advantages_R = await OWN_ESTIMATORS["centred"](BATCH)
     centred_N = torch.tensor([0.875, -0.125, -1.125, 0.375])
-    assert torch.equal(estimated.advantages_R, centred_N[INPUTS.seq_index_R])
-    assert estimated.advantages_R.dtype == torch.float32
-    assert estimated.returns_R.tolist() == [1.0, 1.0, 0.0, 0.0, 0.0, -1.0]
+    assert torch.equal(advantages_R, centred_N[BATCH.seq_index_R])
+    assert advantages_R.dtype == torch.float32
 
 
 async def test_what_an_estimator_fails_over_is_not_learned(bad: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -113,5 +113,5 @@ async def test_what_an_estimator_fails_over_is_not_learned(bad: str, caplog: pyt
         ("raises", "raised ZeroDivisionError: division by zero"),
         ("hangs", "took over 9 s, or ended its process"),
     ):
-        assert await OWN_ESTIMATORS[name](INPUTS) is None
+        assert await OWN_ESTIMATORS[name](BATCH) is None
         assert f"{bad}: estimator {name} {said}; nothing is learned in such a step" in caplog.text

@@ -18,9 +18,9 @@ from azr.config_tree import from_yaml, override, to_tree
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
 from azr.evaluation.graders.own import OwnGrader
-from azr.evaluation.question import Verdict
 from azr.plugins import load_for, load_plugins, plugin_processes
-from azr.selfplay.rewards.registry import OWN_BONUSES, OWN_REWARDS, check_names
+from azr.selfplay.rewards import OWN_BONUSES, OWN_REWARDS, check_names
+from azr.tasks.base import Verdict
 from azr.tasks.registry import KINDS
 from tests.plugins.conftest import REGISTRIES
 

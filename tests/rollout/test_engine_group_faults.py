@@ -29,10 +29,10 @@ from azr.config import ClusterConfig, Config, ModelConfig, RolloutConfig, TrainC
 from azr.records import Completion, Stops
 from azr.rollout import engine_group
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
-from azr.train.learner import score, update_policy
+from azr.train.learner import score
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
-from tests.train.conftest import one_step, rollout_logprobs
+from tests.train.conftest import one_step, rollout_logprobs, update_policy
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MODEL = Path(__file__).parents[2] / "data" / "azr_14m_base"
@@ -41,6 +41,7 @@ CONFIG = Config(
     model=ModelConfig(path=str(MODEL)),
     rollout=RolloutConfig(engines=2, max_prompt_tokens=64, max_response_tokens=TOKENS, max_concurrent=16),
     train=TrainConfig(device="cpu", dtype="float32", policy_lr=1e-3, tokens_per_micro_batch=2048),
+    cluster=ClusterConfig(push="host"),
 )
 
 

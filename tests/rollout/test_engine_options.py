@@ -8,7 +8,7 @@ from vllm import AsyncEngineArgs, EngineArgs
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError
-from azr.preflight import check
+from azr.prepare import check
 from azr.rollout.engine_options import TAKEN, argument_names, engine_options
 
 

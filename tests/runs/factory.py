@@ -1,40 +1,46 @@
-"""Trajectories and statistics made by hand."""
+"""Samples made by hand."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from azr.records import Completion, FinishReason, Role, Sample
-from azr.selfplay.play import ProposalStats
+from azr.records import VALID, Completion, FinishReason, Judgement, Role, Sample
 from azr.tasks.base import RejectReason
 
 
-def stats(
-    proposed: int = 0, rejected: Counter[RejectReason] | None = None, solve_rates: Sequence[float] = ()
-) -> ProposalStats:
-    """Of the proposals of one kind."""
-    return ProposalStats(proposed=proposed, rejected=rejected or Counter(), solve_rates=list(solve_rates))
+def proposals(
+    proposed: int = 0,
+    rejected: Counter[RejectReason] | None = None,
+    solve_rates: Sequence[float] = (),
+    kind: str = "deduction",
+) -> list[Sample]:
+    """Proposals of one kind without rewards, the rejected ones first."""
+    verdicts = [str(reason) for reason in (rejected or Counter()).elements()]
+    rates = [*[None] * len(verdicts), *solve_rates, *[None] * proposed]
+    return [
+        sample(
+            Role.PROPOSER, kind, reward=None, group=f"propose:{index}", verdict=verdict, solve_rate=rates[index]
+        )
+        for index, verdict in enumerate([*verdicts, *[VALID] * (proposed - len(verdicts))])
+    ]  # fmt: skip
 
 
-def trajectory(role: Role, kind: str = "deduction", *, reward: float = 1.0, **change: object) -> Sample:
-    """A two-token trajectory; ``length``, ``finish`` and ``accuracy`` change it."""
-    length = int(str(change.get("length", 2)))
-    completion = Completion(
+def sample(role: Role, kind: str = "deduction", *, reward: float | None = 1.0, **change: object) -> Sample:
+    """A sample of two tokens; ``length``, ``finish``, ``version``, ``verdict`` and fields of `Sample` change it."""
+    length = int(str(change.pop("length", 2)))
+    completion = change.pop("completion", None) or Completion(
         prompt_ids=(1, 2, 3),
         response_ids=tuple(range(length)),
         logprobs=(-0.5,) * length,
-        finish_reason=FinishReason(str(change.get("finish", "stop"))),
-        weight_versions=int(str(change.get("version", 4))),
+        finish_reason=FinishReason(str(change.pop("finish", "stop"))),
+        weight_versions=int(str(change.pop("version", 4))),
     )
-    accuracy = change.get("accuracy")
-    return Sample(
-        completion=completion,
-        role=role,
-        kind=kind,
-        problem_id="000001-deduction-0001",
-        group="solve:1:000001-deduction-0001",
-        reward=reward,
-        reward_parts={"right": reward},
-        accuracy=None if accuracy is None else float(str(accuracy)),
-    )
+    verdict = change.pop("verdict", None)
+    fields = {
+        "problem_id": "000001-deduction-0001",
+        "group": "solve:1:000001-deduction-0001",
+        "reward_parts": {} if reward is None else {"right": reward},
+        "judgement": None if verdict is None else Judgement(verdict=str(verdict)),
+    }
+    return Sample(completion=completion, role=role, kind=kind, reward=reward, **fields | change)  # type: ignore[arg-type]

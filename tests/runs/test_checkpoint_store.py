@@ -138,13 +138,33 @@ async def test_pruning_spares_the_newest_when_older_ones_are_damaged(store):
     assert store.newest(lambda _: None) == 4
 
 
-async def test_going_back_deletes_later_steps_and_half_written_ones(store, tmp_path):
+async def test_later_steps_are_named_and_half_written_ones_go(store, tmp_path):
     for step in (1, 2):
         await save_text(store, step)
     (tmp_path / ".draft_x").mkdir()
-    store.delete_after(1)
+    assert store.later(1) == [store.path(2)] and store.later(2) == []
     store.clear_staging()
-    assert [path.name for path in tmp_path.iterdir()] == ["step_000001"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000001", "step_000002"]
+
+
+async def test_an_error_of_the_disk_is_no_damage(store, monkeypatch):
+    path = await save_text(store, 1)
+
+    def fails(*args: object, **kwargs: object) -> str:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "read_text", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        verify(path, "headers")
+
+
+async def test_a_checkpoint_is_as_open_as_the_umask_says(store):
+    before = os.umask(0o027)
+    try:
+        path = await save_text(store, 1)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o750
 
 
 WRITER = """

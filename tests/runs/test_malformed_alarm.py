@@ -5,16 +5,28 @@ from pathlib import Path
 import pytest
 
 from azr.errors import RunEnded
-from azr.records import Role
+from azr.records import Completion, FinishReason, Role, Sample
 from azr.runs.malformed_alarm import MalformedAlarm, shortened
-from azr.selfplay.form import FormCount
+from tests.runs.factory import sample
 
 LOOK = Path("run/rollouts/step_000003.jsonl.gz")
-FINE = FormCount(sampled=10, malformed=8, example=(1,))
 
 
-def bad(text: str = "raw", cut_off: int = 0) -> FormCount:
-    return FormCount(sampled=10, malformed=9, cut_off=cut_off, example=tuple(map(ord, text)))
+def fine(role: Role) -> list[Sample]:
+    return responses(role, ["malformed"] * 8 + ["right"] * 2)
+
+
+def bad(role: Role, text: str = "raw", cut_off: int = 0) -> list[Sample]:
+    samples = responses(role, ["right"] + ["malformed"] * (9 - cut_off), text)
+    return samples + responses(role, ["right"] * cut_off, finish="length")
+
+
+def responses(role: Role, verdicts: list[str], text: str = "raw", finish: str = "stop") -> list[Sample]:
+    completion = Completion(
+        prompt_ids=[1], response_ids=[*map(ord, text)], logprobs=0.0, finish_reason=FinishReason(finish),
+        weight_versions=0,
+    )  # fmt: skip
+    return [sample(role, completion=completion, verdict=verdict) for verdict in verdicts]
 
 
 def alarm(lines: list[str], *, stop: bool = True) -> MalformedAlarm:
@@ -23,7 +35,7 @@ def alarm(lines: list[str], *, stop: bool = True) -> MalformedAlarm:
 
 def test_one_line_shows_a_response_as_it_was_sampled_and_where_to_look() -> None:
     lines: list[str] = []
-    alarm(lines).observe("step 3", {Role.PROPOSER: bad("a\nb<|im_end|>", cut_off=2), Role.SOLVER: FINE}, LOOK)
+    alarm(lines).observe("step 3", bad(Role.PROPOSER, "a\nb<|im_end|>", cut_off=2) + fine(Role.SOLVER), LOOK)
     assert lines == [
         "ALARM: 9 of 10 proposer responses of step 3 were malformed or cut off (2 cut off); one of them reads "
         f"'a\\nb<|im_end|>'; all texts are in {LOOK}; what is asked is shown by azr prompts RECIPE"
@@ -39,12 +51,13 @@ def test_of_a_long_response_both_ends_are_shown_on_one_line() -> None:
 def test_three_rounds_of_one_role_in_a_row_end_the_run() -> None:
     lines: list[str] = []
     watch = alarm(lines)
-    for solver in (bad(), bad(), FINE, bad(), bad()):
-        watch.observe("a round", {Role.SOLVER: solver, Role.PROPOSER: FINE})
+    for solver in (bad, bad, fine, bad, bad):
+        watch.observe("a round", solver(Role.SOLVER) + fine(Role.PROPOSER))
         watch.raise_if_over()
-    watch.observe("a round without solvers", {Role.SOLVER: FormCount(), Role.PROPOSER: bad()})
+    unasked = sample(Role.SOLVER, finish="given_up", length=0, verdict="ungraded")
+    watch.observe("a round without solvers", [unasked, *bad(Role.PROPOSER)])
     watch.raise_if_over()
-    watch.observe("a round", {Role.SOLVER: bad(), Role.PROPOSER: bad()})
+    watch.observe("a round", bad(Role.SOLVER) + bad(Role.PROPOSER))
     with pytest.raises(RunEnded, match=r"Over 80% of the solver responses .* in 3 rounds in a row"):
         watch.raise_if_over()
     assert len(lines) == 7
@@ -54,6 +67,6 @@ def test_the_alarm_goes_on_without_an_end_where_it_may_not_stop() -> None:
     lines: list[str] = []
     watch = alarm(lines, stop=False)
     for _ in range(5):
-        watch.observe("a round", {Role.SOLVER: bad()})
+        watch.observe("a round", bad(Role.SOLVER))
         watch.raise_if_over()
     assert len(lines) == 5

@@ -2,31 +2,38 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 from azr.monitoring.monitor import response_metrics
-from azr.records import Role
+from azr.records import Completion, FinishReason, Role, Sample
 from azr.runs.metrics import (
     check_finite,
     funnel_metrics,
+    malformed_share,
+    num_ungraded,
+    reward_metrics,
+    sampled_tokens,
     solve_rates,
+    staleness_metrics,
     step_metrics,
     throughput,
-    trajectory_metrics,
     valid_rate,
 )
 from azr.tasks.base import RejectReason
-from tests.runs.factory import stats, trajectory
+from tests.runs.factory import proposals, sample
 
 
-def test_trajectories_become_means_per_kind_and_role() -> None:
-    metrics = trajectory_metrics(
+def test_samples_become_means_per_kind_and_role() -> None:
+    metrics = reward_metrics(
         [
-            trajectory(Role.SOLVER, reward=1.0, accuracy=1.0, length=4),
-            trajectory(Role.SOLVER, reward=-0.5, accuracy=0.0, length=8, finish="length"),
-            trajectory(Role.PROPOSER, "abduction", reward=0.25, version=5),
+            sample(Role.SOLVER, reward=1.0, accuracy=1.0, length=4),
+            sample(Role.SOLVER, reward=-0.5, accuracy=0.0, length=8, finish="length", used="cut off"),
+            sample(Role.PROPOSER, "abduction", reward=0.25, version=5, used="recorded"),
+            sample(Role.SOLVER, reward=1.0, accuracy=1.0, version=9, used="estimate"),
+            sample(Role.SOLVER, reward=1.0, accuracy=1.0, version=9, used="stale"),
+            sample(Role.SOLVER, reward=None, version=9, used="ungraded"),
+            sample(Role.PROPOSER, reward=None, version=9, used="recorded"),
         ]
     )
     assert metrics == {
@@ -45,11 +52,11 @@ def test_trajectories_become_means_per_kind_and_role() -> None:
 
 def test_what_traces_wrote_or_began_is_apart() -> None:
     played = [
-        trajectory(Role.SOLVER, reward=-0.5, accuracy=0.0, length=4, version=3),
-        replace(trajectory(Role.SOLVER, reward=1.0, accuracy=1.0, length=8, version=9), trace_tokens=8),
-        replace(trajectory(Role.SOLVER, reward=0.0, accuracy=0.0, length=6, version=2), trace_tokens=5),
+        sample(Role.SOLVER, reward=-0.5, accuracy=0.0, length=4, version=3),
+        sample(Role.SOLVER, reward=1.0, accuracy=1.0, length=8, version=9, trace_tokens=8),
+        sample(Role.SOLVER, reward=0.0, accuracy=0.0, length=6, version=2, trace_tokens=5),
     ]
-    metrics = trajectory_metrics(played)
+    metrics = reward_metrics(played)
     assert metrics["weight_version"] == 3 and metrics["deduction/solver/trajectories"] == 1
     assert (metrics["deduction/solver/reward"], metrics["deduction/solver/trace/reward"]) == (-0.5, 1.0)
     assert metrics["deduction/solver/trace/accuracy"] == 1.0 and metrics["deduction/solver/prefix/accuracy"] == 0.0
@@ -58,18 +65,18 @@ def test_what_traces_wrote_or_began_is_apart() -> None:
     lengths = response_metrics(played, [0.0, 1.0, 1.0], [None] * 3)
     assert (lengths["deduction/solver/tokens/max"], lengths["deduction/solver/trace/tokens/max"]) == (4.0, 8.0)
     assert lengths["deduction/solver/repetitive"] == 0.0
-    assert "weight_version" not in trajectory_metrics(played[1:2])
+    assert "weight_version" not in reward_metrics(played[1:2])
 
 
 def test_what_length_cost_is_known_where_it_cost() -> None:
-    costly = replace(trajectory(Role.SOLVER, reward=0.5), reward_parts={"right": 1.0, "overlong": -0.5})
-    metrics = trajectory_metrics([costly, replace(costly, reward_parts={"right": 1.0, "overlong": 0.0})])
+    costly = [sample(Role.SOLVER, reward_parts={"right": 1.0, "overlong": penalty}) for penalty in (-0.5, 0.0)]
+    metrics = reward_metrics(costly)
     assert metrics["deduction/solver/overlong"] == -0.25
 
 
 def test_the_funnel_is_counted_step_by_step() -> None:
     rejected = Counter({RejectReason.MALFORMED: 3, RejectReason.DUPLICATE: 1, RejectReason.LOST: 2})
-    metrics = funnel_metrics("deduction", stats(10, rejected, [0.0, 0.25, 0.25, 1.0]), 4)
+    metrics = funnel_metrics("deduction", proposals(10, rejected, [0.0, 0.25, 0.25, 1.0]), 4)
     assert metrics["deduction/proposer/funnel/proposed"] == 10
     assert metrics["deduction/proposer/funnel/valid"] == 4
     assert [metrics[f"deduction/proposer/funnel/{reason}"] for reason in RejectReason] == [3, 0, 0, 0, 0, 1, 0, 2]
@@ -80,23 +87,82 @@ def test_the_funnel_is_counted_step_by_step() -> None:
 
 
 def test_what_was_not_measured_has_no_key() -> None:
-    nothing = step_metrics([], {"error": stats()}, 4, {"critic": {"loss": None}, "policy": {"loss": 0.0}})
+    nothing = step_metrics([], ["error"], 4, {"critic": {"loss": None}, "policy": {"loss": 0.0}})
     assert "critic/loss" not in nothing and nothing["policy/loss"] == 0.0
     assert {name for name in nothing if not name.startswith("error/proposer/funnel/")} == {"policy/loss"}
-    lost = funnel_metrics("error", stats(2, Counter({RejectReason.LOST: 2})), 4)
+    lost = funnel_metrics("error", proposals(2, Counter({RejectReason.LOST: 2})), 4)
     assert "error/proposer/valid_rate" not in lost
     assert valid_rate(nothing) is None and valid_rate(lost) is None and valid_rate({}) is None
 
 
 def test_rates_of_a_step_are_read_from_its_metrics() -> None:
-    funnels = {
-        "deduction": stats(4, Counter({RejectReason.FAILED: 1}), [1.0] * 3),
-        "abduction": stats(4, Counter(), []),
-    }
-    trajectories = [trajectory(Role.SOLVER, accuracy=1.0), trajectory(Role.SOLVER, "abduction", accuracy=0.0)]
-    metrics = step_metrics(trajectories, funnels, 2, {})
+    samples = proposals(4, Counter({RejectReason.FAILED: 1}), [1.0] * 3) + proposals(4, kind="abduction")
+    samples += [sample(Role.SOLVER, accuracy=1.0), sample(Role.SOLVER, "abduction", accuracy=0.0)]
+    metrics = step_metrics(samples, [], 2, {})
     assert valid_rate(metrics) == 7 / 8
     assert solve_rates(metrics) == {"abduction": 0.0, "deduction": 1.0}
+
+
+def given_up(role: Role, group: str) -> Sample:
+    return sample(role, reward=None, group=group, length=0, finish="given_up", verdict="ungraded", used="ungraded")
+
+
+def test_a_proposal_that_the_engine_gave_up_is_lost() -> None:
+    metrics = funnel_metrics("deduction", [*proposals(2), given_up(Role.PROPOSER, "propose:2")], 4)
+    assert metrics["deduction/proposer/funnel/proposed"] == 3 and metrics["deduction/proposer/funnel/lost"] == 1
+    assert metrics["deduction/proposer/funnel/valid"] == 2 and metrics["deduction/proposer/valid_rate"] == 1.0
+
+
+def test_tokens_are_those_that_were_sampled_in_each_phase() -> None:
+    samples = [
+        *proposals(2),
+        given_up(Role.SOLVER, "estimate:a"),
+        sample(Role.SOLVER, length=5),
+        sample(Role.SOLVER, length=7, trace_tokens=4, group="data:0:a"),
+        sample(Role.SOLVER, length=7, trace_tokens=7, group="data:0:a"),
+    ]
+    assert sampled_tokens(samples) == {"propose": 4, "estimate": 0, "solve": 8}
+
+
+def test_what_was_lost_given_up_or_not_graded_is_ungraded() -> None:
+    samples = [
+        *proposals(3, Counter({RejectReason.LOST: 1, RejectReason.FAILED: 1})),
+        given_up(Role.SOLVER, "solve:a"),
+        sample(Role.SOLVER, verdict="ungraded", reward=None),
+        sample(Role.SOLVER, verdict="wrong"),
+    ]
+    assert num_ungraded(samples) == 3
+
+
+def test_malformed_shares_are_of_what_a_role_sampled() -> None:
+    samples = [
+        sample(Role.SOLVER, verdict="malformed"),
+        sample(Role.SOLVER, verdict="right"),
+        sample(Role.SOLVER, verdict="right", finish="length"),
+        sample(Role.SOLVER, verdict="wrong", used="estimate"),
+        sample(Role.SOLVER, verdict="malformed", trace_tokens=2),
+        given_up(Role.SOLVER, "solve:a"),
+    ]
+    assert malformed_share(samples, Role.SOLVER) == 0.5 and malformed_share(samples, Role.PROPOSER) is None
+
+
+def versions(*versions: int, used: str = "trained") -> Sample:
+    completion = Completion(
+        prompt_ids=(1,), response_ids=versions, logprobs=-0.5, finish_reason=FinishReason.STOP, weight_versions=versions
+    )  # type: ignore[arg-type]
+    return sample(Role.SOLVER, completion=completion, used=used)
+
+
+def test_ages_are_of_the_sampled_tokens_that_are_trained_on() -> None:
+    samples = [
+        versions(4, 5),
+        versions(5, 5, used="cut off"),
+        versions(2, 5, used="stale"),
+        versions(1, used="estimate"),
+    ]
+    samples.append(sample(Role.SOLVER, trace_tokens=2, version=0))
+    assert staleness_metrics(samples, 5) == {"dropped": 1.0, "mean": 0.25, "max": 1.0, "mixed": 0.5}
+    assert staleness_metrics([], 5) == {"dropped": 0.0}
 
 
 def test_throughput_is_known_only_for_phases_that_took_time() -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import contextlib
+import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +13,7 @@ from safetensors.numpy import save as save_tensors
 from azr.config import GAE, AlgorithmConfig, Config, RunConfig, TrainConfig
 from azr.errors import UserError
 from azr.hashed_files import hash_file
-from azr.runs.checkpoint_store import CheckpointStore
+from azr.runs.checkpoint_store import CheckpointStore, step_of
 from azr.runs.resume import LATEST, config_changes, find_checkpoint, resolve_run
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_state import INITIAL, FileOffset, LogOffsets, RunState
@@ -86,6 +89,52 @@ async def test_full_verification_finds_before_a_start_what_headers_do_not_show(c
     assert found.state.step == 1 and str(damaged) in found.notes[0]
     with pytest.raises(UserError, match=f"The checkpoint of step 2 cannot be used: {damaged} has another content"):
         find_checkpoint(config, 2, "full")
+
+
+async def test_checkpoints_of_which_none_is_sound_are_refused_and_left_as_they_are(config, run):
+    for step in (1, 2):
+        await save(run, step)
+        (run.checkpoints / f"step_{step:06d}" / "driver.json").write_text("{")
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=r"has no sound checkpoint \(.*step 2 .*nothing was changed: .*--restart"):
+        find_checkpoint(config, None)
+    assert before == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 210), marks=pytest.mark.long)])
+async def test_whatever_is_damaged_the_newest_sound_checkpoint_is_found(config, run, seeds, tmp_path):
+    """Random cuts, flips and losses in files of checkpoints: those that are still sound serve, and nothing goes."""
+    for step in (1, 2, 3):
+        async with CheckpointStore(run.checkpoints, keep=9).stage(step) as staging:
+            RunState(step=step, elapsed_s=0.0, offsets=LogOffsets()).write(staging.folder)
+            (staging.folder / "rank_000.safetensors").write_bytes(save_tensors({"weight": np.arange(9.0)}))
+    sound = tmp_path / "sound"
+    shutil.copytree(run.checkpoints, sound)
+    for seed in seeds:
+        rng = random.Random(seed)
+        shutil.rmtree(run.checkpoints)
+        shutil.copytree(sound, run.checkpoints)
+        hurt = set()
+        for _ in range(rng.randint(1, 4)):
+            path = rng.choice(sorted(path for path in run.checkpoints.rglob("*") if path.is_file()))
+            data = bytearray(path.read_bytes())
+            at = rng.randrange(max(1, len(data)))
+            if rng.random() < 0.2:
+                path.unlink()
+            elif rng.random() < 0.5 or not data:
+                path.write_bytes(data[:at])
+            else:
+                data[at] ^= 1 << rng.randrange(8)
+                path.write_bytes(data)
+            hurt.add(step_of(path.parent))
+        left = sorted({1, 2, 3} - hurt)
+        before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+        if left:
+            assert find_checkpoint(config, None, "full").state.step >= left[-1], seed
+        else:
+            with contextlib.suppress(UserError):  # a flipped bit may leave JSON that says the same
+                find_checkpoint(config, None, "full")
+        assert before == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}, seed
 
 
 def test_without_any_checkpoint_a_run_starts_again(config, run):

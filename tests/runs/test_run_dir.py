@@ -30,7 +30,8 @@ def test_a_taken_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
     RunDirectory.create(config(tmp_path))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(
-        UserError, match=r"first already holds a run: go on with it by --resume, or choose another --run\.name"
+        UserError,
+        match=r"first already holds a run: go on with it by --resume, begin again with --restart",
     ):
         RunDirectory.create(config(tmp_path))
     with pytest.raises(UserError, match="already holds a run"):

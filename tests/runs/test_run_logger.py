@@ -22,7 +22,7 @@ from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger, summary, tensorboard_command, view_command
 from azr.runs.sinks import read_metrics
 from azr.tasks.base import RejectReason
-from tests.runs.factory import stats, trajectory
+from tests.runs.factory import proposals, sample
 
 
 def config(root: Path) -> Config:
@@ -41,15 +41,12 @@ async def step(logger: RunLogger, number: int, loss: float = 0.5) -> Metrics:
     logger.begin_step()
     with logger.phase("solve"):
         await asyncio.sleep(0.01)
-    trajectories = [trajectory(Role.SOLVER, accuracy=number - 1.0), trajectory(Role.PROPOSER)]
+    samples = [sample(Role.SOLVER, accuracy=number - 1.0), sample(Role.PROPOSER)]
+    samples += proposals(4, Counter({RejectReason.FAILED: 2}), [0.5, 1.0])
     timing = logger.step_timing()
-    await logger.log_rollouts(number, [(each, None) for each in trajectories], decode)
-    return logger.end_step(
-        number,
-        trajectories,
-        {"deduction": stats(4, Counter({RejectReason.FAILED: 2}), [0.5, 1.0])},
-        {"policy": {"loss": loss}, "seconds": timing.seconds, "driver": {"cpu_share": timing.cpu_share}},
-    )
+    await logger.log_rollouts(number, samples, decode)
+    parts = {"policy": {"loss": loss}, "seconds": timing.seconds, "driver": {"cpu_share": timing.cpu_share}}
+    return logger.end_step(number, samples, parts, {"safety/flagged": 0.0})
 
 
 async def test_a_run_leaves_everything_in_its_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,6 +59,7 @@ async def test_a_run_leaves_everything_in_its_directory(tmp_path: Path, capsys: 
     lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     assert lines == [{"step": number, **metrics} for number, metrics in enumerate(steps, 1)]
     assert lines[0]["seconds/solve"] >= 0.01 and lines[0]["driver/cpu_share"] >= 0
+    assert lines[0]["safety/flagged"] == 0.0 and lines[0]["deduction/proposer/funnel/failed"] == 2
     assert {entry.name for entry in run.path.iterdir()} == {
         "config.yaml", "metrics.jsonl", "tensorboard", "rollouts", "tasks.jsonl", "checkpoints", "log.txt",
     }  # fmt: skip
@@ -82,7 +80,7 @@ async def test_texts_are_written_beside_the_next_step(tmp_path: Path) -> None:
         threads.add(threading.get_ident())
         return "text"
 
-    await logger.log_rollouts(1, [(trajectory(Role.SOLVER), None)], slow)
+    await logger.log_rollouts(1, [sample(Role.SOLVER)], slow)
     assert not logger.run.rollouts(1).exists()
     flushing = asyncio.ensure_future(logger.flush())
     await asyncio.sleep(0.05)
@@ -97,7 +95,7 @@ async def test_texts_are_written_beside_the_next_step(tmp_path: Path) -> None:
 async def test_texts_that_could_not_be_written_end_the_run(next_call: str, tmp_path: Path) -> None:
     logger = opened(config(tmp_path))
     logger.run.rollouts(1).with_name(".step_000001.jsonl.gz").mkdir()
-    await logger.log_rollouts(1, [(trajectory(Role.SOLVER), None)], decode)
+    await logger.log_rollouts(1, [sample(Role.SOLVER)], decode)
     for _ in range(2):
         with pytest.raises(IsADirectoryError):
             await (logger.flush() if next_call == "flush" else logger.log_rollouts(2, [], decode))
@@ -109,7 +107,7 @@ async def test_texts_that_could_not_be_written_end_the_run(next_call: str, tmp_p
 async def test_texts_are_complete_when_the_logger_is_closed(tmp_path: Path) -> None:
     logger = opened(config(tmp_path))
     for number in (1, 2, 3, 4):
-        await logger.log_rollouts(number, [(trajectory(Role.SOLVER), None)] * 200, decode)
+        await logger.log_rollouts(number, [sample(Role.SOLVER)] * 200, decode)
     logger.close()
     for number in (1, 2, 3, 4):
         with gzip.open(logger.run.rollouts(number), "rt") as file:
@@ -131,7 +129,7 @@ from azr.records import PromptIds, Role
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
 from azr.runs.run_state import RunState
-from tests.runs.factory import trajectory
+from tests.runs.factory import sample
 from tests.runs.test_run_logger import config
 
 root, done = Path(sys.argv[1]), int(sys.argv[2])
@@ -151,7 +149,7 @@ async def run():
         logger = RunLogger.create(config(root), open_progress())
     for step in range(done + 1, 9):
         decode = deadly if step == int(sys.argv[3]) else str
-        await logger.log_rollouts(step, [(trajectory(Role.SOLVER), None)] * 20, decode)
+        await logger.log_rollouts(step, [sample(Role.SOLVER)] * 20, decode)
         logger.end_step(step, [], {}, {})
         if step % 2 == 0:
             await logger.flush()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from azr.config import Config, RunConfig
+from azr.config import Config, DataConfig, RunConfig
 from azr.errors import UserError
 from azr.hashed_files import hash_file
 from azr.records import Task
@@ -27,8 +27,8 @@ def test_an_offset_knows_what_a_file_began_with(tmp_path: Path) -> None:
     offset = FileOffset(file.stat().st_size, hash_file(file).digest)
     file.write_text("one\ntwo\n")
     offset.check(file)
-    offset.truncate(file)
-    assert file.read_text() == "one\n"
+    offset.truncate(file, tmp_path / "aside")
+    assert file.read_text() == "one\n" and (tmp_path / "aside").read_text() == "two\n"
     for text in ("oNe\n", "on"):
         file.write_text(text)
         with pytest.raises(UserError, match="was altered"):
@@ -37,19 +37,21 @@ def test_an_offset_knows_what_a_file_began_with(tmp_path: Path) -> None:
 
 def test_the_beginning_of_a_run_asks_for_no_file(tmp_path: Path) -> None:
     FileOffset().check(tmp_path / "missing")
-    FileOffset().truncate(tmp_path / "missing")
+    FileOffset().truncate(tmp_path / "missing", tmp_path / "aside")
+    assert not (tmp_path / "aside").exists()
     (tmp_path / "log").write_text("one\n")
-    FileOffset().truncate(tmp_path / "log")
-    assert (tmp_path / "log").read_text() == ""
+    FileOffset().truncate(tmp_path / "log", tmp_path / "aside")
+    assert (tmp_path / "log").read_text() == "" and (tmp_path / "aside").read_text() == "one\n"
 
 
 def test_a_run_is_cut_back_to_a_step_and_tensorboard_made_again(tmp_path: Path) -> None:
-    config = Config(run=RunConfig(root=str(tmp_path), name="run", steps=9))
+    data = DataConfig(path="rows.jsonl")  # no kind of self-play, whose funnel would be among the numbers
+    config = Config(run=RunConfig(root=str(tmp_path), name="run", steps=9), data=data)
     logger = RunLogger.create(config, open_progress(io.StringIO()))
     offsets: dict[int, LogOffsets] = {}
     for step in (1, 2, 3):
         logger.log_tasks([TASK])
-        logger.end_step(step, [], {}, {"policy": {"loss": float(step)}})
+        logger.end_step(step, [], {"policy": {"loss": float(step)}}, {})
         logger.run.rollouts(step).write_bytes(b"...")
         offsets[step] = logger.offsets()
     logger.run.rollouts(4).with_name(".step_000004.jsonl.gz").write_bytes(b"half")
@@ -61,7 +63,10 @@ def test_a_run_is_cut_back_to_a_step_and_tensorboard_made_again(tmp_path: Path) 
     assert sorted(path.name for path in run.rollouts(0).parent.iterdir()) == [
         "step_000001.jsonl.gz", "step_000002.jsonl.gz",
     ]  # fmt: skip
-    again.end_step(3, [], {}, {"policy": {"loss": 7.0}})
+    (aside,) = (run.path / "passed_over").iterdir()
+    assert read_metrics(aside / "metrics.jsonl") == [(3, {"policy/loss": 3.0})]
+    assert read_tasks(aside / "tasks.jsonl") == [TASK] and (aside / "rollouts" / "step_000003.jsonl.gz").is_file()
+    again.end_step(3, [], {"policy": {"loss": 7.0}}, {})
     again.close()
     assert scalars(run) == {1: 1.0, 2: 2.0, 3: 7.0}
 

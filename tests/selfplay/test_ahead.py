@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from azr.experiment import drop_stale
 from azr.records import Completion, FinishReason, Role, Sample
+from azr.runs.metrics import staleness_metrics
 from azr.selfplay.ahead import PlayAhead
-from azr.selfplay.in_flight import Origin
-from azr.selfplay.pieces import Begun, Carried
 from azr.selfplay.play import StepResult
-from azr.selfplay.staleness import select_fresh
-
-ORIGIN = Origin(step=1, name="000001", kind="deduction", begins="propose")
-NOTHING = StepResult(trajectories=[], proposal_stats={}, stored=[], sampled_tokens={}, ungraded=0, forms={})  # type: ignore[arg-type]
 
 
 class Recorder:
     def __init__(self) -> None:
         self.begun: list[int] = []
-        self.carried: list[int] = []
 
-    async def play(self, step: int, carried: Sequence[Carried]) -> StepResult:
+    async def play(self, step: int) -> StepResult:
         self.begun.append(step)
-        self.carried.append(len(carried))
         await asyncio.sleep(0)
         if step == 9:
             raise ValueError("step 9")
-        return replace(NOTHING, ungraded=step)
+        return StepResult(samples=[], data={"step": step})
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])
@@ -39,26 +32,26 @@ async def test_play_is_ahead_of_learning_by_so_many_steps_and_no_more(ahead: int
     recorder = Recorder()
     async with PlayAhead(recorder.play, 4, 8, ahead) as steps:
         for step in range(4, 9):
-            assert (await steps.next()).ungraded == step
+            assert (await steps.next()).data == {"step": step}
             await asyncio.sleep(0.01)  # while this step is learned
             assert recorder.begun == list(range(4, min(8, step + ahead) + 1))
-            await steps.learned(step)
+            steps.learned()
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
 async def test_a_failure_of_play_is_raised_where_its_step_is_awaited(ahead: int) -> None:
     async with PlayAhead(Recorder().play, 8, 10, ahead) as steps:
-        assert (await steps.next()).ungraded == 8
-        await steps.learned(8)
+        assert (await steps.next()).data == {"step": 8}
+        steps.learned()
         with pytest.raises(ValueError, match="step 9"):
             await steps.next()
 
 
 async def test_leaving_ends_what_is_under_way() -> None:
-    async def forever(step: int, carried: Sequence[Carried]) -> StepResult:
-        if step == 1:
-            return replace(NOTHING, carried=[Carried(Begun().start(asyncio.sleep(1000), ORIGIN), ORIGIN)])
-        return await carried[0].work  # type: ignore[return-value]
+    async def forever(step: int) -> StepResult:
+        if step > 1:
+            await asyncio.sleep(1000)
+        return StepResult(samples=[])
 
     before = asyncio.all_tasks()
     async with PlayAhead(forever, 1, 3, 1) as steps:
@@ -67,36 +60,7 @@ async def test_leaving_ends_what_is_under_way() -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_a_share_is_waited_for_and_the_rest_goes_on() -> None:
-    begun, gate = Begun(), asyncio.Event()
-
-    async def answers(late: bool) -> list:
-        if late:
-            await gate.wait()
-        return []
-
-    for index in range(10):
-        begun.start(answers(late=index == 3), ORIGIN)
-    await asyncio.wait_for(begun.until(0.9), 1)
-    assert len(begun.unfinished) == 1
-    gate.set()
-    await begun.until(1.0)
-    assert not begun.unfinished
-
-
-async def test_the_first_failure_ends_the_wait() -> None:
-    async def fail() -> list:
-        raise OSError("lost")
-
-    begun = Begun()
-    begun.start(asyncio.sleep(1000), ORIGIN)
-    begun.start(fail(), ORIGIN)
-    with pytest.raises(OSError, match="lost"):
-        await asyncio.wait_for(begun.until(1.0), 1)
-    await asyncio.gather(*begun.cancel(), return_exceptions=True)
-
-
-def trajectory(*versions: int) -> Sample:
+def sample(*versions: int, trace_tokens: int = 0) -> Sample:
     completion = Completion(
         prompt_ids=(1,),
         response_ids=np.zeros(len(versions), np.int32),
@@ -104,23 +68,36 @@ def trajectory(*versions: int) -> Sample:
         finish_reason=FinishReason.STOP,
         weight_versions=np.array(versions, np.int32),
     )
-    return Sample(completion=completion, role=Role.SOLVER, kind="deduction", problem_id="a", group="a", reward=0.0)
+    return Sample(
+        completion=completion,
+        role=Role.SOLVER,
+        kind="deduction",
+        problem_id="a",
+        group="a",
+        reward=0.0,
+        trace_tokens=trace_tokens,
+    )
 
 
-def test_trajectories_with_a_token_that_is_too_old_are_dropped_and_counted() -> None:
-    batch = select_fresh([trajectory(5, 5), trajectory(4, 5), trajectory(3, 5), trajectory(4, 4)], 5, 1)
-    assert [t.completion.weight_versions.tolist() for t in batch.trajectories] == [[5, 5], [4, 5], [4, 4]]
-    assert batch.metrics == {"dropped": 1.0, "mean": 0.5, "max": 1.0, "mixed": pytest.approx(1 / 3)}
+def kept(samples: list[Sample], version: int, staleness: int) -> list[list[int]]:
+    drop_stale(samples, version, staleness)
+    return [each.completion.weight_versions.tolist() for each in samples if each.used == "trained"]
+
+
+def test_samples_with_a_token_that_is_too_old_are_stale_and_counted() -> None:
+    samples = [sample(5, 5), sample(4, 5), sample(3, 5), sample(4, 4)]
+    assert kept(samples, 5, 1) == [[5, 5], [4, 5], [4, 4]]
+    assert [each.used for each in samples] == ["trained", "trained", "stale", "trained"]
+    assert staleness_metrics(samples, 5) == {"dropped": 1.0, "mean": 0.5, "max": 1.0, "mixed": pytest.approx(1 / 3)}
 
 
 def test_tokens_of_a_trace_have_no_age() -> None:
-    whole, prefix = replace(trajectory(0, 0), trace_tokens=2), replace(trajectory(0, 4, 5), trace_tokens=1)
-    batch = select_fresh([whole, prefix, replace(trajectory(0, 3, 5), trace_tokens=1)], 5, 1)
-    assert batch.trajectories == [whole, prefix]
-    assert batch.metrics == {"dropped": 1.0, "mean": 0.5, "max": 1.0, "mixed": 1.0}
-    assert select_fresh([whole], 5, 1).metrics == {"dropped": 0.0}
+    whole, prefix = sample(0, 0, trace_tokens=2), sample(0, 4, 5, trace_tokens=1)
+    samples = [whole, prefix, sample(0, 3, 5, trace_tokens=1)]
+    assert kept(samples, 5, 1) == [[0, 0], [0, 4, 5]]
+    assert staleness_metrics(samples, 5) == {"dropped": 1.0, "mean": 0.5, "max": 1.0, "mixed": 1.0}
+    assert staleness_metrics([replace(whole)], 5) == {"dropped": 0.0}
 
 
-def test_without_staleness_nothing_is_looked_at() -> None:
-    batch = select_fresh([trajectory(1)], 5, 0)
-    assert len(batch.trajectories) == 1 and not batch.metrics
+def test_without_staleness_nothing_is_too_old() -> None:
+    assert kept([sample(1)], 5, 0) == [[1]]

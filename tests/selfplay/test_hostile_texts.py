@@ -9,14 +9,14 @@ import time
 
 import pytest
 
+from azr.answering import task_problem
 from azr.config import Config, IntrinsicRewardConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Task
-from azr.selfplay.rewards import pay
-from azr.selfplay.rewards.pay import intrinsic_bonuses
-from azr.selfplay.rewards.registry import BONUSES
-from azr.selfplay.roles import Proposer, Shown, Solver
+from azr.records import Completion, FinishReason, Judgement, Task
+from azr.selfplay import rewards
+from azr.selfplay.proposer import Proposer, Shown
+from azr.selfplay.rewards import BONUSES, intrinsic_bonuses
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.normalize import fingerprint, parse_program
 from azr.tasks.prompts import ChatFormat, Section
@@ -84,6 +84,10 @@ def completion(text: str) -> Completion:
     )
 
 
+async def judge(task: Task, text: str, executor: Echo) -> Judgement:
+    return await task_problem(task, "group", CODEC, executor).judge(completion(text))
+
+
 def kind_seeds() -> list[Task]:
     return [kind.seed() for kind in KINDS.values()]
 
@@ -103,10 +107,11 @@ async def test_whatever_is_written_is_refused_or_graded(caplog: pytest.LogCaptur
         rounds += 1
         name = rng.choice(list(KINDS))
         kind, config = KINDS[name], Config()
-        proposer, solver = (role(config, CODEC, None, Echo(rng)) for role in (Proposer, Solver))
+        executor = Echo(rng)
+        proposer = Proposer(config, CODEC, executor)
         labels = [section.label for section in kind.proposal(kind.seed())]
         text = "</think>\n<answer>" + STYLE.response([Section(label, random_text(rng)) for label in labels])
-        outcome = await proposer.validate(name, completion(text), Shown((kind.seed(),)), id="t", step=1)
+        outcome, _ = await proposer.validate(name, completion(text), Shown((kind.seed(),)), id="t", step=1)
         if isinstance(outcome, Task):
             accepted += 1
             intrinsic_bonuses(outcome, [kind.seed()], kind_seeds, BONUS_CONFIG)
@@ -114,8 +119,8 @@ async def test_whatever_is_written_is_refused_or_graded(caplog: pytest.LogCaptur
             answers = [random_text(rng), outcome.program, *outcome.inputs, *outcome.outputs]
             for answer in answers:
                 stated = [Section(section.label, answer) for section in kind.solution(outcome)]
-                (verdict,) = await solver.verify(outcome, [completion(STYLE.response(stated))])
-                assert verdict in Verdict
+                judgement = await judge(outcome, STYLE.response(stated), executor)
+                assert Verdict(judgement.verdict)
         assert not said(caplog), f"day {day}, round {rounds - 1}: {text[:500]!r}"
     assert accepted > rounds / 50, "some of it must come through, or little is tested"
 
@@ -135,18 +140,19 @@ def test_an_integer_that_cannot_be_written_is_no_program():
 
 async def test_what_still_raises_is_a_refusal_with_the_id_in_the_log(monkeypatch, caplog: pytest.LogCaptureFixture):
     kind, task = KINDS["deduction"], KINDS["deduction"].seed()
-    proposer, solver = (role(Config(), CODEC, None, Echo(random.Random(1))) for role in (Proposer, Solver))
+    executor = Echo(random.Random(1))
 
     def fails(*args: object, **kwargs: object) -> None:
         raise RecursionError("too deep")
 
     monkeypatch.setattr(type(kind), "grade", fails)
-    answer = completion(STYLE.response(kind.solution(task)))
-    assert await solver.verify(task, [answer]) == [Verdict.MALFORMED]
+    assert (await judge(task, STYLE.response(kind.solution(task)), executor)).verdict == Verdict.MALFORMED
     monkeypatch.setattr(type(kind), "validate", fails)
     proposal = completion(STYLE.response(kind.proposal(task)))
-    assert await proposer.validate("deduction", proposal, Shown(()), id="000001-x", step=1) is RejectReason.MALFORMED
-    monkeypatch.setitem(pay.BONUSES, "halstead", fails)
+    proposer = Proposer(Config(), CODEC, executor)
+    outcome, _ = await proposer.validate("deduction", proposal, Shown(()), id="000001-x", step=1)
+    assert outcome is RejectReason.MALFORMED
+    monkeypatch.setitem(rewards.BONUSES, "halstead", fails)
     assert intrinsic_bonuses(task, [], lambda: [], IntrinsicRewardConfig(bonuses=("halstead:1",))) == {"halstead": 0.0}
     assert [record.levelno for record in said(caplog)] == [logging.ERROR] * 3
     assert all(name in caplog.text for name in ("000001-x", task.id, "halstead", "RecursionError: too deep"))
@@ -160,5 +166,5 @@ async def test_a_failure_of_the_executor_is_not_the_texts(caplog: pytest.LogCapt
     kind = KINDS["deduction"]
     proposal = completion(STYLE.response(kind.proposal(kind.seed())))
     with pytest.raises(ValueError, match="the executor is gone"):
-        await Proposer(Config(), CODEC, None, Gone()).validate("deduction", proposal, Shown(()), id="t", step=1)
+        await Proposer(Config(), CODEC, Gone()).validate("deduction", proposal, Shown(()), id="t", step=1)
     assert not said(caplog)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -12,13 +11,13 @@ import pytest
 from azr.config import Config, IntrinsicRewardConfig, RewardConfig, RunConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Completion, Role
+from azr.runs.metrics import num_ungraded
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.ordering import OrderedGate, sort_trajectories, stable_seed
-from azr.selfplay.play import SelfPlayStep, StepResult
-from azr.selfplay.roles import Proposer, Solver
+from azr.selfplay.ordering import OrderedGate, sort_samples
+from azr.selfplay.play import StepResult
 from azr.tasks.base import RejectReason
 from azr.tasks.registry import KINDS
-from tests.selfplay.test_play import CODEC, CONFIG, completion, proposal, replace_play
+from tests.selfplay.test_play import CODEC, CONFIG, completion, funnel, proposal, replace_play, self_play, trained
 
 PLAY = replace_play(
     replace(
@@ -45,7 +44,7 @@ class Delays:
             await asyncio.sleep(0)
 
     async def generate(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+        self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature=None, seed: int | None = None
     ) -> list[Completion]:
         await self._wait()
         dice = random.Random(f"{seed}/{prompt_ids}")
@@ -74,14 +73,9 @@ async def play(config: Config, world: Delays) -> tuple[StepResult, dict]:
     buffer = TaskBuffer(config.selfplay.kinds, CAPACITY)
     for kind in config.selfplay.kinds:
         buffer.add(KINDS[kind].seed())
-    parts = (config, CODEC, world, world)
-
-    def self_play(step: int, name: str) -> SelfPlayStep:
-        return SelfPlayStep(config, step, name, buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
-
-    await self_play(0, "seed0").seed(config.selfplay.kinds)
-    await self_play(1, "000001").play()
-    result = await self_play(2, "000002").play()
+    await self_play(config, world, world, buffer, 0, "seed0").seed(config.selfplay.kinds)
+    await self_play(config, world, world, buffer, 1).play()
+    result = await self_play(config, world, world, buffer, 2).play()
     return result, {kind: buffer.tasks(kind) for kind in config.selfplay.kinds}
 
 
@@ -89,7 +83,7 @@ async def play(config: Config, world: Delays) -> tuple[StepResult, dict]:
 async def test_steps_are_equal_whatever_the_order_in_which_things_finish(play_options):
     config = replace_play(PLAY, **play_options)
     first = await play(config, Delays(0))
-    assert first[0].trajectories and all(len(tasks) > 2 for tasks in first[1].values())
+    assert trained(first[0]) and all(len(tasks) > 2 for tasks in first[1].values())
     for seed in range(1, 15):
         assert await play(config, Delays(seed)) == first
 
@@ -98,14 +92,16 @@ async def test_the_orders_that_are_tried_matter():
     """Otherwise the test above would say nothing."""
     loose = replace(PLAY, run=RunConfig(deterministic=False))
     first, _ = await play(loose, Delays(0))
-    assert first.proposal_stats["deduction"].rejected[RejectReason.DUPLICATE] > 0
+    assert funnel(first, "deduction").rejected[RejectReason.DUPLICATE] > 0
     results = [await play(loose, Delays(seed)) for seed in range(1, 15)]
-    assert any(result.trajectories != first.trajectories for result, _ in results)
+    assert any(trained(result) != trained(first) for result, _ in results)
 
 
 async def test_programs_that_the_executor_loses_are_never_tasks():
     result, tasks = await play(PLAY, Delays(0, lost="1"))
-    assert result.ungraded and sum(s.rejected[RejectReason.LOST] for s in result.proposal_stats.values())
+    assert num_ungraded(result.samples) and sum(
+        funnel(result, kind).rejected[RejectReason.LOST] for kind in PLAY.selfplay.kinds
+    )
     assert not any("1" in task.program for task in tasks["deduction"][1:])
     assert await play(PLAY, Delays(5, lost="1")) == (result, tasks)
 
@@ -113,7 +109,7 @@ async def test_programs_that_the_executor_loses_are_never_tasks():
 async def test_other_seeds_give_other_steps():
     first, _ = await play(PLAY, Delays(0))
     other, _ = await play(replace(PLAY, run=RunConfig(deterministic=True, seed=2)), Delays(0))
-    assert first.trajectories != other.trajectories
+    assert trained(first) != trained(other)
 
 
 async def test_of_equal_proposals_the_first_by_index_is_kept():
@@ -132,12 +128,6 @@ async def test_of_equal_proposals_the_first_by_index_is_kept():
 
 async def test_trajectories_of_one_group_are_sorted_too():
     result, _ = await play(PLAY, Delays(0))
-    shuffled = random.Random(0).sample(result.trajectories, len(result.trajectories))
-    assert sort_trajectories(shuffled) == result.trajectories
-    assert {t.role for t in result.trajectories} == {Role.PROPOSER, Role.SOLVER}
-
-
-def test_seeds_are_the_same_in_every_process_and_far_apart():
-    assert stable_seed(1, "000001", "solve", 3) == 270069199697057
-    seeds = {stable_seed(1, name, kind, index) for name in "abc" for kind in "xy" for index in range(500)}
-    assert len(seeds) == 3000 and all(0 <= seed < 2**48 for seed in seeds)
+    shuffled = random.Random(0).sample(result.samples, len(result.samples))
+    assert sort_samples(shuffled) == result.samples
+    assert {t.role for t in trained(result)} == {Role.PROPOSER, Role.SOLVER}

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
@@ -12,11 +13,11 @@ from azr.config import CompositesConfig, Config, ExecutorConfig, RolloutConfig, 
 from azr.execution import CallResult, CallStatus, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Role
-from azr.runs.metrics import step_metrics
+from azr.records import VALID, Completion, FinishReason, Role, Sample
+from azr.runs.metrics import num_ungraded, step_metrics
 from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep, StepResult
-from azr.selfplay.roles import Proposer, Solver
 from azr.tasks.base import RejectReason
 from azr.tasks.normalize import fingerprint
 from azr.tasks.prompts import CompactFormat
@@ -49,7 +50,7 @@ class Script:
         self._solved: Counter[str] = Counter()
 
     async def generate(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, seed: int | None = None
+        self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature=None, seed: int | None = None
     ) -> list[Completion]:
         prompt = CODEC.decode(prompt_ids)
         if prompt.startswith("<|propose|>"):
@@ -83,11 +84,42 @@ async def play():
             config: Config, script: Script, executor=None, buffer=None, name: str = "000001"
         ) -> tuple[StepResult, TaskBuffer]:
             buffer = buffer or seeded(config)
-            parts = (config, CODEC, script, executor or pool)
-            step = SelfPlayStep(config, 1, name, buffer, Proposer(*parts), Solver(*parts), lambda name: nullcontext())
-            return await step.play(), buffer
+            return await self_play(config, script, executor or pool, buffer, name=name).play(), buffer
 
         yield play_step
+
+
+def self_play(
+    config: Config, sampler, executor, buffer: TaskBuffer, step: int = 1, name: str = "", journal: Journal | None = None
+) -> SelfPlayStep:
+    return SelfPlayStep(
+        config=config,
+        step=step,
+        name=name or f"{step:06d}",
+        buffer=buffer,
+        codec=CODEC,
+        executor=executor,
+        journal=journal or Journal(sampler),
+        phase=lambda name: nullcontext(),
+    )
+
+
+def trained(result: StepResult) -> list[Sample]:
+    return [sample for sample in result.samples if sample.used == "trained"]
+
+
+def untrained(result: StepResult) -> list[Sample]:
+    return [sample for sample in result.samples if sample.used != "trained"]
+
+
+def funnel(result: StepResult, kind: str) -> SimpleNamespace:
+    """How far the proposals of a kind got."""
+    proposals = [each for each in result.samples if each.role is Role.PROPOSER and each.kind == kind]
+    return SimpleNamespace(
+        proposed=len(proposals),
+        rejected=Counter(each.verdict for each in proposals if each.verdict != VALID),
+        solve_rates=sorted(each.solve_rate for each in proposals if each.solve_rate is not None),
+    )
 
 
 def seeded(config: Config) -> TaskBuffer:
@@ -107,11 +139,11 @@ async def test_the_funnel_counts_every_proposal_and_pays_it(play):
         [proposal("a + 1"), proposal("a +"), proposal("1 // 0"), "<|program|>never ends"], half_right
     )  # fmt: skip
     result, buffer = await play(CONFIG, script)
-    funnel = result.proposal_stats["deduction"]
-    assert funnel.proposed == 4
-    assert funnel.rejected == {RejectReason.MALFORMED: 2, RejectReason.FAILED: 1}
-    assert funnel.solve_rates == [0.5]
-    rewards = {t.reward_parts.popitem()[0]: t.reward for t in result.trajectories if t.role is Role.PROPOSER}
+    counts = funnel(result, "deduction")
+    assert counts.proposed == 4
+    assert counts.rejected == {RejectReason.MALFORMED: 2, RejectReason.FAILED: 1}
+    assert counts.solve_rates == [0.5]
+    rewards = {t.reward_parts.popitem()[0]: t.reward for t in trained(result) if t.role is Role.PROPOSER}
     assert rewards == {"learnability": 0.5, "malformed": -1.0, "failed": -1.0}
     assert buffer.sizes() == {"deduction": 2}
 
@@ -123,11 +155,13 @@ async def test_everything_that_was_sampled_counts_for_its_form(play):
         lambda prompt, attempt: ["<|output|>3<|end|>", "three<|end|>", "<|output|>4", "<|output|>4<|end|>"][attempt],
     )
     result, _ = await play(config, script)
-    assert not result.trajectories
-    proposer, solver = result.forms[Role.PROPOSER], result.forms[Role.SOLVER]
-    assert (proposer.sampled, proposer.malformed, proposer.cut_off, proposer.share) == (4, 2, 1, 0.5)
-    assert (solver.sampled, solver.malformed, solver.cut_off) == (4, 2, 1)
-    assert (CODEC.decode(proposer.example), CODEC.decode(solver.example)) == ("<|program|>never ends", "three<|end|>")
+    assert not trained(result)
+    malformed = {role: [each for each in result.samples if each.role is role and each.is_malformed] for role in Role}
+    assert Counter(each.role for each in result.samples) == {Role.PROPOSER: 4, Role.SOLVER: 4}
+    for bad, first in zip(malformed.values(), ("<|program|>never ends", "three<|end|>"), strict=True):
+        assert len(bad) == 2 and sum(each.finish_reason is FinishReason.LENGTH for each in bad) == 1
+        assert first in {CODEC.decode(each.completion.response_ids) for each in bad}
+    assert {each.used for each in result.samples} == {"recorded", "estimate"}
 
 
 async def test_of_two_equal_proposals_in_flight_one_is_a_duplicate(play):
@@ -135,7 +169,7 @@ async def test_of_two_equal_proposals_in_flight_one_is_a_duplicate(play):
     result, buffer = await play(
         replace_play(CONFIG, proposer_prompts=2), Script([proposal("a + 1"), again], half_right)
     )
-    assert result.proposal_stats["deduction"].rejected == {RejectReason.DUPLICATE: 1}
+    assert funnel(result, "deduction").rejected == {RejectReason.DUPLICATE: 1}
     assert buffer.sizes() == {"deduction": 2}
 
 
@@ -144,11 +178,11 @@ async def test_a_program_of_the_benchmark_is_counted_but_neither_stored_nor_esti
     buffer = TaskBuffer(("deduction",), 10, {fingerprint("def f(other):\n    return other + 1"): "question 7 of mbpp+"})
     script = Script([proposal("a + 1"), proposal("a + 2")], half_right)
     result, buffer = await play(config, script, buffer=buffer)
-    assert result.proposal_stats["deduction"].rejected == {RejectReason.IN_BENCHMARK: 1}
+    assert funnel(result, "deduction").rejected == {RejectReason.IN_BENCHMARK: 1}
     assert [task.program for task in buffer.tasks("deduction")] == ["def f(a):\n    return a + 2"]
-    texts = [CODEC.decode(t.completion.token_ids) for t in result.trajectories]
+    texts = [CODEC.decode(t.completion.token_ids) for t in trained(result)]
     assert len(texts) == 5 and not any("a + 1" in text for text in texts)
-    (refused,) = result.untrained
+    (refused,) = untrained(result)
     assert (
         refused.judgement.detail
         == "the program is that of question 7 of mbpp+, which is held out, or the same up to constants"
@@ -158,25 +192,25 @@ async def test_a_program_of_the_benchmark_is_counted_but_neither_stored_nor_esti
 async def test_estimates_are_groups_that_are_trained_on(play):
     config = replace_play(CONFIG, proposer_prompts=1, solver_prompts=0)
     result, _ = await play(config, Script([proposal("a + 1")], half_right))
-    estimates = [t for t in result.trajectories if t.role is Role.SOLVER]
+    estimates = [t for t in trained(result) if t.role is Role.SOLVER]
     assert len(estimates) == 4 and len({t.group for t in estimates}) == 1
     assert sorted(t.reward for t in estimates) == [-0.5, -0.5, 1.0, 1.0]
     thrown = replace_play(config, train_on_estimates=False)
     result, _ = await play(thrown, Script([proposal("a + 1")], half_right))
-    assert [t.role for t in result.trajectories] == [Role.PROPOSER]
+    assert [t.role for t in trained(result)] == [Role.PROPOSER]
 
 
 async def test_tasks_solved_sometimes_are_answered_again_in_groups(play):
     config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0, repeated_tasks=3)
     script = Script([proposal("a + 1"), proposal("a - 9"), *["<|output|>"] * 2], half_right)
     first, buffer = await play(config, script)
-    assert first.proposal_stats["deduction"].solve_rates == [0.0, 0.5]
+    assert funnel(first, "deduction").solve_rates == [0.0, 0.5]
     again, _ = await play(config, script, buffer=buffer, name="000002")
-    answers = [t for t in again.trajectories if t.role is Role.SOLVER]
+    answers = [t for t in trained(again) if t.role is Role.SOLVER]
     assert [t.problem_id for t in answers] == ["000001-deduction-0000"] * 4 and len({t.group for t in answers}) == 1
-    assert again.stored == [] and again.proposal_stats["deduction"].solve_rates == []
+    assert again.stored == [] and funnel(again, "deduction").solve_rates == []
     # With rollout.partial both can end in one step: older answers must not be the baseline of newer ones.
-    assert answers[0].group not in {t.group for t in first.trajectories}
+    assert answers[0].group not in {t.group for t in trained(first)}
 
 
 async def test_derived_tasks_are_played_in_groups_but_neither_stored_nor_paid_for(play):
@@ -188,21 +222,21 @@ async def test_derived_tasks_are_played_in_groups_but_neither_stored_nor_paid_fo
         return half_right(prompt, attempt) if "<|deduction|>" in prompt else "<|input|>2<|end|>"
 
     result, buffer = await play(config, Script([proposal("a + 1"), proposal("a + 1")], solve))
-    groups = Counter((t.kind, t.group) for t in result.trajectories if t.role is Role.SOLVER)
+    groups = Counter((t.kind, t.group) for t in trained(result) if t.role is Role.SOLVER)
     assert sorted(kind for kind, _ in groups) == ["abduction", "abduction", "deduction", "deduction"]
     assert set(groups.values()) == {4} and len(groups) == 4
     assert buffer.sizes() == {"deduction": 2, "abduction": 2}
-    assert [funnel.solve_rates for funnel in result.proposal_stats.values()] == [[0.5], [1.0]]
+    assert [each.solve_rates for each in (funnel(result, kind) for kind in config.selfplay.kinds)] == [[0.5], [1.0]]
 
 
 async def test_solvers_play_this_steps_tasks_first_and_the_buffer_after(play):
     bodies = [proposal(f"a + {n}") for n in range(4)]
     config = replace_play(CONFIG, train_on_estimates=False)
     result, _ = await play(config, Script(bodies, half_right))
-    solved = [t.problem_id for t in result.trajectories if t.role is Role.SOLVER]
+    solved = [t.problem_id for t in trained(result) if t.role is Role.SOLVER]
     assert len(solved) == 3 and all(id.startswith("000001-") for id in solved)
     result, _ = await play(config, Script([bodies[0], *["<|output|>"] * 3], half_right))
-    solved = [t.problem_id for t in result.trajectories if t.role is Role.SOLVER]
+    solved = [t.problem_id for t in trained(result) if t.role is Role.SOLVER]
     assert sorted(solved) == ["000001-deduction-0000", "seed-deduction", "seed-deduction"]
 
 
@@ -210,8 +244,8 @@ async def test_length_may_cost_proposer_and_solver_and_leaves_the_solve_rate(pla
     reward = replace(CONFIG.reward, overlong="soft", overlong_buffer=199)
     config = replace_play(replace(CONFIG, reward=reward), proposer_prompts=1, solver_prompts=0)
     result, _ = await play(config, Script([proposal("a + 1")], half_right))
-    assert result.proposal_stats["deduction"].solve_rates == [0.5]
-    for each in result.trajectories:
+    assert funnel(result, "deduction").solve_rates == [0.5]
+    for each in trained(result):
         cost = (1 - len(each.completion.response_ids)) / 199
         assert each.reward_parts["overlong"] == pytest.approx(cost)
         base = {"learnability": 0.5, "right": 1.0, "wrong": -0.5}[next(iter(each.reward_parts))]
@@ -223,7 +257,7 @@ async def test_an_unsolvable_task_is_stored_and_pays_nothing(play):
     script = Script([proposal("a + 1")], lambda prompt, attempt: "<|output|>0<|end|>")
     result, buffer = await play(config, script)
     assert buffer.sizes() == {"deduction": 2} and len(result.stored) == 1
-    assert [t.reward for t in result.trajectories if t.role is Role.PROPOSER] == [0.0]
+    assert [t.reward for t in trained(result) if t.role is Role.PROPOSER] == [0.0]
 
 
 class Lost:
@@ -241,9 +275,9 @@ class Lost:
 async def test_a_lost_proposal_is_neither_paid_nor_stored(play):
     config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
     result, buffer = await play(config, Script([proposal("a + 1"), proposal("a + 2")], half_right), Lost((2,)))
-    assert result.ungraded == 1
-    assert result.proposal_stats["deduction"].rejected == {RejectReason.LOST: 1}
-    assert len([t for t in result.trajectories if t.role is Role.PROPOSER]) == 1
+    assert num_ungraded(result.samples) == 1
+    assert funnel(result, "deduction").rejected == {RejectReason.LOST: 1}
+    assert len([t for t in trained(result) if t.role is Role.PROPOSER]) == 1
     assert buffer.sizes() == {"deduction": 2}
 
 
@@ -259,17 +293,17 @@ async def test_a_proposal_that_was_lost_after_it_was_reserved_may_come_again(pla
     config = replace_play(CONFIG, kinds=("abduction",), proposer_prompts=1, solver_prompts=0)
     attempt = Script([proposal("a + 1")] * 2, lambda prompt, attempt: "<|input|>2<|end|>")
     lost, buffer = await play(config, attempt, LostVerifying())
-    assert lost.proposal_stats["abduction"].rejected == {RejectReason.LOST: 1}
-    assert lost.ungraded == 5 and not lost.trajectories and buffer.sizes() == {"abduction": 1}
+    assert funnel(lost, "abduction").rejected == {RejectReason.LOST: 1}
+    assert num_ungraded(lost.samples) == 5 and not trained(lost) and buffer.sizes() == {"abduction": 1}
     again, buffer = await play(config, attempt, buffer=buffer, name="000002")
-    assert not again.proposal_stats["abduction"].rejected and again.proposal_stats["abduction"].solve_rates == [1.0]
+    assert not funnel(again, "abduction").rejected and funnel(again, "abduction").solve_rates == [1.0]
     assert buffer.sizes() == {"abduction": 2}
 
 
 async def test_solver_only_training_still_proposes(play):
     config = replace_play(CONFIG, train_proposer=False, proposer_prompts=1)
     result, buffer = await play(config, Script([proposal("a + 1")], half_right))
-    assert {t.role for t in result.trajectories} == {Role.SOLVER}
+    assert {t.role for t in trained(result)} == {Role.SOLVER}
     assert buffer.sizes() == {"deduction": 2}
 
 
@@ -294,7 +328,7 @@ async def test_a_composite_calls_stored_programs_and_is_stored_with_them(play):
     wanted = "<|program|>def g_0(a):\n    return a<|answer|>"
     assert sum(prompt.endswith(wanted) for prompt in prompts if prompt.startswith("<|propose|>")) == 3
     # The second did not call what it was given.
-    assert result.proposal_stats["deduction"].rejected == {RejectReason.NOT_ALLOWED: 1}
+    assert funnel(result, "deduction").rejected == {RejectReason.NOT_ALLOWED: 1}
     stored = buffer.tasks("deduction")[1:]
     assert [task.program for task in stored] == [
         f"def g_0(a):\n    return a\n\ndef f(a):\n    return {body}" for body in ("g_0(a) + 1", "g_0(0) + a + 3")
@@ -329,7 +363,7 @@ def replace_play(config: Config, **values) -> Config:
 async def test_metrics_of_solver_only_training_keep_their_names(play):
     config = replace_play(CONFIG, train_proposer=False, proposer_prompts=1)
     result, _ = await play(config, Script([proposal("a + 1")], half_right))
-    metrics = step_metrics(result.trajectories, result.proposal_stats, config.selfplay.group_size, {})
+    metrics = step_metrics(result.samples, config.selfplay.kinds, config.selfplay.group_size, {})
     assert "deduction/solver/reward" in metrics and "deduction/proposer/reward" not in metrics
     assert metrics["deduction/proposer/funnel/proposed"] == 1
 
@@ -341,10 +375,10 @@ async def test_without_new_tasks_stored_ones_are_sampled_as_groups_and_nothing_i
                           Script([proposal("a + 1")], half_right), buffer=buffer)  # fmt: skip
     result, _ = await play(config, Script([], half_right), buffer=buffer)
     assert len(first.stored) == 1 and not result.stored and buffer.sizes() == {"deduction": 2}
-    assert {t.role for t in result.trajectories} == {Role.SOLVER}
-    assert Counter(t.group for t in result.trajectories) == {
+    assert {t.role for t in trained(result)} == {Role.SOLVER}
+    assert Counter(t.group for t in trained(result)) == {
         "estimate:000001:seed-deduction": 4, "estimate:000001:000001-deduction-0000": 4,
     }  # fmt: skip
-    metrics = step_metrics(result.trajectories, result.proposal_stats, config.selfplay.group_size, {})
+    metrics = step_metrics(result.samples, config.selfplay.kinds, config.selfplay.group_size, {})
     assert metrics["deduction/proposer/funnel/proposed"] == 0 and "deduction/proposer/valid_rate" not in metrics
     assert "deduction/solver/accuracy" in metrics

@@ -3,19 +3,22 @@ from dataclasses import replace
 import pytest
 
 from azr.config import IntrinsicRewardConfig, RewardConfig
-from azr.records import Role
-from azr.selfplay.rewards.pay import (
+from azr.records import Judgement, Role
+from azr.selfplay.rewards import (
+    BONUSES,
+    SOLVE_RATE_REWARDS,
+    bonus_coefficients,
+    check_names,
     combine,
     intrinsic_bonuses,
     length_penalty,
     proposer_reward,
+    reward_answer,
     solver_reward,
-    with_length_penalty,
 )
-from azr.selfplay.rewards.registry import BONUSES, SOLVE_RATE_REWARDS, bonus_coefficients, check_names
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.registry import KINDS
-from tests.runs.factory import trajectory
+from tests.runs.factory import sample
 
 PAPER = RewardConfig()
 SEED = KINDS["deduction"].seed()
@@ -50,9 +53,9 @@ def test_what_a_solve_rate_pays_is_chosen_by_name(name, pays):
     assert paid == [(reward, {name: reward}) for reward in pays]
 
 
-def test_every_registered_function_is_a_file_of_its_name():
+def test_every_registered_function_has_its_name():
     for functions in (SOLVE_RATE_REWARDS, BONUSES):
-        assert all(function.__module__.endswith(f".{name}") for name, function in functions.items())
+        assert all(function.__name__ == name for name, function in functions.items())
 
 
 def test_a_registered_bonus_needs_no_knob_of_its_own(monkeypatch):
@@ -119,7 +122,8 @@ def test_length_costs_linearly_before_the_limit(length, penalty):
 
 @pytest.mark.parametrize("overlong, reward", [("keep", 1.0), ("mask", 1.0), ("soft", 0.25)])
 def test_length_costs_a_right_answer_only_where_asked(overlong, reward):
-    right = trajectory(Role.SOLVER, length=9)
-    paid = with_length_penalty(right, RewardConfig(overlong=overlong, overlong_buffer=4), max_tokens=10)
-    assert paid.reward == reward == sum(paid.reward_parts.values())
-    assert (paid == right) == (overlong != "soft")
+    right = sample(Role.SOLVER, length=9)
+    right.judgement, right.accuracy = Judgement(verdict=Verdict.RIGHT), 1.0
+    reward_answer(right, RewardConfig(overlong=overlong, overlong_buffer=4), max_tokens=10)
+    assert right.reward == reward == sum(right.reward_parts.values()) and right.used == "trained"
+    assert list(right.reward_parts) == ["right", "overlong"][: 1 + (overlong == "soft")]

@@ -87,7 +87,7 @@ def seeding(path, pool, config: Config = CONFIG, proposals: tuple[str, ...] = ()
         config=replace(config, selfplay=replace(config.selfplay, seeds=None if path is None else str(path))),
         codec=CODEC, engines=Script(list(proposals), half_right), executor=pool, buffer=buffer,
         phase=lambda name: nullcontext(), store=stored.extend, record=not_recorded, log=said.append,
-        refused=path.with_name("seeds_rejected.jsonl"), watch=lambda name, forms: None,
+        refused=path.with_name("seeds_rejected.jsonl"), watch=lambda name, samples: None,
     ), stored, said  # fmt: skip
 
 

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-import msgspec
 import pytest
 
-from azr.records import Learned, Role
-from azr.runs.rollout_record import RolloutRecord, rollout_record
+from azr.records import NO_TOKENS, Role
+from azr.runs.sample_file import read_sample, sample_line
 from azr.tasks.base import RejectReason, Verdict
 from tests.selfplay.test_play import CODEC, CONFIG, Script, play, proposal, replace_play  # noqa: F401
 
@@ -33,10 +32,10 @@ REFUSED = {
 async def test_a_refused_proposal_says_why(play):  # noqa: F811
     config = replace_play(CONFIG, proposer_prompts=len(REFUSED), solver_prompts=0)
     result, _ = await play(config, Script(list(REFUSED), lambda prompt, attempt: ""))
-    judged = {CODEC.decode(t.completion.response_ids): t.judgement for t in result.trajectories}
+    judged = {CODEC.decode(t.completion.response_ids): t.judgement for t in result.samples}
     assert judged.keys() == REFUSED.keys()
     for text, (outcome, detail) in REFUSED.items():
-        assert (judged[text].outcome, judged[text].detail[: len(detail)]) == (outcome, detail)
+        assert (judged[text].verdict, judged[text].detail[: len(detail)]) == (outcome, detail)
     assert judged[proposal("1 // 0")].answer == (("program", "def f(a):\n    return 1 // 0"), ("input", "2"))
     assert judged["no sections<|end|>"].answer is None
 
@@ -47,16 +46,14 @@ async def test_two_equal_proposals_and_wrong_answers_say_why(play):  # noqa: F81
     script = Script([proposal("a + 1"), again], lambda prompt, attempt: answers[attempt % 4])
     config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
     result, _ = await play(config, script)
-    (valid,) = (t.problem_id for t in result.trajectories if t.judgement.verdict == "valid")
-    said = {(t.judgement.verdict, t.judgement.detail) for t in result.trajectories if t.role is Role.PROPOSER}
+    (valid,) = (t.problem_id for t in result.samples if t.judgement.verdict == "valid")
+    said = {(t.judgement.verdict, t.judgement.detail) for t in result.samples if t.role is Role.PROPOSER}
     assert said == {
         ("valid", ""),
         (str(RejectReason.DUPLICATE), f"duplicate of {valid}"),
     }
-    solved = {
-        CODEC.decode(t.completion.response_ids): t.judgement for t in result.trajectories if t.accuracy is not None
-    }
-    assert [solved[text].outcome for text in answers] == [
+    solved = {CODEC.decode(t.completion.response_ids): t.judgement for t in result.samples if t.accuracy is not None}
+    assert [solved[text].verdict for text in answers] == [
         Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED, Verdict.MALFORMED,
     ]  # fmt: skip
     assert solved[answers[1]].answer == (("output", "4"),) and solved[answers[1]].detail == "f(2) gives 3, not 4"
@@ -69,26 +66,24 @@ async def test_what_an_answer_ran_is_told_with_its_arguments(play):  # noqa: F81
     config = replace(CONFIG, selfplay=play_config)
     script = Script([proposal("10 // a")], lambda prompt, attempt: f"<|input|>{[3, 0][attempt % 2]}<|end|>")
     result, _ = await play(config, script)
-    details = [t.judgement.detail for t in result.trajectories if t.role is Role.SOLVER]
+    details = [t.judgement.detail for t in result.samples if t.role is Role.SOLVER]
     assert sorted(details) == ["f(0) raised: ZeroDivisionError", "f(3) returned 3, not 5"]
 
 
 async def test_estimates_that_only_estimate_are_recorded_and_not_trained_on(play):  # noqa: F811
     config = replace_play(CONFIG, proposer_prompts=1, solver_prompts=0, train_on_estimates=False)
     result, _ = await play(config, Script([proposal("a + 1")], lambda prompt, attempt: "<|output|>3<|end|>"))
-    assert [t.role for t in result.trajectories] == [Role.PROPOSER]
-    assert [(t.role, t.accuracy, t.group.split(":")[0]) for t in result.untrained] == [
-        (Role.SOLVER, 1.0, "estimate")
-    ] * 4  # fmt: skip
+    assert [t.role for t in result.samples if t.used == "trained"] == [Role.PROPOSER]
+    untrained = [(t.role, t.accuracy, t.phase, t.used) for t in result.samples if t.used != "trained"]
+    assert untrained == [(Role.SOLVER, 1.0, "estimate", "estimate")] * 4
 
 
-async def test_every_record_is_of_the_schema(play):  # noqa: F811
+async def test_every_sample_is_read_back_from_its_line(play):  # noqa: F811
     script = Script([proposal("a + 1"), "never", *REFUSED], lambda prompt, attempt: "<|output|>3<|end|>")
     result, _ = await play(replace_play(CONFIG, train_on_estimates=False, train_proposer=False), script)
-    rollouts = [(t, Learned(0.5, None)) for t in result.trajectories] + [(t, None) for t in result.untrained]
-    assert len(result.untrained) >= 4 + 4 and result.trajectories
-    for trajectory, learned in rollouts:
-        record = rollout_record(1, trajectory, learned, "prompt", CODEC.decode)
-        line = msgspec.json.encode(record)
-        assert msgspec.json.decode(line, type=RolloutRecord).trained == (learned is not None)
-        assert (record.reward is None) == (not trajectory.reward_parts)
+    assert sum(sample.used != "trained" for sample in result.samples) >= 4 + 4
+    assert any(sample.used == "trained" for sample in result.samples)
+    for sample in result.samples:
+        sample.response = CODEC.decode(sample.completion.response_ids)
+        assert read_sample(sample_line(sample)) == replace(sample, completion=NO_TOKENS)
+        assert (sample.reward is None) == (not sample.reward_parts)

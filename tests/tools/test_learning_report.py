@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import random
@@ -25,16 +24,16 @@ from azr.config import (
     TrainConfig,
 )
 from azr.errors import UserError
-from azr.evaluation.answer_file import Answer
-from azr.evaluation.question import Verdict
 from azr.evaluation.scores import metrics
 from azr.evaluation.scores import rows as score_rows
-from azr.records import Role, Task
+from azr.records import Judgement, Role, Sample, Task
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
-from azr.tasks.base import RejectReason
+from azr.runs.sample_file import write_samples
+from azr.tasks.base import RejectReason, Verdict
 from tests.evaluation.written import answers_to, write_evaluation
-from tests.runs.factory import stats, trajectory
+from tests.runs.factory import proposals as made_proposals
+from tests.runs.factory import sample
 from tools.learning_report import report
 from tools.learning_report.__main__ import main
 from tools.learning_report.changes import Change, over_seeds
@@ -45,7 +44,7 @@ KINDS = ("deduction", "abduction")
 SAMPLES = 4
 
 
-def answers(share: float, seed: int) -> list[Answer]:
+def answers(share: float, seed: int) -> list[Sample]:
     """Of a model that is right at that rate, and always when greedy."""
     rng = random.Random(seed)
     return [
@@ -88,16 +87,16 @@ def run(of: Config, shares: list[float], proposing: bool = True) -> Path:
     for step in range(1, 2 * len(evals) - 1):
         failed = 8 - min(step, 6)
         rejected = Counter({RejectReason.FAILED: failed, RejectReason.DUPLICATE: 2, RejectReason.LOST: 2})
-        counts = stats(12, rejected, ([0.5, 1.0] * 3)[: 8 - failed])
+        proposed = made_proposals(12, rejected, ([0.5, 1.0] * 3)[: 8 - failed]) if proposing else []
         logger.begin_step()
         logger.end_step(
             step,
-            [trajectory(Role.SOLVER, accuracy=0.5)],
-            {"deduction": counts if proposing else stats()},
+            [sample(Role.SOLVER, accuracy=0.5), *proposed],
             {
                 "eval": evals[step // 2] if step % 2 == 0 else {},
                 "deduction": {"proposer/lines": float(step), "proposer/halstead_volume": 8.0} if proposing else {},
             },
+            {},
         )
     logger.close()
     return logger.run.path
@@ -191,16 +190,18 @@ def test_the_table_says_how_long_the_programs_of_tasks_were(tmp_path: Path) -> N
 
 def test_proposals_are_shown_with_their_solve_rates_or_why_they_are_no_tasks(tmp_path: Path) -> None:
     (tmp_path / "rollouts").mkdir()
-    program = [["program", "def f(x):\n    x = x + 1\n    return -x"], ["input", "3"]]
-    rows = [
-        {"role": "proposer", "task_id": "2", "outcome": "malformed", "answer": None, "response": "nothing"},
-        {"role": "proposer", "task_id": "1", "outcome": "duplicate", "answer": program, "response": ""},
-        {"role": "solver", "task_id": "0", "outcome": "right", "answer": program, "response": ""},
-        {"role": "proposer", "task_id": "0", "outcome": "valid", "answer": program, "response": ""},
-        {"role": "proposer", "task_id": "3", "outcome": "valid", "answer": program, "response": ""},
+    answer = (("program", "def f(x):\n    x = x + 1\n    return -x"), ("input", "3"))
+    samples = [
+        sample(role, problem_id=id, judgement=Judgement(verdict=verdict, answer=None if id == "2" else answer))
+        for role, id, verdict in (
+            (Role.PROPOSER, "2", "malformed"),
+            (Role.PROPOSER, "1", "duplicate"),
+            (Role.SOLVER, "0", "right"),
+            (Role.PROPOSER, "0", "valid"),
+            (Role.PROPOSER, "3", "valid"),
+        )
     ]
-    with gzip.open(tmp_path / "rollouts" / "step_000001.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+    write_samples(tmp_path / "rollouts" / "step_000001.jsonl.gz", 1, samples, lambda ids: "nothing")
     task = Task(id="0", kind="deduction", program="", inputs=(), outputs=(), fingerprint="", solve_rate=0.625)
     (tmp_path / "tasks.jsonl").write_text(json.dumps(asdict(task)) + "\n")
     assert [" ".join(line.split()) for line in proposals(tmp_path, 1, 3).splitlines()] == [
@@ -208,8 +209,8 @@ def test_proposals_are_shown_with_their_solve_rates_or_why_they_are_no_tasks(tmp
     ]  # fmt: skip
 
 
-def right_samples(of: list[Answer]) -> float:
-    return fmean(answer.verdict is Verdict.RIGHT for answer in of if answer.sample is not None)
+def right_samples(of: list[Sample]) -> float:
+    return fmean(answer.verdict == Verdict.RIGHT for answer in of if answer.index is not None)
 
 
 def test_an_evaluation_without_that_of_the_base_is_refused(folders: list[Path]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from azr.config import AlgorithmConfig, Config, ModelConfig, RolloutConfig, TimeoutConfig, TrainConfig
+from azr.config import AlgorithmConfig, ClusterConfig, Config, ModelConfig, RolloutConfig, TimeoutConfig, TrainConfig
 from azr.records import Completion, FinishReason
+from azr.train import learner
 from azr.train.model_worker import ModelWorker
 from azr.train.train_batch import TrainBatch
 from azr.train.worker_group import RankDied, WorkerGroup
@@ -41,6 +42,7 @@ def make_config(path: Path, **train: object) -> Config:
         model=ModelConfig(path=str(path)),
         train=TrainConfig(**(defaults | train)),
         rollout=RolloutConfig(temperature=0.8),
+        cluster=ClusterConfig(push="host"),
         algorithm=AlgorithmConfig(entropy_coef=0.01, kl_coef=0.1),
         timeout=TimeoutConfig(start_s=STEP_S, train_s=STEP_S),
     )
@@ -62,6 +64,13 @@ def with_micro_batches(config: Config, tokens: int) -> Config:
 def one_step(completions: Sequence[Completion], group: WorkerGroup, config: Config) -> TrainBatch:
     """All completions in one mini-batch."""
     return TrainBatch.build(completions, [range(len(completions))], group.size, config.train.tokens_per_micro_batch)
+
+
+async def update_policy(
+    group: WorkerGroup, batch: TrainBatch, columns: Mapping[str, torch.Tensor], timeout_s: float
+) -> dict[str, float]:
+    """Metrics of the learner's `update_policy`."""
+    return (await learner.update_policy(group, batch, columns, timeout_s))[0]
 
 
 def rollout_logprobs(completions: Sequence[Completion]) -> torch.Tensor:

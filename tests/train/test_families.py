@@ -10,11 +10,11 @@ from transformers import AutoModelForCausalLM
 
 from azr.algorithms.architectures import CHECKED
 from azr.records import Completion
-from azr.train.learner import score, update_policy
+from azr.train.learner import score
 from azr.train.policy import PolicyWorker
 from tests.conftest import byte_tokenizer
 from tests.tiny_models import save_tiny
-from tests.train.conftest import STEP_S, StartGroup, make_config, one_step
+from tests.train.conftest import STEP_S, StartGroup, make_config, one_step, update_policy
 from tests.train.test_policy import plain_scores, plain_steps
 
 CHECKPOINTING = {"qwen3": "selective", "llama": "none", "mistral": "full", "gemma3_text": "selective"}

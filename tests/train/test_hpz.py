@@ -10,11 +10,11 @@ import torch
 
 from azr.hardware import hpz_partition_size
 from azr.records import Completion
-from azr.train.learner import score, update_policy
+from azr.train.learner import score
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import engine_config
-from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, one_step
+from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, one_step, update_policy
 
 
 class OfTwoRanksANode(PolicyWorker):

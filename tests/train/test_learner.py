@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
+import copy
 from collections import Counter, defaultdict
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,20 +11,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from torch import Tensor
 
-from azr.algorithms.advantages import AdvantageInputs, Advantages, estimate_advantages
+from azr.algorithms.advantages import estimate_advantages
+from azr.algorithms.batch import Batch
 from azr.cluster.gpu_turns import leave_gpu
 from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config, DrGRPO, PluginEstimator
-from azr.records import Completion, FinishReason, Learned, Role, Sample
+from azr.records import Completion, FinishReason, Role, Sample
 from azr.train.critic import CriticWorker
 from azr.train.learner import Learner
 from azr.train.model_worker import ModelWorker
 from azr.train.policy import PolicyWorker, ReferenceWorker
-from azr.train.trajectories import drop_zero_advantage, learned_of, shuffle_rewards
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import parameter_parts
-from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks
+from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks
 
 PAPER = AlgorithmConfig(estimator=TRRPP())
 PPO = AlgorithmConfig(
@@ -73,6 +73,10 @@ def trajectories(completions: list[Completion]) -> list[Sample]:
     ]
 
 
+def outcomes(samples: list[Sample]) -> list[tuple[str, float | None, float | None]]:
+    return [(each.used, each.advantage, each.mismatch) for each in samples]
+
+
 def phases(seen: Counter[str]):
     def phase(name: str):
         seen[name] += 1
@@ -91,16 +95,42 @@ async def test_ppo_with_critic_reference_and_several_mini_batches(ppo: Models, t
     }  # fmt: skip
     assert learned["policy"]["grad_norm"] > 0 and learned["critic"]["grad_norm"] > 0
     assert learned["policy"]["mismatch_mean"] > 0 and learned["policy"]["entropy"] > 0
-    apart = [each.mismatch for each in learner.learned]
+    apart = [each.mismatch for each in trajectories]
     lengths = [len(each.completion.response_ids) for each in trajectories]
     assert np.average(apart, weights=lengths) == pytest.approx(learned["policy"]["mismatch_mean"], rel=1e-4)
-    assert any(each.advantage for each in learner.learned)
+    assert any(each.advantage for each in trajectories) and {each.used for each in trajectories} == {"trained"}
     steps = [(await on_ranks(group, lambda worker: worker.engine.global_steps))[0] for group in groups[:2]]
     assert steps == [2, 3]
-    told = await learner.learn(trajectories, seed=2, critic_only=True)
-    assert set(told) == {"critic"} and learner.learned == [None] * len(trajectories)
+    again = [replace(each, used="recorded", advantage=None, mismatch=None) for each in trajectories]
+    told = await learner.learn(again, seed=2, critic_only=True)
+    assert set(told) == {"critic"} and outcomes(again) == [("trained", None, None)] * len(again)
     steps = [(await on_ranks(group, lambda worker: worker.engine.global_steps))[0] for group in groups[:2]]
     assert steps == [2, 6], "the policy stays as it is"
+
+
+async def test_the_rates_of_policy_and_critic_fall_alike_however_many_steps_they_take(
+    ppo: Models, trajectories: list[Sample]
+) -> None:
+    config, groups = ppo
+    decaying = replace(config, train=replace(config.train, warmup_steps=0, decay_steps=4))
+
+    async def build(config: Config) -> None:
+        def adopt(worker: ModelWorker) -> None:
+            worker.config = config
+
+        await asyncio.gather(*(on_ranks(group, adopt) for group in groups))
+        await asyncio.gather(*(group.call("build", timeout_s=STEP_S) for group in groups))
+
+    await build(decaying)
+    learner = Learner(decaying, *groups, phases(Counter()))
+    for step in range(1, 6):
+        learned = await learner.learn(trajectories, seed=step)
+        for model, group, mini_batches in (("policy", groups[0], 2), ("critic", groups[1], 3)):
+            (rate,) = await on_ranks(group, lambda worker: worker.engine.get_lr()[0])
+            assert rate == pytest.approx(LR * max(0, 1 - step / 4))
+            during = np.mean([max(0, 1 - (step - 1 + i / mini_batches) / 4) for i in range(mini_batches)])
+            assert learned[model]["lr"] == pytest.approx(LR * during)
+    await build(config)
 
 
 async def test_models_that_visit_the_gpu_one_after_the_other_learn_the_same(
@@ -142,10 +172,10 @@ async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_f
 ) -> None:
     config, [policy] = paper
 
-    async def same(inputs: AdvantageInputs) -> Advantages:
-        return estimate_advantages(inputs, RLOO())
+    async def same(batch: Batch) -> Tensor:
+        return estimate_advantages(batch, RLOO())[0]
 
-    async def fails(inputs: AdvantageInputs) -> None:
+    async def fails(batch: Batch) -> None:
         return None
 
     told = []
@@ -155,9 +185,10 @@ async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_f
         learner = Learner(
             replace(config, algorithm=AlgorithmConfig(estimator=estimator)), policy, None, None, phases(Counter())
         )
-        told.append(((await learner.learn(trajectories, seed=1))["policy"], learner.learned))
+        taught = copy.deepcopy(trajectories)
+        told.append(((await learner.learn(taught, seed=1))["policy"], outcomes(taught)))
     assert told[0] == told[1] and told[0][0]["grad_norm"] > 0
-    assert told[2] == ({}, [None] * len(trajectories))
+    assert told[2] == ({}, [("recorded", None, None)] * len(trajectories))
 
 
 async def test_trajectories_without_advantage_may_be_left_out(paper: Models, trajectories: list[Sample]) -> None:
@@ -219,6 +250,11 @@ async def test_dr_grpo_divides_by_a_constant_however_the_batch_is_cut(
     assert whole["loss"] == pytest.approx(factor * by_token["loss"], rel=1e-5)
     for cut in ({"tokens": 40}, {"ranks": 2}, {"ranks": 2, "tokens": 40}, {"drop_zero_advantage": True}):
         assert (await learn(**cut))["grad_norm"] == pytest.approx(whole["grad_norm"], rel=1e-4), cut
+    for weighting in ("trajectory", "kind_role"):
+        norms = [
+            (await learn(loss_weighting=weighting, drop_zero_advantage=drop))["grad_norm"] for drop in (False, True)
+        ]
+        assert norms[0] == pytest.approx(norms[1], rel=1e-4), weighting
 
 
 async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(
@@ -231,10 +267,8 @@ async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(
         await policy.call("load_checkpoint", str(tmp_path), timeout_s=60)
         reward = replace(config.reward, overlong=overlong)
         learner = Learner(replace(config, reward=reward), policy, None, None, phases(Counter()))
-        learners.append(learner)
         return (await learner.learn(taught, seed=1))["policy"]
 
-    learners: list[Learner] = []
     cut = [
         replace(t, completion=replace(t.completion, finish_reason=FinishReason.LENGTH), reward=-9.0)
         if i % 4 == 0
@@ -242,23 +276,15 @@ async def test_masked_trajectories_teach_as_if_they_had_not_been_sampled(
         for i, t in enumerate(trajectories)
     ]
     finished = [t for i, t in enumerate(trajectories) if i % 4]
-    masked, without = await learn("mask", cut), await learn("keep", finished)
+    masked, without = await learn("mask", cut), await learn("keep", alone := copy.deepcopy(finished))
+    assert [each.used for each in cut] == ["trained" if i % 4 else "cut off" for i in range(len(cut))]
+    assert outcomes([t for i, t in enumerate(cut) if i % 4]) == outcomes(alone)
+    assert all(each.advantage is None and each.mismatch is None for each in cut[::4])
     assert masked == without | {"masked": len(trajectories) - len(finished)}
     assert (await learn("mask", finished)) == without | {"masked": 0}
     assert (await learn("keep", cut))["grad_norm"] != without["grad_norm"]
     assert await learn("mask", cut[:1]) == {"masked": 1}, "nothing is left to learn from"
-    assert learners[0].learned == [
-        None if each.completion.finish_reason is FinishReason.LENGTH else outcome
-        for each, outcome in zip(cut, learners[0].learned, strict=True)
-    ]
-    assert [each for each in learners[0].learned if each is not None] == learners[1].learned
-    assert learners[-1].learned == [None]
-
-
-def test_a_mini_batch_stays_as_it_is_when_too_little_would_be_left() -> None:
-    advantages = [torch.tensor(values) for values in ([0.0, 0.0], [0.0, 1.0], [0.0], [-1.0], [])]
-    assert drop_zero_advantage([[0, 1, 2], [3, 4], [2, 0]], advantages, ranks=1) == [[1], [3], [2, 0]]
-    assert drop_zero_advantage([[0, 1, 2], [1, 3]], advantages, ranks=2) == [[0, 1, 2], [1, 3]]
+    assert cut[0].used == "cut off"
 
 
 async def test_a_step_with_fewer_trajectories_than_updates_teaches_nothing_and_says_so(
@@ -269,37 +295,28 @@ async def test_a_step_with_fewer_trajectories_than_updates_teaches_nothing_and_s
     many = replace(config, algorithm=replace(PAPER, policy_mini_batches=50))
     learner = Learner(many, policy, None, None, phases(Counter()))
     assert await learner.learn(trajectories, seed=1) == {"policy": {}}
-    assert learner.learned == [None] * len(trajectories)
+    assert outcomes(trajectories) == [("recorded", None, None)] * len(trajectories)
     assert f"nothing is learned in this step, which has only {len(trajectories)} traj" in caplog.text
     assert await learner.learn([], seed=1) == {"policy": {}}
 
 
-def test_shuffled_rewards_stay_in_their_kind_and_role_and_leave_their_group() -> None:
-    kind_roles = [("deduction", "solver")] * 60 + [("deduction", "proposer")] * 20
-    groups = [index // 6 for index in range(60)]
-    rewards = [float(group) for group in groups] + [100.0 + index for index in range(20)]
-    shuffled = shuffle_rewards(rewards, kind_roles, seed=5)
-    assert sorted(shuffled[:60]) == rewards[:60] and sorted(shuffled[60:]) == rewards[60:]
-    assert all(len(set(shuffled[group * 6 : group * 6 + 6])) > 1 for group in range(10))
-    assert shuffled == shuffle_rewards(rewards, kind_roles, seed=5) != shuffle_rewards(rewards, kind_roles, seed=6)
-
-
-async def test_training_sees_shuffled_rewards_only_where_asked(paper: Models, trajectories: list[Sample]) -> None:
+async def test_training_sees_shuffled_rewards_only_where_asked(
+    paper: Models, trajectories: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
     config, [policy] = paper
     kept = [t.reward for t in trajectories]
-    seen = {}
+    seen: dict[bool, list[list[float]]] = {False: [], True: []}
     for shuffle in (False, True):
-        ablation = AblationConfig(shuffle_rewards=shuffle)
-        learner = Learner(replace(config, ablation=ablation), policy, None, None, phases(Counter()))
-        seen[shuffle] = [list(learner._advantage_inputs(trajectories, None, seed).rewards) for seed in (1, 2)]
-    assert seen[False][0] == seen[False][1] and seen[True][0] != seen[True][1]
+
+        async def look(batch: Batch, seen: list[list[float]] = seen[shuffle]) -> None:
+            seen.append(list(batch.rewards))
+
+        monkeypatch.setattr("azr.train.learner.OWN_ESTIMATORS", {"look": look})
+        algorithm = AlgorithmConfig(estimator=PluginEstimator(function="look"))
+        changed = replace(config, algorithm=algorithm, ablation=AblationConfig(shuffle_rewards=shuffle))
+        learner = Learner(changed, policy, None, None, phases(Counter()))
+        for seed in (1, 2):
+            await learner.learn(trajectories, seed)
+    assert seen[False] == [kept, kept] and seen[True][0] != seen[True][1]
+    assert sorted(seen[True][0]) == sorted(kept)
     assert [t.reward for t in trajectories] == kept
-
-
-def test_what_a_step_made_of_each_trajectory():
-    advantages_R = torch.tensor([1.0, 3.0, -2.0, math.nan])
-    rollout_R = np.array([-1.0, -1.0, -2.0, -3.0], np.float32)
-    # The second trajectory is empty; of the last one, the trainer's step was skipped.
-    index_B, trainer_B = torch.tensor([0, 1, 3]), torch.tensor([-1.5, -1.25, math.nan])
-    learned = learned_of([2, 0, 1, 1], advantages_R, index_B, trainer_B, rollout_R)
-    assert learned == [Learned(2.0, 0.375), Learned(0.0, None), Learned(-2.0, None), Learned(None, None)]

@@ -25,12 +25,12 @@ from azr.errors import UserError
 from azr.records import Completion
 from azr.runs.model_export import Source, export
 from azr.train.critic import CriticWorker
-from azr.train.learner import score, update_critic, update_policy
+from azr.train.learner import score, update_critic
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import engine_tensors, whole_shape
 from tests.cluster.receiving_engine import start_receiver
-from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, one_step
+from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, one_step, update_policy
 from tests.train.test_policy import fresh, plain_scores, plain_steps
 
 LORA = LoraConfig(rank=4, alpha=16)

@@ -20,13 +20,22 @@ from azr.cluster.weight_sync import WeightSync
 from azr.config import Config
 from azr.records import Completion
 from azr.train import policy
-from azr.train.learner import score, update_policy
+from azr.train.learner import score
 from azr.train.policy import PolicyWorker, ReferenceWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import ADAM_BETA1, parameter_parts
 from tests.cluster.cpu_stand_ins import on_gpu
 from tests.cluster.receiving_engine import start_receiver
-from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, one_step, with_micro_batches
+from tests.train.conftest import (
+    LR,
+    STEP_S,
+    StartGroup,
+    make_config,
+    on_ranks,
+    one_step,
+    update_policy,
+    with_micro_batches,
+)
 
 
 class SmallBucketWorker(PolicyWorker):

@@ -20,10 +20,10 @@ from azr.records import Completion, Role, Sample
 from azr.runs.metrics import check_finite
 from azr.train import model_worker
 from azr.train.critic import CriticWorker
-from azr.train.learner import MAX_SKIPPED_STEPS, Learner, update_policy
+from azr.train.learner import MAX_SKIPPED_STEPS, Learner
 from azr.train.model_worker import LossFn, StepReport
 from azr.train.policy import PolicyWorker
-from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, one_step
+from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, one_step, update_policy
 
 NAN, INF = math.nan, math.inf
 

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from azr.algorithms.batch import Batch
 from azr.config import GAE, GRPO, RLOO, TRRPP, AlgorithmConfig, Config, DrGRPO, Estimator, OffPolicyConfig
 from azr.records import Completion, Role, Sample
 from azr.train.critic import CriticWorker
-from azr.train.learner import Learner, update_policy
+from azr.train.learner import Learner
 from azr.train.policy import PolicyWorker
-from azr.train.traces import trace_mask
 from azr.train.worker_group import WorkerGroup
-from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, one_step, with_micro_batches
+from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, one_step, update_policy, with_micro_batches
 
 TRACED = (0, 1, 2, 0, 1)
 """Of every five responses one is a trace (2), two begin with half of one (1)."""
@@ -139,22 +139,22 @@ async def test_gradients_are_those_written_out_whatever_the_packing_and_the_rank
         (2, 40, trajectories[::-1], expected),
         (2, 1000, shared, expected_shared),
     ):
-        told, learner = await learn(groups[ranks], with_micro_batches(config, tokens), taught)
+        told, _ = await learn(groups[ranks], with_micro_batches(config, tokens), taught)
         assert told["policy"]["loss"] == pytest.approx(value, rel=1e-4, abs=1e-6)
         assert told["policy"]["grad_norm"] == pytest.approx(norm, rel=1e-4)
         assert told["policy"]["trace_tokens"] == sum(t.trace_tokens for t in taught)
-        assert [each.mismatch is None for each in learner.learned] == [t.origin == "trace" for t in taught]
+        assert [t.mismatch is None for t in taught] == [t.origin == "trace" for t in taught]
 
 
 async def test_a_right_trace_among_seven_wrong_answers(
     groups: dict[int, WorkerGroup], base: Config, completions: list[Completion]
 ) -> None:
     eight = [traced(c, 0, share=float(i == 7), reward=float(i == 7)) for i, c in enumerate(completions[:8])]
-    _, learner = await learn(groups[1], base, eight)
-    assert [each.advantage for each in learner.learned] == [-1 / 8] * 7 + [7 / 8]
+    await learn(groups[1], base, eight)
+    assert [t.advantage for t in eight] == [-1 / 8] * 7 + [7 / 8]
     imitating = replace(base, algorithm=sft(estimator=DrGRPO()))
-    _, learner = await learn(groups[1], imitating, eight)
-    assert [each.advantage for each in learner.learned] == [0.0] * 8
+    await learn(groups[1], imitating, eight)
+    assert [t.advantage for t in eight] == [0.0] * 8
 
 
 @pytest.mark.parametrize("estimator", [TRRPP(), RLOO(), GRPO(), DrGRPO()], ids=lambda knobs: type(knobs).__name__)
@@ -164,15 +164,15 @@ async def test_imitation_ignores_what_the_trace_earned(
     config = replace(base, algorithm=sft(estimator=estimator, drop_zero_advantage=True))
     told = []
     for reward in (0.0, 100.0):
-        changed = [replace(t, reward=reward) if t.origin == "trace" else t for t in trajectories]
-        metrics, learner = await learn(groups[1], config, changed)
-        told.append((metrics, learner.learned))
+        changed = [replace(t, reward=reward if t.origin == "trace" else t.reward) for t in trajectories]
+        metrics, _ = await learn(groups[1], config, changed)
+        told.append((metrics, {t.problem_id: (t.advantage, t.mismatch) for t in changed}))
     assert told[0] == told[1]
     of_sampled = [t for t in trajectories if t.origin == "sampled"]
     assert told[0][0]["policy"]["trace_tokens"] == sum(t.trace_tokens for t in trajectories) and of_sampled
-    outcomes = dict(zip((t.task_id for t in trajectories), told[0][1], strict=True))
-    assert all(outcomes[t.task_id].advantage == 0 for t in trajectories if t.origin == "trace")
-    assert any(outcomes[t.task_id].advantage for t in of_sampled)
+    advantages = {problem: advantage for problem, (advantage, _) in told[0][1].items()}
+    assert all(advantages[t.problem_id] == 0 for t in trajectories if t.origin == "trace")
+    assert any(advantages[t.problem_id] for t in of_sampled)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -221,9 +221,9 @@ async def test_the_critic_learns_from_what_was_sampled_alone(
 
 
 def test_the_mask_follows_the_trajectories(trajectories: list[Sample]) -> None:
-    mask = trace_mask(trajectories)
+    mask = Batch.from_samples(trajectories).is_trace_R
     assert mask is not None and mask.tolist() == [
         position < t.trace_tokens for t in trajectories for position in range(len(t.completion.response_ids))
     ]
     assert {t.origin for t in trajectories} == {"sampled", "prefix", "trace"}
-    assert trace_mask([t for t in trajectories if t.origin == "sampled"]) is None
+    assert Batch.from_samples([t for t in trajectories if t.origin == "sampled"]).is_trace_R is None

@@ -9,13 +9,13 @@ import pytest
 import ray
 import torch
 
-from azr.algorithms.advantages import AdvantageInputs, estimate_advantages, loss_weights
-from azr.algorithms.packing import split_mini_batches
-from azr.config import GRPO, TRRPP
+from azr.algorithms.advantages import estimate_advantages, loss_weights
+from azr.algorithms.batch import Batch
+from azr.algorithms.packing import split_mini_batches, without_samples
+from azr.config import GRPO, TRRPP, AlgorithmConfig
 from azr.errors import UserError
-from azr.records import Completion, FinishReason
+from azr.records import Completion, FinishReason, Role, Sample
 from azr.train.train_batch import RankBatch, TrainBatch
-from azr.train.trajectories import drop_zero_advantage
 
 
 def rank_batches(batch: TrainBatch) -> list[RankBatch]:
@@ -35,10 +35,10 @@ def test_arrays_follow_their_tokens_and_outputs_come_back_in_order(
     everything = torch.tensor([t for c in completions for t in c.response_ids])
     args = batch.for_ranks({"targets": everything})
     held = rank_batches(batch)
-    for (ref, per_token), rank_batch in zip(args, held, strict=True):
-        assert per_token["targets"].tolist() == targets(rank_batch) == targets(ray.get(ref))
-    assert torch.equal(batch.gather([per_token["targets"] for _, per_token in args]), everything)
-    assert torch.equal(batch.select(everything), everything)
+    for (ref, columns), rank_batch in zip(args, held, strict=True):
+        assert columns["targets"].tolist() == targets(rank_batch) == targets(ray.get(ref))
+    assert torch.equal(batch.gather([columns["targets"] for _, columns in args]), everything)
+    assert torch.equal(batch.scatter(everything.double(), len(everything)), everything.double())
     for number, members in enumerate(mini_batches):
         minis = [rank_batch[number] for rank_batch in held]
         assert len({len(mini.micro_batches) for mini in minis}) == 1, "as many micro-batches on every rank"
@@ -52,9 +52,11 @@ def test_a_batch_of_some_completions_leaves_the_others_out(ray_cluster: None, co
     tokens = torch.arange(sum(len(c.response_ids) for c in completions))
     lengths = [len(c.response_ids) for c in completions]
     expected = torch.cat([piece for i, piece in enumerate(tokens.split(lengths)) if i in (1, 3, 5, 7)])
-    assert torch.equal(batch.select(tokens), expected)
-    outputs = [per_token["index"] for _, per_token in batch.for_ranks({"index": tokens})]
+    outputs = [columns["index"] for _, columns in batch.for_ranks({"index": tokens})]
     assert torch.equal(batch.gather(outputs), expected)
+    column = batch.scatter(expected.double(), len(tokens))
+    assert column[expected].tolist() == expected.tolist()
+    assert column.isnan().sum() == len(tokens) - len(expected), "tokens that are not in the batch"
 
 
 def test_the_figures_of_a_batch(ray_cluster: None, completions: list[Completion]) -> None:
@@ -87,23 +89,28 @@ def learners_work(count: int) -> float:
         )
         for i in range(count)
     ]
-    labels = [("deduction", "solver" if i % 8 else "proposer") for i in range(count)]
+    samples = [
+        Sample(
+            completion=completion,
+            role=Role.SOLVER if i % 8 else Role.PROPOSER,
+            kind="deduction",
+            problem_id=str(i),
+            group=f"group {i // 8}",
+            reward=float(i % 3),
+        )
+        for i, completion in enumerate(completions)
+    ]
     began = time.process_time()
-    mini_batches = split_mini_batches(labels, 2, 1)
-    batch = TrainBatch.build(completions, mini_batches, 8, 16_384)
-    inputs = AdvantageInputs(
-        rewards=[float(i % 3) for i in range(count)],
-        response_lengths=[len(c.response_ids) for c in completions],
-        kind_roles=labels,
-        groups=[f"group {i // 8}" for i in range(count)],
-    )
+    batch = Batch.from_samples(samples)
+    mini_batches = split_mini_batches(batch.kind_roles, 2, 1)
+    packed = TrainBatch.build(completions, mini_batches, 8, 16_384)
     for estimator in (TRRPP(), GRPO()):
-        advantages_R = estimate_advantages(inputs, estimator).advantages_R
-    weights_R = loss_weights(inputs, "kind_role")
-    assert weights_R is not None
-    drop_zero_advantage(mini_batches, advantages_R.split(list(inputs.response_lengths)), 8)
-    ranks = batch.for_ranks({"advantages": advantages_R, "loss_weights": weights_R})
-    assert torch.equal(batch.gather([columns["advantages"] for _, columns in ranks]), advantages_R)
+        batch.advantages_R, batch.returns_R = estimate_advantages(batch, estimator)
+    kept = without_samples(mini_batches, batch.has_gradient(AlgorithmConfig()), 8)
+    batch.loss_weights_R = loss_weights(batch, "kind_role", mini_batches, kept, 128)
+    ranks = packed.for_ranks(batch.policy_columns())
+    assert torch.equal(packed.gather([columns["advantages"] for _, columns in ranks]), batch.advantages_R)
+    batch.write_results(samples, batch.rollout_logprobs_R)
     return time.process_time() - began
 
 

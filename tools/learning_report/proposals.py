@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
-from azr.evaluation.suites.files import read_rows
+from azr.records import Role, Sample
 from azr.runs.run_dir import RunDirectory
+from azr.runs.sample_file import read_sample
 from azr.runs.sinks import read_tasks
 
 
@@ -14,15 +16,16 @@ def proposals(run: Path, step: int, count: int) -> str:
     or why it is no task, the program's lines with semicolons between them, and its input."""
     folder = RunDirectory(run)
     rates = {task.id: task.solve_rate for task in read_tasks(folder.tasks)}
-    records = read_rows(folder.rollouts(step))
-    made = sorted((each for each in records if each["role"] == "proposer"), key=lambda each: str(each["task_id"]))
-    return "\n".join(_line(each, rates.get(each["task_id"])) for each in made[:count])
+    with gzip.open(folder.rollouts(step)) as file:
+        samples = [read_sample(line) for line in file]
+    made = sorted((each for each in samples if each.role is Role.PROPOSER), key=lambda each: each.problem_id)
+    return "\n".join(_line(each, rates.get(each.problem_id)) for each in made[:count])
 
 
-def _line(record: dict[str, object], rate: float | None) -> str:
-    told = record["outcome"] if rate is None else f"{100 * rate:.0f}%"
-    sections = dict(record["answer"] or [])  # type: ignore[call-overload]
+def _line(sample: Sample, rate: float | None) -> str:
+    told = sample.verdict if rate is None else f"{100 * rate:.0f}%"
+    sections = dict(sample.judgement.answer or ()) if sample.judgement is not None else {}
     if not sections:
-        return f"{told:13} {record['response']}"
+        return f"{told:13} {sample.response}"
     head, *lines = (line.strip() for line in sections.get("program", "").split("\n"))
     return f"{told:13} {'; '.join(lines) or head}    f({sections.get('input', '')})"

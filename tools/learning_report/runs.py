@@ -10,13 +10,13 @@ from pathlib import Path
 from azr.config import Config
 from azr.config_tree import from_yaml, leaves
 from azr.errors import UserError
-from azr.evaluation.answer_file import Answer
 from azr.evaluation.compare import load
+from azr.records import Sample
 from azr.runs.metrics import EVAL, Metrics, has_eval, scalar
 
 EXAM = f"{EVAL}exam"
 """Begins the names of the exam's metrics."""
-Answers = dict[str, list[Answer]]
+Answers = dict[str, list[Sample]]
 """By task."""
 CONTROLS = {
     ("train.policy_lr", 0.0): "learning rate 0",

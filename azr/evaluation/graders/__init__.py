@@ -1,9 +1,10 @@
-"""Graders: each judges the answers to suites of one form."""
+"""Graders: each judges the answers to questions of one form."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from azr.evaluation.graders.calls import CallsGrader
@@ -11,18 +12,21 @@ from azr.evaluation.graders.choice import ChoiceGrader
 from azr.evaluation.graders.maths import MathGrader, check_math
 from azr.evaluation.graders.own import OwnGrader, is_own, load_grader
 from azr.evaluation.graders.stdin import StdinGrader, Tests
-from azr.evaluation.graders.value import ValueGrader
-from azr.evaluation.question import Grader, GraderName, Judgement, Question
+from azr.evaluation.graders.value import TaskGrader, ValueGrader
+from azr.evaluation.question import TASK, Grader, GraderName, Question
+from azr.records import Judgement
 
 if TYPE_CHECKING:
-    from azr.selfplay.roles import Executor
+    from azr.answering import Executor
+
+    OpenExecutor = Callable[[], AbstractAsyncContextManager[Executor]]
 
 CODE_GRADERS: frozenset[GraderName] = frozenset({"value", "calls", "stdin"})
-"""They run programs, and need an executor."""
+"""Graders that run programs of answers, and need an executor for them."""
 
 
 def check_graders(names: Iterable[GraderName]) -> None:
-    """Raises UserError where one lacks a package, or is the user's own and cannot be imported."""
+    """Raise UserError if a grader lacks a package, or is the user's and cannot be imported."""
     for name in sorted(set(names)):
         if name == "math":
             check_math()
@@ -31,7 +35,7 @@ def check_graders(names: Iterable[GraderName]) -> None:
 
 
 class _CodeGrader:
-    """Programs are called or read standard input, as each question has it."""
+    """Calls a function or runs a script, as each question asks."""
 
     def __init__(self, executor: Executor) -> None:
         self._calls, self._stdin = CallsGrader(executor), StdinGrader(executor)
@@ -41,22 +45,46 @@ class _CodeGrader:
         return await grader.grade(question, response)
 
 
+_WITH_EXECUTOR: dict[GraderName, Callable[[Executor], Grader]] = {
+    TASK: TaskGrader, "value": ValueGrader, "calls": _CodeGrader, "stdin": _CodeGrader,
+}  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def open_graders(
+    names: Collection[GraderName], *, answers: OpenExecutor, tasks: OpenExecutor | None = None
+) -> AsyncIterator[dict[GraderName, Grader]]:
+    """Yield the graders by name; what they start ends with the block.
+
+    ``answers``: starts the executor for programs of answers, if a grader needs one; its limits are those of
+    `azr.evaluation.graders.sandboxed.answer_config`. ``tasks``: starts the executor of `TASK`, with the limits of
+    training; None where `TASK` is not among the names.
+
+    Raises UserError when a package of the extra ``eval`` is missing, or model-written code cannot be isolated here.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(answers()) if CODE_GRADERS.intersection(names) else None
+        graders: dict[GraderName, Grader] = {}
+        for name in sorted(set(names)):
+            executor = await stack.enter_async_context(tasks()) if name == TASK and tasks else pool
+            graders[name] = await stack.enter_async_context(make_grader(name, executor))
+        yield graders
+
+
 @contextlib.asynccontextmanager
 async def make_grader(name: GraderName, executor: Executor | None = None) -> AsyncIterator[Grader]:
-    """``async with make_grader(name, executor) as grader``; what it starts ends with the block.
+    """Yield a grader; what it starts ends with the block.
 
-    ``executor``: an `azr.evaluation.graders.sandboxed.answer_pool`, of the graders in `CODE_GRADERS`.
-    Raises UserError when a package of the extra ``eval`` is missing, or a grader of the user's own.
+    ``executor``: of `TASK` and the graders in `CODE_GRADERS`, see `open_graders`, which says what this raises.
     """
-    match name:
-        case _ if is_own(name):
-            async with OwnGrader(name) as own:
-                yield own
-        case "math":
-            async with MathGrader() as grader:
-                yield grader
-        case "choice":
-            yield ChoiceGrader()
-        case "value" | "calls" | "stdin":
-            assert executor is not None
-            yield ValueGrader(executor) if name == "value" else _CodeGrader(executor)
+    if name == "math":
+        async with MathGrader() as grader:
+            yield grader
+    elif name == "choice":
+        yield ChoiceGrader()
+    elif name in _WITH_EXECUTOR:
+        assert executor is not None
+        yield _WITH_EXECUTOR[name](executor)
+    else:
+        async with OwnGrader(name) as own:
+            yield own

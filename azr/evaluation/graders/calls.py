@@ -14,17 +14,19 @@ import numpy as np
 from azr.evaluation.graders.code_blocks import defines, definition, parses
 from azr.evaluation.graders.plain_json import decode, refuse_collisions
 from azr.evaluation.graders.sandboxed import RECURSION, Ran, call_program, calls
-from azr.evaluation.question import Judgement, Question, Verdict
+from azr.evaluation.question import Question
+from azr.records import Judgement
+from azr.tasks.base import Verdict
 
 if TYPE_CHECKING:
-    from azr.selfplay.roles import Executor
+    from azr.answering import Executor
 
 _FLOAT_ATOL, _RTOL = 1e-6, 1e-7
-"""EvalPlus's tolerances where a float is expected."""
+"""EvalPlus's tolerances for expected floats."""
 _TOO_MUCH = ("timeout", "memory", "MemoryError", "output_too_large")
-"""A call for which the reference solution needs too much is left out."""
+"""Failures of the reference solution for which a call is left out."""
 _FEWEST_KEPT = 0.9
-"""Share of the calls that must stay for an answer to be judged by them."""
+"""Smallest share of calls that must remain for answers to be graded."""
 
 STARTER_IMPORTS = (
     "import string, re, datetime, collections, heapq, bisect, copy, math, random, statistics, itertools, functools, "
@@ -37,20 +39,20 @@ STARTER_IMPORTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """What a grader of calls needs."""
+    """Gold of `CallsGrader`: a function, its calls and what they must return."""
 
     entry: str
     """Name of the function, or of the method of the class ``Solution``."""
     cases: Mapping[str, tuple[str, ...]]
     """Arguments of the calls by part, such as ``base`` and ``plus``, each as `case_text` writes them."""
     expected: Mapping[str, tuple[Any, ...]] | None = None
-    """What they must return, by part; None when the reference solution says so."""
+    """Expected return values by part; None if the reference solution computes them."""
     reference: str = ""
     """A program that solves the question, and runs in the sandbox as answers do."""
     recorder: str = ""
     """A program whose ``record()`` returns the arguments of all calls, for a suite whose tests are a program."""
     prelude: str = ""
-    """Runs before every answer: what the question defines. What it calls ``entry`` is no answer."""
+    """Definitions of the question, run before every answer. A function ``entry`` in them is no answer."""
     begun: bool = False
     """The prelude ends with the head of the function, so that an answer may be its body."""
     atol: float = 0.0
@@ -59,9 +61,9 @@ class Calls:
     """Name of another rule than equality, in `JUDGES`."""
     recursion: int = RECURSION
     outer_list: bool = False
-    """A tuple that is returned counts as the list of its items, and floats must be equal: LiveCodeBench's rule."""
+    """Treat a returned tuple as a list, without tolerance for floats: LiveCodeBench's rule."""
     json: bool = False
-    """``expected`` is from JSON: tuples count as lists, and keys that are numbers as text where text is expected."""
+    """``expected`` comes from JSON: tuples count as lists, and numeric keys as text."""
 
 
 @dataclass(slots=True)
@@ -72,11 +74,11 @@ class _Solved:
 
 @dataclass(slots=True)
 class CallsGrader:
-    """``base`` and ``plus`` are parts of a judgement; right are answers of which all parts are."""
+    """Calls functions. ``base`` and ``plus`` are parts of a judgement; an answer is right if all parts are."""
 
     executor: Executor
     _solved: dict[tuple[str, str], asyncio.Task[_Solved]] = field(default_factory=dict)
-    """What the reference solutions returned, by suite and question."""
+    """Calls and expected values from reference solutions, by suite and question."""
 
     async def grade(self, question: Question, response: str) -> Judgement:
         gold: Calls = question.gold
@@ -87,22 +89,25 @@ class CallsGrader:
         if key not in self._solved:
             self._solved[key] = asyncio.create_task(self._solve(gold))
         solved = await asyncio.shield(self._solved[key])
-        if solved.expected is None:
-            return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),))
         prelude, source = assembled(gold, answer)
-        program = call_program(source, gold.entry, gold.recursion, prelude)
+        parts = await self._run(gold, call_program(source, gold.entry, gold.recursion, prelude), solved)
+        verdict = Verdict.UNGRADED if parts is None else Verdict.RIGHT if all(parts.values()) else Verdict.WRONG
+        return Judgement(verdict=verdict, answer=(("answer", answer),), parts=parts or {})
+
+    async def _run(self, gold: Calls, program: str, solved: _Solved) -> dict[str, bool] | None:
+        """Return which parts a program passes; None if the reference solution failed or the executor lost a call."""
+        if solved.expected is None:
+            return None
         parts: dict[str, bool] = {}
         for part, cases in solved.cases.items():
             ran = await calls(self.executor, program, cases) if cases and all(parts.values()) else Ran(())
             if ran.lost:
-                return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),))
+                return None
             parts[part] = all(parts.values()) and _pass(gold, cases, solved.expected[part], ran)
-        return Judgement(
-            verdict=Verdict.RIGHT if all(parts.values()) else Verdict.WRONG, answer=(("answer", answer),), parts=parts
-        )
+        return parts
 
     async def _solve(self, gold: Calls) -> _Solved:
-        """The calls and what they must return; None when the reference fails, which is no answer's fault."""
+        """Return the calls and their expected values; None if the reference solution fails."""
         cases = gold.cases
         if gold.recorder:
             ran = await calls(self.executor, call_program(gold.recorder, "record"), ("[]",))
@@ -209,12 +214,12 @@ def _is_close(returned: Any, wanted: Any, atol: float) -> bool:
 
 
 def _surface(base_edge: float, height: float) -> int:
-    """Of a square pyramid whose height is measured from the base to the apex."""
+    """Return the surface of a square pyramid, its height measured from the base to the apex."""
     return round(base_edge**2 + 2 * base_edge * math.hypot(base_edge / 2, height))
 
 
 def _digit_distance(a: int, b: int) -> int:
-    """Sum of the differences of digits in the same place."""
+    """Return the sum of the differences of digits in the same place."""
     one, other = str(a), str(b)
     width = max(len(one), len(other))
     return sum(abs(int(x) - int(y)) for x, y in zip(one.zfill(width), other.zfill(width), strict=True))
@@ -227,7 +232,7 @@ def _as_set(returned: Any) -> set[Any]:
 
 
 def _not_none(returned: Any, wanted: Any) -> bool:
-    """Both sides say no, with None or False, or both say yes."""
+    """Whether both sides are None or False, or neither is."""
     found = wanted if isinstance(wanted, bool) else wanted is not None
     return bool(returned == found) if isinstance(returned, bool) else found == (returned is not None)
 

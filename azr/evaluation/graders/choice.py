@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass
 
 from azr.evaluation.graders.extraction import last_box, reply
-from azr.evaluation.question import Judgement, Question, Verdict
+from azr.evaluation.question import Question
+from azr.records import Judgement
+from azr.tasks.base import Verdict
 
 # Between words each character has one way to be read, so that time stays linear in the text. "a" and "I" before a word
 # are words, not labels.
@@ -23,16 +25,16 @@ _ALONE = re.compile(r"[\s*(\[]*([A-Z]|\d)[\s*)\].:]*", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a choice grader needs."""
+    """Gold of `ChoiceGrader`."""
 
     label: str
-    """Of the right option."""
+    """Label of the right option."""
     labels: tuple[str, ...]
-    """Of all options of the row."""
+    """Labels of all options."""
 
 
 class ChoiceGrader:
-    """A label that the row does not have is no answer."""
+    """Compares labels. A label that the question does not have counts as malformed."""
 
     async def grade(self, question: Question, response: str) -> Judgement:
         gold: Choice = question.gold

@@ -1,4 +1,4 @@
-"""What a response answers: the text after its thinking, its last box, its last number."""
+"""Extract answers from responses: the text after the thinking, the last box or the last number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/
 
 
 def reply(response: str) -> str:
-    """The response without its thinking: what stands in the last answer tag, if any, else all after the thinking."""
+    """Return the content of the last answer tag, or without one all text after the thinking."""
     text = response[-MAX_RESPONSE:].replace("\r\n", "\n")
     text = text.rpartition(_THOUGHT)[2]
     before, opened, answer = text.rpartition(_ANSWER)
@@ -27,7 +27,7 @@ def reply(response: str) -> str:
 
 
 def boxes(text: str) -> list[str]:
-    """Contents of all boxes with balanced braces, in the order of their beginnings; time is linear in the text."""
+    """Return the contents of all boxes with balanced braces, in order; time is linear in the text."""
     starts = {found.end(): found.start() for found in _BOX.finditer(text)}
     if not starts:
         return []
@@ -54,14 +54,14 @@ def boxes(text: str) -> list[str]:
 
 
 def last_box(text: str) -> str | None:
-    """Content of the last box."""
+    """Return the content of the last box."""
     found = boxes(text)
     return found[-1] if found else None
 
 
 def final_answer(response: str) -> str | None:
-    """The final answer to a mathematical question: the last box, else what the text says its answer is, else its last
-    number; None when there is none, or when it is too long to be one."""
+    """Return the final answer to a mathematical question: the last box, else the text after "answer is", else the last
+    number; None if there is none or it is too long."""
     text = reply(response)
     answer = last_box(text)
     if answer is None and (stated := _STATED.findall(text[-20_000:])):

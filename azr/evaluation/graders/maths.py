@@ -1,4 +1,4 @@
-"""Judges final answers of mathematics with math-verify, in processes that can be killed."""
+"""Grade final answers of mathematics with math-verify, in processes that can be killed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from azr.errors import UserError
 from azr.evaluation.graders.extraction import final_answer
-from azr.evaluation.question import Judgement, Question, Verdict
+from azr.evaluation.question import Question
 from azr.line_process import LineProcessPool
+from azr.records import Judgement
+from azr.tasks.base import Verdict
 
 TIME_LIMIT_S = 10.0
-"""For one answer; one that takes longer is ungraded, and its process is killed."""
+"""Time limit for one answer; after it the answer is ungraded and its process is killed."""
 _WORKER = "azr.evaluation.graders.math_worker"
 _SCIENTIFIC = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d+)?|[-+]?\.\d+)[eE]([-+]?\d+)(?!\w)")
 _BARE_POINT = re.compile(r"(?<!\d)(\d+)\.(?!\d)")
@@ -27,18 +29,18 @@ _PAIR = re.compile(r"^\s*(?:\\left\s*)?([(\[]).*,.*?(?:\\right\s*)?([)\]])\s*$",
 
 @dataclass(frozen=True, slots=True)
 class MathGold:
-    """What a mathematical grader needs."""
+    """Gold of `MathGrader`."""
 
     answers: tuple[str, ...]
-    """Any one of them is right."""
+    """Each of them is right."""
     tolerance: float | None = None
-    """Absolute; the suite's own."""
+    """Absolute tolerance of the suite."""
     relative: bool = False
-    """Also say, as the part ``close``, whether the answer is within one part in 10,000."""
+    """Add the part ``close``: whether the answer is within one part in 10,000."""
 
 
 class MathGrader:
-    """``async with MathGrader() as grader``: at most ``workers`` answers are compared at once."""
+    """Compares answers in at most ``workers`` processes: ``async with MathGrader() as grader``."""
 
     def __init__(self, workers: int = 2) -> None:
         """Raises UserError when math-verify is not installed."""
@@ -57,20 +59,20 @@ class MathGrader:
         if answer is None:
             return Judgement(verdict=Verdict.MALFORMED)
         said = await self.compare(gold.answers, answer, gold.tolerance)
-        if said is None:
-            return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),))
-        parts = {"exact": said["exact"]} if gold.tolerance is not None else {}
-        parts |= {"exact": said["exact"], "close": said["close"]} if gold.relative else {}
-        return Judgement(
-            verdict=Verdict.RIGHT if said["right"] else Verdict.WRONG, answer=(("answer", answer),), parts=parts
-        )
+        verdict, parts = Verdict.UNGRADED, dict[str, bool]()
+        if said is not None:
+            verdict = Verdict.RIGHT if said["right"] else Verdict.WRONG
+            parts |= {"exact": said["exact"]} if gold.tolerance is not None else {}
+            parts |= {"exact": said["exact"], "close": said["close"]} if gold.relative else {}
+        return Judgement(verdict=verdict, answer=(("answer", answer),), parts=parts)
 
     async def compare(
         self, golds: Sequence[str], answer: str, tolerance: float | None = None
     ) -> dict[str, bool] | None:
-        """Whether an answer is ``right``, ``exact`` without the tolerance, and ``close``; None when nobody knows.
+        """Return whether an answer is ``right``, ``exact`` (without the tolerance) and ``close``; None if the worker
+        failed or took too long.
 
-        ``parsed``, where it is there: whether the gold answers were compared as more than text.
+        ``parsed``, if present: whether the gold answers were compared as more than text.
         """
         wanted = [form for gold in golds for form in gold_forms(gold)]
         given = normal(answer)
@@ -81,13 +83,13 @@ class MathGrader:
 
 
 def check_math() -> None:
-    """Raises UserError when mathematical answers cannot be compared here."""
+    """Raise UserError when math-verify is missing."""
     if importlib.util.find_spec("math_verify") is None:
         raise UserError("Mathematical answers are compared by math-verify, which is missing: pip install azr[eval]")
 
 
 def gold_forms(gold: str) -> list[str]:
-    """What a gold answer is compared as: a percentage also as the number before its sign."""
+    """Return the forms of a gold answer to compare with: a percentage also without its sign."""
     form = normal(gold)
     if not form.endswith("%"):
         return [form]
@@ -95,7 +97,7 @@ def gold_forms(gold: str) -> list[str]:
 
 
 def normal(text: str) -> str:
-    """An answer without dollars, units and degrees, its numbers in LaTeX's notation."""
+    """Normalize an answer: remove dollars, units and degrees, and write numbers in LaTeX's notation."""
     # One space is as good as many, on which patterns spend time of the order of their number cubed.
     text = " ".join(text.split()).strip("$").strip()
     for opened, closed in (("\\(", "\\)"), ("\\[", "\\]")):
@@ -112,7 +114,7 @@ def normal(text: str) -> str:
 
 
 def differ_in_kind(gold: str, answer: str) -> bool:
-    """Whether two answers differ in what the library does not see: the base of a number, or an end of an interval."""
+    """Whether two answers differ where math-verify ignores it: the base of a number, or an end of an interval."""
     one, other = _BASE.match(normal(gold)), _BASE.match(normal(answer))
     if one and other and one[2] != other[2]:
         return True

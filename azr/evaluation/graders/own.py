@@ -1,4 +1,4 @@
-"""Graders of a user's own: functions that are named ``module:function`` and run in processes that can be killed.
+"""Users' graders: functions that are named ``module:function`` and run in processes that can be killed.
 
 A function takes the row, a dict of all its fields, and the response, a text without its end token. It returns whether
 the answer is right, or None when there is no answer. docs/extending.md is the way there.
@@ -10,19 +10,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from azr.errors import UserError, nearest
-from azr.evaluation.question import GRADERS, Judgement, Question, Verdict
+from azr.evaluation.question import GRADERS, Question
 from azr.own_functions import OwnFunctions, Trouble
 from azr.own_modules import find_entry, import_own
+from azr.records import Judgement
+from azr.tasks.base import Verdict
 
 GROUP = "azr.graders"
-"""Of entry points, by which an installed package gives its graders names."""
+"""Group of entry points by which installed packages name their graders."""
 _WORKER = "azr.evaluation.graders.own_worker"
 
 GradeFunction = Callable[[Mapping[str, Any], str], bool | None]
 
 
 def is_own(name: str) -> bool:
-    """Whether a grader's name is that of a function, or one that an installed package gives it by an entry point.
+    """Whether a name is ``module:function`` or an entry point of an installed package.
 
     Raises UserError when several packages do.
     """
@@ -30,9 +32,9 @@ def is_own(name: str) -> bool:
 
 
 def load_grader(name: str) -> GradeFunction:
-    """The function of this name, also of a module in the working directory.
+    """Return the function of this name, also from a module in the working directory.
 
-    Raises UserError when there is none; the traceback of a module that cannot be imported is printed before.
+    Raises UserError when it does not exist, after printing the traceback of a module that cannot be imported.
     """
     module_name, _, function_name = _function(name).partition(":")
     module = import_own(module_name, f"The module of the grader {name}")
@@ -45,13 +47,13 @@ def load_grader(name: str) -> GradeFunction:
 
 
 def _function(name: str) -> str:
-    """Module and function of a grader's name."""
+    """Return ``module:function`` of a grader's name."""
     entry = None if ":" in name else find_entry(GROUP, name)
     return entry.value if entry is not None else name
 
 
 class OwnGrader:
-    """``async with OwnGrader("module:function") as grader``: at most ``workers`` answers are graded at once."""
+    """Grades in at most ``workers`` processes: ``async with OwnGrader("module:function") as grader``."""
 
     def __init__(self, name: str, workers: int = 2) -> None:
         """Raises UserError as `load_grader` does."""
@@ -59,7 +61,7 @@ class OwnGrader:
         self._name, self._functions = name, OwnFunctions(_WORKER, (_function(name),), workers)
 
     async def __aenter__(self) -> OwnGrader:
-        """Raises UserError when its process does not start."""
+        """Start the first process. Raises UserError when it does not start."""
         try:
             await self._functions.start()
         except (RuntimeError, TimeoutError) as error:
@@ -74,7 +76,7 @@ class OwnGrader:
         await self._functions.end()
 
     async def grade(self, question: Question, response: str) -> Judgement:
-        """Ungraded where the function raises, returns something else, takes too long or ends its process."""
+        """Grade; ungraded if the function raises, returns another type, takes too long or ends its process."""
         message = {"row": question.gold, "response": response}
         try:
             right = await self._functions.call(

@@ -1,4 +1,4 @@
-"""The process of a user's grader: answers ``{row, response}`` with true, false or null."""
+"""Process of a user's grader: answers ``{row, response}`` with true, false or null."""
 
 from __future__ import annotations
 

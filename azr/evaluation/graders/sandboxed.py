@@ -19,7 +19,7 @@ from azr.execution import CallResult, CallStatus, ExecutionRequest
 from azr.executor.pool import SandboxPool
 
 if TYPE_CHECKING:
-    from azr.selfplay.roles import Executor
+    from azr.answering import Executor
 
 WALL_S = 6.0
 """Wall-clock limit of one call or one test, as LiveCodeBench has it; EvalPlus gives 4 s or more."""
@@ -32,9 +32,9 @@ _MAX_INPUT = 2**24
 _MAX_CASES = 2**20
 """Most bytes of arguments of calls that share a process."""
 _SHARE = 0.5
-"""Of the limit: calls that share a process stop after it, and the others get one of their own."""
+"""Share of the time limit after which calls in one process stop; the rest get another process."""
 _UNSURE = (CallStatus.TIMEOUT, CallStatus.MEMORY, CallStatus.CRASHED, CallStatus.OUTPUT_TOO_LARGE)
-"""Ends of calls that shared a process: which of them is to blame is not known."""
+"""Statuses after which it is unknown which call of a shared process failed."""
 
 _PLAIN_JSON = Path(plain_json.__file__).read_text()
 
@@ -228,12 +228,12 @@ ANSWER_REPEATS = 4
 
 
 def answer_config(config: ExecutorConfig) -> ExecutorConfig:
-    """Limits under which answers of code suites run, on the isolation that is configured."""
+    """Return the limits for answers of code suites, with the configured isolation."""
     return replace(config, wall_s=max(WALL_S, config.wall_s), memory_mb=max(MEMORY_MB, config.memory_mb))
 
 
 def answer_pool(config: ExecutorConfig, *, seed: int | None = None) -> SandboxPool:
-    """A pool whose sandboxes have what answers of code suites import, and take and return long values.
+    """Return a pool whose sandboxes have the modules that answers import, and take and return long values.
 
     A run's own pool refuses most of that, so an evaluation in a run has one of these beside it.
     """
@@ -247,24 +247,24 @@ def call_program(source: str, entry: str, recursion: int = RECURSION, prelude: s
 
 
 def stdin_program(source: str) -> str:
-    """A program for `standard_output` that runs the source as a script."""
+    """Return a program for `standard_output` that runs the source as a script."""
     return f"_SOURCE = {source!r}\n_RECURSION = {DEEP_RECURSION}\n{_START}{_STDIN}"
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What became of the calls of an answer, up to the first that did not return."""
+    """Results of an answer's calls, up to the first that failed."""
 
     values: tuple[Any, ...]
-    """Returned by the calls, in their order."""
+    """Return values of the calls, in order."""
     failure: str | None = None
-    """Why the next call returned nothing, such as ``ZeroDivisionError`` or ``timeout``; None when all returned."""
+    """Failure of the next call, such as ``ZeroDivisionError`` or ``timeout``; None if all returned."""
     lost: bool = False
-    """The executor is to blame."""
+    """The executor lost the call."""
 
 
 def case_text(arguments: Sequence[object]) -> str:
-    """The arguments of one call, as `calls` takes them."""
+    """Return the arguments of one call as text for `calls`."""
     return json.dumps([plain_json.encode(each) for each in arguments])
 
 
@@ -301,7 +301,7 @@ async def calls(executor: Executor, program: str, cases: Sequence[str], budget_s
 
 
 async def standard_output(executor: Executor, program: str, text: str) -> tuple[str | None, CallResult]:
-    """What a `stdin_program` writes when it reads the text; None when it did not end well."""
+    """Return the output of a `stdin_program` for this input; None if it failed."""
     request = ExecutionRequest(
         program=program, inputs=(values.canonical(text, max_bytes=_MAX_INPUT),), static_check=False, admitted=True
     )
@@ -313,7 +313,7 @@ async def standard_output(executor: Executor, program: str, text: str) -> tuple[
 
 
 def failure_of(call: CallResult) -> str:
-    """Why a call returned nothing, in a word where there is one."""
+    """Return the failure of a call: the class of its exception, or its status."""
     return call.error or call.status.value if call.status is CallStatus.RAISED else call.status.value
 
 
@@ -326,7 +326,7 @@ def _batch_end(cases: Sequence[str], start: int) -> int:
 
 
 def _read(text: str, count: int) -> tuple[list[Any], str | None]:
-    """Returned values and the failure that came after them; what no honest program says is a failure."""
+    """Return the values and the failure after them; output that no honest program writes is ``forged``."""
     try:
         said = json.loads(values.parse(text, max_bytes=2**30))
         if type(said) is not list or not 0 < len(said) <= count:

@@ -1,4 +1,4 @@
-"""Judges programs that read standard input: LiveCodeBench and APPS."""
+"""Grade programs that read standard input: LiveCodeBench and APPS."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
-from azr.evaluation.graders.code_blocks import program
+from azr.evaluation.graders import code_blocks
 from azr.evaluation.graders.sandboxed import standard_output, stdin_program
-from azr.evaluation.question import Judgement, Question, Verdict
+from azr.evaluation.question import Question
 from azr.execution import CallStatus
+from azr.records import Judgement
+from azr.tasks.base import Verdict
 
 if TYPE_CHECKING:
-    from azr.selfplay.roles import Executor
+    from azr.answering import Executor
 
 _TOLERANCE = 1e-6
 """Absolute from 1 on, relative below: judges of programs take it, and amounts of money stay apart."""
@@ -28,7 +30,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Tests:
-    """What a program reads and must write, test by test."""
+    """Gold of `StdinGrader`: input and expected output of every test."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -39,29 +41,31 @@ class Tests:
 
 @dataclass(slots=True)
 class StdinGrader:
-    """Right are programs that pass all tests; each test has a process of its own."""
+    """Runs every test in its own process; a program is right if it passes all."""
 
     executor: Executor
 
     async def grade(self, question: Question, response: str) -> Judgement:
         gold: Tests = question.gold
-        answer = program(response)
+        answer = code_blocks.program(response)
         if answer is None:
             return Judgement(verdict=Verdict.MALFORMED)
-        sandboxed = stdin_program(answer)
+        return Judgement(verdict=await self._run(gold, stdin_program(answer)), answer=(("answer", answer),))
+
+    async def _run(self, gold: Tests, program: str) -> Verdict:
         for given, wanted in zip(gold.inputs, gold.outputs, strict=True):
-            written, call = await standard_output(self.executor, sandboxed, given)
+            written, call = await standard_output(self.executor, program, given)
             if call.status is CallStatus.LOST:
-                return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),))
+                return Verdict.UNGRADED
             if written is None or not same_output(written, wanted, gold.tolerance):
-                return Judgement(verdict=Verdict.WRONG, answer=(("answer", answer),))
-        return Judgement(verdict=Verdict.RIGHT, answer=(("answer", answer),))
+                return Verdict.WRONG
+        return Verdict.RIGHT
 
 
 def same_output(written: str, wanted: str, tolerance: float | None = 0.0) -> bool:
-    """Equal line by line, as text or number by number: 1.0 is 1.00.
+    """Whether outputs are equal by line, as text or numbers: 1.0 is 1.00.
 
-    Without tolerance 0.333 is not 0.3333: LiveCodeBench's rule. `Tests` says what others mean.
+    With tolerance 0, as in LiveCodeBench, 0.333 is not 0.3333. `Tests.tolerance` explains other values.
     """
     one, other = _lines(written), _lines(wanted)
     return len(one) == len(other) and all(_same_line(*pair, tolerance) for pair in zip(one, other, strict=True))

@@ -1,4 +1,4 @@
-"""Judges values: what a program returns, or an input that makes it return something."""
+"""Grade values: the output of a program, an input that leads to an output, or the answer to a self-play task."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Literal
 from azr import values
 from azr.evaluation.graders import extraction
 from azr.evaluation.graders.code_blocks import blocks
-from azr.evaluation.question import Judgement, Question, Verdict
+from azr.evaluation.question import Question
 from azr.execution import CallResult, CallStatus, ExecutionRequest
-from azr.records import Task
+from azr.records import Judgement, Task
+from azr.tasks.base import Verdict
 from azr.tasks.prompts import ChatFormat, CompactFormat, Section
 from azr.tasks.registry import KINDS
 
 if TYPE_CHECKING:
-    from azr.selfplay.roles import Executor
+    from azr.answering import Executor
 
 _MAX_INPUT_CHARS = 2**13
 _ON_ONE_LINE = re.compile(r"```(?:(output|input|python)[ \t]+)?([^`\n]+)```")
@@ -42,13 +43,13 @@ def f(given, named):
 
 @dataclass(frozen=True, slots=True)
 class ProgramValue:
-    """A program, and one of what went in and what came out."""
+    """Gold of `ValueGrader`: a program with an input and its output."""
 
     program: str
     """Defines ``f``, or the function that ``entry`` names."""
     asked: Literal["output", "input"]
     input: str
-    """Argument text; of an input that is asked for, the recorded one, which is one of many."""
+    """Argument text; if the input is asked for, one of many that are right."""
     output: str
     """Value text."""
     entry: str = "f"
@@ -56,15 +57,12 @@ class ProgramValue:
 
 @dataclass(slots=True)
 class ValueGrader:
-    """Equality is that of plain data; an input is run, and what it leads to is compared outside."""
+    """Compares plain data. A stated input is run, and its output is compared outside the sandbox."""
 
     executor: Executor
 
     async def grade(self, question: Question, response: str) -> Judgement:
-        gold = question.gold
-        if isinstance(gold, Task):
-            return await self._grade_task(gold, response)
-        assert isinstance(gold, ProgramValue)
+        gold: ProgramValue = question.gold
         text = stated_value(response, gold.asked, gold.entry)
         if text is None:
             return Judgement(verdict=Verdict.MALFORMED)
@@ -85,12 +83,12 @@ class ValueGrader:
         try:
             arguments = values.canonical_arguments((values.parse_arguments(text), {}))
         except values.PlainDataError:
-            # Evaluated in a process of its own, so that what f gets is data, and nothing that works on its inside.
+            # Evaluate the arguments in another process, so that f gets data and no object that acts inside it.
             stated = await self._call(f"{gold.program}\n{_TAKE.format(text=text)}", "")
             if stated.status is CallStatus.LOST:
                 return Verdict.UNGRADED
             if stated.status is CallStatus.REJECTED and not _is_plain(gold.input):
-                # A few recorded inputs are functions.
+                # Some recorded inputs are functions.
                 return self._judge(gold, await self._call(_with_entry(gold, f"{gold.entry}({text}\n)"), "(), {}"))
             value = values.parse(stated.value) if stated.value is not None else None
             if type(value) is not tuple or len(value) != 2 or type(value[0]) is not tuple or type(value[1]) is not dict:
@@ -113,18 +111,24 @@ class ValueGrader:
             return Verdict.UNGRADED
         return Verdict.RIGHT if values.equal(values.parse(call.value), expected) else Verdict.WRONG
 
-    async def _grade_task(self, task: Task, response: str) -> Judgement:
-        """A task of self-play, by its own kind, from a response in either of the prompt formats."""
+
+@dataclass(slots=True)
+class TaskGrader:
+    """Grades answers to self-play tasks by the task's kind; responses may be in either prompt format."""
+
+    executor: Executor
+
+    async def grade(self, question: Question, response: str) -> Judgement:
+        task: Task = question.gold
         sections = _sections(response)
         if sections is None:
             return Judgement(verdict=Verdict.MALFORMED)
         verdict = await KINDS[task.kind].grade(task, sections, self.executor.execute)
-        answer = "\n".join(section.text for section in sections)
-        return Judgement(verdict=verdict, answer=(("answer", answer),))
+        return Judgement(verdict=verdict, answer=tuple((str(each.label), each.text) for each in sections))
 
 
 def _with_entry(gold: ProgramValue, call: str) -> str:
-    """A program whose ``f`` makes the call; the other program has a namespace of its own, so that it may recurse."""
+    """Return a program whose ``f`` makes the call; the gold program has its own namespace, so that it may recurse."""
     return _RUN.format(program=gold.program, call=call)
 
 
@@ -144,11 +148,10 @@ def _sections(response: str) -> tuple[Section, ...] | None:
 
 
 def stated_value(response: str, asked: str, entry: str) -> str | None:
-    """The value or argument text that a response answers with; None when there is none.
+    """Return the value or argument text of a response; None if there is none.
 
-    It is the last block that has the name of what is asked for, else the last block, else the last box, else the whole
-    of a short answer. A whole call such as ``f(1)`` states its arguments, and of an assertion ``f(1) == 2`` counts the
-    side that is asked for.
+    It is the last block labelled with what is asked for, else the last block, else the last box, else a short answer as
+    a whole. A call such as ``f(1)`` gives its arguments, and an assertion ``f(1) == 2`` the side that is asked for.
     """
     text = extraction.reply(response)
     fenced = [(block.language, block.content) for block in blocks(text)] or _ON_ONE_LINE.findall(text)
@@ -171,7 +174,7 @@ def stated_value(response: str, asked: str, entry: str) -> str | None:
         if _is_call(tree.left, entry):
             text, tree = ast.get_source_segment(text, side) or "", side
     if asked == "output":
-        # An answer that repeats the call says nothing.
+        # An answer that repeats the call is not a value.
         return None if tree is not None and _names(tree, entry) else text
     if tree is not None and _is_call(tree, entry):
         text = text[text.index("(") + 1 : text.rindex(")")]
@@ -205,7 +208,7 @@ def _names(tree: ast.AST, entry: str) -> bool:
 
 
 def _is_input(tree: ast.AST, entry: str) -> bool:
-    """Whether an argument list is data and expressions of it: it must not patch, search with or name the program."""
+    """Whether an argument list is only data and expressions: it must not patch, search with or name the program."""
     for node in ast.walk(tree):
         if isinstance(node, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom):
             return False

@@ -16,5 +16,5 @@ SUITES: dict[str, Suite] = {
 
 
 def suites_of(folder: Path) -> dict[str, Suite]:
-    """These and what the folder's own TOML files declare. Raises UserError for a TOML that declares no suite."""
+    """Return `SUITES` and the suites that TOML files in the folder declare. Raises UserError for an invalid TOML."""
     return SUITES | own.declared(folder, SUITES)

@@ -44,7 +44,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def private_tests(packed: str) -> list[dict[str, Any]]:
-    """Tests as JSON text, or as base64 of zlib of a pickle of JSON text. Raises ValueError for anything else."""
+    """Read tests from JSON text, or from base64 of zlib of a pickle of JSON text. Raises ValueError for other data."""
     try:
         tests = json.loads(packed)
     except ValueError:
@@ -136,7 +136,7 @@ def _apps_row(row: Row, number: int) -> Question | None:
 
 
 def _lines(stated: Any) -> str:
-    """Text, or the lines of one."""
+    """Return a text that may be given as its lines."""
     return "\n".join(map(str, stated)) if isinstance(stated, list) else str(stated)
 
 
@@ -145,7 +145,7 @@ _APPS = ("apps_test.jsonl", "apps_test.jsonl.gz")
 
 
 def _read_livecodebench(folder: Path) -> list[Question]:
-    """Version 5 is the first five files; where some are missing, those that are there."""
+    """Return the existing files among the first five, which are version 5."""
     paths = _livecodebench_files(folder)
     if not paths:
         find(folder / "livecodebench", _LIVECODEBENCH)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from azr.errors import UserError
-from azr.evaluation.question import Question, Suite
+from azr.evaluation.question import TASK, Question, Suite
 from azr.own_data import own_data
 from azr.records import Task
 from azr.tasks.normalize import fingerprint
@@ -17,9 +17,9 @@ from azr.tasks.registry import KINDS
 
 NAME = "exam"
 OWN = Path(own_data("exam")).resolve()
-"""Where the project keeps it."""
+"""Folder of the project's exam."""
 SEALED = "sealed"
-"""Subfolder of an exam with a second one that no run asks, for the end of all decisions; its programs are held out."""
+"""Subfolder with a second exam for final decisions. No run asks it; its programs are held out too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class ExamTask:
     """One task of an exam."""
 
     difficulty: str
-    """How hard it is, in a word."""
+    """Difficulty in one word."""
     task: Task
 
 
 def write_exam(folder: Path, tasks: Iterable[ExamTask]) -> None:
-    """Writes ``<kind>.jsonl`` for every kind, one task a line, in the order given."""
+    """Write ``<kind>.jsonl`` for every kind, one task per line, in the given order."""
     lines: dict[str, list[str]] = {}
     for each in tasks:
         task = each.task
@@ -45,12 +45,12 @@ def write_exam(folder: Path, tasks: Iterable[ExamTask]) -> None:
 
 
 def exam_files(folder: Path) -> dict[str, Path]:
-    """The folder's file of every registered kind that it has one for, in the order of the registry."""
+    """Return the folder's existing files by kind, in the order of the registry."""
     return {kind: path for kind in KINDS if (path := folder / f"{kind}.jsonl").is_file()}
 
 
 def read_exam(folder: Path) -> tuple[ExamTask, ...]:
-    """The tasks in the folder's files.
+    """Read the tasks in the folder's files.
 
     Raises:
         UserError: there is no file, or a line of one is no task.
@@ -85,12 +85,12 @@ def _read_line(kind: str, line: str, place: str) -> ExamTask:
 
 
 def sealed_questions(folder: Path) -> list[Question]:
-    """Those of the exam that is sealed in the folder of another, if there is one."""
+    """Return the questions of the sealed exam in the folder of another, if there is one."""
     return exam_questions(folder / SEALED) if exam_files(folder / SEALED) else []
 
 
 def exam_questions(folder: Path) -> list[Question]:
-    """The exam in a folder as questions; ``gold`` is the task, which a model in the compact format is asked by tags.
+    """Return the exam in a folder as questions; ``gold`` is the task, which tags show to a model in the compact format.
 
     Raises UserError as `read_exam`.
     """
@@ -110,7 +110,7 @@ def exam_questions(folder: Path) -> list[Question]:
 
 
 def _place(folder: Path) -> Path:
-    """The folder's subfolder ``exam``, or the folder itself, where it has the files of one; else the project's own."""
+    """Return the subfolder ``exam`` or the folder itself if it has an exam's files; else the project's folder."""
     return next((place for place in (folder / "exam", folder) if exam_files(place)), OWN)
 
 
@@ -121,10 +121,9 @@ SUITES = (
         rows=800,
         licence="MIT",
         source="data/exam of this project, which is taken where the folder has none",
-        grader="value",
+        grader=TASK,
         read=lambda folder: exam_questions(_place(folder)),
         locate=lambda folder: tuple(exam_files(_place(folder)).values()),
         groups_alike=True,
-        of_tasks=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""Reads the files of suites: JSON lines, JSON arrays, gzip and parquet; what is wrong is said with its row's number."""
+"""Read files of suites: JSON lines, JSON arrays, gzip and parquet. Errors name the row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROW_ERRORS = (
 
 
 def find(folder: Path, names: tuple[str, ...]) -> Path:
-    """The first of the files that the folder has. Raises UserError when it has none."""
+    """Return the first existing file. Raises UserError when there is none."""
     for name in names:
         if (folder / name).is_file():
             return folder / name
@@ -36,7 +36,7 @@ def read_rows(path: Path) -> Iterator[Row]: ...
 @overload
 def read_rows(path: Path, *, arrays: bool) -> Iterator[Row | list[Any]]: ...
 def read_rows(path: Path, *, arrays: bool = False) -> Iterator[Any]:
-    """The rows of a file, in their order; with ``arrays``, a row may be a JSON array too.
+    """Return the rows of a file in order; with ``arrays``, a row may be a JSON array too.
 
     Raises UserError with the number of the first that cannot be read.
     """
@@ -170,7 +170,7 @@ def _parquet(path: Path) -> Iterator[Any]:
 
 
 def questions(path: Path, read: ReadRow) -> list[Question]:
-    """The questions of a file.
+    """Return the questions of a file.
 
     Raises UserError with the file and the number of the first row that is no row of the suite, or repeats an id.
     """
@@ -194,12 +194,12 @@ def questions(path: Path, read: ReadRow) -> list[Question]:
 
 
 def reader(names: tuple[str, ...], read: ReadRow) -> Callable[[Path], list[Question]]:
-    """What reads the questions of the first of the files that a folder has."""
+    """Return a function that reads the questions of the first existing file in a folder."""
     return lambda folder: questions(find(folder, names), read)
 
 
 def text(row: Row, name: str) -> str:
-    """A field that must be text. Raises KeyError or TypeError."""
+    """Return a field that must be text. Raises KeyError or TypeError."""
     value = row[name]
     if not isinstance(value, str):
         raise TypeError(f"{name} is no text")

@@ -40,7 +40,7 @@ _HUMANEVAL_JUDGES = {
     32: ("root", 1e-4), 33: ("sequence", 0.0), 37: ("sequence", 0.0), 52: ("truth", 0.0), 56: ("truth", 0.0),
     61: ("truth", 0.0), 2: ("", 1e-6), 4: ("", 1e-6),
 }  # fmt: skip
-"""Of tests that do not ask for equality: their rule and its tolerance, by task."""
+"""Rule and tolerance of tests that do not ask for equality, by task."""
 
 
 def _humaneval_row(row: Row, number: int) -> Question:
@@ -154,11 +154,11 @@ _RESTORE: dict[int, Callable[[list[Any]], Any]] = {
     307: lambda arguments: _first(arguments, tuple),
     722: lambda arguments: _first(arguments, lambda records: {key: tuple(value) for key, value in records.items()}),
 }
-"""What JSON lost of the arguments of MBPP+, by task, as EvalPlus restores it."""
+"""Types of MBPP+ arguments that JSON lost, by task, as EvalPlus restores them."""
 
 
 def restored(task: int, arguments: list[Any]) -> list[Any]:
-    """The arguments of one call with the tuples, sets and complex numbers that JSON does not have."""
+    """Restore tuples, sets and complex numbers, which JSON does not have, in the arguments of one call."""
     return list(_RESTORE[task](arguments)) if task in _RESTORE else arguments
 
 

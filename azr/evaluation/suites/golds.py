@@ -1,4 +1,4 @@
-"""What a row must state for each grader, and how that becomes what the grader needs."""
+"""Gold answers: the fields that each grader needs of a row, and their conversion."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FIELDS: dict[GraderName, tuple[str, ...]] = {
     "stdin": ("inputs", "outputs"),
     "value": ("program", "input", "output"),
 }
-"""What each grader of ours needs of a row; one of the user's own gets all of it."""
+"""Fields that each built-in grader needs; a user's grader gets the whole row."""
 TOLERANCE = "tolerance"
-"""What a row may have for `math`, `calls` and `stdin`."""
+"""Optional field of a row for ``math``, ``calls`` and ``stdin``."""
 
 
 def check_grader(name: object) -> None:
-    """Raises ValueError for what is no grader's name."""
+    """Raise ValueError if there is no grader of this name."""
     if not isinstance(name, str) or not (name in GRADERS or is_own(name)):
         raise ValueError(
             f"the grader {name!r} is none of {', '.join(GRADERS)}, no module:function of your own and "
@@ -42,17 +42,17 @@ def check_grader(name: object) -> None:
 
 
 def fields_of(grader: GraderName) -> tuple[str, ...]:
-    """What a row must have for its grader."""
+    """Return the fields that a row must have for its grader."""
     return FIELDS.get(grader, ())
 
 
 def labels(options: Sequence[Any]) -> tuple[str, ...]:
-    """The letters that the options of a choice go by."""
+    """Return the letters of the options of a choice."""
     return tuple(string.ascii_uppercase[: len(options)])
 
 
 def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | None = None, asked: str = "output") -> Any:
-    """What the grader needs, of the fields of a row.
+    """Return the gold answer for a grader from the fields of a row.
 
     ``tolerance``: of ``math``, ``calls`` and ``stdin``, where the row has none of its own; it is absolute.
     ``asked``: of ``value``, ``output`` or ``input``.

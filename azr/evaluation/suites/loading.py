@@ -1,4 +1,4 @@
-"""Suites by name from a folder of data: their questions, the files they came from, and what a folder lacks."""
+"""Load suites by name from a folder of data: their questions and the hashes of their files."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from azr.evaluation.suites import SUITES, exam, suites_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedSuite:
-    """A suite's questions, as far as they are to be asked."""
+    """A suite with the questions to ask."""
 
     suite: Suite
     questions: tuple[Question, ...]
     all_questions: tuple[Question, ...]
-    """Also those that a limit left out."""
+    """All questions, with those that a limit left out."""
     sha256: Mapping[str, str]
-    """By the name of each file that they were read from."""
+    """SHA-256 by name of the files that were read."""
 
     @property
     def messages_sha256(self) -> str:
-        """Of all user turns, which may change while the files do not."""
+        """SHA-256 of all user turns, which may change while the files do not."""
         digest = hashlib.sha256()
         for question in self.all_questions:
             digest.update(f"{question.id}\0{question.message}\0".encode("utf-8", "surrogatepass"))
@@ -34,7 +34,7 @@ class LoadedSuite:
 
     @property
     def on_record(self) -> dict[str, Any]:
-        """What a protocol says of the suite."""
+        """Entry of the suite in a protocol."""
         return {
             "sha256": dict(self.sha256),
             "messages_sha256": self.messages_sha256,
@@ -46,7 +46,7 @@ class LoadedSuite:
 def load_suites(
     names: Sequence[str], folder: Path | None, limit: int | None = None, *, altered: bool = False
 ) -> list[LoadedSuite]:
-    """The suites in the order of their names.
+    """Load suites in the order of ``names``.
 
     ``folder``: of their files; the exam needs none. ``limit``: most questions of each, see `subset`. ``altered``: take
     files other than those this project was tested with.
@@ -65,7 +65,7 @@ def load_suites(
 
 
 def check_names(names: Sequence[str], known: Mapping[str, Suite]) -> None:
-    """Raises UserError for a name that no suite has, or that stands there twice."""
+    """Raise UserError for an unknown or repeated name."""
     for name in names:
         if name not in known:
             raise UserError(
@@ -91,7 +91,7 @@ def _load(suite: Suite, folder: Path, limit: int | None, *, altered: bool) -> Lo
 
 
 def load_exam(folder: Path, limit: int) -> LoadedSuite:
-    """The exam whose files are in this very folder. Raises UserError when there are none, or they hold something else.
+    """Load the exam whose files are in this folder. Raises UserError when there are none, or they are not an exam.
 
     ``limit``: as of `load_suites`.
     """
@@ -110,20 +110,20 @@ def _loaded(suite: Suite, read: Sequence[Question], limit: int | None, sha256: M
 
 
 def located(suite: Suite, folder: Path) -> Sequence[Path]:
-    """The files that the suite is read from; none where the folder lacks them."""
+    """Return the existing files that the suite is read from."""
     if suite.locate is not None:
         return suite.locate(folder)
     return [path for name in suite.files if (path := folder / name).is_file()][:1]
 
 
 def hash_of(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
+    """Return the SHA-256 hex digest of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def subset(questions: Sequence[Question], limit: int, *, groups_alike: bool = False) -> tuple[Question, ...]:
-    """At most so many questions, spread evenly over the suite's order; the same ones every time.
+    """Return at most ``limit`` questions, spread evenly over the suite's order; always the same ones.
 
     ``groups_alike``: as many of each group, whatever their sizes, as far as they have them; at least one.
     """
@@ -139,12 +139,12 @@ def subset(questions: Sequence[Question], limit: int, *, groups_alike: bool = Fa
 
 
 def top(group: str) -> str:
-    """The group that a group lies in, or itself."""
+    """Return the top-level group of a group."""
     return group.partition("/")[0]
 
 
 def listing(folder: Path | None) -> Iterator[tuple[str, str, str, str, str, str]]:
-    """Name, state, rows, SHA-256, licence and source of every suite, for people."""
+    """Yield name, state, rows, SHA-256, licence and source of every suite, for people."""
     known = suites_of(folder) if folder is not None else SUITES
     for suite in known.values():
         place = folder if folder is not None else exam.OWN.parent

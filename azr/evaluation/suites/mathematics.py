@@ -13,7 +13,7 @@ _ASK = "{problem}\n\nReason step by step, and put the final answer within \\boxe
 
 
 def ask(problem: str) -> str:
-    """The user turn of a mathematical problem."""
+    """Return the user turn of a mathematical problem."""
     return _ASK.format(problem=problem.strip())
 
 
@@ -24,7 +24,7 @@ def _question(suite: str, id: str, group: str, problem: str, gold: MathGold) -> 
 
 
 def _number(value: object) -> str:
-    """A gold answer that a file may hold as a float, which then is a whole number."""
+    """Return a gold answer as text; a float in the file must be a whole number."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -78,7 +78,7 @@ def _gsm8k(row: Row, number: int) -> Question:
 
 
 def _read_luffy(folder: Path) -> list[Question]:
-    """AIME and AMC stand in the file 32 times; an evaluation draws its samples itself, so each is one question."""
+    """Drop repeated questions: the file has AIME and AMC 32 times, but an evaluation draws its samples itself."""
     seen: set[str] = set()
 
     def read(row: Row, number: int) -> Question | None:

@@ -1,4 +1,4 @@
-"""Users' own suites: a TOML beside its data says which file, which fields, which prompt and which grader."""
+"""Users' suites: a TOML beside the data declares file, fields, prompt and grader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLACE = re.compile(r"\{(\w+)\}")
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A suite of a user's own, as its TOML states it."""
+    """Declaration of a user's suite."""
 
     name: str
     file: str
@@ -32,17 +32,17 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     licence: str = "not stated"
     source: str = "a suite of your own"
     fields: Mapping[str, str] = {}
-    """Names in the file of what the grader needs, of ``id`` and of ``group``, where they are others."""
+    """Names in the file of the grader's fields, ``id`` and ``group``, if they differ."""
     tolerance: float | None = None
-    """Of ``math``, ``calls`` and ``stdin``, where a row has none of its own."""
+    """Tolerance of ``math``, ``calls`` and ``stdin``; a row may have its own."""
     asked: str = "output"
-    """Of ``value``: ``output`` or ``input``."""
+    """For ``value``: ``output`` or ``input``."""
     rows: int = 0
     sha256: str = ""
 
 
 def read_declaration(path: Path) -> Suite:
-    """The suite that a TOML declares. Raises UserError when it declares none."""
+    """Return the suite that a TOML declares. Raises UserError when it declares none."""
     try:
         stated = msgspec.convert(tomllib.loads(path.read_text("utf-8-sig")), Declaration)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
@@ -85,7 +85,7 @@ def read_declaration(path: Path) -> Suite:
 
 
 def declared(folder: Path, taken: Mapping[str, Suite]) -> dict[str, Suite]:
-    """All suites that the folder's TOML files declare, by name. Raises UserError for one whose name is taken."""
+    """Return all suites that the folder's TOML files declare, by name. Raises UserError for a name that is taken."""
     found: dict[str, Suite] = {}
     for path in sorted(folder.glob("*.toml")):
         suite = read_declaration(path)

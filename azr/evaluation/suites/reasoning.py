@@ -23,7 +23,7 @@ _INPUT = (
 
 
 def ask(gold: ProgramValue) -> str:
-    """The user turn that asks what a program returns, or for an input of it."""
+    """Return the user turn that asks for the output of a program, or for an input."""
     form = _INPUT if gold.asked == "input" else _OUTPUT
     return form.format(program=gold.program.strip("\n"), entry=gold.entry, input=gold.input, output=gold.output)
 

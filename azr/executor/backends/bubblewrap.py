@@ -62,7 +62,7 @@ def _files() -> tuple[str, ...]:
 
 
 def _shared_objects(library: Path) -> list[str]:
-    """What the interpreter and the standard library's extension modules are linked with, the loader included."""
+    """Return the libraries linked by the interpreter and the standard library's extension modules, and the loader."""
     modules = (library / "lib-dynload").glob("*.so")
     binaries = [interpreter(), *(str(module) for module in modules if not module.name.startswith(_UNUSED))]
     ldd = path_of("ldd", "the C library's tools")

@@ -25,7 +25,7 @@ _KERNEL_MB, _KERNEL_THREADS = 256, 1024
 """On top where a runtime was named: one that brings a kernel of its own, as gVisor does, runs it within the limits."""
 _MAX_CORES = 2
 _FIRST_VICTIM = 1000
-"""When the machine runs out of memory the kernel ends what is in containers before any other process."""
+"""OOM score: the kernel kills processes in containers before any other."""
 _REMOVAL_S = 60
 _ASK_AGAIN_S = 2
 """An engine that is asked about a removal in the moment in which it happens may never answer."""
@@ -210,7 +210,7 @@ def _remove_leftovers(client: docker.APIClient) -> None:
 
 
 def _error_text(error: Exception) -> str:
-    """What the engine, or the way to it, said; one line."""
+    """Return the engine's or the connection's message in one line."""
     said = error.explanation if isinstance(error, docker.errors.APIError) else error
     return " ".join(str(said).split())
 

@@ -1,4 +1,4 @@
-"""What containers need: a Docker engine that answers, and an image that is built on first use."""
+"""Docker engine and image of the containers; the image is built on first use."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _log = logging.getLogger(__name__)
 _ADDRESS = "unix:///var/run/docker.sock"
 _TIMEOUT_S = 120
 _LIMITS = {"MemoryLimit": "memory", "PidsLimit": "pids", "CpuCfsQuota": "cpu"}
-"""What an engine says it can limit, and the cgroup controller it needs for that."""
+"""Limits that an engine reports, and the cgroup controller of each."""
 _REGISTRATION = "register it in /etc/docker/daemon.json"
 _INSTALLATION = {"runsc": "install gVisor on the engine's machine, register it (sudo runsc install)"}
-"""How runtimes that bring an installer of their own come to the engine."""
+"""Installation of runtimes that have their own installer."""
 
 
 def connect(runtime: str | None) -> docker.APIClient:

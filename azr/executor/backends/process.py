@@ -37,7 +37,7 @@ class ProcessSandbox:
 
     @property
     def pid(self) -> int:
-        """Of the command in front, or of the zygote itself when there is none."""
+        """Id of the command in front, or of the zygote itself if there is none."""
         return self._process.pid
 
     def kill(self) -> None:
@@ -113,7 +113,7 @@ class ProcessLauncher:
 
 
 def path_of(name: str, package: str) -> str:
-    """Where a command is, from the root. Raises BackendUnavailable when it is nowhere."""
+    """Return a command's absolute path. Raises BackendUnavailable if it is not installed."""
     path = shutil.which(name)
     if path is None:
         raise BackendUnavailable(f"{name} is not installed: install {package}")

@@ -1,4 +1,4 @@
-"""What an isolation backend gives the pool: a launched zygote, reached through one socket."""
+"""Interface of an isolation backend: it launches zygotes, each reached through one socket."""
 
 from __future__ import annotations
 

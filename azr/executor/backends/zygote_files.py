@@ -1,4 +1,4 @@
-"""Which files a zygote needs, so that sandboxes and images hold those and nothing else of ours."""
+"""Files that a zygote needs; sandboxes and images hold no other files of ours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPTIONS = ("-P", "-s", "-S", "-B")
 
 
 _IMPORT = re.compile(r"^from (azr[\w.]*) import (\([^)]*\)|[^\n#]*)", re.MULTILINE)
-"""How modules of ours are imported throughout."""
+"""Import statement of our modules, in the one form that they use."""
 
 
 def sources() -> dict[str, bytes]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from azr.records import Learned, Sample, Task
-from azr.runs.rollout_record import Decode, rollout_record
+from azr.records import Sample, Task
 from azr.runs.trackers.base import Table
 
 EVERY = 10
@@ -26,11 +25,10 @@ def is_due(step: int) -> bool:
     return step == 1 or step % EVERY == 0
 
 
-def sample_tables(
-    step: int, rollouts: Sequence[tuple[Sample, Learned | None]], tasks: Sequence[Task], decode: Decode
-) -> dict[str, Table]:
-    """Tables ``rollouts`` and ``tasks`` of a step; a table without rows is left out. Decodes texts: slow."""
-    tables = {"rollouts": _rollout_table(step, rollouts, decode), "tasks": _task_table(step, tasks)}
+def sample_tables(step: int, samples: Sequence[Sample], tasks: Sequence[Task]) -> dict[str, Table]:
+    """Return tables ``rollouts`` and ``tasks`` of a step, whose samples have their texts; one without rows is left
+    out."""
+    tables = {"rollouts": _rollout_table(step, samples), "tasks": _task_table(step, tasks)}
     return {name: table for name, table in tables.items() if table.rows}
 
 
@@ -40,20 +38,19 @@ def cut(text: str, most: int = CHARACTERS) -> str:
     return text if len(text) <= most else f"{text[:half]}\n[… {len(text) - 2 * half} characters …]\n{text[-half:]}"
 
 
-def _rollout_table(step: int, rollouts: Sequence[tuple[Sample, Learned | None]], decode: Decode) -> Table:
-    """The best and the worst rewarded trajectory of each kind and role."""
-    players: defaultdict[tuple[str, str], list[tuple[Sample, Learned | None]]] = defaultdict(list)
-    for each in rollouts:
-        players[each[0].kind, each[0].role.value].append(each)
+def _rollout_table(step: int, samples: Sequence[Sample]) -> Table:
+    """Return the best and the worst rewarded sample of each kind and role."""
+    players: defaultdict[tuple[str, str], list[Sample]] = defaultdict(list)
+    for each in samples:
+        players[each.kind, each.role.value].append(each)
     rows = []
-    for _, played in sorted(players.items()):
-        ranked = sorted(played, key=lambda each: -each[0].reward)
-        for trajectory, learned in ranked[:: max(1, len(ranked) - 1)]:
-            prompt = decode(trajectory.completion.prompt_ids)
-            record = rollout_record(step, trajectory, learned, prompt, decode)
+    for player, played in sorted(players.items()):
+        ranked = sorted(played, key=lambda each: -(each.reward or 0.0))
+        for each in ranked[:: max(1, len(ranked) - 1)]:
+            verdict, detail = (each.verdict or None), "" if each.judgement is None else each.judgement.detail
             rows.append((
-                *(step, record.kind, record.role, record.task_id, record.reward, record.outcome, cut(record.detail)),
-                *(record.response_tokens, record.finish_reason, cut(record.prompt), cut(record.response)),
+                *(step, *player, each.problem_id, each.reward, verdict, cut(detail)),
+                *(each.response_tokens, each.finish_reason.value, cut(each.prompt), cut(each.response)),
             ))  # fmt: skip
     return Table(columns=ROLLOUT_COLUMNS, rows=tuple(rows))
 

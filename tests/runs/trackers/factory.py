@@ -21,7 +21,7 @@ from azr.runs.run_logger import RunLogger
 from azr.runs.run_state import LogOffsets
 from azr.runs.trackers.base import Table
 from azr.tasks.base import RejectReason
-from tests.runs.factory import stats, trajectory
+from tests.runs.factory import proposals, sample
 
 METRICS = {"policy/loss": 0.5, "deduction/proposer/solve_rate_hist": [1, 0, 2], "eval/exam/mean@2": 0.25}
 TABLES = {"tasks": Table(columns=("step", "program"), rows=((1, "def f(x): return '<b>'"),))}
@@ -48,15 +48,15 @@ class Play:
     async def step(self, number: int, loss: float) -> tuple[int, LogOffsets]:
         """Plays a step; returns what `go_on_after` takes."""
         played = [
-            trajectory(Role.SOLVER, accuracy=1.0),
-            trajectory(Role.PROPOSER),
-            trajectory(Role.SOLVER, reward=-1.0),
+            sample(Role.SOLVER, accuracy=1.0),
+            sample(Role.PROPOSER),
+            sample(Role.SOLVER, reward=-1.0),
         ]
         self.logger.begin_step()
         self.logger.log_tasks([replace(TASK, step=number)])
-        await self.logger.log_rollouts(number, [(each, None) for each in played], lambda ids: f"{len(ids)} tokens")
-        funnels = {"deduction": stats(4, Counter({RejectReason.FAILED: 2}), [0.5, 1.0])}
-        self.logger.end_step(number, played, funnels, {"policy": {"loss": loss}, "seconds": {"step": 2.0}})
+        await self.logger.log_rollouts(number, played, lambda ids: f"{len(ids)} tokens")
+        samples = played + proposals(4, Counter({RejectReason.FAILED: 2}), [0.5, 1.0])
+        self.logger.end_step(number, samples, {"policy": {"loss": loss}, "seconds": {"step": 2.0}}, {})
         await self.logger.flush()
         return number, self.logger.offsets()
 

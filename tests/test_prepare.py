@@ -6,15 +6,22 @@ from importlib.util import find_spec
 
 import pytest
 
-from azr import preflight
+from azr import prepare as preparing
 from azr.config import Config
 from azr.config_tree import override
-from azr.doctor.gpus import Gpu, Gpus
 from azr.errors import UserError
+from azr.prepare import check, prepare
 from azr.prompts.codec import PromptCodec
+from azr.records import Stops
+from azr.runs.prompt_form import PromptForm
+from azr.runs.resume import ResumeState
+from azr.runs.run_dir import RunDirectory
+from azr.runs.run_state import INITIAL
 from azr.train import adapter_files
 from playground.azr_14m_mini import config as mini
 from tests.conftest import byte_tokenizer
+
+RESUMED = ResumeState(state=INITIAL, notes=())
 
 
 @pytest.fixture
@@ -27,10 +34,10 @@ def sound(tmp_path) -> Config:
 
 
 def test_a_sound_config_passes(sound):
-    preflight.check(sound)
-    assert preflight.check_surroundings(sound) == []
+    check(sound)
+    assert prepare(sound).notes == []
     assert sound.algorithm.kl_coef
-    preflight.check(override(sound, {"algorithm.drop_zero_advantage": True}))
+    check(override(sound, {"algorithm.drop_zero_advantage": True}))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +122,7 @@ def test_a_sound_config_passes(sound):
 )
 def test_knobs_that_contradict_each_other_are_named(sound, values, said):
     with pytest.raises(UserError, match=said) as raised:
-        preflight.check(override(sound, values))
+        check(override(sound, values))
     assert "\n" not in str(raised.value)
 
 
@@ -142,7 +149,7 @@ def test_knobs_that_contradict_each_other_are_named(sound, values, said):
 @pytest.mark.parametrize("fetch", [True, False])
 def test_what_is_not_there_is_named(sound, values, said, fetch):
     with pytest.raises(UserError, match=said) as raised:
-        preflight.check_surroundings(override(sound, values), fetch=fetch)
+        prepare(override(sound, values), fetch=fetch)
     assert "\n" not in str(raised.value)
 
 
@@ -150,10 +157,11 @@ def test_a_taken_run_directory_is_named_with_what_to_do(sound, tmp_path):
     (tmp_path / "runs" / sound.run.name).mkdir(parents=True)
     (tmp_path / "runs" / sound.run.name / "metrics.jsonl").touch()
     with pytest.raises(
-        UserError, match=r"already holds a run: go on with it by --resume, or choose another --run\.name"
+        UserError,
+        match=r"already holds a run: go on with it by --resume, begin again with --restart, or choose",
     ):
-        preflight.check_surroundings(sound)
-    preflight.check_surroundings(sound, resumed=True)
+        prepare(sound)
+    prepare(sound, RESUMED)
 
 
 def test_a_tokenizer_without_an_end_is_refused(sound, tmp_path):
@@ -165,61 +173,28 @@ def test_a_tokenizer_without_an_end_is_refused(sound, tmp_path):
     with pytest.raises(UserError, match="has no end token; set eos_token"):
         PromptCodec.load(replace(mini, model=replace(mini.model, path=str(tmp_path))))
     with pytest.raises(UserError, match="has no end token; set eos_token"):
-        preflight.check_surroundings(sound)
+        prepare(sound)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "\x00"])
 def test_settings_of_a_tokenizer_that_cannot_be_read_are_refused(sound, tmp_path, text):
     (tmp_path / "tokenizer_config.json").write_text(text)
     with pytest.raises(UserError, match=r"tokenizer_config.json holds no JSON object: take a fresh copy"):
-        preflight.check_surroundings(sound)
+        prepare(sound)
 
 
 def test_a_model_without_a_tokenizer_is_refused(sound, tmp_path):
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "tokenizer_config.json").unlink()
     with pytest.raises(UserError, match=r"holds no tokenizer \(none of tokenizer\.json, "):
-        preflight.check_surroundings(sound)
+        prepare(sound)
 
 
 def test_a_broken_tokenizer_is_refused(sound, tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(UserError, match="holds no tokenizer that can be loaded") as raised:
-        preflight.check_surroundings(sound)
+        prepare(sound)
     assert "\n" not in str(raised.value)
-
-
-def cards(gib: float, count: int = 1) -> Gpus:
-    gpu = Gpu(index=0, name="card", total_mib=int(gib * 1024), used_mib=0, driver="580")
-    return Gpus(all=(gpu,) * count)
-
-
-def test_a_gpu_that_is_certainly_too_small_is_refused_and_one_that_may_be_is_warned_of(sound):
-    large = override(sound, {"model.path": "Qwen/Qwen2.5-1.5B", "algorithm.estimator": "trrpp", "algorithm.kl_coef": 0})
-    # Parameters, float32 gradients, master copy and moments: 18 bytes for each of 1.54 billion parameters.
-    with pytest.raises(UserError, match=r"take 25\.9 of a GPU's 24\.0 GiB .* Set .*--train\.offload"):
-        preflight.check_fit(large, cards(24))
-    (said,) = preflight.check_fit(large, cards(32))
-    assert "by the plan's estimate the run does not fit on 1 node(s) of 1 GPU(s) with 32 GiB" in said
-    assert preflight.check_fit(large, cards(80)) == []
-    with pytest.raises(UserError, match=r"take 3\.0 GiB of the 2\.4 .* Set --rollout.gpu-memory-utilization 0.85"):
-        preflight.check_fit(override(large, {"rollout.gpu_memory_utilization": 0.03}), cards(80))
-    offloaded = override(large, {"train.offload_optimizer": True})
-    assert len(preflight.check_fit(offloaded, cards(24))) == 1, "no certain part is too large, but the estimate is"
-    assert preflight.check_fit(offloaded, cards(80)) == []
-
-
-def test_where_no_gpu_is_known_only_a_supposed_one_is_judged(sound):
-    large = override(sound, {"model.path": "Qwen/Qwen2.5-14B"})
-    none, other = Gpus(has_smi=False), override(large, {"cluster.address": "auto"})
-    assert preflight.check_fit(large, none) == preflight.check_fit(other, cards(8)) == []
-    assert preflight.check_fit(sound, none, suppose=True) == []
-    with pytest.raises(
-        UserError, match=r"does not fit on 1 node\(s\) of 1 GPU\(s\) with 80 GiB: .* of a GPU's 80\.0 GiB"
-    ):
-        preflight.check_fit(large, none, suppose=True)
-    assert preflight.check_fit(override(large, {"train.device": "cpu"}), cards(8), suppose=True) == []
-    assert preflight.check_fit(override(large, {"model.path": "nobody/knows"}), cards(8)) == []
 
 
 def test_seeds_of_other_kinds_than_are_played_are_named_and_a_resumed_run_needs_no_file(sound, tmp_path):
@@ -227,25 +202,25 @@ def test_seeds_of_other_kinds_than_are_played_are_named_and_a_resumed_run_needs_
     file.write_text(json.dumps({"kind": "error", "program": "def f(a):\n    return a", "inputs": ["1"]}))
     config = override(sound, {"selfplay.seeds": str(file)})
     with pytest.raises(UserError, match=r"of the kinds error, and selfplay\.kinds plays none"):
-        preflight.check_surroundings(config)
+        prepare(config)
     played = override(config, {"selfplay.kinds": ("error",)})
-    assert preflight.check_surroundings(played) == []
+    assert prepare(played).notes == []
     file.unlink()
-    assert preflight.check_surroundings(played, resumed=True) == []
+    assert prepare(played, RESUMED).notes == []
 
 
 def test_an_architecture_that_was_never_checked_is_refused_unless_told_otherwise(sound, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "nonesuch"}))
     with pytest.raises(UserError, match=r"is a 'nonesuch' model, .*run azr check-model .* set --model\.unchecked"):
-        preflight.check_surroundings(sound)
-    preflight.check_surroundings(override(sound, {"model.unchecked": True}))
+        prepare(sound)
+    prepare(override(sound, {"model.unchecked": True}))
 
 
 @pytest.mark.parametrize("text, said", [("{", "is not JSON"), ("[]", "holds no JSON object")])
 def test_a_broken_config_of_the_model_is_named(sound, tmp_path, text, said):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(UserError, match=said):
-        preflight.check_surroundings(sound)
+        prepare(sound)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +238,7 @@ def test_a_broken_config_of_the_model_is_named(sound, tmp_path, text, said):
 def test_targets_of_adapters_that_the_model_lacks_are_named(sound, targets, said):
     config = override(sound, {"train.lora.rank": 8, "train.lora.targets": targets})
     with pytest.raises(UserError, match=said):
-        preflight.check_surroundings(config)
+        prepare(config)
 
 
 @pytest.mark.parametrize("package, knobs", [("peft", {}), ("bitsandbytes", {"train.lora.four_bit": True})])
@@ -271,7 +246,43 @@ def test_packages_that_adapters_need_are_named(sound, package, knobs, monkeypatc
     def missing(name: str) -> object:
         return None if name == package else find_spec(name)
 
-    monkeypatch.setattr(preflight, "find_spec", missing)
+    monkeypatch.setattr(preparing, "find_spec", missing)
     monkeypatch.setattr(adapter_files, "find_spec", missing)
     with pytest.raises(UserError, match=f"install it with pip install {package}"):
-        preflight.check(override(sound, {"train.lora.rank": 8} | knobs))
+        check(override(sound, {"train.lora.rank": 8} | knobs))
+
+
+@pytest.mark.parametrize("resume", [None, RESUMED])
+@pytest.mark.parametrize("root", ["config.json/runs", "/proc/azr/runs"], ids=["below a file", "where nobody writes"])
+def test_a_root_that_cannot_be_written_is_named(sound, tmp_path, root, resume):
+    with pytest.raises(UserError, match=r"Nothing can be written into .*/runs.* choose another --run\.root") as raised:
+        prepare(override(sound, {"run.root": str(tmp_path / root)}), resume)
+    assert "\n" not in str(raised.value)
+
+
+def test_looking_for_a_place_leaves_nothing_behind(sound, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    prepare(sound)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_heads_that_engines_cannot_share_out_are_named(sound, tmp_path, nested):
+    shape = {"num_attention_heads": 14}
+    tree = {"model_type": "qwen2", **({"text_config": shape} if nested else shape)}
+    (tmp_path / "config.json").write_text(json.dumps(tree))
+    prepare(override(sound, {"rollout.tensor_parallel": 7}))
+    with pytest.raises(UserError, match=r"tensor_parallel is 4, which does not divide the 14 attention heads"):
+        prepare(override(sound, {"rollout.tensor_parallel": 4}))
+
+
+def test_a_run_goes_on_with_the_ends_of_responses_that_it_began_with(sound):
+    codec, run = prepare(sound).codec, RunDirectory.create(sound)
+    now = PromptForm(codec.template, codec.stops)
+    now.write(run.prompt_form)
+    prepare(sound, RESUMED)
+    before = replace(now, stops=Stops((), (1, 2)))
+    before.write(run.prompt_form)
+    with pytest.raises(UserError, match="The end tokens that the run began with"):
+        prepare(sound, RESUMED)
+    assert PromptForm.read(run.prompt_form) == before, "preparing writes nothing"

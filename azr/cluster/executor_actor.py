@@ -15,16 +15,16 @@ from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionRes
 from azr.executor.pool import ExecutorStats, SandboxPool
 
 MAX_ATTEMPTS = 3
-"""Times that one request is tried: it may lose two pools."""
+"""Attempts per request: two pools may die over it."""
 MAX_RESTARTS = 5
-"""Of pools that answered nothing; a run without an executor would learn nothing."""
+"""Restarts of the pool in a row without an answer. A run without an executor would learn nothing."""
 
 
 @ray.remote(num_cpus=0, max_concurrency=4096)
 class ExecutorPool(TakesSharedCalls):
     """``ExecutorPool.remote(config.executor)``. The actor never forks: it starts fresh interpreters.
 
-    When the actor is killed its sandboxes end by themselves, because their input ends.
+    If the actor is killed, its sandboxes end by themselves, because their input ends.
     """
 
     linger_s = 0.002
@@ -46,25 +46,25 @@ class ExecutorPool(TakesSharedCalls):
         return self._pool.stats()
 
     async def ping(self) -> bool:
-        """Answers while the process lives."""
+        """Return while the process lives."""
         return True
 
 
 class RemoteExecutor:
-    """The executor pool as its callers see it. Make one with `start`, end it with `kill`."""
+    """Client of the executor pool. Make one with `start`, end it with `kill`."""
 
     def __init__(self, config: ExecutorConfig, timeout_s: float, **options: Any) -> None:
-        """`timeout_s`: for every answer of the pool. `options`, such as `seed`: see `SandboxPool`."""
+        """`timeout_s`: deadline of every call. `options`, such as `seed`: see `SandboxPool`."""
         self._config, self._timeout_s, self._options = config, timeout_s, options
         self._pool = SupervisedActor(
             "the executor pool", self._create_actor, start_timeout_s=timeout_s, max_restarts=MAX_RESTARTS
         )
         self._counted: tuple[ActorHandle | None, Counter[str]] = None, Counter()
-        """The pool that was last asked for its counters, and its answer."""
+        """The pool whose counters were last read, and their values."""
 
     @classmethod
     async def start(cls, config: ExecutorConfig, timeout_s: float, **options: Any) -> Self:
-        """As the constructor. Raises UserError when no isolation of model-written code works on this machine."""
+        """Start a pool; arguments as for the constructor. Raises UserError if no isolation backend works here."""
         executor = cls(config, timeout_s, **options)
         await executor._pool.start()
         return executor
@@ -75,7 +75,7 @@ class RemoteExecutor:
 
     @property
     def isolation(self) -> str:
-        """One line on what isolates model-written code."""
+        """One line on the isolation of model-written code."""
         return self._pool.start_report
 
     @property
@@ -84,10 +84,9 @@ class RemoteExecutor:
         return self._pool.restarts
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
-        """What became of the request; every call of it is `lost` when pool after pool died over it.
+        """Run the request and return its result; all of its calls are `lost` if `MAX_ATTEMPTS` pools died over it.
 
-        Raises TimeoutError when a living pool does not answer in time, and RuntimeError when pools die again and
-        again.
+        Raises TimeoutError if a living pool does not answer in time, and RuntimeError if pools keep dying.
         """
         for _ in range(MAX_ATTEMPTS):
             try:
@@ -103,10 +102,10 @@ class RemoteExecutor:
         return ExecutionResult(outputs=(call,) * len(request.inputs))
 
     async def stats_delta(self) -> dict[str, float]:
-        """What happened since the last time it was asked: requests, inputs, restarts, calls, calls by status.
+        """Return the counts since the last call: requests, inputs, restarts, calls, calls by status.
 
-        ``restarts`` are those of sandboxes. ``cache_hits`` of ``inputs`` calls needed no run; ``hit_rate`` is their
-        share. What a pool counted between the last question and its death is unknown.
+        ``restarts`` counts sandboxes. ``cache_hits`` of ``inputs`` calls needed no run; ``hit_rate`` is their share.
+        The counts of a pool that died after the last call are missing.
         """
         actor = self._pool.actor
         try:
@@ -126,5 +125,5 @@ class RemoteExecutor:
         return delta | {"hit_rate": delta["cache_hits"] / max(1, delta["inputs"])}
 
     def kill(self) -> None:
-        """Ends the pool at once; its sandboxes end by themselves when they have no one left to read from."""
+        """Kill the pool; its sandboxes end by themselves when their input ends."""
         ray.kill(self._pool.actor)

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from azr.cluster.executor_actor import ExecutorPool, RemoteExecutor
 from azr.config import ExecutorConfig
 from azr.execution import CallStatus, ExecutionRequest
-from azr.executor.remote import ExecutorPool, RemoteExecutor
 from tests.executor.conftest import alive, sandboxes
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 
-from azr import actor_system
-from azr.actor_system import ActorSystem
+from azr import system
 from azr.config import GAE, AlgorithmConfig, ClusterConfig, Config
 from azr.records import Stops
+from azr.system import System
 
 CONFIG = Config(algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.1))
 ROLES = {"start policy", "start critic", "start reference"}
 
 
-async def order(monkeypatch: pytest.MonkeyPatch, config: Config, device: str) -> list[str]:
+async def order(
+    monkeypatch: pytest.MonkeyPatch, config: Config, device: str, *, with_trainers: bool = True
+) -> list[str]:
     """Names of phases as they begin, and ``-name`` as they end."""
     events: list[str] = []
 
@@ -39,11 +41,12 @@ async def order(monkeypatch: pytest.MonkeyPatch, config: Config, device: str) ->
         await when
         return await start()
 
-    monkeypatch.setattr(actor_system.WorkerGroup, "start", start)
-    monkeypatch.setattr(actor_system.EngineGroup, "start", start_engines)
-    monkeypatch.setattr(actor_system.RemoteExecutor, "start", start)
+    monkeypatch.setattr(system.WorkerGroup, "start", start)
+    monkeypatch.setattr(system.EngineGroup, "start", start_engines)
+    monkeypatch.setattr(system.RemoteExecutor, "start", start)
     placement: Any = SimpleNamespace(device=device, trainers=[], engines=[])
-    await ActorSystem._start_actors(config, Stops(), placement, phase, 0)
+    started = await System._start_actors(config, Stops(), placement, phase, 0, with_trainers=with_trainers)
+    assert (started.trainers is not None) == with_trainers
     return events
 
 
@@ -62,3 +65,9 @@ async def test_elsewhere_everything_starts_at_once(
     events = await order(monkeypatch, replace(CONFIG, cluster=ClusterConfig(colocate=colocate)), device)
     first_end = min(index for index, event in enumerate(events) if event.startswith("-"))
     assert {*events[:first_end]} == {*ROLES, "engines' actors", "start engines", "start executor"}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+async def test_seeding_starts_engines_and_executor_alone(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    events = await order(monkeypatch, CONFIG, device, with_trainers=False)
+    assert {*events[:3]} == {"engines' actors", "start engines", "start executor"} and len(events) == 5

@@ -1,0 +1,185 @@
+"""The table that a training step works on: columns over its samples, and over their response tokens.
+
+Legend: N samples, R response tokens of all of them, concatenated in the samples' order.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from azr.config import AlgorithmConfig
+from azr.records import Sample
+
+POLICY_COLUMNS = (
+    "rollout_logprobs", "is_trace", "advantages", "loss_weights", "reference_logprobs", "old_logprobs",
+)  # fmt: skip
+"""Columns over tokens that the policy's loss takes, without their suffix; see `azr.algorithms.losses.policy_loss`."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Batch:
+    """Columns of a training step; later stages fill in theirs, float32 (R), by name.
+
+    Example: ``Batch(rewards=[1.0, 0.0], response_lengths=[3, 2], kind_roles=[("deduction", "solver")] * 2,
+    groups=["a", "a"])`` is all that an estimator without a critic needs.
+    """
+
+    rewards: Sequence[float]
+    """(N)"""
+    response_lengths: Sequence[int]
+    """(N), tokens; 0 is allowed."""
+    kind_roles: Sequence[Hashable]
+    """(N), ``(kind, role)`` of each sample."""
+    groups: Sequence[str]
+    """(N); samples with the same group answered the same prompt."""
+    trace_tokens: Sequence[int] = ()
+    """(N), how many of a response's first tokens are another model's; empty where all are the policy's."""
+    rollout_logprobs_R: Tensor | None = None
+    """Log-probabilities in the engine that sampled; 0 for tokens of traces."""
+    values_R: Tensor | None = None
+    """The critic's value before each token; None without a critic."""
+    advantages_R: Tensor | None = None
+    returns_R: Tensor | None = None
+    """Targets of the critic."""
+    loss_weights_R: Tensor | None = None
+    """Factors of the policy's loss; None for 1 throughout."""
+    reference_logprobs_R: Tensor | None = None
+    old_logprobs_R: Tensor | None = None
+    """Log-probabilities in the policy before its first of several optimizer steps."""
+
+    @classmethod
+    def from_samples(cls, samples: Sequence[Sample]) -> Self:
+        """Table of samples that all have a reward."""
+        rewards = [sample.reward for sample in samples if sample.reward is not None]
+        assert len(rewards) == len(samples), "a sample without a reward cannot be trained on"
+        traces = [sample.trace_tokens for sample in samples]
+        return cls(
+            rewards=rewards,
+            response_lengths=[len(sample.completion.response_ids) for sample in samples],
+            kind_roles=[(sample.kind, sample.role) for sample in samples],
+            groups=[sample.group for sample in samples],
+            trace_tokens=traces if any(traces) else (),
+            rollout_logprobs_R=torch.from_numpy(np.concatenate([sample.completion.logprobs for sample in samples])),
+        )
+
+    @cached_property
+    def rewards_N(self) -> Tensor:
+        return torch.tensor(self.rewards, dtype=torch.float64)
+
+    @cached_property
+    def lengths_N(self) -> Tensor:
+        return torch.tensor(self.response_lengths, dtype=torch.int64)
+
+    @cached_property
+    def seq_index_R(self) -> Tensor:
+        """Index of each token's sample."""
+        return torch.arange(len(self.lengths_N)).repeat_interleave(self.lengths_N)
+
+    @cached_property
+    def kind_role_N(self) -> Tensor:
+        """Index of each sample's (kind, role)."""
+        return _factorize(self.kind_roles)
+
+    @cached_property
+    def group_N(self) -> Tensor:
+        """Index of each sample's group. All groups of one sample of a (kind, role) form one group together."""
+        sizes = Counter(self.groups)
+        labels = zip(self.groups, self.kind_roles, strict=True)
+        return _factorize(
+            [("singleton", kind_role) if sizes[group] == 1 else ("group", group) for group, kind_role in labels]
+        )
+
+    @cached_property
+    def is_trace_R(self) -> Tensor | None:
+        """Whether a trace gave the token, bool; None where the policy sampled all, so that nothing is spent on it."""
+        if not self.trace_tokens:
+            return None
+        counts = np.array([(t, length - t) for t, length in zip(self.trace_tokens, self.response_lengths, strict=True)])
+        assert counts.min() >= 0, "more tokens of a trace than the response has"
+        return torch.from_numpy(np.repeat(np.tile([True, False], len(counts)), counts.ravel()))
+
+    @property
+    def only_traces(self) -> bool:
+        return self.is_trace_R is not None and bool(self.is_trace_R.all())
+
+    def policy_columns(self) -> dict[str, Tensor]:
+        """Columns (R) of the policy's loss, those that are there."""
+        columns = {name: getattr(self, f"{name}_R") for name in POLICY_COLUMNS}
+        return {name: column_R for name, column_R in columns.items() if column_R is not None}
+
+    def critic_columns(self) -> dict[str, Tensor]:
+        """Columns (R) of the critic's loss; see `azr.algorithms.losses.value_loss`."""
+        columns = {"old_values": self.values_R, "returns": self.returns_R, "is_trace": self.is_trace_R}
+        return {name: column_R for name, column_R in columns.items() if column_R is not None}
+
+    def sampled_part(self) -> Batch:
+        """Table for an estimator that must not see traces: whole ones are left out, and the tokens of the others."""
+        if self.is_trace_R is None:
+            return self
+        pairs = zip(self.trace_tokens, self.response_lengths, strict=True)
+        members = [i for i, (tokens, length) in enumerate(pairs) if not tokens or tokens < length]
+        return Batch(
+            rewards=[self.rewards[i] for i in members],
+            response_lengths=[self.response_lengths[i] - self.trace_tokens[i] for i in members],
+            kind_roles=[self.kind_roles[i] for i in members],
+            groups=[self.groups[i] for i in members],
+            values_R=None if self.values_R is None else self.values_R[~self.is_trace_R],
+        )
+
+    def with_shuffled_rewards(self, seed: int) -> Batch:
+        """Table whose rewards are in random order within each (kind, role), so that they say nothing about a sample."""
+        rng = random.Random(f"rewards/{seed}")
+        by_label: dict[Hashable, list[int]] = {}
+        for index, label in enumerate(self.kind_roles):
+            by_label.setdefault(label, []).append(index)
+        rewards = list(self.rewards)
+        for indices in by_label.values():
+            for index, source in zip(indices, rng.sample(indices, len(indices)), strict=True):
+                rewards[index] = self.rewards[source]
+        return replace(self, rewards=rewards)
+
+    def has_gradient(self, config: AlgorithmConfig) -> list[bool]:
+        """Whether each sample's objective has a gradient: a token of it has an advantage, or is imitated."""
+        assert self.advantages_R is not None
+        factor_R = self.advantages_R
+        if self.is_trace_R is not None and config.off_policy.loss == "sft":
+            factor_R = factor_R.masked_fill(self.is_trace_R, config.off_policy.sft_coef)
+        taught = torch.bincount(self.seq_index_R[factor_R != 0], minlength=len(self.rewards))
+        return (taught > 0).tolist()
+
+    def write_results(self, samples: Sequence[Sample], trainer_logprobs_R: Tensor) -> None:
+        """Set advantage and mismatch of the samples that the table was made of.
+
+        ``trainer_logprobs_R``: log-probabilities in the policy before its update. They are not finite where the update
+        left a token out, or the optimizer step was skipped.
+        """
+        assert self.advantages_R is not None and self.rollout_logprobs_R is not None
+        count, lengths, owner_R = len(samples), self.response_lengths, self.seq_index_R.numpy()
+        advantages = np.bincount(owner_R, self.advantages_R.numpy(), count) / np.maximum(lengths, 1)
+        known_R = trainer_logprobs_R.isfinite()
+        if self.is_trace_R is not None:
+            known_R &= ~self.is_trace_R
+        apart = (trainer_logprobs_R - self.rollout_logprobs_R)[known_R].abs().numpy()
+        owner = owner_R[known_R.numpy()]
+        counts = np.bincount(owner, minlength=count)
+        mismatch = np.bincount(owner, apart, count) / np.maximum(counts, 1)
+        columns = zip(samples, advantages.tolist(), mismatch.tolist(), counts.tolist(), strict=True)
+        for sample, advantage, difference, known in columns:
+            sample.advantage = advantage if math.isfinite(advantage) else None
+            sample.mismatch = difference if known else None
+
+
+def _factorize(labels: Sequence[Hashable]) -> Tensor:
+    """Labels as indices 0, 1, … in order of appearance."""
+    indices: dict[Hashable, int] = {}
+    return torch.tensor([indices.setdefault(label, len(indices)) for label in labels], dtype=torch.int64)

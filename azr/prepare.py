@@ -1,0 +1,233 @@
+"""Check a config before anything starts, and make once what its run is made of. A dry run stops after this."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, check_architecture, check_targets
+from azr.algorithms.kernels import check_flash_attn, choose_kernels
+from azr.cluster.weight_transfers import Site, choose_transfer
+from azr.config import TEMPLATES, Config, contradictions
+from azr.datasets.rows import DataRow, read_rows
+from azr.errors import UserError, nearest
+from azr.evaluation.suites.exam import read_exam
+from azr.monitoring.screen import Screen, patterns_of
+from azr.plugins import load_for
+from azr.rollout.engine_options import engine_options
+from azr.runs import trackers
+from azr.runs.model_folder import attention_heads, check_tokenizer_files, config_json, context_length, model_folder
+from azr.runs.prompt_form import PromptForm
+from azr.runs.resume import ResumeState
+from azr.runs.run_dir import RunDirectory, check_free, run_path
+from azr.selfplay.rewards import check_names
+from azr.selfplay.seeds import read_seeds
+from azr.tasks.registry import KINDS
+from azr.train.adapter_files import check_four_bit
+
+if TYPE_CHECKING:
+    from azr.evaluation.periodic import PeriodicEval
+    from azr.prompts.codec import PromptCodec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A run that is checked and ready to start."""
+
+    config: Config
+    resume: ResumeState | None
+    """Checkpoint that the run goes on from; None for a new run."""
+    codec: PromptCodec
+    evaluation: PeriodicEval
+    rows: Sequence[DataRow]
+    """Rows of `data.path` that are trained on, in the file's order."""
+    screen: Screen
+    notes: Sequence[str]
+    """Lines on suites that are not evaluated and on rows that are left out."""
+
+
+class ModelUnreachable(Exception):
+    """The model is not in the cache and the hub does not answer, so only the rest of the config could be checked."""
+
+
+def check(config: Config) -> None:
+    """Load the config's plug-ins, and raise UserError for the first options that contradict each other."""
+    load_for(config)
+    _check_kinds(config)
+    for sentence in contradictions(config):
+        raise UserError(sentence)
+    _check_template(config.model.template)
+    check_names(config.reward)
+    engine_options(config.rollout.engine_options)
+    choose_transfer(config.cluster.push, Site.before_start(config))
+    _check_kernels(config)
+    _check_lora(config)
+    trackers.check_names(config.tracking)
+
+
+def prepare(
+    config: Config, resume: ResumeState | None = None, *, fetch: bool = True, into_run: bool = True
+) -> Prepared:
+    """Check everything that the config names outside of itself, and make the parts of its run.
+
+    `fetch`: download a model of the hub; without it only its config and tokenizer. `into_run`: check the run directory
+    and the trackers too. Writes nothing but the hub's cache.
+
+    Raises:
+        UserError: something is missing or cannot be used.
+        ModelUnreachable: without `fetch`, the hub does not answer; everything else was checked.
+    """
+    if into_run:
+        _check_run_directory(config, resumed=resume is not None)
+        trackers.check_ready(config)
+    if resume is None and config.kinds and config.selfplay.seeds is not None:
+        _check_seeds(Path(config.selfplay.seeds), config.selfplay.kinds)
+    screen = Screen.read(patterns_of(config.safety))
+    folder = model_folder(config.model.path, fetch=fetch)
+    if folder is None:
+        _check_files(config)
+        raise ModelUnreachable(
+            f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"
+        )
+    _check_sizes(config, folder)
+    # Only now, because these take seconds to load.
+    from azr.datasets.choice import check_identity, load_rows
+    from azr.evaluation.periodic import PeriodicEval
+
+    codec = load_codec(config, folder)
+    _check_layers(config, folder)
+    evaluation = PeriodicEval(config, codec)
+    rows, notes = load_rows(config, codec) if config.data.path is not None else ([], [])
+    if resume is not None:
+        run = RunDirectory(run_path(config.run))
+        PromptForm(codec.template, codec.stops).check(run.prompt_form)
+        if config.data.path is not None:
+            check_identity(run.data, Path(config.data.path))
+    return Prepared(
+        config=config,
+        resume=resume,
+        codec=codec,
+        evaluation=evaluation,
+        rows=rows,
+        screen=screen,
+        notes=[*evaluation.notes, *notes],
+    )
+
+
+def _check_kinds(config: Config) -> None:
+    unknown = [kind for kind in config.selfplay.kinds if kind not in KINDS]
+    if unknown:
+        raise UserError(f"There is no task kind {unknown[0]!r}; selfplay.kinds may hold {', '.join(KINDS)}.")
+    if not config.selfplay.kinds or len(set(config.selfplay.kinds)) != len(config.selfplay.kinds):
+        raise UserError("selfplay.kinds must name at least one kind, and none twice.")
+    if config.selfplay.composites.chance and not any(KINDS[kind].proposes_programs for kind in config.selfplay.kinds):
+        raise UserError(
+            "selfplay.composites.chance asks for programs that call earlier ones, and no kind of selfplay.kinds "
+            "proposes programs: add one that does, or take 0."
+        )
+
+
+def _check_template(template: str) -> None:
+    if template not in TEMPLATES and not Path(template).is_file():
+        hint = "" if "." in template else f" Did you mean {nearest(template, TEMPLATES)}?"
+        raise UserError(f"model.template is {template!r}, which is neither {', '.join(TEMPLATES)} nor a file.{hint}")
+
+
+def _check_kernels(config: Config) -> None:
+    train = config.train
+    if train.device == "cpu":
+        choose_kernels(train.kernels, "cpu", None)
+    if train.attention == "flash_attn":
+        check_flash_attn("cpu" if train.device == "cpu" else "cuda", train.dtype)
+
+
+def _check_lora(config: Config) -> None:
+    lora = config.train.lora
+    if lora.four_bit:
+        check_four_bit()
+    if lora.rank and find_spec("peft") is None:
+        raise UserError(
+            "train.lora.rank asks for adapters, but the package peft is not installed: install it with pip install "
+            "peft, or set the rank to 0."
+        )
+
+
+def _check_run_directory(config: Config, *, resumed: bool) -> None:
+    """Raise UserError when a new run's directory is taken, or no file can be written there."""
+    if not resumed:
+        check_free(config.run)
+    folder = (run_path(config.run) if resumed else Path(config.run.root)).absolute()
+    try:
+        existing = next(each for each in (folder, *folder.parents) if each.exists())
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"Nothing can be written into {folder} ({error.strerror}): choose another --run.root."
+        ) from error
+
+
+def _check_seeds(path: Path, kinds: Sequence[str]) -> None:
+    """Raise UserError when the seed file has no task of a kind that is played. Its programs are checked later."""
+    seeds, _ = read_seeds(path)
+    found = sorted({seed.task.kind for seed in seeds})
+    if not set(found) & set(kinds):
+        raise UserError(
+            f"selfplay.seeds={path} has tasks of the kinds {', '.join(found)}, and selfplay.kinds plays none of them: "
+            "change one of the two."
+        )
+
+
+def _check_files(config: Config) -> None:
+    """Read the files that can be checked without a tokenizer."""
+    if config.data.path is not None:
+        read_rows(Path(config.data.path))
+    if config.eval.path is not None:
+        read_exam(Path(config.eval.path))
+
+
+def _check_sizes(config: Config, folder: Path) -> None:
+    """Raise UserError when prompt and response exceed the model's context, or its heads cannot be shared out."""
+    limit = context_length(folder)
+    longest = config.max_trajectory_tokens
+    if limit is not None and longest > limit:
+        raise UserError(
+            f"rollout.max_prompt_tokens + rollout.max_response_tokens is {longest}, but the model in "
+            f"{config.model.path} reads at most {limit} tokens; lower one of them."
+        )
+    heads, width = attention_heads(folder), config.rollout.tensor_parallel
+    if heads is not None and heads % width:
+        raise UserError(
+            f"rollout.tensor_parallel is {width}, which does not divide the {heads} attention heads of the model in "
+            f"{config.model.path}: set it to a divisor of {heads}."
+        )
+
+
+def _check_layers(config: Config, folder: Path) -> None:
+    """Raise UserError for an architecture that cannot be trained, or adapters and kernels that it does not have."""
+    tree = config_json(folder)
+    check_architecture(config.model.path, tree, unchecked=config.model.unchecked)
+    if config.train.lora.rank and tree.get("model_type") in CHECKED:
+        check_targets(config.train.lora.targets, LINEAR_LAYERS)
+    if config.train.device != "cpu":
+        choose_kernels(config.train.kernels, "cuda", tree.get("model_type"))
+
+
+def load_codec(config: Config, folder: Path) -> PromptCodec:
+    """Load tokenizer and prompt format of the model in a folder. Raises UserError when it has no usable tokenizer."""
+    from azr.prompts.codec import PromptCodec
+
+    check_tokenizer_files(config.model.path, folder)
+    try:
+        return PromptCodec.load(replace(config, model=replace(config.model, path=str(folder))))
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"model.path {config.model.path!r} holds no tokenizer that can be loaded ({str(error).splitlines()[0]}); "
+            "give a whole Hugging Face model folder."
+        ) from error

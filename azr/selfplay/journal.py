@@ -1,0 +1,173 @@
+"""Work that outlives a step, and every completion that it was given, by the seed of its request.
+
+A step ahead, `rollout.partial` and a resumed run all begin the same coroutines again and find here what was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from azr.answering import Sampler
+from azr.records import Completion, FinishReason, PromptIds, Task
+from azr.selfplay.proposer import Shown
+
+FILE = "in_flight.json.gz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkItem:
+    """A unit of a step's work, with all that it takes to begin it again.
+
+    Example: ``WorkItem(step=12, name="000012", kind="deduction", begins="estimate", task=task, index=3)``
+    """
+
+    step: int
+    name: str
+    """Prefix of the step's task ids and random seeds, e.g. ``000012``."""
+    kind: str
+    begins: Literal["propose", "follow", "estimate", "solve"]
+    """A proposal; the derived tasks and the first answer of an accepted task; a group of answers; one answer."""
+    index: int = 0
+    """Index of the proposal, or of the group in its step."""
+    salt: int | str = 0
+    """Tells apart the draws of a task that is solved more than once."""
+    shown: Shown | None = None
+    """What the prompt of a proposal shows."""
+    task: Task | None = None
+    """The accepted task, or the one to answer."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Identifies the item in a run."""
+        return self.name, self.kind, self.begins, self.index, self.salt, self.task.id if self.task else ""
+
+
+@dataclass(slots=True, eq=False)
+class ItemJournal:
+    """The sampler of one work item: a request that was made before is not made again.
+
+    A request goes on when the coroutine that waits for it is cancelled, and its answer is kept.
+    """
+
+    sampler: Sampler
+    answers: dict[int, list[Completion]] = field(default_factory=dict)
+    """Completions by the seed of their request, which no other request of a run has."""
+    requests: dict[int, asyncio.Task[list[Completion]]] = field(default_factory=dict)
+    """Requests that are not answered yet."""
+
+    async def generate(
+        self,
+        prompt_ids: PromptIds,
+        *,
+        n: int,
+        max_tokens: int,
+        temperature: float | None = None,
+        seed: int | None = None,
+    ) -> list[Completion]:
+        assert seed is not None, "a request without a seed cannot be found again"
+        assert temperature is None, "self-play samples at the rollout temperature"
+        answer = self.answers.get(seed)
+        # A resumed run may write its prompts otherwise.
+        if answer is not None and all(np.array_equal(each.prompt_ids, prompt_ids) for each in answer):
+            return answer
+        if seed not in self.requests:
+            asking = self.sampler.generate(prompt_ids, n=n, max_tokens=max_tokens, seed=seed)
+            self.requests[seed] = asyncio.ensure_future(asking)
+        self.answers[seed] = await asyncio.shield(self.requests[seed])
+        self.requests.pop(seed, None)
+        return self.answers[seed]
+
+    def known_answers(self) -> dict[int, list[Completion]]:
+        """Return the answers so far, also those that no coroutine has taken yet."""
+        done = {seed: task for seed, task in self.requests.items() if task.done() and not task.cancelled()}
+        return self.answers | {seed: task.result() for seed, task in done.items() if task.exception() is None}
+
+
+class Journal:
+    """What a run has in progress: the items of steps that are not recorded yet, with their answers."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._items: dict[tuple[object, ...], tuple[WorkItem, ItemJournal]] = {}
+        self.left_over: dict[int, list[WorkItem]] = {}
+        """Unfinished items by the step that left them over; the next step begins them again."""
+
+    def open(self, item: WorkItem) -> ItemJournal:
+        """Return the sampler of an item, with what the item was answered before."""
+        return self._items.setdefault(item.key, (item, ItemJournal(self._sampler)))[1]
+
+    def recorded(self, step: int, items: Sequence[WorkItem]) -> None:
+        """Drop the finished items of a step, and all of earlier steps: nothing is left over twice."""
+        finished = {item.key for item in items}
+        self._items = {
+            key: (item, journal)
+            for key, (item, journal) in self._items.items()
+            if key not in finished and item.step >= step
+        }
+        self.left_over.pop(step - 1, None)
+
+    async def close(self) -> None:
+        """Cancel all requests."""
+        requests = [request for _, journal in self._items.values() for request in journal.requests.values()]
+        for request in requests:
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
+
+    def copy(self, step: int) -> list[dict[str, Any]]:
+        """Return what a run needs that goes on after this step, as plain data, while the work goes on."""
+        left_over = {item.key: item for item in self.left_over.get(step, ())}
+        for item in left_over.values():
+            self.open(item)  # one that had not asked for anything
+        return [
+            {
+                "origin": asdict(item),
+                "left_over": key in left_over,
+                "answered": {str(seed): some for seed, some in journal.known_answers().items()},
+            }
+            for key, (item, journal) in self._items.items()
+        ]
+
+    def read(self, folder: Path, step: int) -> None:
+        """Take over the state of the checkpoint of a step, if its folder has any."""
+        if not (folder / FILE).is_file():
+            return
+        for tree in json.loads(gzip.decompress((folder / FILE).read_bytes())):
+            origin = tree["origin"]
+            if origin["begins"] == "follow" and origin["task"] is None:
+                continue  # by an earlier version; its proposal begins it again
+            item = msgspec.convert(origin, WorkItem)
+            answers = {int(seed): [_completion(each) for each in some] for seed, some in tree["answered"].items()}
+            self._items[item.key] = item, ItemJournal(self._sampler, answers)
+            if tree.get("left_over", True):
+                self.left_over.setdefault(step, []).append(item)
+
+
+def write_journal(folder: Path, state: Sequence[Mapping[str, Any]]) -> None:
+    """Write the state that `Journal.copy` returned into a checkpoint's folder, if there is any. Blocks."""
+    if state:
+        text = json.dumps(state, default=_plain)
+        (folder / FILE).write_bytes(gzip.compress(text.encode(), 1))
+
+
+def _plain(value: object) -> dict[str, Any]:
+    assert isinstance(value, Completion)
+    return {
+        "prompt_ids": value.prompt_ids.tolist(),
+        "response_ids": value.response_ids.tolist(),
+        "logprobs": value.logprobs.tolist(),
+        "finish_reason": value.finish_reason,
+        "weight_versions": value.weight_versions.tolist(),
+    }
+
+
+def _completion(tree: dict[str, Any]) -> Completion:
+    return Completion(**(tree | {"finish_reason": FinishReason(tree["finish_reason"])}))

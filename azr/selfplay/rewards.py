@@ -1,0 +1,268 @@
+"""Rewards of proposer and solver (arXiv 2505.03335, equations 4 to 6), with bonuses for proposals and a length penalty.
+
+Add a reward of a solve rate or a bonus here: one function and one line of its registry. No option has to be added.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from radon.complexity import cc_visit
+from radon.metrics import h_visit
+
+from azr.config import IntrinsicRewardConfig, RewardConfig
+from azr.errors import UserError, nearest
+from azr.records import Sample, Task
+from azr.tasks.base import RejectReason, Verdict
+
+log = logging.getLogger(__name__)
+
+BAND = 0.25, 0.75
+"""Solve rates that `band` rewards, both included."""
+MAX_BONUS = 0.5
+OVERLONG = "overlong"
+"""Name of the part of a reward that `length_penalty` gives."""
+
+
+def learnability(solve_rate: float, config: RewardConfig) -> float:
+    """1 - s for 0 < s < 1, ``unlearnable`` at both ends: the paper's reward (equation 4)."""
+    return 1.0 - solve_rate if 0.0 < solve_rate < 1.0 else config.unlearnable
+
+
+def inverse(solve_rate: float, config: RewardConfig) -> float:
+    """1 - s for s < 1, ``unlearnable`` at s = 1. Tasks that are never solved earn most."""
+    return 1.0 - solve_rate if solve_rate < 1.0 else config.unlearnable
+
+
+def variance(solve_rate: float, config: RewardConfig) -> float:
+    """4 s (1 - s), the variance of one right or wrong answer scaled to at most 1; ``unlearnable`` at both ends."""
+    return 4.0 * solve_rate * (1.0 - solve_rate) if 0.0 < solve_rate < 1.0 else config.unlearnable
+
+
+def band(solve_rate: float, config: RewardConfig) -> float:
+    """1 inside `BAND`, 0 outside it, ``unlearnable`` at s = 0 and s = 1."""
+    if solve_rate in (0.0, 1.0):
+        return config.unlearnable
+    return float(BAND[0] <= solve_rate <= BAND[1])
+
+
+@dataclass(frozen=True, slots=True)
+class BonusInputs:
+    """Arguments of a bonus function: a task that was just proposed, and what it can be compared with."""
+
+    task: Task
+    references: Sequence[Task]
+    """Tasks that the proposer's prompt showed; may be empty."""
+    known: Callable[[], Sequence[Task]]
+    """Returns the stored tasks of its kind. They cost time, so only a bonus that needs them calls it."""
+
+
+def complexity(inputs: BonusInputs) -> float:
+    """Cyclomatic complexity of the program over 15."""
+    return float(sum(block.complexity for block in cc_visit(inputs.task.program))) / 15
+
+
+def edit_distance(inputs: BonusInputs) -> float:
+    """Mean over the references of one minus the similarity of the two syntax trees; 0 without references."""
+    if not inputs.references:
+        return 0.0
+    trees = [ast.dump(ast.parse(reference.program)) for reference in inputs.references]
+    tree = ast.dump(ast.parse(inputs.task.program))
+    ratios = [difflib.SequenceMatcher(None, tree, other).ratio() for other in trees]
+    return 1 - sum(ratios) / len(ratios)
+
+
+def halstead(inputs: BonusInputs) -> float:
+    """Half effort (of 10,000), three tenths complexity (of 10), two tenths volume (of 500), each at most 1."""
+    program = inputs.task.program
+    total = h_visit(program).total
+    cyclomatic = max((block.complexity for block in cc_visit(program)), default=1)
+    return 0.5 * min(total.effort / 10_000, 1) + 0.3 * min(cyclomatic / 10, 1) + 0.2 * min(total.volume / 500, 1)
+
+
+def answer_diversity(inputs: BonusInputs) -> float:
+    """One minus the frequency of the task's first output among those of the known tasks."""
+    known, first = inputs.known(), inputs.task.outputs[0]
+    if not known:
+        return 1.0
+    return 1 - sum(other.outputs[0] == first for other in known) / len(known)
+
+
+SOLVE_RATE_REWARDS: dict[str, Callable[[float, RewardConfig], float]] = {
+    "learnability": learnability,
+    "inverse": inverse,
+    "variance": variance,
+    "band": band,
+}
+"""By the value of `reward.proposer`: from a task's solve rate, 0 to 1, to its proposer's reward without bonuses."""
+BONUSES: dict[str, Callable[[BonusInputs], float]] = {
+    "complexity": complexity,
+    "edit_distance": edit_distance,
+    "halstead": halstead,
+    "answer_diversity": answer_diversity,
+}
+"""By the name in `reward.intrinsic.bonuses`: raw value, about 0 to 1; coefficient and cap are applied to it."""
+OWN_REWARDS: dict[str, Callable[[float, RewardConfig], Awaitable[float | None]]] = {}
+"""Solve-rate rewards of plug-ins; None if one has no answer."""
+OWN_BONUSES: dict[str, Callable[[BonusInputs], Awaitable[float | None]]] = {}
+"""Bonuses of plug-ins; None if one has no answer."""
+
+
+def bonus_coefficients(config: IntrinsicRewardConfig) -> dict[str, float]:
+    """Return the coefficients of the bonuses that `reward.intrinsic.bonuses` names.
+
+    Raises UserError for an entry that is not ``name:coefficient``, or whose bonus is not registered or named twice.
+    """
+    coefficients: dict[str, float] = {}
+    for entry in config.bonuses:
+        name, _, text = entry.partition(":")
+        if name not in BONUSES and name not in OWN_BONUSES:
+            raise UserError(_unknown("bonus", name, {**BONUSES, **OWN_BONUSES}, "reward.intrinsic.bonuses"))
+        if name in coefficients:
+            raise UserError(f"reward.intrinsic.bonuses names {name!r} twice: name it once.")
+        try:
+            coefficients[name] = float(text)
+        except ValueError:
+            coefficients[name] = math.nan
+        if not 0 < coefficients[name] <= 1e6:
+            raise UserError(
+                f"reward.intrinsic.bonuses holds {entry!r}; it must be a name and a number above 0, as {name}:0.5."
+            )
+    return coefficients
+
+
+def check_names(config: RewardConfig) -> None:
+    """Raise UserError for a name that is not registered, with the nearest one."""
+    known = {**SOLVE_RATE_REWARDS, **OWN_REWARDS}
+    if config.proposer not in known:
+        raise UserError(_unknown("reward", config.proposer, known, "reward.proposer"))
+    bonus_coefficients(config.intrinsic)
+
+
+def _unknown(what: str, name: str, known: Mapping[str, object], knob: str) -> str:
+    return f"There is no {what} {name!r}; did you mean {nearest(name, known)!r}? {knob} may name {', '.join(known)}."
+
+
+async def reward_proposal(
+    sample: Sample,
+    outcome: Task | RejectReason,
+    references: Sequence[Task],
+    known: Callable[[], Sequence[Task]],
+    config: RewardConfig,
+    max_tokens: int,
+) -> None:
+    """Set the reward of a proposal and mark it as trained on.
+
+    It stays as it is if a plug-in that the config names has no answer. ``references``, ``known``: see `BonusInputs`;
+    ``max_tokens``: longest response.
+    """
+    base, bonuses = None, dict[str, float]()
+    if isinstance(outcome, Task):
+        plugins = await plugin_rewards(outcome, references, known, config)
+        if plugins is None:
+            return
+        base = plugins[0]
+        bonuses = intrinsic_bonuses(outcome, references, known, config.intrinsic) | plugins[1]
+    reward, parts = proposer_reward(outcome, bonuses, config, base)
+    _set_reward(sample, reward, parts, config, max_tokens)
+
+
+def reward_answer(sample: Sample, config: RewardConfig, max_tokens: int) -> None:
+    """Set the reward of a graded answer and mark it as trained on; an ungraded one stays as it is."""
+    if sample.accuracy is not None:
+        reward = solver_reward(Verdict(sample.verdict), config)
+        _set_reward(sample, reward, {sample.verdict: reward}, config, max_tokens)
+
+
+def _set_reward(sample: Sample, reward: float, parts: dict[str, float], config: RewardConfig, max_tokens: int) -> None:
+    sample.reward, sample.reward_parts, sample.used = reward, parts, "trained"
+    if config.overlong == "soft":
+        penalty = length_penalty(len(sample.completion.response_ids), max_tokens, config.overlong_buffer)
+        sample.reward, sample.reward_parts = reward + penalty, parts | {OVERLONG: penalty}
+
+
+def length_penalty(length: int, max_tokens: int, buffer: int) -> float:
+    """DAPO's soft overlong punishment (arXiv 2503.14476, section 3.4).
+
+    0 up to ``max_tokens - buffer``, from there linear to -1 at ``max_tokens``.
+    """
+    return -min(1.0, max(0, length - (max_tokens - buffer)) / buffer)
+
+
+def proposer_reward(
+    outcome: Task | RejectReason, bonuses: dict[str, float], config: RewardConfig, base: float | None = None
+) -> tuple[float, dict[str, float]]:
+    """Return the reward of a proposal and its named parts: by its solve rate if it became a task, else by the reason.
+
+    A mere duplicate counts as wrong, any other rejected proposal as malformed. ``base``: a plug-in's reward of the
+    solve rate. Bonuses come capped from `intrinsic_bonuses`.
+    """
+    if isinstance(outcome, RejectReason):
+        reward = config.wrong if outcome is RejectReason.DUPLICATE else config.malformed
+        return reward, {str(outcome): reward}
+    assert outcome.solve_rate is not None
+    if base is None:
+        base = SOLVE_RATE_REWARDS[config.proposer](outcome.solve_rate, config)
+    reward = combine(base, list(bonuses.values()), config.intrinsic.combine) if base > 0 else base
+    return reward, {config.proposer: base, **bonuses}
+
+
+def solver_reward(verdict: Verdict, config: RewardConfig) -> float:
+    """1 right, ``wrong`` when well-formed, ``malformed`` otherwise. An ungraded solution has no reward."""
+    assert verdict is not Verdict.UNGRADED
+    return {Verdict.RIGHT: 1.0, Verdict.WRONG: config.wrong, Verdict.MALFORMED: config.malformed}[verdict]
+
+
+def combine(base: float, bonuses: list[float], how: str) -> float:
+    """Combine the solve rate's reward a with bonuses c: a+Σc, a·Πc, a+Πc or a·Σc; without bonuses, a."""
+    if not bonuses:
+        return base
+    return {
+        "sum": base + sum(bonuses),
+        "multiply": base * prod(bonuses),
+        "sum_multiply": base + prod(bonuses),
+        "multiply_sum": base * sum(bonuses),
+    }[how]
+
+
+def intrinsic_bonuses(
+    task: Task, references: Sequence[Task], known: Callable[[], Sequence[Task]], config: IntrinsicRewardConfig
+) -> dict[str, float]:
+    """Return the enabled bonuses by name, without those of plug-ins: coefficient times raw value, at most
+    ``MAX_BONUS``. A bonus that cannot read the program counts as 0, with the traceback in the log."""
+    inputs, bonuses = BonusInputs(task, references, known), dict[str, float]()
+    for name, coefficient in bonus_coefficients(config).items():
+        if name in BONUSES:
+            try:
+                raw = BONUSES[name](inputs)
+            except Exception:  # no text of a model ends a run
+                log.exception("the bonus %s of task %s could not be computed and counts as 0", name, task.id)
+                raw = 0.0
+            bonuses[name] = min(coefficient * raw, MAX_BONUS)
+    return bonuses
+
+
+async def plugin_rewards(
+    task: Task, references: Sequence[Task], known: Callable[[], Sequence[Task]], config: RewardConfig
+) -> tuple[float | None, dict[str, float]] | None:
+    """Return the plug-ins' reward of the solve rate, None if `reward.proposer` is none of a plug-in, and their bonuses
+    as `intrinsic_bonuses`. None if one of the plug-ins has no answer."""
+    base, bonuses = None, dict[str, float]()
+    if config.proposer in OWN_REWARDS:
+        assert task.solve_rate is not None
+        base = await OWN_REWARDS[config.proposer](task.solve_rate, config)
+        if base is None:
+            return None
+    for name, coefficient in bonus_coefficients(config.intrinsic).items():
+        if name in OWN_BONUSES:
+            raw = await OWN_BONUSES[name](BonusInputs(task, references, known))
+            if raw is None:
+                return None
+            bonuses[name] = min(coefficient * raw, MAX_BONUS)
+    return base, bonuses

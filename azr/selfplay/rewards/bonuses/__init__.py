@@ -1,1 +1,0 @@
-"""What a task may earn its proposer beside its solve rate: one per file, named in `azr.selfplay.rewards.registry`."""

@@ -1,0 +1,214 @@
+"""The actors of a run, started together and ended together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from contextlib import ExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Self
+
+import ray
+
+from azr.answering import Sampler
+from azr.cluster.executor_actor import RemoteExecutor
+from azr.cluster.gpu_turns import GpuTurns, take_turns
+from azr.cluster.placement import Placement, place
+from azr.cluster.ray_start import start_ray
+from azr.cluster.weight_sync import PushReport, WeightSync
+from azr.cluster.weight_transfers import decide_push
+from azr.concurrency import Phase, task_group
+from azr.config import Config
+from azr.evaluation.standalone import Evaluation
+from azr.records import Stops
+from azr.rollout.engine_group import EngineGroup, EnginePlacement
+from azr.train.critic import CriticWorker
+from azr.train.model_worker import ModelWorker
+from azr.train.policy import PolicyWorker, ReferenceWorker
+from azr.train.worker_group import WorkerGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainers:
+    """The models that are trained, and the reference model."""
+
+    policy: WorkerGroup
+    critic: WorkerGroup | None
+    reference: WorkerGroup | None
+    turns: GpuTurns
+    """Hands the GPUs, and the policy's weights, to the engines and back."""
+
+    @property
+    def trained(self) -> list[WorkerGroup]:
+        """Models with an optimizer."""
+        return [self.policy, self.critic] if self.critic is not None else [self.policy]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """All processes of a run but the driver. Make one with `start`, end it with `stop`."""
+
+    placement: Placement
+    engines: EngineGroup
+    executor: RemoteExecutor
+    trainers: Trainers | None
+    """None where engines keep the model as it is on disk, as for `azr seeds`."""
+
+    @property
+    def turns(self) -> GpuTurns:
+        assert self.trainers is not None, "nothing is trained, so engines keep their GPUs"
+        return self.trainers.turns
+
+    async def trainers_turn(self, phase: Phase) -> None:
+        """Take the GPUs from the engines: the policy may change from now on."""
+        await self.turns.trainers_turn(phase)
+
+    async def engines_turn(self, version: int, phase: Phase) -> PushReport:
+        """Give the GPUs to the engines, with the policy's weights as that version."""
+        return await self.turns.engines_turn(version, phase)
+
+    @classmethod
+    async def start(
+        cls, config: Config, stops: Stops, phase: Phase, from_step: int = 0, *, with_trainers: bool = True
+    ) -> Self:
+        """Reserve resources of the Ray that runs and start every actor that the config needs. End Ray after an error.
+
+        `from_step`: the step that the run goes on from. Raises UserError for what a user can put right, and
+        TimeoutError with the name of an actor that did not start in time.
+        """
+        if not with_trainers:
+            config = engines_alone(config)
+        try:
+            with phase("reserve resources"):
+                placement = await place(config)
+            config = replace(config, train=replace(config.train, dtype=placement.dtype))
+            if with_trainers:
+                config = decide_push(config, placement.device)
+            return await cls._start_actors(config, stops, placement, phase, from_step, with_trainers=with_trainers)
+        except BaseException:
+            ray.shutdown()
+            raise
+
+    @classmethod
+    async def _start_actors(
+        cls,
+        config: Config,
+        stops: Stops,
+        placement: Placement,
+        phase: Phase,
+        from_step: int,
+        *,
+        with_trainers: bool = True,
+    ) -> Self:
+        shared = take_turns(config, placement.device)
+        workers: dict[str, type[ModelWorker]] = {}
+        if with_trainers:
+            workers["policy"] = PolicyWorker
+            if config.algorithm.needs_critic:
+                workers["critic"] = CriticWorker
+            if config.has_reference:
+                workers["reference"] = ReferenceWorker
+
+        async def start_model(name: str, worker: type[ModelWorker]) -> WorkerGroup:
+            options = [placement.options(bundle) for bundle in placement.trainers]
+            with phase(f"start {name}"):
+                return await WorkerGroup.start(name, worker, options, config, placement.device, shared)
+
+        async with task_group() as starting:
+            executor = starting.create_task(_start_executor(config, phase))
+            models = {name: starting.create_task(start_model(name, worker)) for name, worker in workers.items()}
+            # vLLM measures how much of a GPU is free, and fails when that changes meanwhile.
+            first = models.values() if shared else ()
+            engines = starting.create_task(start_engines(config, stops, placement, phase, from_step, after=first))
+        started = {name: model.result() for name, model in models.items()}
+        return cls(
+            placement=placement,
+            engines=engines.result(),
+            executor=executor.result(),
+            trainers=_connect(started, engines.result(), config, shared) if started else None,
+        )
+
+    async def stop(self) -> None:
+        """End every actor, give the resources back and leave Ray."""
+        trainers = self.trainers
+        models = [*trainers.trained, trainers.reference] if trainers is not None else []
+        try:
+            self.executor.kill()
+            ending = [model.shutdown() for model in models if model is not None]
+            await asyncio.gather(self.engines.shutdown(), *ending, return_exceptions=True)
+        finally:
+            self.placement.remove()
+            ray.shutdown()
+
+
+def _connect(models: dict[str, WorkerGroup], engines: EngineGroup, config: Config, shared: bool) -> Trainers:
+    """Connect trainers and engines: weights go from the policy to the engines, and GPUs are handed over."""
+    policy, critic, reference = models["policy"], models.get("critic"), models.get("reference")
+    engines.weights = WeightSync(policy, engines.slots, config.timeout.train_s)
+    turns = GpuTurns(
+        engines=engines,
+        weights=engines.weights,
+        policy=policy,
+        others=[model for model in (critic, reference) if model is not None],
+        take_turns=shared,
+        timeout_s=config.timeout.train_s,
+    )
+    return Trainers(policy=policy, critic=critic, reference=reference, turns=turns)
+
+
+def engines_alone(config: Config) -> Config:
+    """The config of a system without trainers, which reserves no more than its engines take."""
+    return replace(config, train=replace(config.train, data_parallel=1), cluster=replace(config.cluster, colocate=True))
+
+
+@asynccontextmanager
+async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[Sampler]:
+    """Serve an evaluation with `rollout.engines` engines, each an actor of Ray; they end with the block.
+
+    Raises UserError when there are not enough GPUs, or the cluster does not answer.
+    """
+    config = engines_alone(evaluation.engine_config)
+    start_ray(config.cluster, config.num_gpus)
+    try:
+        placement = await place(config)
+        try:
+            engines = await start_engines(config, evaluation.model.codec.stops, placement, lambda name: nullcontext())
+            try:
+                yield engines
+            finally:
+                await engines.shutdown()
+        finally:
+            placement.remove()
+    finally:
+        ray.shutdown()
+
+
+async def start_engines(
+    config: Config,
+    stops: Stops,
+    placement: Placement,
+    phase: Phase,
+    from_step: int = 0,
+    after: Iterable[Awaitable[WorkerGroup]] = (),
+) -> EngineGroup:
+    """Start the engines of a placement: their processes at once, their models when `after` is done."""
+    places = [
+        EnginePlacement(placement.options(bundles[0]), partial(placement.gpus, bundles))
+        for bundles in placement.engines
+    ]
+    with ExitStack() as measured:
+
+        async def begin() -> None:
+            await asyncio.gather(*after)
+            measured.enter_context(phase("start engines"))
+
+        beginning = asyncio.create_task(begin())
+        measured.callback(beginning.cancel)
+        return await EngineGroup.start(config, stops, places, from_step, when=beginning)
+
+
+async def _start_executor(config: Config, phase: Phase) -> RemoteExecutor:
+    with phase("start executor"):
+        seed = config.run.seed if config.run.deterministic else None
+        return await RemoteExecutor.start(config.executor, config.timeout.generate_s, seed=seed)

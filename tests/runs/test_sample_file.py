@@ -1,0 +1,223 @@
+"""Samples are written as they are declared and read back as they were, from lines of every schema."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import subprocess
+import sys
+import zlib
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from azr.records import NO_TOKENS, Judgement, Role, Sample
+from azr.runs.sample_file import FIELDS, MEMBER_BYTES, SCHEMA, read_sample, sample_line, write_samples
+from tests.runs.factory import sample
+
+ROOT = Path(__file__).parents[2]
+
+
+def lines(path: Path) -> list[bytes]:
+    with gzip.open(path) as file:
+        return file.read().splitlines()
+
+
+def test_samples_are_written_as_they_are_with_their_texts(tmp_path: Path) -> None:
+    path = tmp_path / "step_000003.jsonl.gz"
+    judgement = Judgement(verdict="right", detail="why", answer=(("output", "4"),), parts={"base": True})
+    solver = sample(Role.SOLVER, accuracy=1.0, judgement=judgement, advantage=0.25, mismatch=0.125)
+    solver.flags = [("harm", 0, 1)]
+    write_samples(path, 3, [solver, sample(Role.PROPOSER, used="recorded")], lambda ids: " ".join(map(str, ids)))
+    written, proposer = map(json.loads, lines(path))
+    assert written == {
+        "step": 3,
+        "role": "solver",
+        "kind": "deduction",
+        "problem_id": "000001-deduction-0001",
+        "group": "solve:1:000001-deduction-0001",
+        "index": None,
+        "prompt": "1 2 3",
+        "response": "0 1",
+        "prompt_tokens": 3,
+        "response_tokens": 2,
+        "finish_reason": "stop",
+        "weight_versions": [[4, 2]],
+        "trace_tokens": 0,
+        "judgement": {"verdict": "right", "detail": "why", "answer": [["output", "4"]], "parts": {"base": True}},
+        "accuracy": 1.0,
+        "solve_rate": None,
+        "reward": 1.0,
+        "reward_parts": {"right": 1.0},
+        "used": "trained",
+        "advantage": 0.25,
+        "mismatch": 0.125,
+        "flags": [["harm", 0, 1]],
+        "schema": 4,
+    }
+    assert proposer["accuracy"] is proposer["judgement"] is None
+    assert (proposer["role"], proposer["used"]) == ("proposer", "recorded")
+    assert read_sample(lines(path)[0]) == replace(
+        solver, completion=NO_TOKENS, prompt_tokens=3, response_tokens=2, weight_versions=[(4, 2)]
+    )
+
+
+def test_prompts_of_a_group_are_decoded_once(tmp_path: Path) -> None:
+    first = sample(Role.SOLVER)
+    group, decoded = [first, replace(first), sample(Role.SOLVER)], list[int]()
+    write_samples(tmp_path / "a.gz", 1, group, lambda ids: decoded.append(len(ids)) or "text")
+    assert decoded == [3, 2, 2, 3, 2]
+
+
+def test_a_line_says_what_a_trace_gave(tmp_path: Path) -> None:
+    path = tmp_path / "step_000003.jsonl.gz"
+    begun, whole = (sample(Role.SOLVER, trace_tokens=tokens) for tokens in (1, 2))
+    write_samples(path, 3, [begun, whole], lambda ids: "")
+    said = [[line[name] for name in ("trace_tokens", "weight_versions")] for line in map(json.loads, lines(path))]
+    assert said == [[1, [[4, 1]]], [2, []]]
+    assert [read_sample(line).origin for line in lines(path)] == ["prefix", "trace"]
+
+
+def test_a_reader_gets_at_the_middle_of_a_step_by_its_gzip_member(tmp_path: Path) -> None:
+    path = tmp_path / "step_000001.jsonl.gz"
+    write_samples(path, 1, [sample(Role.SOLVER)] * 100, lambda ids: "x" * 10_000)
+    assert len(lines(path)) == 100
+    member, rest = zlib.decompressobj(wbits=31), path.read_bytes()
+    first = member.decompress(rest)
+    assert MEMBER_BYTES <= len(first) < MEMBER_BYTES + len(lines(path)[0]) + 1
+    assert gzip.decompress(member.unused_data).startswith(lines(path)[0])
+
+
+def test_a_step_without_samples_is_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "step_000001.jsonl.gz"
+    write_samples(path, 1, [], str)
+    assert lines(path) == []
+
+
+def test_samples_that_cannot_be_written_whole_do_not_appear(tmp_path: Path) -> None:
+    path = tmp_path / "step_000001.jsonl.gz"
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_samples(path, 1, [sample(Role.SOLVER, reward=math.nan)], str)
+    assert not path.exists()
+
+
+FORMER = {
+    "step": 1, "role": "solver", "kind": "deduction", "task_id": "t", "group": "solve:000001:t", "prompt": "p",
+    "response": "r", "reward": -0.5, "reward_parts": {"wrong": -0.5}, "accuracy": 0.0, "finish_reason": "stop",
+    "weight_versions": [[0, 7]],
+}  # fmt: skip
+
+
+def former(**change: object) -> Sample:
+    return read_sample(json.dumps({**FORMER, **change}).encode())
+
+
+def test_a_line_of_schema_3_is_read_as_a_sample() -> None:
+    whole = former(
+        schema=3, outcome="malformed", detail="cut off", answer=[["output", "4"]], prompt_tokens=9, response_tokens=7,
+        trained=False, advantage=None, mismatch=None, trace_tokens=2, flags=[["harm", 1, 2]],
+    )  # fmt: skip
+    assert whole == Sample(
+        step=1, role=Role.SOLVER, kind="deduction", problem_id="t", group="solve:000001:t", prompt="p", response="r",
+        prompt_tokens=9, response_tokens=7, weight_versions=[(0, 7)], trace_tokens=2,
+        judgement=Judgement(verdict="malformed", detail="cut off", answer=(("output", "4"),)), accuracy=0.0,
+        reward=-0.5, reward_parts={"wrong": -0.5}, used="recorded", flags=[("harm", 1, 2)], schema=3,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({}, "wrong"),
+        ({"reward_parts": {"wrong": -0.5, "overlong": -0.1}}, "wrong"),
+        ({"reward_parts": {}}, ""),
+        ({"role": "proposer", "reward_parts": {"learnability": 0.5}}, "valid"),
+        ({"role": "proposer", "reward_parts": {"failed": -1.0, "overlong": 0.0}}, "failed"),
+        ({"role": "proposer", "reward_parts": {}}, "valid"),
+    ],
+)
+def test_schema_1_implies_its_verdict_by_the_reward(change: dict[str, object], verdict: str) -> None:
+    read = former(**change)
+    assert (read.schema, read.verdict, read.used) == (1, verdict, "trained")
+    assert (read.judgement is None) == (not verdict)
+
+
+def test_half_a_surrogate_pair_is_read_as_its_escape() -> None:
+    odd = sample(Role.SOLVER, judgement=Judgement(verdict="wrong", detail="'\ud800'"))
+    odd.response = "\ud800 is it"
+    read = read_sample(sample_line(odd))
+    assert (read.response, read.schema) == ("\\ud800 is it", SCHEMA)
+    assert read.judgement is not None and read.judgement.detail == "'\\ud800'"
+    assert former(response="\ud800").response == "\\ud800"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"no json", "it is no Sample"),
+        (b"\xff", "it is no Sample"),
+        (b"[]", "it is no Sample"),
+        (b"[" * 100_000, "it is no Sample"),
+        (b'{"step": 3}', "it is no Sample"),
+        (json.dumps({**FORMER, "role": "judge"}).encode(), "it is no Sample"),
+        (json.dumps({**FORMER, "schema": 99}).encode(), "schema 99 is newer than 4: update azr"),
+        (sample_line(sample(Role.SOLVER, schema=5)), "schema 5 is newer than 4: update azr"),
+    ],
+)
+def test_what_is_no_sample_is_a_sentence(line: bytes, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read_sample(line)
+
+
+def test_only_token_ids_and_log_probabilities_stay_out_of_files() -> None:
+    assert {each.name for each in fields(Sample)} - set(FIELDS) == {"completion"}
+
+
+MORE_FIELDS = """
+import dataclasses, gzip, sys
+from dataclasses import field
+from pathlib import Path
+import azr.records
+
+Judgement = dataclasses.make_dataclass(
+    "Judgement", [("confidence", float | None, None)], bases=(azr.records.Judgement,), frozen=True, slots=True,
+    kw_only=True,
+)
+added = [("colour", str, "red"), ("is_new", bool, False), ("marks", dict[str, int], field(default_factory=dict)),
+         ("judgement", Judgement | None, None)]
+azr.records.Judgement = Judgement
+azr.records.Sample = dataclasses.make_dataclass(
+    "Sample", added, bases=(azr.records.Sample,), slots=True, kw_only=True
+)
+from azr.explorer import queries
+from azr.explorer.index import RunIndex
+from azr.explorer.rows import SampleFilter
+from azr.runs.run_dir import RunDirectory
+from azr.runs.sample_file import write_samples
+from tests.runs.factory import sample
+
+run = RunDirectory(Path(sys.argv[1]))
+run.rollouts(1).parent.mkdir(parents=True)
+judgement = Judgement(verdict="right", confidence=0.5)
+made = sample("solver", colour="blue", is_new=True, marks={"a": 1}, judgement=judgement)
+write_samples(run.rollouts(1), 1, [made, sample("solver")], str)
+print(gzip.decompress(run.rollouts(1).read_bytes()).decode())
+index = RunIndex(run.path)
+index.refresh()
+assert queries.problems(index) == []
+for row in queries.find_samples(index, SampleFilter())[0]:
+    judgement = row.sample.judgement
+    print(row.sample.colour, row.sample.is_new, row.sample.marks, judgement and judgement.confidence)
+"""
+
+
+def test_a_field_that_is_added_is_in_the_file_and_in_the_index_without_another_edit(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MORE_FIELDS, str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first, second, _, *rows = done.stdout.splitlines()
+    assert '"colour": "blue", "is_new": true, "marks": {"a": 1}' in first and '"confidence": 0.5' in first
+    assert '"colour": "red", "is_new": false, "marks": {}' in second
+    assert rows == ["blue True {'a': 1} 0.5", "red False {} None"]

@@ -1,0 +1,358 @@
+"""Work that outlives its step: the next one begins it again with its answers, in this process or in another."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from azr.config import Config, RolloutConfig, RunConfig, SelfPlayConfig
+from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.records import Completion, Role
+from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.journal import Journal, WorkItem, write_journal
+from azr.selfplay.play import SelfPlayStep, StepResult
+from azr.selfplay.proposer import Shown
+from azr.tasks.composites import give_functions
+from azr.tasks.registry import KINDS
+from tests.selfplay.test_play import (
+    CODEC,
+    CONFIG,
+    completion,
+    funnel,
+    proposal,
+    replace_play,
+    seeded,
+    self_play,
+    trained,
+)
+
+PARTIAL = replace(CONFIG, rollout=replace(CONFIG.rollout, staleness=1, partial=True))
+
+
+class Executor:
+    """Every program gives 3."""
+
+    async def execute(self, request: ExecutionRequest) -> ExecutionResult:
+        output = CallResult(status=CallStatus.OK, value="3")
+        return ExecutionResult(outputs=(output,) * len(request.inputs), deterministic=True)
+
+
+class Engine:
+    """Proposes from a list; a proposal, or the answers to a task, with a text of `late` wait until `release` is set."""
+
+    def __init__(self, proposals: list[str], *, late: tuple[str, str] = ("", "")) -> None:
+        self._proposals, self._late = iter(proposals), late
+        self.release = asyncio.Event()
+        self.asked: Counter[str] = Counter()
+
+    async def generate(
+        self,
+        prompt_ids: list[int],
+        *,
+        n: int,
+        max_tokens: int,
+        temperature: float | None = None,
+        seed: int | None = None,
+    ) -> list[Completion]:
+        prompt = CODEC.decode(prompt_ids)
+        proposes = prompt.startswith("<|propose|>")
+        text = next(self._proposals) if proposes else "<|output|>3<|end|>"
+        self.asked["propose" if proposes else prompt] += n
+        if self._late[1] and self._late[1] in text + prompt and proposes == (self._late[0] == "propose"):
+            await self.release.wait()
+        return [completion(prompt_ids, text) for _ in range(n)]
+
+
+def step(
+    config: Config, engine: Engine, buffer: TaskBuffer, number: int = 1, journal: Journal | None = None
+) -> SelfPlayStep:
+    return self_play(config, engine, Executor(), buffer, number, journal=journal)
+
+
+def test_a_refused_proposal_lets_a_stored_task_be_solved_while_others_are_still_proposed() -> None:
+    async def run() -> None:
+        engine = Engine(["<|program|>no form", proposal("a + 1")], late=("propose", "a + 1"))
+        config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=2)
+        playing = asyncio.create_task(step(config, engine, seeded(config)).play())
+        async with asyncio.timeout(5):
+            while not any("a + 1" not in prompt and prompt != "propose" for prompt in engine.asked):
+                await asyncio.sleep(0.01)
+        engine.release.set()
+        result = await playing
+        solved = sorted(t.problem_id for t in trained(result) if t.group.startswith("solve:"))
+        assert solved == ["000001-deduction-0001", "seed-deduction"]
+
+    asyncio.run(run())
+
+
+def test_refusals_do_not_change_how_many_stored_tasks_are_solved() -> None:
+    async def run() -> None:
+        proposals = ["<|program|>no form"] * 4 + [proposal("a + 1"), proposal("a + 2")]
+        config = replace_play(CONFIG, proposer_prompts=6, solver_prompts=5, train_on_estimates=False)
+        result = await step(config, Engine(proposals), seeded(config)).play()
+        solved = Counter(t.problem_id for t in trained(result) if t.role is Role.SOLVER)
+        assert solved == {"seed-deduction": 3, "000001-deduction-0004": 1, "000001-deduction-0005": 1}
+
+    asyncio.run(run())
+
+
+def saved(journal: Journal, step: int, folder: Path, engine: Engine) -> Journal:
+    """The journal as another process reads it."""
+    write_journal(folder, journal.copy(step))
+    restored = Journal(engine)
+    restored.read(folder, step)
+    return restored
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_straggler_belongs_to_the_next_step_in_this_process_and_in_the_next(restarted: bool, tmp_path: Path) -> None:
+    async def run() -> None:
+        config, buffer = replace_play(PARTIAL, proposer_prompts=10, solver_prompts=10), seeded(PARTIAL)
+        # The group that estimates one task takes long; its proposal has been sampled.
+        engine = Engine([proposal(f"a + {n}") for n in range(10)], late=("solve", "a + 7"))
+        journal = Journal(engine)
+        first = await step(config, engine, buffer, journal=journal).play(is_last=False)
+        assert funnel(first, "deduction").proposed == 9 and len(first.stored) == 9
+        assert [(item.begins, item.index) for item in journal.left_over[1]] == [("propose", 7)]
+        journal.recorded(1, first.items)
+        again = Engine(["<|program|>no form"] * 10)
+        if restarted:
+            old, journal = journal, saved(journal, 1, tmp_path, again)
+            await old.close()
+        else:
+            journal._sampler = again
+        engine.release.set()
+        second = await step(config, again, buffer, 2, journal).play()
+        assert again.asked["propose"] == 10, "a proposal that was sampled before is not sampled again"
+        assert again.asked["<|deduction|>"] == 0
+        assert funnel(second, "deduction").proposed == 11 and not journal.left_over[2]
+        assert [task.id for task in second.stored] == ["000001-deduction-0007"]
+        both = Counter(t.problem_id for t in (*trained(first), *trained(second)) if t.role is Role.PROPOSER)
+        assert set(both.values()) == {1} and len(both) == 20
+        solved = Counter(t.group for t in trained(second) if t.problem_id == "000001-deduction-0007")
+        assert solved == {
+            "propose:000001-deduction-0007": 1,
+            "estimate:000001:000001-deduction-0007": 4,
+            "solve:000001:000001-deduction-0007": 1,
+        }
+        journal.recorded(2, second.items)
+        assert journal.copy(2) == []
+
+    asyncio.run(run())
+
+
+def test_a_carried_proposal_and_its_twin_are_a_task_and_a_duplicate() -> None:
+    async def run() -> None:
+        config, buffer = replace_play(PARTIAL, proposer_prompts=10, solver_prompts=10), seeded(PARTIAL)
+        engine = Engine([proposal(f"a + {n}") for n in range(10)], late=("propose", "a + 7"))
+        journal = Journal(engine)
+        first = await step(config, engine, buffer, journal=journal).play(is_last=False)
+        journal.recorded(1, first.items)
+        engine.release.set()
+        await asyncio.sleep(0.05)
+        journal._sampler = Engine([proposal("a + 7")] + ["<|program|>no form"] * 9)
+        second = await step(config, engine, buffer, 2, journal).play()
+        assert [task.id for task in second.stored] == ["000001-deduction-0007"]
+        assert funnel(second, "deduction").rejected == {"duplicate": 1, "malformed": 9}
+
+    asyncio.run(run())
+
+
+def test_a_step_that_ends_while_a_proposal_is_rejected_can_be_resumed(tmp_path: Path) -> None:
+    async def run() -> None:
+        config = replace_play(PARTIAL, proposer_prompts=1, solver_prompts=1)
+        # The proposal is rejected once its step has ended, so nothing follows it.
+        engine = Engine(["<|program|>no form<|end|>"] * 2, late=("propose", "no form"))
+        journal = Journal(engine)
+        playing = asyncio.create_task(step(config, engine, seeded(config), journal=journal).play(is_last=False))
+        await asyncio.sleep(0.05)
+        playing.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
+        restored = saved(journal, 0, tmp_path, engine)
+        engine.release.set()
+        await journal.close()
+        result = await step(config, engine, seeded(config), 1, restored).play()
+        assert funnel(result, "deduction").rejected == {"malformed": 1}
+
+    asyncio.run(run())
+
+
+def test_a_step_played_ahead_finds_its_answers_after_a_restart(tmp_path: Path) -> None:
+    async def run() -> None:
+        config = replace_play(PARTIAL, proposer_prompts=4, solver_prompts=4)
+        engine, buffer = Engine([proposal(f"a + {n}") for n in range(4)]), seeded(config)
+        journal = Journal(engine)
+        ahead = await step(config, engine, buffer, 2, journal).play()
+        silent = Engine([])
+        resumed = saved(journal, 1, tmp_path, silent)
+        again = await step(config, silent, seeded(config), 2, resumed).play()
+        assert again == ahead and not silent.asked
+
+    asyncio.run(run())
+
+
+def test_a_request_goes_on_when_its_work_is_cancelled_and_is_not_made_again() -> None:
+    async def run() -> None:
+        engine = Engine(["<|program|>no form"], late=("propose", "no form"))
+        journal = Journal(engine)
+        item = WorkItem(step=1, name="000001", kind="deduction", begins="propose")
+        prompt = CODEC.encode("<|propose|>")
+        asking = asyncio.create_task(journal.open(item).generate(prompt, n=1, max_tokens=9, seed=7))
+        await asyncio.sleep(0.01)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        engine.release.set()
+        (answer,) = await journal.open(item).generate(prompt, n=1, max_tokens=9, seed=7)
+        assert answer.prompt_ids.tolist() == prompt and engine.asked["propose"] == 1
+
+    asyncio.run(run())
+
+
+def test_a_journal_comes_back_as_it_was_and_the_former_format_too(tmp_path: Path) -> None:
+    task = KINDS["deduction"].make_task("id", "def f(a):\n    return a", ("1",), ("1",))
+    shown = Shown((task,), give_functions([task], 1))
+    assert shown.functions is not None
+    made = {"step": 3, "name": "000003", "kind": "deduction"}
+    items = [
+        WorkItem(begins="propose", index=2, shown=shown, **made),
+        WorkItem(begins="follow", index=1, task=task, **made),
+        WorkItem(begins="solve", task=task, salt="new", **made),
+        WorkItem(begins="solve", task=task, salt=4, **made),
+    ]
+    journal = Journal(Engine([]))
+    journal.left_over[3] = items
+    answered = [completion([1, 2], "x<|end|>"), completion([1, 2], "y")]
+    journal.open(items[0]).answers[7] = answered
+    restored = saved(journal, 3, tmp_path, Engine([]))
+    assert list(map(asdict, restored.left_over[3])) == list(map(asdict, items))
+    assert restored.open(items[0]).answers == {7: answered}
+    former = [
+        {"origin": asdict(items[0]), "answered": {}},
+        {"origin": asdict(items[1]) | {"task": None}, "answered": {}},
+    ]
+    write_journal(tmp_path, former)
+    restored = Journal(Engine([]))
+    restored.read(tmp_path, 3)
+    assert [item.begins for item in restored.left_over[3]] == ["propose"]
+
+
+class RandomExecutor:
+    async def execute(self, request: ExecutionRequest) -> ExecutionResult:
+        await asyncio.sleep(random.random() * 0.002)
+        status = CallStatus.OK
+        if random.random() > 0.95:
+            status = random.choice([CallStatus.LOST, CallStatus.RAISED, CallStatus.TIMEOUT])
+        is_ok = status is CallStatus.OK
+        call = CallResult(status=status, value="3" if is_ok else None, error=None if is_ok else "E")
+        return ExecutionResult(outputs=(call,) * len(request.inputs), deterministic=True if is_ok else None)
+
+
+class RandomEngine:
+    """Answers every kind, often badly, after random times; now and then it gives a response up."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    async def generate(
+        self,
+        prompt_ids: list[int],
+        *,
+        n: int,
+        max_tokens: int,
+        temperature: float | None = None,
+        seed: int | None = None,
+    ) -> list[Completion]:
+        rng, prompt = self._rng, CODEC.decode(prompt_ids)
+        await asyncio.sleep(rng.random() ** 6 * 0.05)
+        count = n if rng.random() < 0.97 else rng.randint(0, n)
+        return [completion(prompt_ids, self._text(prompt)) for _ in range(count)]
+
+    def _text(self, prompt: str) -> str:
+        rng = self._rng
+        if prompt.startswith("<|propose|><|induction|>"):
+            inputs = "".join(f"<|input|>{rng.randint(0, 9) * 10 + i}" for i in range(rng.randint(1, 7)))
+            return f"{inputs}<|message|>hint<|end|>"
+        if prompt.startswith("<|propose|>"):
+            return proposal(f"a + {rng.randint(0, 30)}") if rng.random() < 0.8 else "<|program|>never"
+        if "<|induction|>" in prompt:
+            return rng.choice(["<|program|>def f(a):\n    return 3<|end|>", "no<|end|>"])
+        if "<|abduction|>" in prompt:
+            return rng.choice(["<|input|>1<|end|>", "x<|end|>"])
+        return rng.choice(["<|output|>3<|end|>", "<|output|>4<|end|>", "<|output|>4"])
+
+
+def random_config(rng: random.Random) -> Config:
+    partial = rng.random() < 0.7
+    on_estimates = rng.random() < 0.7
+    selfplay = SelfPlayConfig(
+        kinds=("deduction", "abduction", "induction"),
+        proposer_prompts=rng.choice([1, 5, 12]),
+        solver_prompts=rng.choice([0, 3, 12, 15]),
+        references=2,
+        group_size=rng.choice([1, 4]),
+        train_on_estimates=on_estimates,
+        repeated_tasks=rng.choice([0, 4]) if on_estimates else 0,
+        derived_tasks=rng.choice([0, 2]) if on_estimates else 0,
+        induction_inputs=4,
+    )
+    rollout = RolloutConfig(max_prompt_tokens=600, max_response_tokens=200, staleness=int(partial), partial=partial)
+    return Config(run=RunConfig(deterministic=not partial and rng.random() < 0.3), selfplay=selfplay, rollout=rollout)
+
+
+async def played_run(seed: int, folder: Path, steps: int = 5) -> None:
+    """Plays some steps; after each the process may be killed, in any moment of the next one, and goes on."""
+    rng = random.Random(seed)
+    random.seed(seed)
+    config = random_config(rng)
+    engine, executor = RandomEngine(rng), RandomExecutor()
+    journal, stored, proposals = Journal(engine), [KINDS[kind].seed() for kind in config.selfplay.kinds], Counter[str]()
+    for number in range(1, steps + 1):
+        while True:
+            buffer = TaskBuffer(config.selfplay.kinds)
+            buffer.refill(stored)
+            playing = asyncio.create_task(
+                self_play(config, engine, executor, buffer, number, journal=journal).play(is_last=number == steps)
+            )
+            if rng.random() < 0.6:
+                break
+            await asyncio.sleep(rng.random() * 0.05)
+            write_journal(folder, journal.copy(number - 1))
+            playing.cancel()
+            await asyncio.gather(playing, return_exceptions=True)
+            await journal.close()
+            journal = Journal(engine)
+            journal.read(folder, number - 1)
+            (folder / "in_flight.json.gz").unlink(missing_ok=True)
+        result = await asyncio.wait_for(playing, 20)
+        check(result, buffer, proposals)
+        journal.recorded(number, result.items)
+        stored += result.stored
+    assert not journal.left_over[steps]
+    journal.recorded(steps + 1, [])
+    assert journal.copy(steps + 1) == [], "nothing is kept for good"
+    total = steps * config.selfplay.proposer_prompts * len(config.selfplay.kinds)
+    assert set(proposals.values()) == {1} and len(proposals) == total, "every proposal belongs to one step"
+
+
+def check(result: StepResult, buffer: TaskBuffer, proposals: Counter[str]) -> None:
+    proposed = [sample for sample in result.samples if sample.role is Role.PROPOSER]
+    proposals.update(sample.problem_id for sample in proposed)
+    valid = {sample.problem_id for sample in proposed if sample.verdict == "valid"}
+    assert {task.id for task in result.stored} == valid, "valid proposals are stored, each once"
+    for sample in result.samples:
+        assert (sample.reward is None) == (sample.used in ("ungraded", "recorded"))
+        assert sample.reward is None or sample.reward in (1.0, -0.5, -1.0, 0.0) or 0 < sample.reward < 1
+    for kind in buffer.sizes():
+        fingerprints = [task.fingerprint for task in buffer.tasks(kind)]
+        assert len(set(fingerprints)) == len(fingerprints)
+
+
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 212), marks=pytest.mark.long)])
+def test_random_runs_with_kills_lose_and_double_nothing(seeds: range, tmp_path: Path) -> None:
+    for seed in seeds:
+        asyncio.run(played_run(seed, tmp_path))
