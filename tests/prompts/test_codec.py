@@ -300,13 +300,6 @@ def test_a_conversation_is_written_by_the_same_template(folders):
     assert opened == ""
 
 
-@pytest.mark.parametrize(
-    "template, said",
-    [
-        ("{{ messages[0]['content'] }}", "does not write every message"),
-        ("{{ 1 // (3 - messages | length) }}", "cannot write this conversation"),
-    ],
-)
 @pytest.mark.parametrize("lost", ["system", "assistant", "user"])
 def test_a_template_without_a_role_refuses_a_message_of_it(folders, lost: str):
     template = (
@@ -331,6 +324,13 @@ def test_a_template_may_leave_out_what_an_earlier_response_thought(folders):
     assert codec.converse([{"role": role, "content": content} for role, content in said])
 
 
+@pytest.mark.parametrize(
+    "template, said",
+    [
+        ("{{ messages[0]['content'] }}", "does not write every message"),
+        ("{{ 1 // (3 - messages | length) }}", "cannot write this conversation"),
+    ],
+)
 def test_a_template_for_one_message_drops_no_other(folders, template: str, said: str):
     codec = PromptCodec.with_template(str(folders["chatml"]), template)
     turns = [("user", "One?"), ("assistant", "1"), ("user", "Two?")]
