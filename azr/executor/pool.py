@@ -35,8 +35,8 @@ ANSWER_MODULES = (
     "tomllib", "trace", "traceback", "tracemalloc", "unittest.mock", "urllib.parse", "uuid", "warnings", "wave",
     "weakref", "xml.dom.minidom", "xml.etree.ElementTree", "xml.sax", "zipfile", "zoneinfo", "_strptime",
 )  # fmt: skip
-"""Modules that answers to public benchmarks import, beside those that a proposal may; what an interpreter lacks is left
-out. To import one opens nothing: files, processes, sockets and threads are out of reach behind the same walls."""
+"""Modules that answers to benchmarks may import in addition to those of proposals; missing ones are skipped. None of
+them reaches files, processes, sockets or threads: the sandbox refuses the system calls."""
 _ANSWER_INPUT_BYTES, _ANSWER_OUTPUT_BYTES = 16 * 2**20, 4 * 2**20
 _CACHE_BYTES = 64 * 2**20
 _MOST_WAITING = 4096

@@ -22,7 +22,7 @@ def _read(row: Mapping[str, Any], options: Options) -> Iterator[Example]:
     if options.system == "drop":
         turns = [turn for turn in turns if turn["role"] != "system"]
     answer = row["reward_model"]["ground_truth"]
-    is_program = str(row.get("ability")).lower() in _PROGRAMS or is_tests(answer) or isinstance(answer, dict)
+    is_program = str(row.get("ability")).lower() in _PROGRAMS or is_tests(answer)
     yield Example(
         prompt=math_prompt(turns),
         question="\n\n".join(turn["content"] for turn in turns if turn["role"] == "user"),

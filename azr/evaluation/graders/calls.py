@@ -34,7 +34,7 @@ STARTER_IMPORTS = (
     "from itertools import *\nfrom heapq import *\nfrom bisect import *\nfrom math import *\nfrom operator import *\n"
     "from string import *\nfrom re import *\ninf = float('inf')\npow = __import__('builtins').pow\n"
 )
-"""What the starter code of LeetCode's problems takes for granted, as LiveCodeBench has it."""
+"""Imports that LeetCode's starter code relies on, as in LiveCodeBench."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ class CallsGrader:
 
 
 def assembled(gold: Calls, answer: str) -> tuple[str, str]:
-    """What runs before an answer, and the program that the answer makes."""
+    """Return the program to run before an answer, and the answer's program."""
     if not gold.begun:
         return gold.prelude, answer
     if not defines(answer, gold.entry):
@@ -145,7 +145,7 @@ def assembled(gold: Calls, answer: str) -> tuple[str, str]:
 
 
 def _as_body(head: str, answer: str) -> str:
-    """The answer as the body of the function that the head begins, where all of it or its first line lacks blanks."""
+    """Return the answer as the body of a function; all of it or its first line may lack the indentation."""
     lines = answer.strip("\n").rstrip().split("\n")
     later = next((at for at, line in enumerate(lines) if at and line[:1] not in (" ", "\t", "")), len(lines))
     whole = "\n".join(lines)
@@ -178,7 +178,7 @@ def _pass(gold: Calls, cases: Sequence[str], expected: Sequence[Any], ran: Ran) 
 
 
 def _like_json(returned: Any, wanted: Any) -> Any:
-    """What was returned, with lists and keys of text where JSON made the expected value have them."""
+    """Return the value with lists and text keys where the expected value has them."""
     if isinstance(wanted, list) and isinstance(returned, list | tuple) and len(returned) == len(wanted):
         return [_like_json(each, other) for each, other in zip(returned, wanted, strict=True)]
     if isinstance(wanted, dict) and isinstance(returned, dict):
@@ -189,7 +189,7 @@ def _like_json(returned: Any, wanted: Any) -> Any:
 
 
 def _key(key: Any) -> Any:
-    """A key as JSON writes it."""
+    """Return a key as JSON writes it."""
     if key is None or isinstance(key, bool | int | float):
         return json.dumps(key)
     return key

@@ -1,4 +1,4 @@
-"""Finds the program of a response: its fenced blocks, or the lines of code between prose, and which of them counts."""
+"""Extract programs from responses: fenced blocks, or lines of code between prose, and the choice among several."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from azr.evaluation.graders import extraction
 
 PYTHON = frozenset({"python", "python3", "py", "py3", "ipython", "ipython3"})
-"""Languages of blocks that hold a program."""
+"""Labels of blocks that hold a program."""
 _THOUGHT, _MASKED_THOUGHT = "</think>", "\0/think>"
 _OPENING = re.compile(
     r"(?P<before>[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?)"
     r"(?P<fence>`{3,}(?=[^`]*$)|~{3,})[ \t]*\{?\.?(?P<language>[\w+-]*)(?P<rest>.*)"
 )
-"""A fence at the beginning of a line, in a list or a quotation too."""
+"""A fence that begins its line, possibly in a list or a quotation."""
 _OPENING_AFTER_TEXT = re.compile(r"[^`]*(?:`{1,2}[^`]+)*?(?P<fence>`{3,})[ \t]*(?P<language>[\w+-]*)")
 _BARE = re.compile(r"[ \t>]*(?:`{3,}|~{3,})[ \t]*")
 _QUOTED = re.compile(r"[ \t]*> ?")
@@ -39,12 +39,12 @@ _LOOKS_LIKE_CODE = re.compile(
 )
 _CONTINUES = re.compile(r"[)\]}]|(?:else|elif|except|finally)\b")
 _MOST_MERGED = 16
-"""Longest statement without a fence that is looked for, in pieces that each begin with a line that is not indented."""
+"""Longest unfenced statement that is recognised, counted in lines without indentation."""
 _MOST_LINES, _MOST_CHARS, _MOST_TRIES = 1_000, 2**15, 2_000
-"""Of text without a fence only so much is searched for lines of code."""
+"""Limits of the search for code without fences."""
 _MARKS = " \t>`"
 _MOST_BLOCKS = 64
-"""Of more blocks the last ones are looked at."""
+"""Earlier blocks of a response are not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """The fenced blocks, in their order; one that is never closed ends with the text.
+    """Return the fenced blocks in order; an unclosed one ends with the text.
 
-    A block may begin after other text on its line, and end with the last line of its code. Its content loses the
-    indentation of its list. A fence within a string of three quotes belongs to the program.
+    A block may begin after other text on its line and end on its last line of code. Its content loses the indentation
+    of its list. A fence within a triple-quoted string belongs to the program.
     """
     lines = text.split("\n")
     last_bare = max((number for number, line in enumerate(lines) if _BARE.fullmatch(line)), default=-1)
@@ -81,7 +81,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def _read_block(lines: Sequence[str], start: int, opened: re.Match[str]) -> tuple[Block, int]:
-    """The block that begins on a line, and the number of the line after it."""
+    """Return the block that begins on a line, and the number of the line after it."""
     language = opened["language"].lower()
     endings = _endings(lines, start + 1, opened["fence"], language)
     nearest = next(endings, None)
@@ -102,11 +102,11 @@ class _Ending:
     """Code on the line of the fence, before it."""
     next_line: int
     in_string: bool
-    """The fence stands in a string of three quotes, if the block is Python."""
+    """The fence stands in a triple-quoted string, if the block is Python."""
 
 
 def _endings(lines: Sequence[str], start: int, fence: str, language: str) -> Iterator[_Ending]:
-    """The lines that may end a block, in their order."""
+    """Yield the lines that may end a block, in order."""
     open_quote: str | None = None
     is_python = language in PYTHON
     for number in range(start, len(lines)):
@@ -127,20 +127,20 @@ def _endings(lines: Sequence[str], start: int, fence: str, language: str) -> Ite
 
 
 def _fence_at(line: str, fence: str) -> int:
-    """Length of the run of the fence's character that a line begins with; 0 where it is shorter than the fence."""
+    """Return how often a line begins with the fence's character; 0 if that is shorter than the fence."""
     run = len(line) - len(line.lstrip(fence[0]))
     return run if run >= len(fence) else 0
 
 
 def _before_fence(line: str, fence: str) -> str:
-    """Code on a line that ends with the fence; empty where it does not, or where the fence is part of a comment."""
+    """Return the code on a line that ends with the fence; empty if it does not, or the fence is a comment."""
     text = line.rstrip()
     code = text.rstrip(fence[0])
     return code if len(text) - len(code) >= len(fence) and fence not in code and code.strip(" \t#>*/-") else ""
 
 
 def _open_quote(line: str, quote: str | None) -> str | None:
-    """The three quotes of the string that a line of Python leaves open, given the one that was open before it."""
+    """Return the triple quotes that a line of Python leaves open, given those that were open before it."""
     position = 0
     while True:
         found = _STRING_END[quote].match(line, position) if quote else _STRING.search(line, position)
@@ -151,7 +151,7 @@ def _open_quote(line: str, quote: str | None) -> str | None:
 
 
 def _content(lines: Sequence[str], start: int, ending: _Ending | None, before: str) -> str:
-    """Text of a block, without the marks and the indentation that its list or quotation has."""
+    """Return the text of a block without the marks and the indentation of its list or quotation."""
     inner = list(lines[start : len(lines) if ending is None else ending.line])
     if ending is not None and (ending.last is not None or inner):
         inner.append(ending.last or "")
@@ -168,7 +168,7 @@ def _content(lines: Sequence[str], start: int, ending: _Ending | None, before: s
 
 
 def reply(response: str) -> str:
-    """The response without its thinking, whose end does not count where a program of a block names it."""
+    """Return the response without its thinking; the tag that ends it does not count inside a program."""
     parts = response[-extraction.MAX_RESPONSE :].replace("\r\n", "\n").split(_THOUGHT)
     first = len(parts) - 1
     while first > 0 and len(parts) - first < 8 and _is_in_program(parts, first):
@@ -177,7 +177,7 @@ def reply(response: str) -> str:
 
 
 def _is_in_program(parts: Sequence[str], at: int) -> bool:
-    """Whether the tag before a part stands within a block that is Python."""
+    """Whether the tag before a part stands in a block of valid Python."""
     before, after = parts[at - 1], _THOUGHT.join(parts[at:])
     text, place = before + _THOUGHT + after, before.count("\n")
     tagged = text.split("\n")[place].strip(_MARKS)
@@ -186,10 +186,10 @@ def _is_in_program(parts: Sequence[str], at: int) -> bool:
 
 
 def program(response: str) -> str | None:
-    """The program of a response as a script; None when nothing is left.
+    """Return the script of a response; None if it is empty.
 
-    It is the last block of Python that reads its input, else the last block of Python, else the last block, else the
-    lines of code, else all of the text.
+    It is the last Python block that reads its input, else the last Python block, else the last block, else the lines
+    of code, else the whole text.
     """
     text = reply(response)
     if not text.strip():
@@ -203,11 +203,10 @@ def program(response: str) -> str | None:
 
 
 def definition(response: str, entry: str, *, begun: bool = False) -> str | None:
-    """The program of a response that defines a function, or a method of the class ``Solution``; None when nothing is
-    left.
+    """Return the program of a response that defines a function or a method of ``Solution``; None if it is empty.
 
-    It is the last block that defines it, with what it lacks of the others, else the lines of code that do. ``begun``:
-    the answer may be the function's body. Where nothing defines it, the last block counts, else all of the text.
+    It is the last block that defines ``entry``, with the definitions that it lacks from the others, else the lines of
+    code that do, else the last block, else the whole text. ``begun``: the answer may be the function's body.
     """
     text = reply(response)
     if not text.strip():
@@ -224,18 +223,18 @@ def definition(response: str, entry: str, *, begun: bool = False) -> str | None:
 
 
 def _found(text: str) -> list[Block]:
-    """The fenced blocks; where there are none, what stands between tags such as ``[PYTHON]``."""
+    """Return the fenced blocks; if there are none, the text between tags such as ``[PYTHON]``."""
     tagged = ((found[1] or found[2] or "").strip("\n") for found in _TAGGED.finditer(text))
     return (blocks(text) or [Block("python", each) for each in tagged if each.strip()])[-_MOST_BLOCKS:]
 
 
 def _of_python(found: Sequence[Block]) -> list[str]:
-    """Contents of the blocks of Python, else of all blocks."""
+    """Return the contents of the Python blocks, else of all blocks."""
     return [each.content for each in found if each.language in PYTHON] or [each.content for each in found]
 
 
 def parse(source: str) -> ast.Module | None:
-    """The program's tree; None where it is no Python."""
+    """Return the program's tree; None if it is not Python."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -245,14 +244,15 @@ def parse(source: str) -> ast.Module | None:
 
 
 def parses(source: str) -> bool:
+    """Whether a text is Python."""
     return parse(source) is not None
 
 
 def defines(source: str, entry: str) -> bool:
-    """Whether a program gives the name to something at module level, or to a method of its class ``Solution``."""
+    """Whether a program defines the name at module level, or as a method of its class ``Solution``."""
     tree = parse(source)
     if tree is None:
-        # A head alone is what a text speaks of, and no attempt.
+        # A head alone is quoted from the question and no attempt.
         return f"def {entry}" in source and not parses(f"{source.rstrip()}\n    pass")
     for node in tree.body:
         if entry in bound_names(node):
@@ -264,7 +264,7 @@ def defines(source: str, entry: str) -> bool:
 
 
 def bound_names(statement: ast.stmt) -> set[str]:
-    """Names that a statement binds in its module, within branches too; ``*`` stands for those of a star import."""
+    """Return the names that a statement binds in its module, also in branches; ``*`` for a star import."""
     match statement:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return {name}
@@ -286,7 +286,7 @@ def bound_names(statement: ast.stmt) -> set[str]:
 
 
 def with_borrowed(source: str, others: Sequence[str]) -> str:
-    """The program, after those definitions and imports of the response's other blocks that it names and lacks."""
+    """Return the program after the definitions and imports that it lacks, taken from other blocks of the response."""
     tree = parse(source)
     if tree is None or "__future__" in source:
         return source
@@ -311,7 +311,7 @@ def with_borrowed(source: str, others: Sequence[str]) -> str:
 
 
 def _lacking(tree: ast.Module) -> set[str]:
-    """Names that a program reads and binds nowhere."""
+    """Return the names that a program reads and never binds."""
     read, bound = set[str](), set[str]()
     for node in ast.walk(tree):
         match node:
@@ -330,7 +330,7 @@ _BINDING = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | 
 
 
 def _runs(text: str) -> list[str]:
-    """Runs of lines that are code, between lines that are prose; none where a line is code that does not parse."""
+    """Return runs of code lines between prose; none if a line looks like code and does not parse."""
     pieces: list[list[str]] = []
     for line in text[:_MOST_CHARS].split("\n")[:_MOST_LINES]:
         indented = line[:1] in (" ", "\t") or not line.strip() or _CONTINUES.match(line)
@@ -354,7 +354,7 @@ def _runs(text: str) -> list[str]:
 
 
 def _statement(pieces: Sequence[Sequence[str]], at: int) -> tuple[int, int]:
-    """How many of the pieces are one statement of code, 0 for prose, and how often they were parsed for that."""
+    """Return how many pieces form a statement of code (0 for prose), and the number of tries."""
     most = _MOST_MERGED if _BEGINS_STATEMENT.match(pieces[at][0]) else 1
     lines: list[str] = []
     tried = 0
@@ -367,7 +367,7 @@ def _statement(pieces: Sequence[Sequence[str]], at: int) -> tuple[int, int]:
 
 
 def _is_code(statement: ast.stmt) -> bool:
-    """Whether a statement is no word of prose, such as ``Done``, ``3`` or ``Output: 7``."""
+    """Whether a statement is code; ``Done``, ``3`` and ``Output: x`` are prose that parses."""
     match statement:
         case ast.Expr(value=ast.Call()):
             return True

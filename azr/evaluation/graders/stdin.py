@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from azr.answering import Executor
 
 _TOLERANCE = 1e-6
-"""Absolute from 1 on, relative below: judges of programs take it, and amounts of money stay apart."""
+"""Tolerance of most judges; absolute from 1 on, so that amounts of money stay apart, and relative below."""
 _ROUNDING = 1e-12
-"""Relative: what a computation with floats may lose."""
+"""Relative error of a computation with floats."""
 _ZERO = 1e-9
-"""What counts as a zero that is written with a point."""
+"""Largest number that equals an expected ``0.0``."""
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 
 
@@ -35,8 +35,8 @@ class Tests:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     tolerance: float | None = None
-    """Of numbers, absolute; of those with a point in the expected output relative, too. 0: they must be equal. None: an
-    expected number with a point may differ by 1e-6, below 1 by one part in a million."""
+    """Tolerance of numbers: absolute, and relative too for an expected number with a point. 0: exact. None: an expected
+    number with a point may differ by 1e-6, below 1 by one part in a million."""
 
 
 @dataclass(slots=True)

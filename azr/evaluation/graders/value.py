@@ -24,7 +24,7 @@ _MAX_INPUT_CHARS = 2**13
 _ON_ONE_LINE = re.compile(r"```(?:(output|input|python)[ \t]+)?([^`\n]+)```")
 _WRAPPED = re.compile(r"\\(?:text|texttt|mathtt|mathrm|textbf|mathbf)\s*\{(.*)\}", re.DOTALL)
 _ESCAPED = re.compile(r"\\([{}_#$%&])")
-"""What LaTeX writes with a backslash."""
+"""Characters that LaTeX escapes."""
 _TAKE = """
 def _take(*given, **named):
     return given, named
@@ -185,7 +185,7 @@ def stated_value(response: str, asked: str, entry: str) -> str | None:
 
 
 def _without_latex(box: str) -> str:
-    """The content of a box as Python writes it, where only its LaTeX keeps it from being an expression."""
+    """Return the content of a box without LaTeX, if that makes it a Python expression."""
     if "\\" not in box or _expression(box) is not None:
         return box
     plain = _ESCAPED.sub(r"\1", wrapped[1] if (wrapped := _WRAPPED.fullmatch(box.strip())) else box)

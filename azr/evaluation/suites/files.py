@@ -81,14 +81,14 @@ _STARTS = {
     codecs.BOM_UTF16_LE: "UTF-16 text: save it as UTF-8",
     codecs.BOM_UTF16_BE: "UTF-16 text: save it as UTF-8",
 }
-"""How files begin that are no rows, in lower case, and what they are."""
+"""Beginnings of files that hold no rows, in lower case, and their kinds."""
 _MOST_SPREAD = 2**24
 """Longest row over several lines that is recognised, bytes."""
 _GZIP, _PARQUET = b"\x1f\x8b", b"par1"
 
 
 def _check_kind(path: Path) -> None:
-    """Raises UserError for a file that is of another kind than its name says."""
+    """Raise UserError if the file is of another kind than its name says."""
     try:
         with path.open("rb") as file:
             start = file.read(_START_BYTES)
@@ -148,7 +148,7 @@ def _json(text: bytes, number: int) -> Any:
 
 
 def _spread(text: bytes, number: int) -> _BadLine | None:
-    """The error of a row that takes several lines, or of an array of rows; None where the text is something else."""
+    """Return the error of a row or an array that takes several lines; None if the text is something else."""
     stated = text.decode(errors="replace")
     try:
         _, end = json.JSONDecoder().raw_decode(stated)

@@ -107,12 +107,14 @@ def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | Non
 
 
 def is_tests(answer: object) -> bool:
-    """Whether an answer is the text of a program's tests: a JSON object, or a list of them or of assertions."""
-    if not isinstance(answer, str) or answer.strip()[:1] not in ("{", "["):
-        return False
-    try:
-        stated = json.loads(answer)
-    except (ValueError, RecursionError):
+    """Whether an answer is a program's tests, or their JSON text: an object, or a list of objects or assertions."""
+    stated = answer
+    if isinstance(answer, str) and answer.strip()[:1] in ("{", "["):
+        try:
+            stated = json.loads(answer)
+        except (ValueError, RecursionError):
+            return False
+    if not isinstance(stated, dict | list):
         return False
     first = stated[0] if isinstance(stated, list) and stated else stated
     return (isinstance(first, dict) and bool(first)) or (
