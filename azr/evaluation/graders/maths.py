@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from azr.errors import UserError
+from azr.evaluation.graders import math_spelling
 from azr.evaluation.graders.extraction import final_answer
 from azr.evaluation.question import Judgement, Question, Verdict
 from azr.line_process import LineProcessPool
@@ -17,9 +18,6 @@ TIME_LIMIT_S = 10.0
 _WORKER = "azr.evaluation.graders.math_worker"
 _SCIENTIFIC = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d+)?|[-+]?\.\d+)[eE]([-+]?\d+)(?!\w)")
 _BARE_POINT = re.compile(r"(?<!\d)(\d+)\.(?!\d)")
-_UNIT = re.compile(
-    r"(?:\\[,;: ]|~|\s)*\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{[^{}]*\}(?:\s*\^\s*\{?-?\d+\}?)?\s*$"
-)
 _DEGREES = re.compile(r" ?\^ ?(?:\{ ?)?\\circ(?: ?\})?| ?°| ?\\degree")
 _BASE = re.compile(r"^\s*(-?\w+?)_\{?(\d+)\}?\s*$")
 _PAIR = re.compile(r"^\s*(?:\\left\s*)?([(\[]).*,.*?(?:\\right\s*)?([)\]])\s*$", re.DOTALL)
@@ -72,10 +70,15 @@ class MathGrader:
 
         ``parsed``, where it is there: whether the gold answers were compared as more than text.
         """
-        wanted = [form for gold in golds for form in gold_forms(gold)]
-        given = normal(answer)
-        if any(differ_in_kind(gold, answer) for gold in golds) or not given:
+        decided = [math_spelling.clock_verdict(gold, answer) for gold in golds]
+        if any(decided) or any(_is_said(gold, answer) for gold in golds):
+            return {"right": True, "exact": True, "close": True}
+        left = [gold for gold, verdict in zip(golds, decided, strict=True) if verdict is None]
+        left = [gold for gold in left if not differ_in_kind(gold, answer)]
+        given = normal(math_spelling.without_option(answer))
+        if not left or not given:
             return {"right": False, "exact": False, "close": False}
+        wanted = [form for gold in left for form in gold_forms(gold)]
         said = await self._pool.ask({"gold": wanted, "answer": given, "tolerance": tolerance}, TIME_LIMIT_S)
         return None if said is None or "failed" in said else {name: bool(value) for name, value in said.items()}
 
@@ -102,17 +105,35 @@ def normal(text: str) -> str:
         if text.startswith(opened) and text.endswith(closed):
             text = text[2:-2].strip()
     text = text.removesuffix(".").strip() if not text.endswith("..") else text
-    text = _DEGREES.sub("", text)
-    shorter = _UNIT.sub("", text).strip()
-    text = shorter or text
+    text = _DEGREES.sub("", math_spelling.respelled(text))
+    text = math_spelling.without_words(math_spelling.without_modulus(text)).strip()
     text = text.removeprefix("\\$").replace("\\!", "").replace("\\%", "%").replace("%", "\\%")
     text = _BARE_POINT.sub(r"\1", text.replace("np.", "").replace("arcsin(", "\\arcsin("))
     text = _SCIENTIFIC.sub(lambda found: f"{found[1]} \\times 10^{{{int(found[2])}}}", text)
-    return text.strip()
+    dotted = math_spelling.list_with_dots(text)
+    return dotted[0] if dotted else text.strip()
+
+
+def _is_said(gold: str, answer: str) -> bool:
+    """Whether the answer is the gold answer in words: a word, or the letter of an option with its text."""
+    letter = math_spelling.option(gold, answer)
+    return math_spelling.same_word(gold, answer) or (letter is not None and letter == normal(_letter(gold)))
+
+
+def _letter(gold: str) -> str:
+    return re.sub(r"\\(?:text|textbf|mathrm)\s*\{([^{}]*)\}", r"\1", gold).strip().strip("().")
 
 
 def differ_in_kind(gold: str, answer: str) -> bool:
-    """Whether two answers differ in what the library does not see: the base of a number, or an end of an interval."""
+    """Whether two answers differ in what the library does not see: the base of a number, an end of an interval, words,
+    units, a modulus, or the place of dots in a list."""
+    if math_spelling.apart(math_spelling.respelled(gold)).contradicts(
+        math_spelling.apart(math_spelling.respelled(answer))
+    ):
+        return True
+    dots = [math_spelling.list_with_dots(math_spelling.respelled(text)) for text in (gold, answer)]
+    if any(dots) and [each and each[1] for each in dots] != [dots[0] and dots[0][1]] * 2:
+        return True
     one, other = _BASE.match(normal(gold)), _BASE.match(normal(answer))
     if one and other and one[2] != other[2]:
         return True
