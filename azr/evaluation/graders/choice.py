@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 (signs that look like others are what is read)
 """Judges multiple choice: the label in the last box or after ``ANSWER:`` or "answer is", whichever comes last."""
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from dataclasses import dataclass
 from azr.evaluation.graders.extraction import placed_boxes, reply
 from azr.evaluation.question import Judgement, Question, Verdict
 
-_OPEN = r"""[\s*_:$'"`‘’“”「『【<]*"""
-_WRAPPED = r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{|\{?\\rm\s)?\s*[(\[]?"
+_OPEN = r"""[\s*_:$'"`‘’“”「『【<]{0,20}"""
+_WRAPPED = r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{|\{?\\rm\s)?\s?[(\[]?"
 _LABEL = r"([A-Z]|\d)(?![A-Za-z0-9])(?!(?-i:(?<=[aiI])) \w)"
-# Between words each character has one way to be read, so that time stays linear in the text. "a" and "I" before a word
+# Between words few characters are read, so that time stays linear in the text. "a" and "I" before a word
 # are words, not labels.
 _STATED = re.compile(
-    r"(?<![A-Za-z0-9])(?:answer|(?:correct|right|best)\s(?:option|choice))(?![A-Za-z0-9])[\s*_]*"
+    r"(?<![A-Za-z0-9])(?:answer|(?:correct|right|best)\s(?:option|choice))(?![A-Za-z0-9])[\s*_]{0,20}"
     r"(?:is|:|=|must\sbe|would\sbe|should\sbe|will\sbe|has\sto\sbe)"
     + _OPEN + r"(?:(?:option|choice)(?![A-Za-z0-9])" + _OPEN + ")?" + _WRAPPED + _LABEL,
     re.IGNORECASE,
@@ -26,9 +27,10 @@ _BOXED = re.compile(
 )  # fmt: skip
 """A label alone, or before its option's text; what goes on as mathematics does is a value."""
 _ALONE = re.compile(
-    r"""[\s*_(\["'`]*(?:(?:option|choice)\s)?[\s*_(\["'`]*([A-Z]|\d)(?:[\s*_)\].:"'`]*|[)\]:.]\**\s[^\n]{1,300})""",
+    r"""[\s*_(\["'`]{0,9}(?:(?:option|choice)\s)?[*_(\["'`]{0,9}([A-Z]|\d)(?:[\s*_)\].:"'`]{0,9}|[)\]:.]\*{0,3}\s[^\n]{1,300})""",
     re.IGNORECASE,
 )
+"""A whole reply."""
 _FULL_WIDTH = {0xFF01 + n: 0x21 + n for n in range(94)}
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 (signs that look like others are what is read)
 """Spellings of mathematical answers that math-verify 0.9.0 does not read, and what it drops without being asked.
 
 Whatever the library reads is left to it. Each pattern here works on at most one answer, thousands of characters.
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 _SPACE = r"(?:\\[,;:! ]|~|\s)"
 _GROUPED = re.compile(
-    r"(?<![\d.,])(?<!\{,\})\d{1,3}(?:(?:,\\!\s*|\\!\s*|\{,\}\s*|\\[,;: ]|~)\d{3})+(?!\d)(?!(?:,|\{,\})\d)"
+    r"(?<![\d.,])(?<!\{,\})\d{1,3}(?:(?:,\\!\s?|\\!\s?|\{,\}\s*|\\[,;: ]|~)\d{3})+(?!\d)(?!(?:,|\{,\})\d)"
 )
 _SUPERSCRIPT = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _HALVES = {"½": "12", "⅓": "13", "⅔": "23", "¼": "14", "¾": "34", "⅕": "15", "⅖": "25", "⅗": "35", "⅘": "45",
@@ -43,6 +44,7 @@ REWRITES: tuple[tuple[str, re.Pattern[str], str], ...] = (
     ("pi without its backslash is read as a product of letters", re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])"), r"\\pi "),
     ("a star between factors ends the reading", re.compile(r"(?<=[\w)}\]])\s*\*\s*(?=[\w(\\{])"), r" \\cdot "),
     ("a sign after a sign ends the reading", re.compile(r"\+\s*-\s*(?=[\d\\A-Za-z(.])"), "- "),
+    ("i after a digit is read as another i than elsewhere", re.compile(r"(?<=\d)i(?![A-Za-z])"), " i"),
     ("a mixed number with a slash is read as one numerator, 11/4 for 1 1/4",
      re.compile(rf"^(\s*-?\s*\d{{1,9}}){_SPACE}{{1,4}}(\d{{1,9}})\s*/\s*(\d{{1,9}})(?![\d/^!])"), r"\1\\frac{\2}{\3}"),
     ("the sign of a root is read for what stands in braces alone", re.compile(r"√\s*(?:\(([^()]*)\)|([\d.]+|[A-Za-z]))"),
@@ -71,19 +73,19 @@ _OPPOSITES = tuple(
     )
 )  # fmt: skip
 _CONDITIONS = frozenset(
-    "even odd prime composite integer positive negative nonnegative nonzero rational irrational real natural square"
-    " cube multiple divisible except not no only unless".split()
+    ["even", "odd", "prime", "composite", "integer", "positive", "negative", "nonnegative", "nonzero", "rational", "irrational", "real", "natural", "square", "cube", "multiple", "divisible", "except", "not", "no", "only", "unless"]
 )
 _WORDS = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
-_TRAILING = re.compile(rf"{_SPACE}*\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{{([^{{}}]*)\}}(?:\s*\^\s*\{{?-?\d+\}}?)?\s*$")
+_TRAILING = re.compile(
+    rf"{_SPACE}{{0,6}}\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{{([^{{}}]*)\}}(?:\s*\^\s*\{{?-?\d+\}}?)?\s*$"
+)
 _BARE_UNIT = re.compile(rf"(?<=[\d}}]){_SPACE}{{1,4}}([A-Za-z]{{2,12}})(?:\s*\^\s*\{{?\d\}}?)?\s*$")
+_BARE_WORD = re.compile(rf"(?<=[\d}}]){_SPACE}{{1,4}}([A-Za-z]{{1,12}})(?:\s*\^\s*\{{?\d\}}?)?\s*$")
 _MODULUS = re.compile(r"(?:\(\s*)?\\?(?:\\text\s*\{\s*\(?\s*)?\\?\bp?b?mod\b\s*\}?\s*\{?\s*(\w{1,20})[\s)}]*$")
 _HALF = re.compile(r"(?<![A-Za-z])([ap])\s*\.?\s*m\.?(?![A-Za-z])", re.IGNORECASE)
 _CLOCK = re.compile(r"^\s*(\d{1,2})(?:\s*:\s*(\d{1,2}))?\s*$")
 _DOTS = re.compile(r"\\[lc]?dots(?![A-Za-z])|\.{2,}")
-_OPTION = re.compile(
-    r"^\s*(?:\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{\s*)?(?:\(([A-J])\)|([A-J])\s*[).:](?!\d))"
-)
+_OPTION = re.compile(r"^\s*(?:\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{\s*)?(?:\(([A-J])\)|([A-J])\s*[).:](?!\d))")
 _WORDED_OPTION = re.compile(rf"^\s*\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{{\s*\(?[A-J][).]\)?\s*\}}{_SPACE}*(?=\S)")
 
 
@@ -110,6 +112,9 @@ class Apart:
 
 def respelled(text: str) -> str:
     """An answer as the library reads it: its numbers without blanks, its signs as commands."""
+    # Each of these signs is written by many letters.
+    if sum(map(text.count, _HALVES)) > 20:
+        return text
     text = "".join(f"\\frac{{{_HALVES[sign][0]}}}{{{_HALVES[sign][1]}}}" if sign in _HALVES else sign for sign in text)
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+", lambda found: f"^{{{found[0].translate(_SUPERSCRIPT)}}}", text)
     text = text.translate(_SIGN_TABLE)
@@ -150,20 +155,25 @@ def without_modulus(text: str) -> str:
 def apart(text: str) -> Apart:
     """What ``without_words`` and the library drop of an answer."""
     said = [word for found in _WORDS.finditer(text) for word in _plain(found[1])]
-    if bare := _BARE_UNIT.search(text):
+    if bare := _BARE_WORD.search(text):
         said.append(bare[1].lower())
     modulus = _MODULUS.search(text)
     number = _WORDS.sub(" ", text).rpartition("=")[2]
     is_number = bool(re.search(r"\d", number)) and not re.search(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])", number)
     units = [unit for word in said if (unit := _unit(word))]
     words = frozenset(said) | {word.removesuffix("s") for word in said}
-    return Apart(units[0] if len(set(units)) == 1 and "per" not in said else None, words, is_number, modulus[1] if modulus else None)
+    return Apart(
+        units[0] if len(set(units)) == 1 and "per" not in said else None,
+        words,
+        is_number,
+        modulus[1] if modulus else None,
+    )
 
 
 def same_word(gold: str, answer: str) -> bool:
     """Whether both are one text of words, however their letters are written; names of quantities are no words."""
     one, other = (_WORDS.sub(r"\1", text).strip().strip(".").strip() for text in (gold, answer))
-    is_word = re.fullmatch(r"[A-Za-z]{3,}(?: [A-Za-z]+)*|[Nn][Oo]", one) is not None
+    is_word = re.fullmatch(r"[A-Za-z]{3,}|[A-Za-z]{2,}(?: [A-Za-z]+)+|[Nn][Oo]", one) is not None
     return is_word and one.casefold() == other.casefold()
 
 
@@ -176,21 +186,23 @@ def clock_verdict(gold: str, answer: str) -> bool | None:
     if wanted is None:
         return None
     hour, minute, written = wanted
-    if half is None and (written is None or not (written.startswith("0") or (len(written) == 2 and math.gcd(hour, minute) > 1))):
+    if half is None and (
+        written is None or not (written.startswith("0") or (len(written) == 2 and math.gcd(hour, minute) > 1))
+    ):
         return None
     given, other = _clock(answer)
-    if given is None:
-        return False
-    if minute != given[1]:
+    if given is None or minute != given[1] or (half, other, given[2]) == (None, None, None):
         return False
     if half and other:
         return half == other and hour % 12 == given[0] % 12
     one, two = _hour(hour, half), _hour(given[0], other)
-    return one == two or (half is None) != (other is None) and max(hour, given[0]) <= 12 and hour % 12 == given[0] % 12
+    return one == two or ((half is None) != (other is None) and max(hour, given[0]) <= 12 and hour % 12 == given[0] % 12)
 
 
 def list_with_dots(text: str) -> tuple[str, tuple[int, ...]] | None:
     """An enumeration with dots, as the tuple of what it states, and where its dots stand; None when it is none."""
+    if not _DOTS.search(text):
+        return None
     inner = re.sub(r"\\(?:left|right)\b\s*", "", text).strip()
     for opened, closed in (("\\{", "\\}"), ("(", ")"), ("[", "]")):
         if inner.startswith(opened) and inner.endswith(closed):
@@ -211,11 +223,16 @@ def list_with_dots(text: str) -> tuple[str, tuple[int, ...]] | None:
     return f"\\left({', '.join(stated)}\\right)", dots
 
 
-def option(gold: str, answer: str) -> str | None:
-    """The letter of an option that an answer names with its text, where the gold answer is a letter."""
-    letter = _WORDS.sub(r"\1", gold).strip().strip("().").strip()
+def letter(gold: str) -> str | None:
+    """The letter that a gold answer is, in parentheses or not."""
+    text = _WORDS.sub(r"\1", gold).strip().strip("().").strip()
+    return text if re.fullmatch("[A-J]", text) else None
+
+
+def names_option(gold: str, answer: str) -> bool:
+    """Whether an answer is the letter of the gold answer, with the option's text or not."""
     found = _OPTION.match(answer)
-    return (found[1] or found[2]) if found and re.fullmatch("[A-J]", letter) else None
+    return found is not None and letter(gold) == (found[1] or found[2])
 
 
 def without_option(answer: str) -> str:

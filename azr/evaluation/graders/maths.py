@@ -75,7 +75,7 @@ class MathGrader:
             return {"right": True, "exact": True, "close": True}
         left = [gold for gold, verdict in zip(golds, decided, strict=True) if verdict is None]
         left = [gold for gold in left if not differ_in_kind(gold, answer)]
-        given = normal(math_spelling.without_option(answer))
+        given = normal(answer if any(map(math_spelling.letter, left)) else math_spelling.without_option(answer))
         if not left or not given:
             return {"right": False, "exact": False, "close": False}
         wanted = [form for gold in left for form in gold_forms(gold)]
@@ -116,28 +116,24 @@ def normal(text: str) -> str:
 
 def _is_said(gold: str, answer: str) -> bool:
     """Whether the answer is the gold answer in words: a word, or the letter of an option with its text."""
-    letter = math_spelling.option(gold, answer)
-    return math_spelling.same_word(gold, answer) or (letter is not None and letter == normal(_letter(gold)))
-
-
-def _letter(gold: str) -> str:
-    return re.sub(r"\\(?:text|textbf|mathrm)\s*\{([^{}]*)\}", r"\1", gold).strip().strip("().")
+    return math_spelling.same_word(gold, answer) or math_spelling.names_option(gold, answer)
 
 
 def differ_in_kind(gold: str, answer: str) -> bool:
     """Whether two answers differ in what the library does not see: the base of a number, an end of an interval, words,
     units, a modulus, or the place of dots in a list."""
-    if math_spelling.apart(math_spelling.respelled(gold)).contradicts(
-        math_spelling.apart(math_spelling.respelled(answer))
-    ):
+    written = [math_spelling.respelled(" ".join(text.split())) for text in (gold, answer)]
+    wanted, given = map(math_spelling.apart, written)
+    if wanted.contradicts(given):
         return True
-    dots = [math_spelling.list_with_dots(math_spelling.respelled(text)) for text in (gold, answer)]
-    if any(dots) and [each and each[1] for each in dots] != [dots[0] and dots[0][1]] * 2:
+    dots = [listed and listed[1] for listed in map(math_spelling.list_with_dots, written)]
+    if dots[0] != dots[1]:
         return True
-    one, other = _BASE.match(normal(gold)), _BASE.match(normal(answer))
+    gold, answer = normal(gold), normal(answer)
+    one, other = _BASE.match(gold), _BASE.match(answer)
     if one and other and one[2] != other[2]:
         return True
     if "\\cup" in gold or "\\cup" in answer:
         return False
-    first, second = _PAIR.match(normal(gold)), _PAIR.match(normal(answer))
+    first, second = _PAIR.match(gold), _PAIR.match(answer)
     return bool(first and second and first.groups() != second.groups())
