@@ -21,7 +21,8 @@ _STATED = re.compile(
     re.IGNORECASE,
 )  # fmt: skip
 _BOXED = re.compile(
-    r"[\s$]*(?:\\text(?:bf)?\s*\{\s*)?(?:(?:the\s)?(?:correct\s)?(?:answer|option|choice)(?:\s(?:is|option))?[\s:]+)?" + _WRAPPED
+    r"[\s$]*(?:\\text(?:bf)?\s*\{\s*)?(?:(?:the\s)?(?:correct\s)?(?:answer|option|choice)(?:\s(?:is|option))?[\s:]+)?"
+    + _WRAPPED
     + r"""([A-Z]|\d)(?:[\s)\]}$'"*.]*$|[\s}\\]*[).:\]](?!\d)|\}|\s*$)""",
     re.IGNORECASE,
 )  # fmt: skip

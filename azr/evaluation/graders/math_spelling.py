@@ -30,24 +30,28 @@ _TEN = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 REWRITES: tuple[tuple[str, re.Pattern[str], str], ...] = (
     ("what is set in bold or colour is read as a product or as a name",
      re.compile(r"\\(?:textcolor|color)\s*\{[^{}]*\}\s*(?=\{)"), ""),
-    ("bold is read as a word, whose digits are lost", re.compile(r"\\(?:mathbf|boldsymbol|bm)\s*\{([^{}]*)\}"), r"{\1}"),
+    ("bold is read as a word, whose digits are lost",
+     re.compile(r"\\(?:mathbf|boldsymbol|bm)\s*\{([^{}]*)\}"), r"{\1}"),
     ("upright letters are taken for words (Math-Verify#69)",
      re.compile(r"\\(?:mathrm|text|operatorname|textrm)\s*\{\s*([ei])\s*\}|\{\\rm\s+([ei])\s*\}"), r" \1\2"),
     ("one of the two signs of the empty set is unknown (Math-Verify#34)", re.compile(r"\\varnothing(?![A-Za-z])"),
      r"\\emptyset"),
     ("empty braces are read as nothing", re.compile(r"^\s*\\\{\s*\\\}\s*$"), r"\\emptyset"),
-    ("the power of programming languages is read as a product", re.compile(r"\*\*\s*(?:\(([^()]*)\)|(-?[\d.]+|[A-Za-z]))"),
+    ("the power of programming languages is read as a product",
+     re.compile(r"\*\*\s*(?:\(([^()]*)\)|(-?[\d.]+|[A-Za-z]))"),
      r"^{\1\2}"),
     ("exp is read as a product of letters", re.compile(r"(?<![\\A-Za-z])\\?exp\s*\(([^()]*)\)"), r"e^{\1}"),
     ("a function without its backslash is read as a product of letters",
      re.compile(rf"(?<![\\A-Za-z])({_FUNCTIONS})(?=\s*\()"), r"\\\1"),
-    ("pi without its backslash is read as a product of letters", re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])"), r"\\pi "),
+    ("pi without its backslash is read as a product of letters",
+     re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])"), r"\\pi "),
     ("a star between factors ends the reading", re.compile(r"(?<=[\w)}\]])\s*\*\s*(?=[\w(\\{])"), r" \\cdot "),
     ("a sign after a sign ends the reading", re.compile(r"\+\s*-\s*(?=[\d\\A-Za-z(.])"), "- "),
     ("i after a digit is read as another i than elsewhere", re.compile(r"(?<=\d)i(?![A-Za-z])"), " i"),
     ("a mixed number with a slash is read as one numerator, 11/4 for 1 1/4",
      re.compile(rf"^(\s*-?\s*\d{{1,9}}){_SPACE}{{1,4}}(\d{{1,9}})\s*/\s*(\d{{1,9}})(?![\d/^!])"), r"\1\\frac{\2}{\3}"),
-    ("the sign of a root is read for what stands in braces alone", re.compile(r"√\s*(?:\(([^()]*)\)|([\d.]+|[A-Za-z]))"),
+    ("the sign of a root is read for what stands in braces alone",
+     re.compile(r"√\s*(?:\(([^()]*)\)|([\d.]+|[A-Za-z]))"),
      r"\\sqrt{\1\2}"),
 )  # fmt: skip
 """Why, what, and how it is written for the library, in this order."""
@@ -73,7 +77,10 @@ _OPPOSITES = tuple(
     )
 )  # fmt: skip
 _CONDITIONS = frozenset(
-    ["even", "odd", "prime", "composite", "integer", "positive", "negative", "nonnegative", "nonzero", "rational", "irrational", "real", "natural", "square", "cube", "multiple", "divisible", "except", "not", "no", "only", "unless"]
+    (
+        "even odd prime composite integer positive negative nonnegative nonzero rational irrational real natural square "
+        "cube multiple divisible except not no only unless"
+    ).split()
 )
 _WORDS = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
 _TRAILING = re.compile(
@@ -196,7 +203,9 @@ def clock_verdict(gold: str, answer: str) -> bool | None:
     if half and other:
         return half == other and hour % 12 == given[0] % 12
     one, two = _hour(hour, half), _hour(given[0], other)
-    return one == two or ((half is None) != (other is None) and max(hour, given[0]) <= 12 and hour % 12 == given[0] % 12)
+    return one == two or (
+        (half is None) != (other is None) and max(hour, given[0]) <= 12 and hour % 12 == given[0] % 12
+    )
 
 
 def list_with_dots(text: str) -> tuple[str, tuple[int, ...]] | None:

@@ -92,9 +92,9 @@ def _compare(
 
 
 def _patch() -> None:
-    """Numbers of any size are told apart: the library rounds to six places, and to zero below 1e-15 (Math-Verify#14)."""
+    """Tells numbers of any size apart: the library rounds to six places, and to zero below 1e-15 (Math-Verify#14)."""
     from math_verify import grader
-    from sympy import Basic, Float
+    from sympy import Basic, Float  # type: ignore[import-untyped]
 
     theirs = grader.sympy_numeric_eq
 
@@ -131,7 +131,8 @@ def _digits(expression: Any, depth: int) -> float:
     """No fewer than the decimal digits of the largest number within; of what is no number, of its parts."""
     if depth > 200:
         return math.inf
-    name, parts = type(expression).__name__, getattr(expression, "args", ())
+    name: str = type(expression).__name__
+    parts: tuple[Any, ...] = getattr(expression, "args", ())
     if getattr(expression, "is_Rational", False):
         return max(expression.p.bit_length(), expression.q.bit_length()) * 0.30103
     if getattr(expression, "is_Float", False):
