@@ -23,6 +23,7 @@ _SIGNS = {
     "∞": "\\infty ", "∅": "\\emptyset ", "÷": "/", "×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot ", "∪": "\\cup ",
     "∩": "\\cap ", "…": "\\ldots ", "⋯": "\\cdots ", "−": "-", "–": "-",
 }  # fmt: skip
+THIN = dict.fromkeys(map(ord, "\u00a0\u2006\u2007\u2008\u2009\u200a\u202f"), "\\,")
 _SIGN_TABLE = str.maketrans(_SIGNS)
 _FUNCTIONS = "ln|log|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh"
 _TEN = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -77,10 +78,22 @@ _OPPOSITES = tuple(
     )
 )  # fmt: skip
 _CONDITIONS = frozenset(
-    (
-        "even odd prime composite integer positive negative nonnegative nonzero rational irrational real natural square "
-        "cube multiple divisible except not no only unless"
-    ).split()
+    ["even", "odd", "prime", "composite", "integer", "positive", "negative", "nonnegative", "nonzero", "rational"]
+) | set(
+    [
+        "irrational",
+        "real",
+        "natural",
+        "square",
+        "cube",
+        "multiple",
+        "divisible",
+        "except",
+        "not",
+        "no",
+        "only",
+        "unless",
+    ]
 )
 _WORDS = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
 _TRAILING = re.compile(
@@ -89,7 +102,7 @@ _TRAILING = re.compile(
 _BARE_UNIT = re.compile(rf"(?<=[\d}}]){_SPACE}{{1,4}}([A-Za-z]{{2,12}})(?:\s*\^\s*\{{?\d\}}?)?\s*$")
 _BARE_WORD = re.compile(rf"(?<=[\d}}]){_SPACE}{{1,4}}([A-Za-z]{{1,12}})(?:\s*\^\s*\{{?\d\}}?)?\s*$")
 _MODULUS = re.compile(r"(?:\(\s*)?\\?(?:\\text\s*\{\s*\(?\s*)?\\?\bp?b?mod\b\s*\}?\s*\{?\s*(\w{1,20})[\s)}]*$")
-_HALF = re.compile(r"(?<![A-Za-z])([ap])\s*\.?\s*m\.?(?![A-Za-z])", re.IGNORECASE)
+_HALF = re.compile(r"(?<![A-Za-z\\])([ap])\s*\.?\s*m\.?(?![A-Za-z])", re.IGNORECASE)
 _CLOCK = re.compile(r"^\s*(\d{1,2})(?:\s*:\s*(\d{1,2}))?\s*$")
 _DOTS = re.compile(r"\\[lc]?dots(?![A-Za-z])|\.{2,}")
 _OPTION = re.compile(r"^\s*(?:\\(?:text|textbf|mathrm|mathbf|textrm)\s*\{\s*)?(?:\(([A-J])\)|([A-J])\s*[).:](?!\d))")

@@ -100,7 +100,7 @@ def gold_forms(gold: str) -> list[str]:
 def normal(text: str) -> str:
     """An answer without dollars, units and degrees, its numbers in LaTeX's notation."""
     # One space is as good as many, on which patterns spend time of the order of their number cubed.
-    text = " ".join(text.split()).strip("$").strip()
+    text = " ".join(text.translate(math_spelling.THIN).split()).strip("$").strip()
     for opened, closed in (("\\(", "\\)"), ("\\[", "\\]")):
         if text.startswith(opened) and text.endswith(closed):
             text = text[2:-2].strip()
