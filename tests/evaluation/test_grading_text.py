@@ -207,7 +207,8 @@ async def test_a_missing_library_is_one_sentence(monkeypatch):
 @pytest.mark.parametrize(
     ("response", "answer"),
     [
-        ("so \\boxed{\\frac{1}{2}} and \\boxed{3}", "\\frac{1}{2}, 3"), ("<think>\\boxed{4}</think> \\boxed{5}", "5"), ("", None),
+        ("so \\boxed{\\frac{1}{2}} and \\boxed{3}", "\\frac{1}{2}, 3"), ("<think>\\boxed{4}</think> \\boxed{5}", "5"),
+        ("", None),
         ("<think>\\boxed{4}</think>", None), ("The answer is $12$.", "12"), ("The final answer is: 3.5.", "3.5"),
         ("first 4, then 17 apples.", "17"), ("no idea", None), ("\\boxed{}", None), ("\\boxed 7", "7"),
         ("\\fbox{8}", "8"), ("\\boxed{\\{1,2\\}}", "\\{1,2\\}"), ("It costs 1,234 dollars", "1,234"),
