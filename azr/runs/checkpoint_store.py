@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -80,7 +81,14 @@ class CheckpointStore:
         staging.folder.mkdir()
         try:
             yield staging
-            await asyncio.to_thread(self._commit, staging, self.path(step))
+            committing = asyncio.ensure_future(asyncio.to_thread(self._commit, staging, self.path(step)))
+            try:
+                await asyncio.shield(committing)
+            finally:
+                # A thread cannot be cancelled, and its folder must not be removed while it is renamed.
+                while not committing.done():
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.wait({committing})
         except BaseException:
             await asyncio.to_thread(shutil.rmtree, staging.folder, ignore_errors=True)
             raise

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -145,6 +146,25 @@ async def test_later_steps_are_named_and_half_written_ones_go(store, tmp_path):
     assert store.later(1) == [store.path(2)] and store.later(2) == []
     store.clear_staging()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000001", "step_000002"]
+
+
+async def test_a_commit_that_is_cancelled_leaves_a_whole_checkpoint(store, monkeypatch):
+    renaming, rename = threading.Event(), os.rename
+
+    def slow_rename(source: Path, target: Path) -> None:
+        renaming.set()
+        time.sleep(0.05)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", slow_rename)
+    saving = asyncio.create_task(save_text(store, 1))
+    await asyncio.to_thread(renaming.wait)
+    for _ in range(2):  # a second signal while the first is served
+        saving.cancel()
+        await asyncio.sleep(0.01)
+    with pytest.raises(asyncio.CancelledError):
+        await saving
+    verify(store.path(1), "full")
 
 
 async def test_an_error_of_the_disk_is_no_damage(store, monkeypatch):
