@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -14,6 +14,7 @@ from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Judgement, PromptIds, Role, Sample, Task
 from azr.tasks.base import Verdict
 from azr.tasks.explanations import explain_answer
+from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 
 log = logging.getLogger(__name__)
@@ -125,6 +126,11 @@ def cut_off_judgement(completion: Completion) -> Judgement | None:
     return Judgement(verdict=Verdict.MALFORMED, detail=f"cut off after {len(completion.response_ids)} tokens")
 
 
+def read_texts(sections: Sequence[Section] | None) -> tuple[tuple[str, str], ...] | None:
+    """Return label and text of the sections of a response, as `Judgement.answer` holds them."""
+    return None if sections is None else tuple((str(each.label), each.text) for each in sections)
+
+
 @dataclass(slots=True)
 class RecordedRun:
     """Runs programs, and remembers the last run and the executor's failures while one response is judged."""
@@ -170,8 +176,7 @@ def task_problem(task: Task, group: str, codec: PromptCodec, executor: Executor)
 
         verdict = await run.judge(task.id, grade(), Verdict.MALFORMED)
         detail = explain_answer(verdict, task, completion, sections, run.last)
-        answer = None if sections is None else tuple((str(each.label), each.text) for each in sections)
-        return Judgement(verdict=verdict, detail=detail, answer=answer)
+        return Judgement(verdict=verdict, detail=detail, answer=read_texts(sections))
 
     prompt_ids = codec.solver_prompt(kind, task)
     return Problem(id=task.id, kind=task.kind, group=group, prompt_ids=prompt_ids, judge=judge)

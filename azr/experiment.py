@@ -58,10 +58,10 @@ from azr.datasets.play import DataPlay
 from azr.evaluation.periodic import PeriodicEval
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.prompts.codec import PromptCodec
-from azr.records import FinishReason, Role, Sample
+from azr.records import Role, Sample
 from azr.runs.checkpointer import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
-from azr.runs.metrics import malformed_share, num_ungraded, sampled_tokens, staleness_metrics, throughput
+from azr.runs.metrics import malformed_share, num_ungraded, sampled, sampled_tokens, staleness_metrics, throughput
 from azr.runs.run_logger import RunLogger
 from azr.runs.stop_signal import StopSignal
 from azr.runs.timing import LEARNING_PHASES
@@ -242,9 +242,7 @@ class SelfPlayExperiment:
         timing = self.logger.step_timing()
         batch = [sample.completion for sample in samples if sample.used in ("trained", "cut off")]
         trained = sum(completion.num_tokens for completion in batch)
-        sampled = sum(
-            sample.origin != "trace" and sample.finish_reason is not FinishReason.GIVEN_UP for sample in samples
-        )
+        num_sampled = sum(len(sampled(samples, role)) for role in Role)
         tokens = dict.fromkeys(timing.seconds.keys() & LEARNING_PHASES, trained) | sampled_tokens(samples)
         parts: dict[str, Mapping[str, float | None]] = {
             "seconds": timing.seconds
@@ -253,7 +251,7 @@ class SelfPlayExperiment:
             "tokens_per_s": throughput(tokens, timing.seconds),
             "driver": {
                 "cpu_share": timing.cpu_share,
-                "cpu_ms_per_trajectory": 1e3 * timing.cpu_s / sampled if sampled else None,
+                "cpu_ms_per_trajectory": 1e3 * timing.cpu_s / num_sampled if num_sampled else None,
             },
             "weights": {
                 "version": pushed.version,

@@ -172,7 +172,7 @@ NO_TOKENS = Completion(
     finish_reason=FinishReason.STOP,
     weight_versions=np.zeros(0, np.int32),
 )
-"""Of a sample that was read from a file."""
+"""Completion of a sample that was read from a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,14 +214,6 @@ class RowsLeft:
 
 NO_ROWS_TAKEN = RowsLeft(epoch=0, ids=(), file="")
 """State of a new run, and of a run without a data file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """Training statistics of one sample."""
-
-    advantage: float | None
-    mismatch: float | None
 
 
 Used = Literal["trained", "estimate", "ungraded", "stale", "cut off", "recorded"]

@@ -64,7 +64,7 @@ class Driver:
     """One run, or its continuation."""
 
     def __init__(self, prepared: Prepared, owner: RunOwner | None = None) -> None:
-        """`owner`: of the run that is resumed; `run` releases it. A new run is owned when its directory is there."""
+        """`owner`: of the run that is resumed. A new run is owned as soon as its directory is there."""
         self._prepared, self._config, self._owner = prepared, prepared.config, owner
         self._stop_signal = StopSignal()
         self._run = RunDirectory(run_path(prepared.config.run))

@@ -76,9 +76,16 @@ def _start(default: Config, argv: Sequence[str]) -> int:
 
 
 def _run(command: CommandLine) -> int:
-    owner = None
-    if command.resume is not None:
-        owner = RunOwner(run_path(resolve_run(command.config.run, command.resume)[0]))
+    if command.resume is None:
+        return _run_owned(command, None)
+    owner = RunOwner(run_path(resolve_run(command.config.run, command.resume)[0]))
+    try:
+        return _run_owned(command, owner)
+    finally:
+        owner.release()
+
+
+def _run_owned(command: CommandLine, owner: RunOwner | None) -> int:
     config, resume = resumed(command.config, command.resume, command.verify)
     here = gpus.query()
     check_machine(config, here)

@@ -39,7 +39,6 @@ class DataPlay:
         answers = await gather(*(self._answer(self.rows[row], epoch, step, sampler, phase) for epoch, row in due))
         samples = [sample for of_row, _ in answers for sample in of_row]
         for sample in samples:
-            sample.step = step
             reward_answer(sample, self.config.reward, self.config.rollout.max_response_tokens)
         return StepResult(
             samples=sort_samples(samples),

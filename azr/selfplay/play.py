@@ -322,8 +322,6 @@ class SelfPlayStep:
             self._store(kind)
         done = {task: item for work in self._work.values() for task, item in work.tasks.items() if not task.cancelled()}
         samples = [sample for task in done for sample in task.result()]
-        for sample in samples:
-            sample.step = self.step
         return StepResult(
             samples=sort_samples(samples),
             stored=[task for kind in sorted(self._work) for task in self._work[kind].stored],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from azr.answering import Executor, RecordedRun
+from azr.answering import Executor, RecordedRun, read_texts
 from azr.config import Config
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.prompts.codec import PromptCodec
@@ -71,7 +71,7 @@ class Proposer:
             return task if isinstance(task, RejectReason) else self.reject_reason(task) or task
 
         outcome = await run.judge(id, checked(), RejectReason.MALFORMED)
-        answer = None if sections is None else tuple((str(each.label), each.text) for each in sections)
+        answer = read_texts(sections)
         if isinstance(outcome, Task):
             return outcome, Judgement(verdict=VALID, answer=answer)
         detail = explain_rejection(outcome, completion, sections, run.last)

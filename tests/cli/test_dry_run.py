@@ -123,6 +123,10 @@ def test_a_run_that_is_alive_is_neither_resumed_nor_renamed(here, capsys):
     assert ended.value.code == 2
     assert f"belongs to process {os.getpid()}" in capsys.readouterr().err
     owner.release()
+    for _ in range(2):  # a resume that is refused gives the run back
+        with pytest.raises(SystemExit):
+            run.launch(here, ["--resume", "--selfplay.kinds", "deduction"])
+        assert "selfplay.kinds was" in capsys.readouterr().err
 
 
 def test_a_cpu_is_given_no_verdict(here, capsys):
