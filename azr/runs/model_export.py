@@ -5,35 +5,46 @@ Weights and torch are loaded only to merge adapters into the weights that they b
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import yaml
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from azr.errors import UserError
 from azr.runs import think_tokens
 from azr.runs.checkpoint_store import CorruptCheckpoint
-from azr.runs.merge_adapters import merge_adapters
-from azr.runs.model_card import exam_table, write_card
-from azr.runs.prompt_form import PromptForm
-from azr.runs.run_dir import RunDirectory
-from azr.runs.run_state import RunState
-from azr.runs.think_tokens import ADVICE, read_object, read_tokenizer, write_object
-from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE, BASE_FILE
+from azr.runs.model_folder import check_model, model_folder, read_object, write_object
+from azr.runs.resume import RunState
+from azr.runs.run_dir import PromptForm, RunDirectory
+from azr.train.adapter_files import (
+    ADAPTER_CONFIG,
+    ADAPTER_FILE,
+    BASE_FILE,
+    check_base,
+    check_four_bit,
+    hash_weights,
+    read_base,
+)
 
 _STEP = re.compile(r"step_(\d+)")
-_WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
-_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 _OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf"}
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+_EXAM = "eval/"
+_ADAPTERS = (
+    "These are adapters: peft's `PeftModel.from_pretrained(base, folder)` puts them into that model, and vLLM serves "
+    "them with `--enable-lora --lora-modules NAME=folder`. The tokenizer here has the chat template of the run.",
+    "",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,52 +203,6 @@ def _code_version(checkpoint: Path) -> str:
         return "of a version that its checkpoint does not tell"
 
 
-def check_model(folder: Path) -> None:
-    """Whether a Hugging Face folder has the config, weights and tokenizer that loading it needs, as files can tell.
-
-    Raises:
-        UserError: a file is missing or damaged; the message names it.
-    """
-    if "model_type" not in read_object(folder / "config.json"):
-        raise UserError(f"{folder / 'config.json'} has no model_type: {ADVICE}.")
-    _check_weights(folder)
-    read_object(folder / "tokenizer_config.json")
-    if not any((folder / name).is_file() for name in _VOCABULARIES):
-        raise UserError(f"{folder} has no vocabulary, such as {_VOCABULARIES[0]}: {ADVICE}.")
-    if (folder / "tokenizer.json").is_file():
-        read_tokenizer(folder)
-
-
-def _check_weights(folder: Path) -> None:
-    if (folder / ADAPTER_CONFIG).is_file():
-        _tensor_names(folder / ADAPTER_FILE)
-        return
-    if not (folder / _INDEX).is_file():
-        if not (folder / _WEIGHTS).is_file():
-            raise UserError(f"{folder} has no weights: {_WEIGHTS} or {_INDEX} must be there; {ADVICE}.")
-        _tensor_names(folder / _WEIGHTS)
-        return
-    places = read_object(folder / _INDEX).get("weight_map")
-    if not isinstance(places, dict) or not places:
-        raise UserError(f"{folder / _INDEX} names no tensors: {ADVICE}.")
-    held = {file: _tensor_names(folder / file) for file in sorted(set(places.values()))}
-    missing = sorted(tensor for tensor, file in places.items() if tensor not in held[file])
-    if missing:
-        raise UserError(f"{folder / places[missing[0]]} lacks {missing[0]}, which {_INDEX} puts there: {ADVICE}.")
-
-
-def _tensor_names(path: Path) -> set[str]:
-    """Opening a safetensors file compares every tensor's type, shape and place with the file's size."""
-    try:
-        with safe_open(path, framework="numpy") as weights:
-            names = set(weights.keys())
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged ({error}): {ADVICE}.") from error
-    if not names:
-        raise UserError(f"{path} holds no tensors: {ADVICE}.")
-    return names
-
-
 def _copy(source: Source, out: Path, *, merged: bool) -> None:
     """Without the weights of adapters that are to be merged; without the base's config beside adapters."""
     left_out = (ADAPTER_CONFIG, ADAPTER_FILE, BASE_FILE) if merged else ("config.json", "generation_config.json")
@@ -283,3 +248,122 @@ def _code_files(folder: Path) -> Iterator[str]:
                 # A reference to another repository reads owner/name--module.Class.
                 if reference is not None and "--" not in reference:
                     yield reference.partition(".")[0] + ".py"
+
+
+def merge_adapters(adapters: Path, base: str, out: Path, named: str) -> None:
+    """Writes the merged weights, in the type of the adapters, into the folder `out`.
+
+    `adapters`: a folder that a checkpoint holds; `base`: folder or hub name of the model that they were trained with;
+    `named`: what messages call the base.
+    Raises UserError when the base cannot be had, is another one or holds no safetensors, and OSError when `out` cannot
+    be written.
+    """
+    import torch
+
+    from azr.algorithms.lora import DOWN, IN_FILES, UP, four_bit_rounded, merge
+    from azr.train.shards import TensorSpec, write_model
+
+    folder = model_folder(base, fetch=True, named=named)
+    assert folder is not None, "fetching finds it or raises"
+    belongs = read_base(adapters)
+    check_base(belongs.files, hash_weights(folder), str(adapters))
+    if belongs.four_bit:
+        check_four_bit()
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{folder} has no weights as safetensors, which merging reads: save the model as such first.")
+    settings: dict[str, Any] = json.loads((adapters / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    scale = settings["lora_alpha"] / settings["r"]
+    with ExitStack() as opened:
+        trained = opened.enter_context(safe_open(adapters / ADAPTER_FILE, framework="pt"))
+        layers = {name.removeprefix(IN_FILES).removesuffix(DOWN) for name in trained.keys() if name.endswith(DOWN)}  # noqa: SIM118
+        sources = [opened.enter_context(safe_open(file, framework="pt")) for file in files]
+        held = dict(sorted((name, source) for source in sources for name in source.keys()))  # noqa: SIM118
+        if strange := sorted(layer for layer in layers if f"{layer}.weight" not in held):
+            raise UserError(
+                f"{folder} has no {strange[0]}.weight, which {adapters} has an adapter for: save the base by "
+                "transformers first."
+            )
+        dtype: torch.dtype = trained.get_tensor(next(iter(trained.keys()))).dtype
+
+        def tensors() -> Iterator[torch.Tensor]:
+            for name, source in held.items():
+                weight, layer = source.get_tensor(name).to(dtype), name.removesuffix(".weight")
+                if name in belongs.four_bit:
+                    weight = four_bit_rounded(weight)
+                if layer in layers:
+                    down, up = (trained.get_tensor(f"{IN_FILES}{layer}{part}") for part in (DOWN, UP))
+                    weight = merge(weight, down, up, scale).to(dtype)
+                yield weight
+
+        specs = [TensorSpec(name, dtype, tuple(source.get_slice(name).get_shape())) for name, source in held.items()]
+        write_model(out, specs, tensors())
+
+
+def write_card(
+    out: Path, *, base: str, adapters: bool, step: int, code: str, config: str, form: PromptForm | None, exam: str
+) -> None:
+    """Writes ``README.md``. ``adapters``: the folder has these, to be loaded beside the base; ``code``: version of the
+    code; ``config``: YAML; ``exam``: see `exam_table`."""
+    asking = ["The prompts of the run were written by no chat template."]
+    if form is not None and form.template is not None:
+        ends = " and ".join(f"`{text}`" for text in form.stops.strings)
+        asking = [
+            "The tokenizer's chat template writes a user's message as the run's prompts did, up to the tag that opens "
+            f"the thinking. Stop at {ends} (in vLLM `stop`; transformers reads it from `generation_config.json` and "
+            "wants `generate(..., tokenizer=tokenizer)`). `azr prompts` with the config below prints whole prompts.",
+        ]
+    # JSON is YAML, and quotes a path whatever it holds.
+    library = "peft" if adapters else "transformers"
+    header = ["---", f"library_name: {library}", "tags: [absolute-zero, self-play, reinforcement-learning]"]
+    if base.count("/") == 1 and not Path(base).exists():
+        header.append(f"base_model: {json.dumps(base)}")
+    lines = [
+        *header,
+        "---",
+        "",
+        "# A policy trained by AZR on Ray",
+        "",
+        f"Step {step} of Absolute Zero self-play (arXiv 2505.03335) that began with `{base}`. Code: azr {code}.",
+        "",
+        *(_ADAPTERS if adapters else ()),
+        "## How to ask it",
+        "",
+        *asking,
+        "",
+        "## Evaluations",
+        "",
+        exam or "The run evaluated no step up to this one.",
+        "",
+        "## Config",
+        "",
+        "```yaml",
+        config.strip(),
+        "```",
+        "",
+    ]
+    (out / "README.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def exam_table(metrics: Path, step: int) -> str:
+    """The last evaluation up to a step as a Markdown table; empty when there was none."""
+    last: dict[str, Any] = {}
+    # A line that has no end yet is of a later step: the run is writing it, or was killed then.
+    *lines, _ = metrics.read_text(encoding="utf-8").split("\n") if metrics.is_file() else [""]
+    for line in lines:
+        record = json.loads(line)
+        if record["step"] <= step and any(name.startswith(_EXAM) for name in record):
+            last = record
+    if not last:
+        return ""
+    found = {name.removeprefix(_EXAM): value for name, value in sorted(last.items()) if name.startswith(_EXAM)}
+    rows = [f"| {name} | {value:.3f} |" for name, value in found.items() if isinstance(value, float)]
+    return "\n".join(
+        [
+            f"After step {last['step']}, shares of right answers and lengths:",
+            "",
+            "| measure | value |",
+            "|---|---|",
+            *rows,
+        ]
+    )
