@@ -109,22 +109,24 @@ class CheckpointStore:
                 _remove(self.path(step))
 
 
-WriteFn = Callable[[int, Staging], Awaitable[None]]
-"""Writes all there is after a step into a folder. Raises OSError when the disk is full."""
-
-
 class AsyncCheckpointer:
-    """Knows which step was done last and which was saved; writes at most one checkpoint at a time."""
+    """Saves at most one checkpoint at a time while the next step is played, when trainers have nothing else to do."""
 
     def __init__(
-        self, store: CheckpointStore, every: int, write: WriteFn, log: Callable[[str], None], done: int
+        self,
+        store: CheckpointStore,
+        every: int,
+        write: Callable[[int, Staging], Awaitable[None]],
+        log: Callable[[str], None],
+        done: int,
     ) -> None:
-        """``log`` gets a line for a checkpoint that could not be saved; ``done`` is the step the run goes on from."""
+        """``write`` puts all there is after a step into a folder, or raises OSError when the disk is full; ``log`` gets
+        a line for a checkpoint that could not be saved; ``done`` is the step the run goes on from."""
         self._store, self._every, self._write, self._log = store, every, write, log
         self._saving: asyncio.Task[None] | None = None
         self.done = self.saved = done
         self.seconds: float | None = None
-        """What the last checkpoint took, most of it beside other work; None before the first."""
+        """Time that the last checkpoint took, most of it beside other work; None before the first."""
 
     def step_done(self, step: int) -> None:
         """Begins to save if a checkpoint is due. Nothing of it may change until `finish` has returned."""
@@ -180,11 +182,10 @@ def step_of(path: Path) -> int:
 
 
 def verify(folder: Path, level: Verify) -> None:
-    """Compares a checkpoint with its manifest.
+    """Compare a checkpoint with its manifest.
 
-    Raises:
-        CorruptCheckpoint: a file is missing, cut off or altered, or the manifest is missing or damaged.
-        OSError: the disk failed, which says nothing about the checkpoint.
+    Raises CorruptCheckpoint when a file is missing, cut off or altered, or the manifest is missing or damaged, and
+    OSError when the disk failed, which says nothing about the checkpoint.
     """
     path = folder / MANIFEST
     try:

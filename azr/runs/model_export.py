@@ -1,7 +1,5 @@
-"""Takes a model out of a run as a plain Hugging Face folder. Copies and edits files.
-
-Weights and torch are loaded only to merge adapters into the weights that they belong to.
-"""
+"""Takes a model out of a run as a plain Hugging Face folder with a model card. Copies and edits files; weights and
+torch are loaded only to merge adapters into the weights that they belong to."""
 
 from __future__ import annotations
 
@@ -22,6 +20,7 @@ from safetensors import safe_open
 from azr.errors import UserError
 from azr.runs import think_tokens
 from azr.runs.checkpoint_store import CorruptCheckpoint
+from azr.runs.metrics import EVAL, has_eval
 from azr.runs.model_folder import check_model, model_folder, read_object, write_object
 from azr.runs.resume import RunState
 from azr.runs.run_dir import PromptForm, RunDirectory
@@ -38,8 +37,6 @@ from azr.train.adapter_files import (
 _STEP = re.compile(r"step_(\d+)")
 _OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf"}
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-
-_EXAM = "eval/"
 _ADAPTERS = (
     "These are adapters: peft's `PeftModel.from_pretrained(base, folder)` puts them into that model, and vLLM serves "
     "them with `--enable-lora --lora-modules NAME=folder`. The tokenizer here has the chat template of the run.",
@@ -61,15 +58,14 @@ class Source:
 
     @property
     def has_adapters(self) -> bool:
-        """Instead of weights of its own."""
+        """Whether it holds adapters instead of weights of its own."""
         return (self.folder / ADAPTER_CONFIG).is_file()
 
 
 def find_source(place: Path, step: int | None) -> Source:
-    """The policy of a run's step, by default the last; or, for a model's own folder, that one.
+    """Return the policy of a run's step, by default the last; or, for a model's own folder, that one.
 
-    Raises:
-        UserError: there is no such run or step; the message lists the steps there are.
+    Raises UserError when there is no such run or step; the message lists the steps there are.
     """
     if (place / "config.json").is_file():
         if step is not None:
@@ -92,7 +88,7 @@ def find_source(place: Path, step: int | None) -> Source:
 
 
 def saved_steps(place: Path) -> list[int]:
-    """The steps of which a run has saved the policy, rising. Raises UserError when it has none, or is no run."""
+    """Return the steps of which a run has saved the policy, rising. Raises UserError when it has none, or is no run."""
     run = RunDirectory(place)
     if not run.config.is_file():
         raise UserError(f"{place} is no run and has no steps: name a run directory, such as orz_ckpt/first.")
@@ -111,13 +107,11 @@ def _policies(run: RunDirectory) -> dict[int, Path]:
 def export(
     source: Source, out: Path, *, remove_think_tokens: bool, merged: bool = True, base: str | None = None
 ) -> int:
-    """Makes ``out`` a folder that transformers and vLLM load; it is complete or it is not there. Returns its bytes.
+    """Make ``out`` a folder that transformers and vLLM load; it is complete or it is not there. Returns its bytes.
 
-    Of a source with adapters: ``merged`` puts them into the weights of ``base``, by default the model that the run
-    began with; otherwise the folder is one of adapters, as peft and vLLM load them beside that model.
-
-    Raises:
-        UserError: the source is not complete or the base another one, ``out`` is taken, or it cannot be written.
+    Adapters are ``merged`` into the weights of ``base``, by default the model that the run began with; otherwise the
+    folder is one of adapters, as peft and vLLM load them beside that model. Raises UserError when the source is not
+    complete or the base another one, ``out`` is taken, or it cannot be written.
     """
     check_model(source.folder)
     if not source.has_adapters and (base is not None or not merged):
@@ -154,10 +148,9 @@ def export(
 
 
 def kept_export(source: Source) -> Path:
-    """The export of a run's step beside its checkpoints, made when it is not there yet.
+    """Return the export of a run's step beside its checkpoints, made when it is not there yet.
 
-    Raises:
-        UserError: as `export`; or the one that is there is of an older policy.
+    Raises UserError as `export`, or when the one that is there is of an older policy.
     """
     assert source.run is not None and source.step is not None, "other models need no export"
     out = source.run.exported(source.step)
@@ -183,24 +176,8 @@ def _describe(source: Source, out: Path, *, merged: bool) -> None:
         if form.stops.strings:
             ends["stop_strings"] = list(form.stops.strings)
         write_object(out / "generation_config.json", ends)
-    write_card(
-        out,
-        base=str(source.base),
-        adapters=not merged,
-        step=source.step,
-        code=_code_version(source.folder.parent),
-        config=source.run.config.read_text(encoding="utf-8"),
-        form=form,
-        exam=exam_table(source.run.metrics, source.step),
-    )
-
-
-def _code_version(checkpoint: Path) -> str:
-    """Of the code that saved the checkpoint."""
-    try:
-        return RunState.read(checkpoint)[1]
-    except CorruptCheckpoint:
-        return "of a version that its checkpoint does not tell"
+    card = _card(source, source.run, form, adapters=not merged)
+    (out / "README.md").write_text(card, encoding="utf-8")
 
 
 def _copy(source: Source, out: Path, *, merged: bool) -> None:
@@ -208,7 +185,9 @@ def _copy(source: Source, out: Path, *, merged: bool) -> None:
     left_out = (ADAPTER_CONFIG, ADAPTER_FILE, BASE_FILE) if merged else ("config.json", "generation_config.json")
     for path in sorted(source.folder.rglob("*")):
         name = path.relative_to(source.folder)
-        if path.is_file() and not _is_left_out(name) and str(name) not in left_out:
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+        other = name.suffix in _OTHER_WEIGHTS or name.name.endswith(".bin.index.json")
+        if path.is_file() and not hidden and not other and str(name) not in left_out:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, out / name)
     if not merged:
@@ -218,12 +197,6 @@ def _copy(source: Source, out: Path, *, merged: bool) -> None:
         config = read_object(out / "config.json")
         ids = {key: config[key] for key in _TOKEN_IDS if config.get(key) is not None}
         write_object(out / "generation_config.json", {"_from_model_config": True, **ids})
-
-
-def _is_left_out(name: Path) -> bool:
-    """Hidden files, compiled code, and weights in other formats."""
-    hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
-    return hidden or name.suffix in _OTHER_WEIGHTS or name.name.endswith(".bin.index.json")
 
 
 def _add_code(source: Source, out: Path) -> None:
@@ -251,12 +224,12 @@ def _code_files(folder: Path) -> Iterator[str]:
 
 
 def merge_adapters(adapters: Path, base: str, out: Path, named: str) -> None:
-    """Writes the merged weights, in the type of the adapters, into the folder `out`.
+    """Write the merged weights, in the type of the adapters, into ``out``, one tensor at a time as trainers do it for
+    their engines.
 
-    `adapters`: a folder that a checkpoint holds; `base`: folder or hub name of the model that they were trained with;
-    `named`: what messages call the base.
-    Raises UserError when the base cannot be had, is another one or holds no safetensors, and OSError when `out` cannot
-    be written.
+    ``adapters``: a folder that a checkpoint holds; ``base``: folder or hub name of the model that they were trained
+    with, which messages call ``named``. Raises UserError when the base cannot be had, is another one or holds no
+    safetensors, and OSError when ``out`` cannot be written.
     """
     import torch
 
@@ -300,11 +273,14 @@ def merge_adapters(adapters: Path, base: str, out: Path, named: str) -> None:
         write_model(out, specs, tensors())
 
 
-def write_card(
-    out: Path, *, base: str, adapters: bool, step: int, code: str, config: str, form: PromptForm | None, exam: str
-) -> None:
-    """Writes ``README.md``. ``adapters``: the folder has these, to be loaded beside the base; ``code``: version of the
-    code; ``config``: YAML; ``exam``: see `exam_table`."""
+def _card(source: Source, run: RunDirectory, form: PromptForm | None, *, adapters: bool) -> str:
+    """Return the model card. ``adapters``: the folder has these, to be loaded beside the base."""
+    assert source.step is not None, "other models get no card"
+    base = str(source.base)
+    try:
+        _, code = RunState.read(source.folder.parent)
+    except CorruptCheckpoint:
+        code = "of a version that its checkpoint does not tell"
     asking = ["The prompts of the run were written by no chat template."]
     if form is not None and form.template is not None:
         ends = " and ".join(f"`{text}`" for text in form.stops.strings)
@@ -324,7 +300,7 @@ def write_card(
         "",
         "# A policy trained by AZR on Ray",
         "",
-        f"Step {step} of Absolute Zero self-play (arXiv 2505.03335) that began with `{base}`. Code: azr {code}.",
+        f"Step {source.step} of Absolute Zero self-play (arXiv 2505.03335) that began with `{base}`. Code: azr {code}.",
         "",
         *(_ADAPTERS if adapters else ()),
         "## How to ask it",
@@ -333,37 +309,30 @@ def write_card(
         "",
         "## Evaluations",
         "",
-        exam or "The run evaluated no step up to this one.",
+        exam_table(run.metrics, source.step) or "The run evaluated no step up to this one.",
         "",
         "## Config",
         "",
         "```yaml",
-        config.strip(),
+        run.config.read_text(encoding="utf-8").strip(),
         "```",
         "",
     ]
-    (out / "README.md").write_text("\n".join(lines), encoding="utf-8")
+    return "\n".join(lines)
 
 
 def exam_table(metrics: Path, step: int) -> str:
-    """The last evaluation up to a step as a Markdown table; empty when there was none."""
+    """Return the last evaluation up to a step as a Markdown table; empty when there was none."""
     last: dict[str, Any] = {}
     # A line that has no end yet is of a later step: the run is writing it, or was killed then.
     *lines, _ = metrics.read_text(encoding="utf-8").split("\n") if metrics.is_file() else [""]
     for line in lines:
         record = json.loads(line)
-        if record["step"] <= step and any(name.startswith(_EXAM) for name in record):
+        if record["step"] <= step and has_eval(record):
             last = record
     if not last:
         return ""
-    found = {name.removeprefix(_EXAM): value for name, value in sorted(last.items()) if name.startswith(_EXAM)}
+    found = {name.removeprefix(EVAL): value for name, value in sorted(last.items()) if name.startswith(EVAL)}
     rows = [f"| {name} | {value:.3f} |" for name, value in found.items() if isinstance(value, float)]
-    return "\n".join(
-        [
-            f"After step {last['step']}, shares of right answers and lengths:",
-            "",
-            "| measure | value |",
-            "|---|---|",
-            *rows,
-        ]
-    )
+    title = f"After step {last['step']}, shares of right answers and lengths:"
+    return "\n".join([title, "", "| measure | value |", "|---|---|", *rows])

@@ -1,4 +1,4 @@
-"""Where a model is: a Hugging Face folder on disk, or a model of the hub, which is fetched or found in the cache."""
+"""A model's Hugging Face folder, on disk or of the hub: where it is, what its config tells, and whether it is whole."""
 
 from __future__ import annotations
 
@@ -111,11 +111,8 @@ def check_tokenizer_files(path: str, folder: Path, named: str = "model.path") ->
 
 
 def check_model(folder: Path) -> None:
-    """Whether a Hugging Face folder has the config, weights and tokenizer that loading it needs, as files can tell.
-
-    Raises:
-        UserError: a file is missing or damaged; the message names it.
-    """
+    """Raise UserError, which names the file, when one of config, weights or tokenizer is missing or damaged, as files
+    can tell."""
     if "model_type" not in read_object(folder / "config.json"):
         raise UserError(f"{folder / 'config.json'} has no model_type: {ADVICE}.")
     _check_weights(folder)
@@ -157,7 +154,7 @@ def _tensor_names(path: Path) -> set[str]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises UserError, naming the file, when it is missing or holds something else."""
+    """Read a JSON object. Raises UserError, naming the file, when it is missing or holds something else."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -174,7 +171,7 @@ def write_object(path: Path, tree: dict[str, Any]) -> None:
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """What tokenizer.json says. Raises UserError when it says nothing sensible."""
+    """Read tokenizer.json. Raises UserError when it holds no tokenizer."""
     path = folder / "tokenizer.json"
     try:
         return Tokenizer.from_file(str(path))

@@ -66,34 +66,25 @@ class ResumeState:
 
 
 def resolve_run(run: RunConfig, where: str) -> tuple[RunConfig, int | None]:
-    """The run that ``--resume where`` speaks of, and the step if it names one.
+    """Return the run that ``--resume where`` speaks of, and the step if it names one.
 
-    ``where`` is ``latest``, a run directory, or the folder of one of its checkpoints.
-
-    Raises:
-        UserError: there is no such run.
+    ``where``: ``latest``, a run directory, or the folder of one of its checkpoints. Raises UserError when there is no
+    such run.
     """
-    step = None
-    if where == LATEST:
-        place = run_path(run)
-    else:
-        place = Path(where)
-        if step_of(place) >= 0:
-            step, place = step_of(place), place.resolve().parent.parent
+    place, step = run_path(run) if where == LATEST else Path(where), None
+    if where != LATEST and step_of(place) >= 0:
+        step, place = step_of(place), place.resolve().parent.parent
     if not RunDirectory(place).config.is_file():
         raise UserError(f"There is no run in {place} to go on with: leave out --resume, or name a run directory.")
     return replace(run, root=str(place.parent), name=place.resolve().name), step
 
 
 def find_checkpoint(config: Config, step: int | None, level: Verify = "headers") -> ResumeState:
-    """The newest sound checkpoint of the run that ``config.run`` names, or the one of ``step``.
+    """Return the newest sound checkpoint of the run that ``config.run`` names, or the one of ``step``.
 
     Without any checkpoint the run starts again. Reads files, all of them with ``level`` full: do not call it on an
-    event loop. Nothing is changed.
-
-    Raises:
-        UserError: the checkpoint asked for is damaged or missing, none is sound, or the logs were altered.
-        OSError: the disk failed.
+    event loop. Nothing is changed. Raises UserError when the checkpoint asked for is damaged or missing, none is
+    sound, or the logs were altered, and OSError when the disk failed.
     """
     run = RunDirectory(run_path(config.run))
     store = CheckpointStore(run.checkpoints, config.checkpoint.keep)
@@ -130,10 +121,9 @@ def _read_state(
 
 
 def config_changes(saved: Config, wanted: Config) -> list[str]:
-    """``run.steps: 24 -> 48``, one for each knob that is not as saved; where the run lives does not count.
+    """Return ``run.steps: 24 -> 48`` for each knob that is not as saved; where the run lives does not count.
 
-    Raises:
-        UserError: a change that the checkpoint cannot follow.
+    Raises UserError for a change that the checkpoint cannot follow.
     """
     before, after = leaves(saved), leaves(wanted)
     for name in after:

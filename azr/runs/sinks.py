@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,9 @@ class FileOffset:
     digest: str = blake3().hexdigest()
 
     def check(self, path: Path) -> blake3:
-        """Returns a hasher that has read up to here, for what comes next; the file may have grown.
+        """Return a hasher that has read up to here, for what comes next; the file may have grown.
 
-        Raises:
-            UserError: the file no longer begins as it did.
+        Raises UserError when the file no longer begins as it did.
         """
         hasher, left = blake3(), self.size
         try:
@@ -73,11 +72,7 @@ class JsonLines:
     """An append-only file of JSON objects, hashed as it grows."""
 
     def __init__(self, path: Path, offset: FileOffset = FileOffset()) -> None:
-        """Append to a file that ends at ``offset``, or to a new one.
-
-        Raises:
-            UserError: the file no longer begins as it did.
-        """
+        """Append to a file that ends at ``offset``, or to a new one. Raises as `FileOffset.check`."""
         self._hasher, self._size = offset.check(path), offset.size
         assert not path.exists() or path.stat().st_size == offset.size, f"{path} goes on after its offset"
         self._file = path.open("ab", buffering=0)
@@ -85,9 +80,8 @@ class JsonLines:
     def write(self, records: Iterable[Mapping[str, object]]) -> None:
         """One write per line, so that a killed process leaves no half of one behind.
 
-        Raises:
-            ValueError: a number is NaN or infinite; nothing of that record is written.
-            OSError: a line could not be written.
+        Raises ValueError for a number that is NaN or infinite, of whose record nothing is written, and OSError when a
+        line could not be written.
         """
         for record in records:
             line = json_line(record)
@@ -110,19 +104,17 @@ class JsonLines:
 
 def read_metrics(path: Path) -> list[tuple[int, Metrics]]:
     """Steps of ``metrics.jsonl`` with their numbers."""
-    records = map(json.loads, _lines(path))
-    return [(record.pop("step"), record) for record in records]
+    return [(record.pop("step"), record) for record in _records(path)]
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """What ``tasks.jsonl`` holds: every task that entered the buffer, in order."""
-    return list(map(_task, map(json.loads, _lines(path))))
+    """Tasks of ``tasks.jsonl``: every one that entered the buffer, in order."""
+    tasks = []
+    for record in _records(path):
+        views = {view: tuple((label, text) for label, text in shown) for view, shown in record.get("views", {}).items()}
+        tasks.append(Task(**record | {name: tuple(record[name]) for name in _TUPLES} | {"views": views}))
+    return tasks
 
 
-def _task(record: dict[str, Any]) -> Task:
-    views = {view: tuple((label, text) for label, text in shown) for view, shown in record.get("views", {}).items()}
-    return Task(**record | {name: tuple(record[name]) for name in _TUPLES} | {"views": views})
-
-
-def _lines(path: Path) -> list[bytes]:
-    return path.read_bytes().split(b"\n")[:-1]
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    return map(json.loads, path.read_bytes().split(b"\n")[:-1])

@@ -19,10 +19,9 @@ TAGS = ("<think>", "</think>")
 
 
 def remove(folder: Path) -> None:
-    """Edits the tokenizer in place. Every other token keeps its id, and the embeddings keep their size.
+    """Edit the tokenizer in place. Every other token keeps its id, and the embeddings keep their size.
 
-    Raises:
-        UserError: the tokenizer has no such tokens, or has them in a way that cannot be undone.
+    Raises UserError when the tokenizer has no such tokens, or has them in a way that cannot be undone.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
