@@ -59,7 +59,7 @@ from azr.evaluation.periodic import PeriodicEval
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.prompts.codec import PromptCodec
 from azr.records import Role, Sample
-from azr.runs.checkpointer import AsyncCheckpointer
+from azr.runs.checkpoint_store import AsyncCheckpointer
 from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.metrics import malformed_share, num_ungraded, sampled, sampled_tokens, staleness_metrics, throughput
 from azr.runs.run_logger import RunLogger

@@ -21,9 +21,8 @@ from azr.plugins import load_for
 from azr.rollout.engine_options import engine_options
 from azr.runs import trackers
 from azr.runs.model_folder import attention_heads, check_tokenizer_files, config_json, context_length, model_folder
-from azr.runs.prompt_form import PromptForm
 from azr.runs.resume import ResumeState
-from azr.runs.run_dir import RunDirectory, check_free, run_path
+from azr.runs.run_dir import PromptForm, RunDirectory, check_free, run_path
 from azr.selfplay.rewards import check_names
 from azr.selfplay.seeds import read_seeds
 from azr.tasks.registry import KINDS

@@ -29,17 +29,14 @@ from azr.monitoring.screen import patterns_of
 from azr.plugins import plugin_processes
 from azr.prepare import Prepared
 from azr.records import NO_ROWS_TAKEN, Sample, Task
-from azr.runs.checkpoint_store import CheckpointStore, Staging
-from azr.runs.checkpointer import AsyncCheckpointer
+from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore, Staging
 from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.metrics import start_metrics
 from azr.runs.owner import RunOwner
 from azr.runs.progress import Progress, open_progress
-from azr.runs.prompt_form import PromptForm
-from azr.runs.resume import ResumeState, find_checkpoint
-from azr.runs.run_dir import RunDirectory, run_path, write_config
+from azr.runs.resume import INITIAL, ResumeState, RunState, find_checkpoint
+from azr.runs.run_dir import PromptForm, RunDirectory, run_path, write_config
 from azr.runs.run_logger import RunLogger
-from azr.runs.run_state import INITIAL, RunState
 from azr.runs.sinks import read_tasks
 from azr.runs.stop_signal import StopRequested, StopSignal
 from azr.runs.timing import PhaseClock

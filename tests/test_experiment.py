@@ -31,8 +31,7 @@ from azr.monitoring.reader import TextReader
 from azr.monitoring.screen import Screen, patterns_of
 from azr.prompts.codec import PromptCodec
 from azr.records import Sample
-from azr.runs.checkpoint_store import CheckpointStore
-from azr.runs.checkpointer import AsyncCheckpointer
+from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore
 from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger

@@ -23,14 +23,12 @@ from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
 from azr.monitoring.screen import DEFAULT
 from azr.records import Completion, Sample
-from azr.runs.checkpoint_store import CheckpointStore, Staging
-from azr.runs.checkpointer import AsyncCheckpointer
+from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore, Staging
 from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.progress import open_progress
-from azr.runs.resume import find_checkpoint
+from azr.runs.resume import RunState, find_checkpoint
 from azr.runs.run_dir import RunDirectory, run_path
 from azr.runs.run_logger import RunLogger
-from azr.runs.run_state import RunState
 from azr.runs.sinks import read_tasks
 from azr.runs.stop_signal import StopSignal
 from azr.selfplay.buffer import TaskBuffer

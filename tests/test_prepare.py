@@ -13,10 +13,8 @@ from azr.errors import UserError
 from azr.prepare import check, prepare
 from azr.prompts.codec import PromptCodec
 from azr.records import Stops
-from azr.runs.prompt_form import PromptForm
-from azr.runs.resume import ResumeState
-from azr.runs.run_dir import RunDirectory
-from azr.runs.run_state import INITIAL
+from azr.runs.resume import INITIAL, ResumeState
+from azr.runs.run_dir import PromptForm, RunDirectory
 from azr.train import adapter_files
 from playground.azr_14m_mini import config as mini
 from tests.conftest import byte_tokenizer

@@ -8,18 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from azr.errors import RunEnded
-from azr.monitoring.programs import Measures, means
-from azr.monitoring.reader import Text, TextReader
-from azr.monitoring.repetition import REPETITIVE, repeated_share
+from azr.monitoring.reader import Findings, Text, TextReader
 from azr.monitoring.screen import SAFETY
-from azr.monitoring.worker import Findings
+from azr.monitoring.texts import Measures, means
 from azr.prompts.codec import PromptCodec
 from azr.records import FinishReason, Sample, Task
 
 PERCENTILES = (50, 90, 99, 100)
 THINK = "<think>"
+GRAM = 8
+"""Tokens of a sequence whose repetition is looked for."""
+REPETITIVE = 0.5
+"""Above this share of repeated sequences a response counts as repetitive."""
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(slots=True)
@@ -31,7 +35,7 @@ class Monitor:
     rules: Sequence[str]
     """Names of the screen's rules."""
     _measured: dict[str, Measures | None] = field(default_factory=dict)
-    """Of the programs of the buffer and of this step, by their source."""
+    """Measures of the buffer's and of this step's programs, by their source."""
 
     async def watch(
         self, samples: Sequence[Sample], tasks: Mapping[str, Sequence[Task]], new: Sequence[Task] = ()
@@ -150,3 +154,18 @@ def _program(sample: Sample) -> str | None:
 
 def _share(flags: Sequence[bool]) -> float:
     return sum(flags) / len(flags)
+
+
+def repeated_share(token_ids: npt.NDArray[np.int32]) -> float:
+    """Return the share of the sequences of `GRAM` tokens in ``token_ids`` (R) that occurred before; 0 for a short one.
+
+    This is rep-n of Welleck et al. (arXiv 1908.04319, section 6.1) for n = 8. Sequences are compared by a 64-bit hash.
+    """
+    count = len(token_ids) - GRAM + 1
+    if count < 2:
+        return 0.0
+    ids = token_ids.astype(np.uint64) + np.uint64(1)
+    hashes = np.zeros(count, np.uint64)
+    for i in range(GRAM):
+        hashes = (hashes ^ (hashes >> np.uint64(29))) * _FACTOR + ids[i : i + count]
+    return 1.0 - len(np.unique(hashes)) / count

@@ -1,21 +1,26 @@
-"""Has texts looked at by `azr.monitoring.worker`, which is ended when it takes too long, and started again."""
+"""Looks at texts in a process of its own, ``python -m azr.monitoring.reader PATTERNS``, ended when it takes too long,
+and started again: a pattern that takes for ever costs that process and not the run. Requests and answers are
+lines of JSON."""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from azr.line_process import LineProcess
-from azr.monitoring.programs import Measures
-from azr.monitoring.worker import Findings
+from azr.monitoring.screen import Flag, Screen
+from azr.monitoring.texts import Measures, is_comment_heavy, is_mixed, measure
 
 CHUNK_CHARS = 200_000
-"""Of texts that are looked at together."""
+"""Characters of the responses that are looked at together."""
 CHUNK_LIMIT_S, TEXT_LIMIT_S = 20.0, 2.0
-"""For the texts of a chunk, and for a text alone when its chunk took longer."""
+"""Limits for a chunk, and for each text alone when its chunk took longer."""
 log = logging.getLogger(__name__)
 
 
@@ -30,12 +35,21 @@ class Text:
     """Source that was read from it."""
 
 
+class Findings(TypedDict):
+    """Properties of one response."""
+
+    flags: list[Flag]
+    mixed: bool
+    comment_heavy: bool | None
+    """None without a program."""
+
+
 class TextReader:
     """``async with TextReader(patterns) as reader``: its process ends with the block."""
 
     def __init__(self, patterns: Path) -> None:
         """``patterns``: the screen's file, which was read once already."""
-        self._process = LineProcess("azr.monitoring.worker", [str(patterns)])
+        self._process = LineProcess("azr.monitoring.reader", [str(patterns)])
 
     async def __aenter__(self) -> TextReader:
         return self
@@ -58,7 +72,7 @@ class TextReader:
         return findings
 
     async def measure(self, programs: Sequence[str]) -> list[Measures | None]:
-        """Of each program, in their order; None for one that cannot be measured."""
+        """Return the measures of each program, in their order; None for one that cannot be measured."""
         found = list[Measures | None]()
         for start in range(0, len(programs), 256):
             chunk = programs[start : start + 256]
@@ -67,11 +81,8 @@ class TextReader:
         return found
 
     async def _ask(self, texts: Sequence[Text], programs: Sequence[str], limit_s: float) -> list[Any] | None:
-        """The process's answers, or None when it died or took longer."""
-        asked = {
-            "texts": [{"response": t.response, "opened": t.opened, "program": t.program} for t in texts],
-            "programs": list(programs),
-        }
+        """Return the process's answers, or None when it died or took longer."""
+        asked = {"texts": [asdict(text) for text in texts], "programs": list(programs)}
         answers: list[Any] | None = await self._process.ask(asked, limit_s)
         return answers
 
@@ -86,3 +97,27 @@ def _chunks(texts: Sequence[Text]) -> Iterator[list[Text]]:
         size += len(text.response)
     if chunk:
         yield chunk
+
+
+def look_at(screen: Screen, text: dict[str, Any]) -> Findings:
+    """Return what one response shows; ``text["program"]`` is None when it holds none."""
+    program = text["program"]
+    return Findings(
+        flags=screen.flags(text["response"], text["opened"]),
+        mixed=is_mixed(text["response"]),
+        comment_heavy=None if program is None else is_comment_heavy(program),
+    )
+
+
+def main() -> None:
+    os.nice(10)  # what the run waits for comes first
+    screen = Screen.read(Path(sys.argv[1]))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer = [*(look_at(screen, text) for text in asked["texts"]), *map(measure, asked["programs"])]
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -54,7 +55,7 @@ class Screen:
 
     @classmethod
     def read(cls, path: Path) -> Screen:
-        """Raises UserError when the file holds no rules, or one that cannot be searched for."""
+        """Read a file of rules. Raises UserError when it holds none, or one that cannot be searched for."""
         try:
             rules = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).rule
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
@@ -63,11 +64,8 @@ class Screen:
             ) from error
         compiled = list[re.Pattern[str]]()
         for rule in rules:
-            if (
-                not _NAME.fullmatch(rule.name)
-                or rule.name in TOTALS
-                or sum(each.name == rule.name for each in rules) > 1
-            ):
+            is_taken = rule.name in TOTALS or sum(each.name == rule.name for each in rules) > 1
+            if is_taken or not _NAME.fullmatch(rule.name):
                 raise UserError(
                     f"safety.patterns: the name {rule.name!r} in {path} is not of small letters, digits, '-' and '_' "
                     "alone, or another rule has it: give it one of its own."
@@ -108,10 +106,5 @@ class Screen:
 
 
 def _first(pattern: re.Pattern[str], text: str, start: int, end: int) -> Sequence[re.Match[str]]:
-    matches = []
-    for match in pattern.finditer(text, start, end):
-        if match.end() > match.start():
-            matches.append(match)
-        if len(matches) == MAX_FLAGS:
-            break
-    return matches
+    found = (match for match in pattern.finditer(text, start, end) if match.end() > match.start())
+    return list(islice(found, MAX_FLAGS))

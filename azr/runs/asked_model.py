@@ -13,7 +13,7 @@ from azr.prompts.chat_template import choose_template
 from azr.prompts.codec import PromptCodec, load_tokenizer
 from azr.runs.model_export import check_model, find_source, kept_export
 from azr.runs.model_folder import check_tokenizer_files, context_length, model_folder
-from azr.runs.prompt_form import PromptForm
+from azr.runs.run_dir import PromptForm
 from azr.tasks.prompts import CompactFormat
 
 TRAIN = "train"

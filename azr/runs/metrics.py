@@ -193,11 +193,7 @@ def scalar(metrics: Metrics, name: str) -> float:
 
 
 def check_finite(step: int, metrics: Metrics) -> None:
-    """Stops a run that has diverged before its numbers are written.
-
-    Raises:
-        RuntimeError: a metric is NaN or infinite.
-    """
+    """Raise RuntimeError when a metric is NaN or infinite, before a diverged run's numbers are written."""
     for name, value in metrics.items():
         if not isinstance(value, list) and not math.isfinite(value):
             raise RuntimeError(

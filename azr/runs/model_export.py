@@ -1,39 +1,47 @@
-"""Takes a model out of a run as a plain Hugging Face folder. Copies and edits files.
-
-Weights and torch are loaded only to merge adapters into the weights that they belong to.
-"""
+"""Takes a model out of a run as a plain Hugging Face folder with a model card. Copies and edits files; weights and
+torch are loaded only to merge adapters into the weights that they belong to."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import yaml
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from azr.errors import UserError
 from azr.runs import think_tokens
 from azr.runs.checkpoint_store import CorruptCheckpoint
-from azr.runs.merge_adapters import merge_adapters
-from azr.runs.model_card import exam_table, write_card
-from azr.runs.prompt_form import PromptForm
-from azr.runs.run_dir import RunDirectory
-from azr.runs.run_state import RunState
-from azr.runs.think_tokens import ADVICE, read_object, read_tokenizer, write_object
-from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE, BASE_FILE
+from azr.runs.metrics import EVAL, has_eval
+from azr.runs.model_folder import check_model, model_folder, read_object, write_object
+from azr.runs.resume import RunState
+from azr.runs.run_dir import PromptForm, RunDirectory
+from azr.train.adapter_files import (
+    ADAPTER_CONFIG,
+    ADAPTER_FILE,
+    BASE_FILE,
+    check_base,
+    check_four_bit,
+    hash_weights,
+    read_base,
+)
 
 _STEP = re.compile(r"step_(\d+)")
-_WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
-_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 _OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf"}
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+_ADAPTERS = (
+    "These are adapters: peft's `PeftModel.from_pretrained(base, folder)` puts them into that model, and vLLM serves "
+    "them with `--enable-lora --lora-modules NAME=folder`. The tokenizer here has the chat template of the run.",
+    "",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +58,14 @@ class Source:
 
     @property
     def has_adapters(self) -> bool:
-        """Instead of weights of its own."""
+        """Whether it holds adapters instead of weights of its own."""
         return (self.folder / ADAPTER_CONFIG).is_file()
 
 
 def find_source(place: Path, step: int | None) -> Source:
-    """The policy of a run's step, by default the last; or, for a model's own folder, that one.
+    """Return the policy of a run's step, by default the last; or, for a model's own folder, that one.
 
-    Raises:
-        UserError: there is no such run or step; the message lists the steps there are.
+    Raises UserError when there is no such run or step; the message lists the steps there are.
     """
     if (place / "config.json").is_file():
         if step is not None:
@@ -81,7 +88,7 @@ def find_source(place: Path, step: int | None) -> Source:
 
 
 def saved_steps(place: Path) -> list[int]:
-    """The steps of which a run has saved the policy, rising. Raises UserError when it has none, or is no run."""
+    """Return the steps of which a run has saved the policy, rising. Raises UserError when it has none, or is no run."""
     run = RunDirectory(place)
     if not run.config.is_file():
         raise UserError(f"{place} is no run and has no steps: name a run directory, such as orz_ckpt/first.")
@@ -100,13 +107,11 @@ def _policies(run: RunDirectory) -> dict[int, Path]:
 def export(
     source: Source, out: Path, *, remove_think_tokens: bool, merged: bool = True, base: str | None = None
 ) -> int:
-    """Makes ``out`` a folder that transformers and vLLM load; it is complete or it is not there. Returns its bytes.
+    """Make ``out`` a folder that transformers and vLLM load; it is complete or it is not there. Returns its bytes.
 
-    Of a source with adapters: ``merged`` puts them into the weights of ``base``, by default the model that the run
-    began with; otherwise the folder is one of adapters, as peft and vLLM load them beside that model.
-
-    Raises:
-        UserError: the source is not complete or the base another one, ``out`` is taken, or it cannot be written.
+    Adapters are ``merged`` into the weights of ``base``, by default the model that the run began with; otherwise the
+    folder is one of adapters, as peft and vLLM load them beside that model. Raises UserError when the source is not
+    complete or the base another one, ``out`` is taken, or it cannot be written.
     """
     check_model(source.folder)
     if not source.has_adapters and (base is not None or not merged):
@@ -143,10 +148,9 @@ def export(
 
 
 def kept_export(source: Source) -> Path:
-    """The export of a run's step beside its checkpoints, made when it is not there yet.
+    """Return the export of a run's step beside its checkpoints, made when it is not there yet.
 
-    Raises:
-        UserError: as `export`; or the one that is there is of an older policy.
+    Raises UserError as `export`, or when the one that is there is of an older policy.
     """
     assert source.run is not None and source.step is not None, "other models need no export"
     out = source.run.exported(source.step)
@@ -172,70 +176,8 @@ def _describe(source: Source, out: Path, *, merged: bool) -> None:
         if form.stops.strings:
             ends["stop_strings"] = list(form.stops.strings)
         write_object(out / "generation_config.json", ends)
-    write_card(
-        out,
-        base=str(source.base),
-        adapters=not merged,
-        step=source.step,
-        code=_code_version(source.folder.parent),
-        config=source.run.config.read_text(encoding="utf-8"),
-        form=form,
-        exam=exam_table(source.run.metrics, source.step),
-    )
-
-
-def _code_version(checkpoint: Path) -> str:
-    """Of the code that saved the checkpoint."""
-    try:
-        return RunState.read(checkpoint)[1]
-    except CorruptCheckpoint:
-        return "of a version that its checkpoint does not tell"
-
-
-def check_model(folder: Path) -> None:
-    """Whether a Hugging Face folder has the config, weights and tokenizer that loading it needs, as files can tell.
-
-    Raises:
-        UserError: a file is missing or damaged; the message names it.
-    """
-    if "model_type" not in read_object(folder / "config.json"):
-        raise UserError(f"{folder / 'config.json'} has no model_type: {ADVICE}.")
-    _check_weights(folder)
-    read_object(folder / "tokenizer_config.json")
-    if not any((folder / name).is_file() for name in _VOCABULARIES):
-        raise UserError(f"{folder} has no vocabulary, such as {_VOCABULARIES[0]}: {ADVICE}.")
-    if (folder / "tokenizer.json").is_file():
-        read_tokenizer(folder)
-
-
-def _check_weights(folder: Path) -> None:
-    if (folder / ADAPTER_CONFIG).is_file():
-        _tensor_names(folder / ADAPTER_FILE)
-        return
-    if not (folder / _INDEX).is_file():
-        if not (folder / _WEIGHTS).is_file():
-            raise UserError(f"{folder} has no weights: {_WEIGHTS} or {_INDEX} must be there; {ADVICE}.")
-        _tensor_names(folder / _WEIGHTS)
-        return
-    places = read_object(folder / _INDEX).get("weight_map")
-    if not isinstance(places, dict) or not places:
-        raise UserError(f"{folder / _INDEX} names no tensors: {ADVICE}.")
-    held = {file: _tensor_names(folder / file) for file in sorted(set(places.values()))}
-    missing = sorted(tensor for tensor, file in places.items() if tensor not in held[file])
-    if missing:
-        raise UserError(f"{folder / places[missing[0]]} lacks {missing[0]}, which {_INDEX} puts there: {ADVICE}.")
-
-
-def _tensor_names(path: Path) -> set[str]:
-    """Opening a safetensors file compares every tensor's type, shape and place with the file's size."""
-    try:
-        with safe_open(path, framework="numpy") as weights:
-            names = set(weights.keys())
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged ({error}): {ADVICE}.") from error
-    if not names:
-        raise UserError(f"{path} holds no tensors: {ADVICE}.")
-    return names
+    card = _card(source, source.run, form, adapters=not merged)
+    (out / "README.md").write_text(card, encoding="utf-8")
 
 
 def _copy(source: Source, out: Path, *, merged: bool) -> None:
@@ -243,7 +185,9 @@ def _copy(source: Source, out: Path, *, merged: bool) -> None:
     left_out = (ADAPTER_CONFIG, ADAPTER_FILE, BASE_FILE) if merged else ("config.json", "generation_config.json")
     for path in sorted(source.folder.rglob("*")):
         name = path.relative_to(source.folder)
-        if path.is_file() and not _is_left_out(name) and str(name) not in left_out:
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+        other = name.suffix in _OTHER_WEIGHTS or name.name.endswith(".bin.index.json")
+        if path.is_file() and not hidden and not other and str(name) not in left_out:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, out / name)
     if not merged:
@@ -253,12 +197,6 @@ def _copy(source: Source, out: Path, *, merged: bool) -> None:
         config = read_object(out / "config.json")
         ids = {key: config[key] for key in _TOKEN_IDS if config.get(key) is not None}
         write_object(out / "generation_config.json", {"_from_model_config": True, **ids})
-
-
-def _is_left_out(name: Path) -> bool:
-    """Hidden files, compiled code, and weights in other formats."""
-    hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
-    return hidden or name.suffix in _OTHER_WEIGHTS or name.name.endswith(".bin.index.json")
 
 
 def _add_code(source: Source, out: Path) -> None:
@@ -283,3 +221,118 @@ def _code_files(folder: Path) -> Iterator[str]:
                 # A reference to another repository reads owner/name--module.Class.
                 if reference is not None and "--" not in reference:
                     yield reference.partition(".")[0] + ".py"
+
+
+def merge_adapters(adapters: Path, base: str, out: Path, named: str) -> None:
+    """Write the merged weights, in the type of the adapters, into ``out``, one tensor at a time as trainers do it for
+    their engines.
+
+    ``adapters``: a folder that a checkpoint holds; ``base``: folder or hub name of the model that they were trained
+    with, which messages call ``named``. Raises UserError when the base cannot be had, is another one or holds no
+    safetensors, and OSError when ``out`` cannot be written.
+    """
+    import torch
+
+    from azr.algorithms.lora import DOWN, IN_FILES, UP, four_bit_rounded, merge
+    from azr.train.shards import TensorSpec, write_model
+
+    folder = model_folder(base, fetch=True, named=named)
+    assert folder is not None, "fetching finds it or raises"
+    belongs = read_base(adapters)
+    check_base(belongs.files, hash_weights(folder), str(adapters))
+    if belongs.four_bit:
+        check_four_bit()
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{folder} has no weights as safetensors, which merging reads: save the model as such first.")
+    settings: dict[str, Any] = json.loads((adapters / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    scale = settings["lora_alpha"] / settings["r"]
+    with ExitStack() as opened:
+        trained = opened.enter_context(safe_open(adapters / ADAPTER_FILE, framework="pt"))
+        layers = {name.removeprefix(IN_FILES).removesuffix(DOWN) for name in trained.keys() if name.endswith(DOWN)}  # noqa: SIM118
+        sources = [opened.enter_context(safe_open(file, framework="pt")) for file in files]
+        held = dict(sorted((name, source) for source in sources for name in source.keys()))  # noqa: SIM118
+        if strange := sorted(layer for layer in layers if f"{layer}.weight" not in held):
+            raise UserError(
+                f"{folder} has no {strange[0]}.weight, which {adapters} has an adapter for: save the base by "
+                "transformers first."
+            )
+        dtype: torch.dtype = trained.get_tensor(next(iter(trained.keys()))).dtype
+
+        def tensors() -> Iterator[torch.Tensor]:
+            for name, source in held.items():
+                weight, layer = source.get_tensor(name).to(dtype), name.removesuffix(".weight")
+                if name in belongs.four_bit:
+                    weight = four_bit_rounded(weight)
+                if layer in layers:
+                    down, up = (trained.get_tensor(f"{IN_FILES}{layer}{part}") for part in (DOWN, UP))
+                    weight = merge(weight, down, up, scale).to(dtype)
+                yield weight
+
+        specs = [TensorSpec(name, dtype, tuple(source.get_slice(name).get_shape())) for name, source in held.items()]
+        write_model(out, specs, tensors())
+
+
+def _card(source: Source, run: RunDirectory, form: PromptForm | None, *, adapters: bool) -> str:
+    """Return the model card. ``adapters``: the folder has these, to be loaded beside the base."""
+    assert source.step is not None, "other models get no card"
+    base = str(source.base)
+    try:
+        _, code = RunState.read(source.folder.parent)
+    except CorruptCheckpoint:
+        code = "of a version that its checkpoint does not tell"
+    asking = ["The prompts of the run were written by no chat template."]
+    if form is not None and form.template is not None:
+        ends = " and ".join(f"`{text}`" for text in form.stops.strings)
+        asking = [
+            "The tokenizer's chat template writes a user's message as the run's prompts did, up to the tag that opens "
+            f"the thinking. Stop at {ends} (in vLLM `stop`; transformers reads it from `generation_config.json` and "
+            "wants `generate(..., tokenizer=tokenizer)`). `azr prompts` with the config below prints whole prompts.",
+        ]
+    # JSON is YAML, and quotes a path whatever it holds.
+    library = "peft" if adapters else "transformers"
+    header = ["---", f"library_name: {library}", "tags: [absolute-zero, self-play, reinforcement-learning]"]
+    if base.count("/") == 1 and not Path(base).exists():
+        header.append(f"base_model: {json.dumps(base)}")
+    lines = [
+        *header,
+        "---",
+        "",
+        "# A policy trained by AZR on Ray",
+        "",
+        f"Step {source.step} of Absolute Zero self-play (arXiv 2505.03335) that began with `{base}`. Code: azr {code}.",
+        "",
+        *(_ADAPTERS if adapters else ()),
+        "## How to ask it",
+        "",
+        *asking,
+        "",
+        "## Evaluations",
+        "",
+        exam_table(run.metrics, source.step) or "The run evaluated no step up to this one.",
+        "",
+        "## Config",
+        "",
+        "```yaml",
+        run.config.read_text(encoding="utf-8").strip(),
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def exam_table(metrics: Path, step: int) -> str:
+    """Return the last evaluation up to a step as a Markdown table; empty when there was none."""
+    last: dict[str, Any] = {}
+    # A line that has no end yet is of a later step: the run is writing it, or was killed then.
+    *lines, _ = metrics.read_text(encoding="utf-8").split("\n") if metrics.is_file() else [""]
+    for line in lines:
+        record = json.loads(line)
+        if record["step"] <= step and has_eval(record):
+            last = record
+    if not last:
+        return ""
+    found = {name.removeprefix(EVAL): value for name, value in sorted(last.items()) if name.startswith(EVAL)}
+    rows = [f"| {name} | {value:.3f} |" for name, value in found.items() if isinstance(value, float)]
+    title = f"After step {last['step']}, shares of right answers and lengths:"
+    return "\n".join([title, "", "| measure | value |", "|---|---|", *rows])

@@ -1,4 +1,4 @@
-"""Where a model is: a Hugging Face folder on disk, or a model of the hub, which is fetched or found in the cache."""
+"""A model's Hugging Face folder, on disk or of the hub: where it is, what its config tells, and whether it is whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+from tokenizers import Tokenizer
+
 from azr.errors import UserError
+from azr.train.adapter_files import ADAPTER_CONFIG, ADAPTER_FILE
 
 _HUB_S = 5.0
 """A dry run waits this long for an answer of the hub."""
@@ -14,6 +18,12 @@ _SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
 """Files of a hub model that hold its config and its tokenizer."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 """A tokenizer is in one of these."""
+
+ADVICE = "take another step, or a fresh copy of the model"
+"""What to do about a damaged file of a model."""
+_WEIGHTS = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
 def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path | None:
@@ -98,3 +108,72 @@ def check_tokenizer_files(path: str, folder: Path, named: str = "model.path") ->
         sound = False
     if not sound:
         raise UserError(f"{settings} holds no JSON object: take a fresh copy of the model.")
+
+
+def check_model(folder: Path) -> None:
+    """Raise UserError, which names the file, when one of config, weights or tokenizer is missing or damaged, as files
+    can tell."""
+    if "model_type" not in read_object(folder / "config.json"):
+        raise UserError(f"{folder / 'config.json'} has no model_type: {ADVICE}.")
+    _check_weights(folder)
+    read_object(folder / "tokenizer_config.json")
+    if not any((folder / name).is_file() for name in _VOCABULARIES):
+        raise UserError(f"{folder} has no vocabulary, such as {_VOCABULARIES[0]}: {ADVICE}.")
+    if (folder / "tokenizer.json").is_file():
+        read_tokenizer(folder)
+
+
+def _check_weights(folder: Path) -> None:
+    if (folder / ADAPTER_CONFIG).is_file():
+        _tensor_names(folder / ADAPTER_FILE)
+        return
+    if not (folder / _INDEX).is_file():
+        if not (folder / _WEIGHTS).is_file():
+            raise UserError(f"{folder} has no weights: {_WEIGHTS} or {_INDEX} must be there; {ADVICE}.")
+        _tensor_names(folder / _WEIGHTS)
+        return
+    places = read_object(folder / _INDEX).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise UserError(f"{folder / _INDEX} names no tensors: {ADVICE}.")
+    held = {file: _tensor_names(folder / file) for file in sorted(set(places.values()))}
+    missing = sorted(tensor for tensor, file in places.items() if tensor not in held[file])
+    if missing:
+        raise UserError(f"{folder / places[missing[0]]} lacks {missing[0]}, which {_INDEX} puts there: {ADVICE}.")
+
+
+def _tensor_names(path: Path) -> set[str]:
+    """Opening a safetensors file compares every tensor's type, shape and place with the file's size."""
+    try:
+        with safe_open(path, framework="numpy") as weights:
+            names = set(weights.keys())
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged ({error}): {ADVICE}.") from error
+    if not names:
+        raise UserError(f"{path} holds no tensors: {ADVICE}.")
+    return names
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object. Raises UserError, naming the file, when it is missing or holds something else."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): {ADVICE}.") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}): {ADVICE}.") from error
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} holds no JSON object: {ADVICE}.")
+    return tree
+
+
+def write_object(path: Path, tree: dict[str, Any]) -> None:
+    path.write_text(json.dumps(tree, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Read tokenizer.json. Raises UserError when it holds no tokenizer."""
+    path = folder / "tokenizer.json"
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # The library raises nothing narrower.
+        raise UserError(f"{path} is no tokenizer ({error}): {ADVICE}.") from error

@@ -4,19 +4,56 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from azr.config import Config, RunConfig
 from azr.config_tree import leaves
 from azr.errors import UserError
+from azr.records import NO_ROWS_TAKEN, RowsLeft
 from azr.runs.checkpoint_store import CheckpointStore, CorruptCheckpoint, Verify, step_of, verify
 from azr.runs.run_dir import RunDirectory, run_path
-from azr.runs.run_state import INITIAL, RunState
+from azr.runs.sinks import LogOffsets
 from azr.version import code_version
 
 LATEST = "latest"
+FILE = "driver.json"
 FIXED = ("model.", "selfplay.kinds", "train.lora.rank", "train.lora.alpha", "train.lora.targets", "train.lora.four_bit")
 """Knobs, or beginnings of their names, that the saved weights and tasks are made for."""
 _PLACE = ("run.name", "run.root")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """State of the driver after a step. Draws are seeded by the step, so there is no random state to keep."""
+
+    step: int
+    """The last step that was done; also the version of the weights."""
+    elapsed_s: float
+    """Seconds that the run has taken, pauses between its processes left out."""
+    offsets: LogOffsets
+    """Of the logs; the task buffer is what the task log says."""
+    rows: RowsLeft | None = NO_ROWS_TAKEN
+    """None in a checkpoint that was written before rows were recorded."""
+
+    def write(self, folder: Path) -> None:
+        """Write into a checkpoint's folder, with the version of the code."""
+        tree = msgspec.to_builtins(self) | {"code": code_version()}
+        (folder / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(tree), indent=1) + b"\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> tuple[RunState, str]:
+        """Read from a checkpoint's folder, with the version of the code that wrote it. Raises `CorruptCheckpoint`."""
+        try:
+            tree: dict[str, Any] = msgspec.json.decode((folder / FILE).read_bytes())
+            return msgspec.convert({"rows": None} | tree, cls), tree["code"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+            raise CorruptCheckpoint(f"{folder / FILE} cannot be read") from error
+
+
+INITIAL = RunState(step=0, elapsed_s=0.0, offsets=LogOffsets())
+"""Before anything was done, the seed tasks included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,34 +66,25 @@ class ResumeState:
 
 
 def resolve_run(run: RunConfig, where: str) -> tuple[RunConfig, int | None]:
-    """The run that ``--resume where`` speaks of, and the step if it names one.
+    """Return the run that ``--resume where`` speaks of, and the step if it names one.
 
-    ``where`` is ``latest``, a run directory, or the folder of one of its checkpoints.
-
-    Raises:
-        UserError: there is no such run.
+    ``where``: ``latest``, a run directory, or the folder of one of its checkpoints. Raises UserError when there is no
+    such run.
     """
-    step = None
-    if where == LATEST:
-        place = run_path(run)
-    else:
-        place = Path(where)
-        if step_of(place) >= 0:
-            step, place = step_of(place), place.resolve().parent.parent
+    place, step = run_path(run) if where == LATEST else Path(where), None
+    if where != LATEST and step_of(place) >= 0:
+        step, place = step_of(place), place.resolve().parent.parent
     if not RunDirectory(place).config.is_file():
         raise UserError(f"There is no run in {place} to go on with: leave out --resume, or name a run directory.")
     return replace(run, root=str(place.parent), name=place.resolve().name), step
 
 
 def find_checkpoint(config: Config, step: int | None, level: Verify = "headers") -> ResumeState:
-    """The newest sound checkpoint of the run that ``config.run`` names, or the one of ``step``.
+    """Return the newest sound checkpoint of the run that ``config.run`` names, or the one of ``step``.
 
     Without any checkpoint the run starts again. Reads files, all of them with ``level`` full: do not call it on an
-    event loop. Nothing is changed.
-
-    Raises:
-        UserError: the checkpoint asked for is damaged or missing, none is sound, or the logs were altered.
-        OSError: the disk failed.
+    event loop. Nothing is changed. Raises UserError when the checkpoint asked for is damaged or missing, none is
+    sound, or the logs were altered, and OSError when the disk failed.
     """
     run = RunDirectory(run_path(config.run))
     store = CheckpointStore(run.checkpoints, config.checkpoint.keep)
@@ -93,10 +121,9 @@ def _read_state(
 
 
 def config_changes(saved: Config, wanted: Config) -> list[str]:
-    """``run.steps: 24 -> 48``, one for each knob that is not as saved; where the run lives does not count.
+    """Return ``run.steps: 24 -> 48`` for each knob that is not as saved; where the run lives does not count.
 
-    Raises:
-        UserError: a change that the checkpoint cannot follow.
+    Raises UserError for a change that the checkpoint cannot follow.
     """
     before, after = leaves(saved), leaves(wanted)
     for name in after:

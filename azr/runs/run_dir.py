@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
+import msgspec
 import yaml
 
 from azr.config import Config, RunConfig
 from azr.config_tree import to_tree
 from azr.errors import UserError
+from azr.records import Stops
 from azr.runs.owner import RunOwner
-from azr.runs.run_state import LogOffsets
+from azr.runs.sinks import LogOffsets
 
 
-@dataclass(frozen=True, slots=True)
 class RunDirectory:
     """Paths inside one run's folder."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.prompt_form = path / "prompts.json"
+        self.data = path / "data.json"
+        """Which file of rows the run answers."""
+        self.metrics = path / "metrics.jsonl"
+        self.tensorboard = path / "tensorboard"
+        self.tasks = path / "tasks.jsonl"
+        self.seeds_refused = path / "seeds_rejected.jsonl"
+        """Lines of the seed file that became no task, and why."""
+        self.checkpoints = path / "checkpoints"
+        self.log = path / "log.txt"
 
     @classmethod
     def create(cls, config: Config) -> RunDirectory:
-        """Makes ``<run.root>/<run.name>`` with its ``config.yaml``, by one rename of a finished folder.
+        """Make ``<run.root>/<run.name>`` with its ``config.yaml``, by one rename of a finished folder.
 
-        Raises:
-            UserError: the folder holds a run already, cannot be made, or its name is not a folder name.
+        Raises UserError when the folder holds a run already, cannot be made, or its name is not a folder name.
         """
         path = run_path(config.run)
         check_free(config.run)
@@ -56,44 +69,6 @@ class RunDirectory:
             raise
         return cls(path)
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def prompt_form(self) -> Path:
-        return self.path / "prompts.json"
-
-    @property
-    def data(self) -> Path:
-        """Which file of rows the run answers."""
-        return self.path / "data.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def tasks(self) -> Path:
-        return self.path / "tasks.jsonl"
-
-    @property
-    def seeds_refused(self) -> Path:
-        """Lines of the seed file that became no task, and why."""
-        return self.path / "seeds_rejected.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log.txt"
-
     def exported(self, step: int) -> Path:
         """The policy of a step as others load it, once somebody has wanted it."""
         return self.path / "exports" / f"step_{step:06d}"
@@ -102,11 +77,11 @@ class RunDirectory:
         return self.path / "rollouts" / f"step_{step:06d}.jsonl.gz"
 
     def answers(self, step: int) -> Path:
-        """Of the evaluation after a step."""
+        """Answers of the evaluation after a step."""
         return self.path / "evaluations" / f"step_{step:06d}.jsonl.gz"
 
     def check_logs(self, offsets: LogOffsets) -> None:
-        """Raises UserError when the logs are not what they were there, apart from what came later. Reads them."""
+        """Read the logs. Raises UserError when they are not what they were there, apart from what came later."""
         offsets.metrics.check(self.metrics)
         offsets.tasks.check(self.tasks)
 
@@ -138,18 +113,59 @@ class RunDirectory:
         return None
 
     def rewrite_config(self, config: Config) -> None:
-        """Replaces ``config.yaml`` at once: the run goes on with other knobs."""
+        """Replace ``config.yaml`` by one rename: the run goes on with other knobs."""
         staging = self.config.with_name(".config.yaml")
         write_config(config, staging)
         os.replace(staging, self.config)
 
 
-def run_path(run: RunConfig) -> Path:
-    """Where a run goes.
+@dataclass(frozen=True, slots=True)
+class PromptForm:
+    """What prompts look like and where responses end, kept for whoever uses the model: config and tokenizer files do
+    not tell it."""
 
-    Raises:
-        UserError: the name is empty or names more than one folder.
-    """
+    template: str | None
+    """Text of the Jinja chat template; None where prompts have none."""
+    stops: Stops
+
+    def write(self, path: Path) -> None:
+        """Write it whole or not at all: a run that is killed meanwhile must find a file that it can read, or none."""
+        staging = path.with_name(f".{path.name}")
+        staging.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        os.replace(staging, path)
+
+    @classmethod
+    def read(cls, path: Path) -> PromptForm | None:
+        """Read a file; None when there is none. Raises UserError when it holds something else."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=cls)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{path} cannot be read ({error!r}): remove it, and the model's own template stays."
+            ) from error
+
+    def keep(self, path: Path) -> None:
+        """Write it for a new run; check it for one that goes on, as `check`."""
+        self.check(path)
+        if not path.exists():
+            self.write(path)
+
+    def check(self, path: Path) -> None:
+        """Raise UserError when the run of this file began with another template or other stops."""
+        before = PromptForm.read(path)
+        if before is not None and before != self:
+            what = "chat template" if before.template != self.template else "end tokens"
+            raise UserError(
+                f"The {what} that the run began with is not the one of now, though model.template is the same: restore "
+                f"the file that has changed since ({path.name} in the run directory holds what was used), or start "
+                "another run."
+            )
+
+
+def run_path(run: RunConfig) -> Path:
+    """Return where a run goes. Raises UserError when its name is empty or names more than one folder."""
     if run.name in ("", ".", "..") or Path(run.name).name != run.name:
         raise UserError(f"--run.name must be the name of one folder, not {run.name!r}; the place goes in --run.root.")
     return Path(run.root) / run.name
@@ -171,30 +187,25 @@ def keep_aside(run: RunConfig) -> Path | None:
 
 
 def check_free(run: RunConfig) -> None:
-    """Finds a taken folder before anything is started.
-
-    Raises:
-        UserError: it holds something already.
-    """
+    """Raise UserError when the run's folder holds something already, before anything is started."""
     path = run_path(run)
-    if path.is_dir():
-        if any(path.iterdir()):
-            raise UserError(
-                f"{path} already holds a run: go on with it by --resume, begin again with --restart, or choose another "
-                "--run.name."
-            )
-    elif path.exists():
+    if path.is_dir() and any(path.iterdir()):
+        raise UserError(
+            f"{path} already holds a run: go on with it by --resume, begin again with --restart, or choose another "
+            "--run.name."
+        )
+    if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file: choose another --run.name, or remove or rename that file.")
 
 
 def write_config(config: Config, path: Path) -> None:
-    """As `azr run` reads it."""
+    """Write a config as `azr run` reads it."""
     path.write_text(yaml.safe_dump(to_tree(config), sort_keys=False))
 
 
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Appends everything logged below ``azr`` to a file while the context is open, one flushed line each."""
+    """Append everything logged below ``azr`` to a file while the context is open, one flushed line each."""
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("azr")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,7 +15,6 @@ from typing import Self
 
 from azr.config import Config
 from azr.records import Sample, Task
-from azr.runs.background_writer import BackgroundWriter
 from azr.runs.checkpoint_store import CheckpointStore
 from azr.runs.metrics import (
     EVAL,
@@ -26,14 +29,16 @@ from azr.runs.metrics import (
 )
 from azr.runs.progress import Progress
 from azr.runs.run_dir import RunDirectory, logging_to, run_path
-from azr.runs.run_state import LogOffsets
 from azr.runs.sample_file import Decode, write_samples
-from azr.runs.sinks import JsonLines, read_metrics
+from azr.runs.sinks import JsonLines, LogOffsets, read_metrics
 from azr.runs.timing import PhaseClock, StepTiming
 from azr.runs.trackers.base import TrackedRun
-from azr.runs.trackers.feed import Trackers
-from azr.runs.trackers.samples import is_due, sample_tables
+from azr.runs.trackers.feed import Trackers, is_due, sample_tables
 from azr.version import code_version
+
+MOST_WAITING = 2
+"""Pieces of work that are under way or wait, each with a step's responses in memory."""
+log = logging.getLogger(__name__)
 
 
 class RunLogger:
@@ -199,6 +204,47 @@ class RunLogger:
         self._metrics.close()
         self._tasks.close()
         self._logging.close()
+
+
+class BackgroundWriter:
+    """One thread that writes beside the next step, one piece of work after the other. After one has failed, none is
+    begun any more, and the failure is raised before the run goes on without what it lacks."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "writer")
+        self._waiting: deque[Future[None]] = deque()
+        self._failure: BaseException | None = None
+        self._was_raised = False
+
+    async def put(self, work: Callable[[], None]) -> None:
+        """Begins with it when those before it are done; waits while there are too many. Raises as `flush`."""
+        await self._wait(MOST_WAITING - 1)
+        self._waiting.append(self._thread.submit(self._run, work))
+
+    async def flush(self) -> None:
+        """Returns when everything is written. Raises what a piece of work has raised, each time it is called."""
+        await self._wait(0)
+
+    def close(self) -> None:
+        """Ends when everything is written; blocks. A failure that nobody was told of is logged."""
+        self._thread.shutdown()
+        if self._failure is not None and not self._was_raised:
+            log.error("something could not be written: %s", self._failure, exc_info=self._failure)
+
+    async def _wait(self, most: int) -> None:
+        while len(self._waiting) > most:
+            await asyncio.shield(asyncio.wrap_future(self._waiting[0]))
+            self._waiting.popleft()
+        if self._failure is not None:
+            self._was_raised = True
+            raise self._failure
+
+    def _run(self, work: Callable[[], None]) -> None:
+        if self._failure is None:
+            try:
+                work()
+            except Exception as error:
+                self._failure = error
 
 
 def summary(

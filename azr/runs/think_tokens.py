@@ -7,50 +7,21 @@ authors of AZR (arXiv 2505.03335) prepared Qwen3-4B-Base in this way.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from azr.errors import UserError
+from azr.runs.model_folder import read_object, read_tokenizer, write_object
 
 TAGS = ("<think>", "</think>")
-ADVICE = "take another step, or a fresh copy of the model"
-"""What to do about a damaged file of a model."""
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises UserError, naming the file, when it is missing or holds something else."""
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): {ADVICE}.") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}): {ADVICE}.") from error
-    if not isinstance(tree, dict):
-        raise UserError(f"{path} holds no JSON object: {ADVICE}.")
-    return tree
-
-
-def write_object(path: Path, tree: dict[str, Any]) -> None:
-    path.write_text(json.dumps(tree, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def read_tokenizer(folder: Path) -> Tokenizer:
-    """What tokenizer.json says. Raises UserError when it says nothing sensible."""
-    path = folder / "tokenizer.json"
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # The library raises nothing narrower.
-        raise UserError(f"{path} is no tokenizer ({error}): {ADVICE}.") from error
 
 
 def remove(folder: Path) -> None:
-    """Edits the tokenizer in place. Every other token keeps its id, and the embeddings keep their size.
+    """Edit the tokenizer in place. Every other token keeps its id, and the embeddings keep their size.
 
-    Raises:
-        UserError: the tokenizer has no such tokens, or has them in a way that cannot be undone.
+    Raises UserError when the tokenizer has no such tokens, or has them in a way that cannot be undone.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():

@@ -18,8 +18,7 @@ from azr.cli.main import dispatch
 from azr.config import Config, ModelConfig, RunConfig
 from azr.evaluation.answer_file import read_answers
 from azr.records import Stops
-from azr.runs.prompt_form import PromptForm
-from azr.runs.run_dir import RunDirectory
+from azr.runs.run_dir import PromptForm, RunDirectory
 from azr.tasks.base import Verdict
 from tests import chat_tokenizers
 from tests.evaluation.grading import needs

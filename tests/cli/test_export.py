@@ -27,8 +27,7 @@ from azr.errors import UserError
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Stops
 from azr.rollout.engine import RolloutEngine
-from azr.runs.prompt_form import PromptForm
-from azr.runs.run_dir import RunDirectory
+from azr.runs.run_dir import PromptForm, RunDirectory
 from azr.tasks.registry import KINDS
 from azr.train.learner import score
 from azr.train.policy import PolicyWorker

@@ -23,8 +23,7 @@ from azr.config import Config, ModelConfig, RunConfig
 from azr.records import Stops
 from azr.rollout.stop_middleware import VARIABLE
 from azr.runs.asked_model import open_model
-from azr.runs.prompt_form import PromptForm
-from azr.runs.run_dir import RunDirectory
+from azr.runs.run_dir import PromptForm, RunDirectory
 from tests import chat_tokenizers
 from tests.tiny_models import save_tiny
 

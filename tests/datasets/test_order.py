@@ -12,7 +12,7 @@ import pytest
 from azr.config import DataConfig
 from azr.datasets.order import RowOrder, epoch_order, rows_taken
 from azr.records import NO_ROWS_TAKEN, RowsLeft
-from azr.runs.run_state import FILE, INITIAL, RunState
+from azr.runs.resume import FILE, INITIAL, RunState
 
 FILE_DIGEST = "digest"
 Taken = list[tuple[int, int]]

@@ -9,9 +9,8 @@ import pytest
 from radon.complexity import cc_visit
 from radon.metrics import h_visit
 
-from azr.monitoring.programs import means, measure
-from azr.monitoring.repetition import repeated_share
-from azr.monitoring.texts import is_comment_heavy, is_mixed
+from azr.monitoring.monitor import repeated_share
+from azr.monitoring.texts import is_comment_heavy, is_mixed, means, measure
 
 
 def by_hand(ids: list[int]) -> float:

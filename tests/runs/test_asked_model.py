@@ -12,8 +12,7 @@ from azr.errors import UserError
 from azr.own_data import own_data
 from azr.records import Completion, FinishReason, Stops
 from azr.runs.asked_model import open_model
-from azr.runs.prompt_form import PromptForm
-from azr.runs.run_dir import RunDirectory
+from azr.runs.run_dir import PromptForm, RunDirectory
 from tests import chat_tokenizers
 from tests.tiny_models import save_tiny
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from azr.runs.checkpoint_store import CheckpointStore, Staging
-from azr.runs.checkpointer import AsyncCheckpointer
+from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore, Staging
 
 
 class Log(list[str]):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from azr.runs.model_card import exam_table
+from azr.runs.model_export import exam_table
 
 
 def test_a_line_that_is_being_written_is_not_read(tmp_path: Path):

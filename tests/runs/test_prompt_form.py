@@ -6,7 +6,7 @@ import pytest
 
 from azr.errors import UserError
 from azr.records import Stops
-from azr.runs.prompt_form import PromptForm
+from azr.runs.run_dir import PromptForm
 
 
 def test_what_is_written_is_read(tmp_path: Path):

@@ -14,9 +14,9 @@ from azr.config import GAE, AlgorithmConfig, Config, RunConfig, TrainConfig
 from azr.errors import UserError
 from azr.hashed_files import hash_file
 from azr.runs.checkpoint_store import CheckpointStore, step_of
-from azr.runs.resume import LATEST, config_changes, find_checkpoint, resolve_run
+from azr.runs.resume import INITIAL, LATEST, RunState, config_changes, find_checkpoint, resolve_run
 from azr.runs.run_dir import RunDirectory
-from azr.runs.run_state import INITIAL, FileOffset, LogOffsets, RunState
+from azr.runs.sinks import FileOffset, LogOffsets
 
 
 @pytest.fixture

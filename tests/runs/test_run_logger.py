@@ -128,7 +128,7 @@ from pathlib import Path
 from azr.records import PromptIds, Role
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
-from azr.runs.run_state import RunState
+from azr.runs.resume import RunState
 from tests.runs.factory import sample
 from tests.runs.test_run_logger import config
 

@@ -10,8 +10,7 @@ import pytest
 
 from azr.hashed_files import hash_file
 from azr.records import Task
-from azr.runs.run_state import FileOffset
-from azr.runs.sinks import JsonLines, read_tasks
+from azr.runs.sinks import FileOffset, JsonLines, read_tasks
 
 
 def read(path: Path) -> list[dict[str, object]]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 
+from azr.records import Sample, Task
 from azr.runs.metrics import Metrics
 from azr.runs.trackers import TRACKERS
 from azr.runs.trackers.base import NOTHING, Table, TrackedRun, Tracker, first_line
@@ -17,8 +16,19 @@ MOST_WAITING = 100
 """Steps that wait for a tracker; then it gets no more, until the run is resumed."""
 CLOSE_S = 30.0
 """Longest wait for all trackers together at the end of a run."""
+EVERY = 10
+"""Steps from one sample to the next; seeding, as step 0, and the first step have one too."""
+TASKS = 8
+"""Most tasks of a table, of all that were stored in the step."""
+CHARACTERS = 2000
+"""Characters of a text in a table; the middle is left out."""
+ROLLOUT_COLUMNS = (
+    *("step", "kind", "role", "task", "reward", "outcome", "detail", "tokens", "finish", "prompt", "response"),
+)  # fmt: skip
+TASK_COLUMNS = ("step", "kind", "id", "solve rate", "program", "inputs", "outputs", "message")
 Say = Callable[[str], None]
-Piece = Callable[[Tracker], None]
+Piece = tuple[int, Metrics | None, Mapping[str, Table]]
+"""A step with its numbers, or with tables of its samples, which are worth one try."""
 
 
 class Trackers:
@@ -30,11 +40,11 @@ class Trackers:
 
     def write(self, step: int, metrics: Metrics) -> None:
         for feed in self._feeds:
-            feed.put(step, partial(_write, step=step, metrics=metrics))
+            feed.put((step, metrics, {}))
 
     def write_tables(self, step: int, tables: Mapping[str, Table]) -> None:
         for feed in self._feeds:
-            feed.put(step, _Samples(step, tables))
+            feed.put((step, None, tables))
 
     def close(self, *, complete: bool) -> None:
         """Returns when everything is handed over, but after `CLOSE_S` seconds at the latest; blocks."""
@@ -52,9 +62,7 @@ class Feed:
         self, tracker: Tracker, name: str, run: TrackedRun, history: Sequence[tuple[int, Metrics]], say: Say
     ) -> None:
         self._tracker, self._name, self._run, self._say = tracker, name, run, say
-        self._waiting: deque[tuple[int, Piece]] = deque(
-            (step, partial(_write, step=step, metrics=metrics)) for step, metrics in history
-        )
+        self._waiting: deque[Piece] = deque((step, metrics, {}) for step, metrics in history)
         self._most = len(self._waiting) + MOST_WAITING
         self._history_end = history[-1][0] if history else NOTHING
         self._held: int | None = None
@@ -65,8 +73,8 @@ class Feed:
         self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
-    def put(self, step: int, piece: Piece) -> None:
-        """Hands it over as soon as it can; never waits."""
+    def put(self, piece: Piece) -> None:
+        """Hand a piece over as soon as it can be; never waits."""
         with self._changed:
             if self._gave_up:
                 return
@@ -78,7 +86,7 @@ class Feed:
                     "has them all, and a resumed run hands them over"
                 )
                 return
-            self._waiting.append((step, piece))
+            self._waiting.append(piece)
             self._wake()
 
     def begin_close(self, *, complete: bool) -> None:
@@ -122,23 +130,24 @@ class Feed:
             with self._changed:
                 if not self._waiting:
                     break
-                step, piece = first = self._waiting[0]
-            if step > self._held:
-                self._give(step, piece)
+                piece = self._waiting[0]
+            if piece[0] > self._held:
+                self._give(*piece)
             with self._changed:
                 # Whatever was given up meanwhile is gone already.
-                if self._waiting and self._waiting[0] is first:
+                if self._waiting and self._waiting[0] is piece:
                     self._waiting.popleft()
         if self._failed:
             self._failed = False
             self._say(f"{self._tracker.label} has all steps again")
 
-    def _give(self, step: int, piece: Piece) -> None:
+    def _give(self, step: int, metrics: Metrics | None, tables: Mapping[str, Table]) -> None:
+        if metrics is not None:
+            self._tracker.write(step, metrics)
+            return
         try:
-            piece(self._tracker)
+            self._tracker.write_tables(step, tables)
         except Exception as error:
-            if not isinstance(piece, _Samples):
-                raise
             if not self._lost_samples:
                 self._lost_samples = True
                 self._say(
@@ -165,16 +174,49 @@ class Feed:
             )
 
 
-def _write(tracker: Tracker, *, step: int, metrics: Metrics) -> None:
-    tracker.write(step, metrics)
+def is_due(step: int) -> bool:
+    """Whether samples of this step are taken."""
+    return step == 1 or step % EVERY == 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Samples:
-    """Tables of a step, a piece that is worth one try."""
+def sample_tables(step: int, samples: Sequence[Sample], tasks: Sequence[Task]) -> dict[str, Table]:
+    """Return tables ``rollouts`` and ``tasks`` of a step, whose samples have their texts; one without rows is left
+    out."""
+    tables = {"rollouts": _rollout_table(step, samples), "tasks": _task_table(step, tasks)}
+    return {name: table for name, table in tables.items() if table.rows}
 
-    step: int
-    tables: Mapping[str, Table]
 
-    def __call__(self, tracker: Tracker) -> None:
-        tracker.write_tables(self.step, self.tables)
+def cut(text: str, most: int = CHARACTERS) -> str:
+    """The text, without its middle where it is too long."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]}\n[… {len(text) - 2 * half} characters …]\n{text[-half:]}"
+
+
+def _rollout_table(step: int, samples: Sequence[Sample]) -> Table:
+    """Return the best and the worst rewarded sample of each kind and role."""
+    players: defaultdict[tuple[str, str], list[Sample]] = defaultdict(list)
+    for each in samples:
+        players[each.kind, each.role.value].append(each)
+    rows = []
+    for player, played in sorted(players.items()):
+        ranked = sorted(played, key=lambda each: -(each.reward or 0.0))
+        for each in ranked[:: max(1, len(ranked) - 1)]:
+            verdict, detail = (each.verdict or None), "" if each.judgement is None else each.judgement.detail
+            rows.append((
+                *(step, *player, each.problem_id, each.reward, verdict, cut(detail)),
+                *(each.response_tokens, each.finish_reason.value, cut(each.prompt), cut(each.response)),
+            ))  # fmt: skip
+    return Table(columns=ROLLOUT_COLUMNS, rows=tuple(rows))
+
+
+def _task_table(step: int, tasks: Sequence[Task]) -> Table:
+    """Evenly over the tasks of a step, so that each kind is among them."""
+    chosen = [tasks[at * len(tasks) // TASKS] for at in range(TASKS)] if len(tasks) > TASKS else tasks
+    rows = [
+        (
+            *(step, task.kind, task.id, task.solve_rate, cut(task.program)),
+            *(cut("\n".join(task.inputs)), cut("\n".join(task.outputs)), cut(task.message)),
+        )
+        for task in chosen
+    ]
+    return Table(columns=TASK_COLUMNS, rows=tuple(rows))
