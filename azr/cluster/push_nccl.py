@@ -19,7 +19,7 @@ from ray import ObjectRef
 from ray.exceptions import RayActorError
 
 from azr.cluster.weight_buckets import BucketWriter, WeightBucket
-from azr.cluster.weight_endpoints import Inbox, Outbox, Rank, Receiver
+from azr.cluster.weight_transfers import Inbox, Outbox, Rank, Receiver
 
 NCCL = "nccl"
 POLL_S = 0.0002

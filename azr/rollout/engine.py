@@ -22,7 +22,7 @@ import ray
 from azr.cluster.push_host import RemoteBucketStaging
 from azr.cluster.shared_calls import TakesSharedCalls
 from azr.cluster.weight_buckets import WeightBucket
-from azr.cluster.weight_sender import WeightUpdate
+from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig
 from azr.hardware import ComputeType
 from azr.records import Completion, PromptIds, Stops

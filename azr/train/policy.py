@@ -20,9 +20,8 @@ from azr.algorithms.lora import adapters_of, four_bit_layers, iter_adapter_weigh
 from azr.algorithms.losses import Sums, policy_loss
 from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import PackedBatch
-from azr.cluster.weight_endpoints import Outbox, Rank, Receiver
-from azr.cluster.weight_sender import SentWeights, send_weights
-from azr.cluster.weight_transfers import TRANSFERS
+from azr.cluster.weight_sync import SentWeights, send_weights
+from azr.cluster.weight_transfers import TRANSFERS, Outbox, Rank, Receiver
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.hashed_files import HashedFile, hash_file
 from azr.train.adapter_files import ADAPTER_FILE, write_base
@@ -105,7 +104,7 @@ class PolicyWorker(PolicyScorer):
 
         Adapters are merged into the weights, in float32, before these are rounded to the compute type.
         Rank 0 returns what it sent. Tensors have Hugging Face names; one that has several comes once. Raises as
-        `azr.cluster.weight_sender.send_weights`; the policy stays usable then.
+        `azr.cluster.weight_sync.send_weights`; the policy stays usable then.
         """
         named = list(self.engine.module.named_weights())
         largest = max(prod(whole_shape(parameter)) * self.dtype.itemsize for _, parameter in named)

@@ -19,9 +19,8 @@ from azr.cluster.push_ipc import IPC, IpcInbox
 from azr.cluster.push_nccl import NCCL, NcclInbox
 from azr.cluster.supervisor import SupervisedActor
 from azr.cluster.weight_buckets import WeightBucket, WeightDigest
-from azr.cluster.weight_endpoints import Inbox
-from azr.cluster.weight_sender import WeightUpdate
-from azr.cluster.weight_transfers import TRANSFERS
+from azr.cluster.weight_sync import WeightUpdate
+from azr.cluster.weight_transfers import TRANSFERS, Inbox
 from tests.cluster.cpu_stand_ins import GLOO, on_gpu
 
 

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import torch
 
-from azr.cluster import cuda_memory, push_nccl
+from azr.cluster import push_ipc, push_nccl
 from azr.cluster.weight_transfers import TRANSFERS, Site, choose_transfer, decide_push
 from azr.config import ClusterConfig, Config, RolloutConfig, TrainConfig
 from azr.errors import UserError
@@ -68,8 +68,8 @@ def test_vllm_is_asked_for_a_group_with_the_right_members(monkeypatch: pytest.Mo
 
 
 def test_a_handle_survives_as_text() -> None:
-    handle = cuda_memory._Handle.from_buffer_copy(bytes(range(192, 256)))
-    assert bytes(cuda_memory._Handle.from_buffer_copy(bytes.fromhex(bytes(handle).hex()))) == bytes(range(192, 256))
+    handle = push_ipc._Handle.from_buffer_copy(bytes(range(192, 256)))
+    assert bytes(push_ipc._Handle.from_buffer_copy(bytes.fromhex(bytes(handle).hex()))) == bytes(range(192, 256))
 
 
 def test_the_runtimes_calls_take_as_many_arguments_as_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,12 +78,12 @@ def test_the_runtimes_calls_take_as_many_arguments_as_they_are_given(monkeypatch
 
     declared = {function.name: len(function.argtypes) for function in CudaRTLibrary.exported_functions}
     called: dict[str, int] = {}
-    monkeypatch.setattr(cuda_memory, "_call", lambda function, *args: called.update({function: len(args)}))
-    monkeypatch.setattr(cuda_memory, "_as_tensor", lambda pointer, nbytes, device: torch.empty(nbytes))
+    monkeypatch.setattr(push_ipc, "_call", lambda function, *args: called.update({function: len(args)}))
+    monkeypatch.setattr(push_ipc, "_as_tensor", lambda pointer, nbytes, device: torch.empty(nbytes))
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    block = cuda_memory.CudaBlock(64, torch.device("cpu"))
-    cuda_memory.CudaMapping(block.handle, 64, torch.device("cpu")).close()
+    block = push_ipc.CudaBlock(64, torch.device("cpu"))
+    push_ipc.CudaMapping(block.handle, 64, torch.device("cpu")).close()
     block.close()
     assert {name: count for name, count in called.items() if declared.get(name) != count} == {
         "cudaIpcCloseMemHandle": 1  # vLLM never closes one

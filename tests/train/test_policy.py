@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from azr.algorithms.losses import policy_loss
 from azr.cluster.push_ipc import IpcOutbox
 from azr.cluster.supervisor import SupervisedActor
-from azr.cluster.weight_endpoints import Rank
 from azr.cluster.weight_sync import WeightSync
+from azr.cluster.weight_transfers import Rank
 from azr.config import Config
 from azr.records import Completion
 from azr.train import policy
