@@ -1,26 +1,38 @@
-"""A kind of the user's own as the run holds it: what it does with a model's text is done in another process."""
+"""What a plug-in states as the run holds it: a kind, reward, bonus or estimator that is computed in another process."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Awaitable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
+from azr.config import RewardConfig
 from azr.execution import ExecutionRequest
 from azr.own_functions import OwnFunctions, Trouble
 from azr.records import Task
+from azr.selfplay.rewards import BonusInputs
 from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
 from azr.tasks.normalize import parse_program
 from azr.tasks.prompts import Instructions, PromptFacts, Section
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from azr.algorithms.batch import Batch
+
+ESTIMATE_LIMIT_S = 60.0
+"""For the advantages of a whole batch."""
 VIEWS = ("reference", "proposal", "solver_view", "solution")
 """Methods of a kind that say how a task is shown."""
 PAIRS = "io_pairs"
 """Beside them: what a program of the task returned for which input."""
 _COSTS = "such a response is not trained on"
+_COSTS_PROPOSAL = "such a proposal is not trained on"
 
 
 class BadTask(Exception):
@@ -33,13 +45,7 @@ def with_views(kind: TaskKind, task: object, id: str | None = None) -> Task:
         raise BadTask(f"{repr(task)[:60]}, which is no task of the kind with the id that was asked for")
     if task.program and parse_program(task.program) is None:
         raise BadTask("a task whose program does not define f: other things belong into the payload")
-    of = {
-        "reference": kind.reference,
-        "proposal": kind.proposal,
-        "solver_view": kind.solver_view,
-        "solution": kind.solution,
-    }
-    views = {view: tuple(_pair(kind, section) for section in method(task)) for view, method in of.items()}
+    views = {view: tuple(_pair(kind, section) for section in getattr(kind, view)(task)) for view in VIEWS}
     views[PAIRS] = tuple((str(given), str(returned)) for given, returned in kind.io_pairs(task))
     whole = replace(task, views=views)
     try:
@@ -145,3 +151,56 @@ class OwnKind(TaskKind):
 
         message = {"do": method, "name": self.name, **asked}
         return await self._functions.call(f"{self._what}, {method}", message, costs=_COSTS, reply=reply)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    functions: OwnFunctions
+    plugin: str
+    name: str
+
+    async def _ask(self, what: str, message: dict[str, Any], *, costs: str, **others: Any) -> Any | None:
+        """Return the function's answer, None if it has none; ``others``: see `OwnFunctions.call`."""
+        named = {"name": self.name, **message}
+        try:
+            return await self.functions.call(f"{self.plugin}: {what} {self.name}", named, costs=costs, **others)
+        except Trouble:
+            return None
+
+
+class OwnReward(_Own):
+    async def __call__(self, solve_rate: float, knobs: RewardConfig) -> float | None:
+        """None where it has no answer."""
+        message = {"do": "reward", "solve_rate": solve_rate, "knobs": msgspec.to_builtins(knobs)}
+        paid = await self._ask("reward", message, costs=_COSTS_PROPOSAL)
+        return None if paid is None else float(paid)
+
+
+class OwnBonus(_Own):
+    async def __call__(self, inputs: BonusInputs) -> float | None:
+        """None where it has no answer."""
+
+        async def reply(_: Any) -> Any:
+            return msgspec.to_builtins(list(inputs.known()))
+
+        task, references = msgspec.to_builtins(inputs.task), msgspec.to_builtins(list(inputs.references))
+        message = {"do": "bonus", "task": task, "references": references}
+        paid = await self._ask("bonus", message, costs=_COSTS_PROPOSAL, reply=reply)
+        return None if paid is None else float(paid)
+
+
+class OwnEstimator(_Own):
+    async def __call__(self, batch: Batch) -> Tensor | None:
+        """Advantages, float32 (R); None if it fails."""
+        import torch
+
+        inputs = {
+            "rewards": list(batch.rewards),
+            "response_lengths": list(batch.response_lengths),
+            "kind_roles": msgspec.to_builtins(list(batch.kind_roles)),
+            "groups": list(batch.groups),
+        }
+        message = {"do": "estimate", "inputs": inputs, "max_answer_bytes": 1024 + 8 * len(batch.seq_index_R)}
+        costs = "nothing is learned in such a step"
+        said = await self._ask("estimator", message, costs=costs, limit_s=ESTIMATE_LIMIT_S)
+        return None if said is None else torch.from_numpy(np.frombuffer(base64.b64decode(said), np.float32).copy())
