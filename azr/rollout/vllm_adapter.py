@@ -100,16 +100,20 @@ async def describe_start(engine: AsyncLLM) -> EngineStart:
     return EngineStart(tokens, {phase: max(report[phase] for report in reports) for phase in reports[0]})
 
 
+def stop_vllm(engine: AsyncLLM | None) -> None:
+    """Stop the engine's processes."""
+    if engine is not None:
+        engine.shutdown()
+        # vLLM's finaliser calls it again, and fails loudly when it only runs as the interpreter ends.
+        vars(engine)["shutdown"] = lambda timeout=None: None
+
+
 def import_vllm(model_path: str) -> None:
     """Import it as this project needs it; takes many seconds and no GPU."""
-    _set_environment(model_path)
-    importlib.import_module("vllm.v1.engine.async_llm")
-
-
-def _set_environment(model_path: str) -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.update(vllm_environment(model_path))
     keep_kernels()
+    importlib.import_module("vllm.v1.engine.async_llm")
 
 
 def vllm_environment(model_path: str) -> dict[str, str]:
@@ -223,8 +227,11 @@ async def sample(
         flat_logprobs=True,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
-    generate = _generate_exclusive if exclusive else _generate_batched
-    output = await generate(llm, request_id, tokens_input(list(prompt_ids)), params)
+    prompt = tokens_input(list(prompt_ids))
+    if exclusive:
+        output = await _generate_exclusive(llm, request_id, prompt, params)
+    else:
+        (output,) = [output async for output in llm.generate(prompt, params, request_id)]
     return [_segment(sampled, weight_version) for sampled in output.outputs]
 
 
@@ -238,13 +245,6 @@ def _segment(sampled: CompletionOutput, weight_version: int) -> Segment:
         finish_reason=None if sampled.finish_reason == "abort" else FinishReason(sampled.finish_reason),
         weight_version=weight_version,
     )
-
-
-async def _generate_batched(
-    llm: AsyncLLM, request_id: str, prompt: TokensInput, params: SamplingParams
-) -> RequestOutput:
-    (output,) = [output async for output in llm.generate(prompt, params, request_id)]
-    return output
 
 
 async def _generate_exclusive(
