@@ -133,12 +133,8 @@ async def _bundles(group: PlacementGroup, count: int, device: Device) -> list[Bu
     locations = await _locations(group, range(count), with_gpu=device == "cuda")
     bundles = [Bundle(index, node, gpu) for index, (node, gpu) in enumerate(locations)]
     home = ray.get_runtime_context().get_node_id()
-    return sorted(bundles, key=lambda bundle: (bundle.node != home, bundle.node, _number(bundle.gpu), bundle.index))
-
-
-def _number(gpu: str | None) -> tuple[int, str]:
-    """Sort key: indices by value, identifiers, which have equal lengths, by text."""
-    return len(gpu or ""), gpu or ""
+    # GPUs by length and text: indices come by value, identifiers, which have equal lengths, by text.
+    return sorted(bundles, key=lambda it: (it.node != home, it.node, len(it.gpu or ""), it.gpu or "", it.index))
 
 
 async def _locations(group: PlacementGroup, indices: Iterable[int], with_gpu: bool) -> list[tuple[str, str | None]]:

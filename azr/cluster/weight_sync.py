@@ -68,8 +68,8 @@ class PushReport:
     """Seconds by phase of the policy's rank 0, see `SentWeights`."""
 
 
-class Sender(Protocol):
-    """The policy's ranks: rank 0 answers ``send_weights(version, receivers, timeout_s)`` with `SentWeights`."""
+class Role(Protocol):
+    """All ranks of a model, see `azr.train.worker_group` and, for what they are called, `azr.train.model_worker`."""
 
     def call(self, method: str, *args: object, timeout_s: float, to: str) -> Awaitable[list[Any]]: ...
 
@@ -98,8 +98,10 @@ class WeightSync:
     the policy may have changed (`policy_moves`): then it serves nothing before the next push.
     """
 
-    def __init__(self, policy: Sender, engines: Sequence[SupervisedActor], timeout_s: float) -> None:
-        """`timeout_s`: deadline of each call, which may wait for running prompts or for all of the sending."""
+    def __init__(self, policy: Role, engines: Sequence[SupervisedActor], timeout_s: float) -> None:
+        """`policy`: its rank 0 answers ``send_weights(version, receivers, timeout_s)`` with `SentWeights`.
+
+        `timeout_s`: deadline of each call, which may wait for running prompts or for all of the sending."""
         self._policy, self._engines, self._timeout_s = policy, engines, timeout_s
         self._version = 0
         self._policy_has_it = False

@@ -56,18 +56,20 @@ class GlooGroup:
         self.group = self.store = None
 
 
-def _start_broadcast(group: GlooGroup, tensor: torch.Tensor) -> Callable[[], bool]:
-    group.broadcast(tensor, src=0)
-    work = group.work
+class GlooNetwork(Network):
+    @staticmethod
+    def join_as_sender(address: str, port: int, world_size: int) -> GlooGroup:
+        return GlooGroup(address, port, 0, world_size)
 
-    def is_done() -> bool:
-        return work.is_completed() and work.wait()
+    @staticmethod
+    def join_as_worker(address: str, port: int, world_size: int, rank_offset: int, parallel: Any) -> GlooGroup:
+        return GlooGroup(address, port, rank_offset, world_size)
 
-    return is_done
+    @staticmethod
+    def start_broadcast(group: GlooGroup, tensor: torch.Tensor) -> Callable[[], bool]:
+        group.broadcast(tensor, src=0)
+        work = group.work
+        return lambda: work.is_completed() and work.wait()
 
 
-GLOO = Network(
-    join_as_sender=lambda address, port, size: GlooGroup(address, port, 0, size),
-    join_as_worker=lambda address, port, size, rank, parallel: GlooGroup(address, port, rank, size),
-    start_broadcast=_start_broadcast,
-)
+GLOO = GlooNetwork()

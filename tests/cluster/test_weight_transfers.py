@@ -59,9 +59,9 @@ def test_vllm_is_asked_for_a_group_with_the_right_members(monkeypatch: pytest.Mo
     inspect.signature(nccl_common.stateless_init_process_group).bind("a", 1, 0, 2, device=0)
     monkeypatch.setattr(nccl_common, "stateless_init_process_group", join)
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
-    push_nccl.join_as_sender("10.0.0.1", 1234, 5)
+    push_nccl.Network.join_as_sender("10.0.0.1", 1234, 5)
     second = SimpleNamespace(data_parallel_index=0, world_size=2, rank=1)
-    push_nccl.join_as_worker("10.0.0.1", 1234, 5, 3, second)
+    push_nccl.Network.join_as_worker("10.0.0.1", 1234, 5, 3, second)
     assert joined == [("10.0.0.1", 1234, 0, 5), ("10.0.0.1", 1234, 4, 5)]
     inspect.signature(PyNcclCommunicator.broadcast).bind(None, torch.ones(1), src=0, stream=None)
     inspect.signature(PyNcclCommunicator.destroy).bind(None)
