@@ -12,9 +12,8 @@ from azr.config import Config, PluginEstimator
 from azr.errors import UserError, nearest
 from azr.own_functions import OwnFunctions
 from azr.own_modules import find_entry
-from azr.plugins import stated as groups
-from azr.plugins.own import BadTask, OwnBonus, OwnEstimator, OwnKind, OwnReward
-from azr.plugins.stated import Stated, read_stated
+from azr.plugins import own as groups
+from azr.plugins.own import BadTask, OwnBonus, OwnEstimator, OwnKind, OwnReward, Stated, read_stated
 from azr.selfplay.rewards import BONUSES, OWN_BONUSES, OWN_REWARDS, SOLVE_RATE_REWARDS
 from azr.tasks.base import TaskKind
 from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts

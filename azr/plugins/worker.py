@@ -13,8 +13,7 @@ import msgspec
 from azr.config import RewardConfig
 from azr.execution import MAX_INPUTS, ExecutionRequest, ExecutionResult
 from azr.own_functions import Ask, Nonsense, serve
-from azr.plugins.own import BadTask, with_views
-from azr.plugins.stated import BONUSES, ESTIMATORS, REWARDS, Stated, read_stated
+from azr.plugins.own import BONUSES, ESTIMATORS, REWARDS, BadTask, Stated, read_stated, with_views
 from azr.records import Task
 from azr.selfplay.rewards import BonusInputs
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
