@@ -17,8 +17,7 @@ from azr.cluster.push_nccl import NCCL, NcclOutbox
 from azr.cluster.supervisor import ActorLost, SupervisedActor
 from azr.cluster.weight_sync import WeightSync, send_weights
 from azr.cluster.weight_transfers import Rank, Receiver
-from tests.cluster.cpu_stand_ins import GLOO, on_gpu
-from tests.cluster.receiving_engine import start_receiver
+from tests.cluster.receiving_engine import GLOO, on_gpu, start_receiver
 
 LIMIT_S = 60.0
 

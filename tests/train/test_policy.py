@@ -24,8 +24,7 @@ from azr.train.learner import score
 from azr.train.policy import PolicyWorker, ReferenceWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import ADAM_BETA1, parameter_parts
-from tests.cluster.cpu_stand_ins import on_gpu
-from tests.cluster.receiving_engine import start_receiver
+from tests.cluster.receiving_engine import on_gpu, start_receiver
 from tests.train.conftest import (
     LR,
     STEP_S,
