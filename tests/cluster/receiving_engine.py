@@ -1,4 +1,4 @@
-"""An actor that keeps what a policy sends it, in place of a vLLM engine; host memory and gloo in place of a GPU and NCCL."""
+"""An actor that keeps what a policy sends it, in place of a vLLM engine; host memory for a GPU's, gloo for NCCL."""
 
 from __future__ import annotations
 
