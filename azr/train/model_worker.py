@@ -190,11 +190,12 @@ class ModelWorker:
         On return all of it is on disk, and after an error no rank writes any more. Raises OSError on every rank when
         one could not write, such as to a full disk; the model stays usable, and what was written is of no use.
         """
-        place = Path(folder, self.model_role)
-        return self._write_together(lambda: self._save_state(place), folder)
 
-    def _save_state(self, place: Path) -> HashedFile:
-        return save_state(self.engine, place, self.rank, self.world_size, self._away.on_host, self.base_files)
+        def write() -> HashedFile:
+            place = Path(folder, self.model_role)
+            return save_state(self.engine, place, self.rank, self.world_size, self._away.on_host, self.base_files)
+
+        return self._write_together(write, folder)
 
     def _write_together(self, write: Callable[[], T], folder: str) -> T:
         """What `write` returns; OSError on all ranks when it raised that on one. Collective."""

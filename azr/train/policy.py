@@ -21,7 +21,7 @@ from azr.algorithms.losses import Sums, policy_loss
 from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import PackedBatch
 from azr.cluster.weight_sync import SentWeights, send_weights
-from azr.cluster.weight_transfers import TRANSFERS, Outbox, Rank, Receiver
+from azr.cluster.weight_transfers import TRANSFERS, Rank, Receiver
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.hashed_files import HashedFile, hash_file
 from azr.train.adapter_files import ADAPTER_FILE, write_base
@@ -64,7 +64,14 @@ class PolicyWorker(PolicyScorer):
 
     def build(self) -> None:
         self._load(self.config.train.policy_lr)
-        self._outbox = self._make_outbox()
+        rank = Rank(
+            index=self.rank,
+            size=self.world_size,
+            device=self.device,
+            control=self.control if self.world_size > 1 else None,
+            engine_gpus=self.config.rollout.tensor_parallel,
+        )
+        self._outbox = TRANSFERS[self.config.cluster.push].outbox(rank)
 
     def reference_logprobs(self, batch: RankBatch) -> Tensor:
         """As `logprobs`, of the model without its adapters: the reference policy of a run that trains adapters."""
@@ -87,16 +94,6 @@ class PolicyWorker(PolicyScorer):
 
         steps = self._take_steps(batch, columns, loss_fn)
         return steps, torch.cat(before).cpu()
-
-    def _make_outbox(self) -> Outbox:
-        rank = Rank(
-            index=self.rank,
-            size=self.world_size,
-            device=self.device,
-            control=self.control if self.world_size > 1 else None,
-            engine_gpus=self.config.rollout.tensor_parallel,
-        )
-        return TRANSFERS[self.config.cluster.push].outbox(rank)
 
     @parameters_on_device
     def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> SentWeights | None:
