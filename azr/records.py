@@ -216,14 +216,6 @@ NO_ROWS_TAKEN = RowsLeft(epoch=0, ids=(), file="")
 """State of a new run, and of a run without a data file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """Training statistics of one sample."""
-
-    advantage: float | None
-    mismatch: float | None
-
-
 Used = Literal["trained", "estimate", "ungraded", "stale", "cut off", "recorded"]
 """What a sample was used for: it was trained on; it only estimated a solve rate; it could not be graded; it was too old
 to be trained on; it was masked because it was cut off; or it was only kept, as in seeding and evaluation."""
