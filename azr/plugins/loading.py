@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from azr.plugins import own as groups
 from azr.plugins.own import BadTask, OwnBonus, OwnEstimator, OwnKind, OwnReward, Stated, read_stated
 from azr.selfplay.rewards import BONUSES, OWN_BONUSES, OWN_REWARDS, SOLVE_RATE_REWARDS
 from azr.tasks.base import TaskKind
-from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts
+from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts, PromptFormat
 from azr.tasks.registry import KINDS
 
 PROCESSES = 8
@@ -148,8 +148,8 @@ def _checked(plugin: str, kind: TaskKind, stated: Stated, functions: OwnFunction
 def _problem(kind: OwnKind) -> str:
     """What is wrong with the first task of a kind; empty when nothing is."""
     task, facts = kind.seed(), PromptFacts()
-    formats: tuple[Callable[..., Any], ...] = (CompactFormat, lambda: ChatFormat(str))
-    for style in (make() for make in formats):
+    styles: tuple[PromptFormat, ...] = (CompactFormat(), ChatFormat(str))
+    for style in styles:
         for sections in (kind.proposal(task), kind.solution(task)):
             if style.parse(style.response(sections), kind.labels) != sections:
                 return "its proposal or solution is not read back as it was written"

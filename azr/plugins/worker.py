@@ -27,11 +27,7 @@ MAX_RUNS = 64
 def load(arguments: Sequence[str]) -> Callable[[Any, Ask], Any]:
     (plugin,) = arguments
     stated = read_stated(plugin)
-
-    def answer(asked: Any, ask: Ask) -> Any:
-        return _METHODS[asked["do"]](stated, asked, ask)
-
-    return answer
+    return lambda asked, ask: _METHODS[asked["do"]](stated, asked, ask)
 
 
 def _validate(stated: Stated, asked: Any, ask: Ask) -> Any:

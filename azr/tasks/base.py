@@ -313,11 +313,9 @@ def grade_outputs(result: ExecutionResult, expected: Sequence[str]) -> Verdict:
         return Verdict.UNGRADED
     if not result.ok:
         return Verdict.WRONG
-    pairs = zip(result.outputs, expected, strict=True)
-    return Verdict.RIGHT if all(_states(call.value, wanted) for call, wanted in pairs) else Verdict.WRONG
-
-
-def _states(value: str | None, expected: str) -> bool:
-    if value is None:
-        return False
-    return value == expected or values.equal(values.parse(value), values.parse(expected))
+    for call, wanted in zip(result.outputs, expected, strict=True):
+        if call.value is None:
+            return Verdict.WRONG
+        if call.value != wanted and not values.equal(values.parse(call.value), values.parse(wanted)):
+            return Verdict.WRONG
+    return Verdict.RIGHT
