@@ -212,15 +212,10 @@ def _gpu_args(rollout: RolloutConfig, dtype: str, deterministic: bool) -> dict[s
         "enable_sleep_mode": True,
         # Scheduling ahead of results would let their timing decide which samples are computed together.
         "async_scheduling": False if deterministic else None,
-        "hf_overrides": head_overrides(dtype),
+        # Logits in float32, as in the trainers; on a GPU only the head's product is kept in float32. Engine and trainer
+        # then differ only by rounding to bfloat16 before the head.
+        "hf_overrides": {"head_dtype": "float32"} if dtype == "bfloat16" else {},
     }
-
-
-def head_overrides(dtype: str) -> dict[str, str]:
-    """Overrides for logits in float32, as in the trainers. On a GPU only the head's product is kept in float32. Engine
-    and trainer then differ only by rounding to bfloat16 before the head.
-    """
-    return {"head_dtype": "float32"} if dtype == "bfloat16" else {}
 
 
 def cpu_choices(max_model_len: int) -> dict[str, Any]:
