@@ -74,7 +74,7 @@ def _mixed(hidden_RH: Tensor) -> bool:
 
 
 def _weight_for(hidden_RH: Tensor, weight_VH: Tensor) -> Tensor:
-    """The transposed weight in the type that `_logits` multiplies it in, cast once for all chunks."""
+    """Return the transposed weight in the type that `_logits` multiplies in, cast once for all chunks."""
     return (weight_VH if _mixed(hidden_RH) else weight_VH.to(_sum_type(hidden_RH))).t()
 
 
@@ -204,7 +204,7 @@ class LogprobHead(nn.Module):
     def forward(
         self, hidden_RH: Tensor, target_R: Tensor, temperature: float, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """As ``token_logprobs``."""
+        """Return ``token_logprobs`` with this head."""
         return token_logprobs(
             hidden_RH, self.weight, target_R,
             temperature=temperature, chunk=self.chunk, with_entropy=with_entropy, fused=self.fused,

@@ -1,4 +1,4 @@
-"""The two networks that are trained, over packed streams: a policy and a critic.
+"""Policy and critic networks over packed streams.
 
 Legend: T stream tokens, R response tokens, H hidden size.
 """
@@ -37,9 +37,9 @@ def _hidden_states(backbone: PreTrainedModel, batch: PackedBatch) -> Tensor:
 
 Checkpointing = Literal["full", "selective", "none"]
 RECOMPUTED_EVERY: dict[Checkpointing, int] = {"full": 1, "selective": 2}
-"""How many layers there are to one that is recomputed. Half of the layers is the best bargain that DeepSpeed leaves: it
-gathers a module's parameters anew when the module runs anew, and its own linear function recomputes even a last product
-of which nothing is needed, so that recomputing the MLPs alone saves hardly any arithmetic."""
+"""Layers per recomputed layer. Half of the layers is the best trade-off that DeepSpeed leaves: it gathers a module's
+parameters anew when the module runs anew, and its own linear function recomputes even a last product of which nothing
+is needed, so that recomputing the MLPs alone saves hardly any arithmetic."""
 
 
 def _prepare(model: PreTrainedModel, kernels: Kernels, checkpointing: Checkpointing) -> None:

@@ -1,4 +1,4 @@
-"""Adds what plug-ins state to what there is, before anything starts, and keeps their processes while a run goes on."""
+"""Adds what plug-ins state to the registries before a run starts, and keeps their processes during it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts, Pr
 from azr.tasks.registry import KINDS
 
 PROCESSES = 8
-"""Of a plug-in at most; as many are started as answers are wanted of it at once."""
+"""Most processes of a plug-in; as many are started as answers are wanted of it at once."""
 _WORKER = "azr.plugins.worker"
 NAME, _LABEL = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[a-z][a-z_]*")
 TAGS = ("pad", "end", "answer", "propose", "solve", "python", "think")
@@ -146,7 +146,7 @@ def _checked(plugin: str, kind: TaskKind, stated: Stated, functions: OwnFunction
 
 
 def _problem(kind: OwnKind) -> str:
-    """What is wrong with the first task of a kind; empty when nothing is."""
+    """Return what is wrong with the first task of a kind; empty if nothing is."""
     task, facts = kind.seed(), PromptFacts()
     styles: tuple[PromptFormat, ...] = (CompactFormat(), ChatFormat(str))
     for style in styles:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 KINDS, REWARDS, BONUSES, ESTIMATORS = "azr.kinds", "azr.rewards", "azr.bonuses", "azr.estimators"
 """Groups of entry points. Those of graders are `azr.evaluation.graders.own.GROUP`, and are looked up there."""
 _FUNCTIONS = {REWARDS: "proposer_rewards", BONUSES: "bonuses", ESTIMATORS: "estimators"}
-"""How a module calls them."""
+"""Their names in a module."""
 ESTIMATE_LIMIT_S = 60.0
 """For the advantages of a whole batch."""
 VIEWS = ("reference", "proposal", "solver_view", "solution")
@@ -49,7 +49,7 @@ _COSTS_PROPOSAL = "such a proposal is not trained on"
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """By the group of entry points that it belongs to, or would, and by name."""
+    """Kinds and functions of a plug-in; functions by their group of entry points and by name."""
 
     kinds: dict[str, TaskKind] = field(default_factory=dict)
     functions: dict[str, dict[str, Callable[..., Any]]] = field(
@@ -61,11 +61,10 @@ class Stated:
 
 
 def read_stated(plugin: str) -> Stated:
-    """What a plug-in states: an installed package by its entry points, where it has any; ``group:name`` is one of them;
-    else a module.
+    """Read a plug-in: an installed package's entry points if it has any, one of them as ``group:name``, or a module.
 
-    Raises UserError when it cannot be imported, or states nothing or something that is no kind or function; after the
-    traceback of a module that is there.
+    Raises UserError if it cannot be imported (after the traceback of a module that exists), or states nothing or
+    something that is no kind or function.
     """
     group, _, name = plugin.partition(":")
     if name:
@@ -129,11 +128,11 @@ def _function(plugin: str, name: str, function: Any) -> Callable[..., Any]:
 
 
 class BadTask(Exception):
-    """What a kind gave that cannot be played, in a few words."""
+    """A kind gave something that cannot be played; the message says what in a few words."""
 
 
 def with_views(kind: TaskKind, task: object, id: str | None = None) -> Task:
-    """A task that a kind gave, with how it is shown. Raises BadTask for what cannot be played."""
+    """Return a kind's task with its views. Raises BadTask if it cannot be played."""
     if not isinstance(task, Task) or task.kind != kind.name or id not in (None, task.id):
         raise BadTask(f"{repr(task)[:60]}, which is no task of the kind with the id that was asked for")
     if task.program and parse_program(task.program) is None:
@@ -157,7 +156,7 @@ def _pair(kind: TaskKind, section: object) -> tuple[str, str]:
 
 
 class OwnKind(TaskKind):
-    """As the kind it is given, for the run.
+    """Stands for a plug-in's kind in the run.
 
     A response that the kind fails over is not trained on. It is asked here only for what does not depend on what a
     model wrote: its first task, its instructions, and tasks that a file of the user's own states.

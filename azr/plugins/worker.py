@@ -1,4 +1,4 @@
-"""The process of a plug-in: does what its kinds and functions do with a model's text."""
+"""Process of a plug-in: runs its kinds and functions on a model's text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from azr.tasks.prompts import Section
 
 MAX_REPEATS = 16
 MAX_RUNS = 64
-"""Of programs, that one call of a kind may ask for."""
+"""Most programs that one call of a kind may run."""
 
 
 def load(arguments: Sequence[str]) -> Callable[[Any, Ask], Any]:
@@ -68,7 +68,7 @@ def _task(kind: TaskKind, task: object, id: str | None = None) -> Any:
 
 
 def _run(ask: Ask) -> Run:
-    """Has the run's sandbox execute programs."""
+    """Return a function that executes programs in the run's sandbox."""
     left = MAX_RUNS
 
     async def run(request: ExecutionRequest) -> ExecutionResult:
@@ -109,7 +109,7 @@ def _number(value: object) -> float:
 
 
 def _estimate(stated: Stated, asked: Any, ask: Ask) -> str:
-    """Of float32, as base64."""
+    """Return advantages, float32 (R), as base64."""
     import torch
 
     from azr.algorithms.batch import Batch

@@ -32,7 +32,7 @@ from azr.train.zero3 import drain, gather_on_host, iter_full_params, whole_shape
 
 
 class PolicyScorer(ModelWorker):
-    """What policy and reference share: both score responses."""
+    """Base of policy and reference: both score responses."""
 
     def logprobs(self, batch: RankBatch) -> Tensor:
         """Float32 (R_k): log-probability of each response token at the rollout temperature, natural log. Collective."""
@@ -74,7 +74,7 @@ class PolicyWorker(PolicyScorer):
         self._outbox = TRANSFERS[self.config.cluster.push].outbox(rank)
 
     def reference_logprobs(self, batch: RankBatch) -> Tensor:
-        """As `logprobs`, of the model without its adapters: the reference policy of a run that trains adapters."""
+        """Return `logprobs` of the model without its adapters: the reference policy of a run that trains adapters."""
         with without_adapters(self.engine.module):
             return self.logprobs(batch)
 
