@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 Phase = Callable[[str], AbstractContextManager[None]]
-"""Opens a context in which something of the named phase is going on."""
+"""Context manager of a named phase of a step."""
 
 
 def stable_seed(*names: object) -> int:
@@ -30,7 +30,7 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
 
 
 async def wait_for_all(answers: Iterable[Awaitable[Any]]) -> list[Any]:
-    """Every answer, or the first failure once nothing is under way any more."""
+    """Return all answers, or raise the first failure once none is pending."""
     outcomes = await asyncio.gather(*answers, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -39,7 +39,7 @@ async def wait_for_all(answers: Iterable[Awaitable[Any]]) -> list[Any]:
 
 
 async def gather(*work: Coroutine[Any, Any, T]) -> list[T]:
-    """As ``asyncio.gather``, but the first failure cancels the others before it is raised."""
+    """Return all results as ``asyncio.gather``; the first failure cancels the others before it is raised."""
     async with task_group() as group:
         tasks = [group.create_task(each) for each in work]
     return [task.result() for task in tasks]

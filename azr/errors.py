@@ -1,4 +1,4 @@
-"""The exception that is a user's mistake or a run's own end, and the hint at what was meant."""
+"""Exceptions for a user's mistake and for a run's own end, and the nearest known name."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """Says in one sentence what is wrong and what to do about it.
+    """Mistake of the user; the message is one sentence on what is wrong and what to do.
 
-    The command line prints the sentence, without a traceback, and exits with code 2. Every other exception keeps its
-    traceback and ends in code 1.
+    The command line prints it without a traceback and exits with code 2; other exceptions end in code 1.
     """
 
 
 class RunEnded(UserError):
-    """A run that ended itself between two steps, because going on would be of no use.
-
-    What was done is sound and worth keeping: it is saved, as after a stop.
-    """
+    """End of a run by itself between two steps, since more would be of no use; it is saved as after a stop."""
 
 
 def nearest(word: str, known: Iterable[str], least: float = 0.0) -> str | None:
-    """The known name that is most like a word that is none, first of all one that begins with it; None when none is at
-    least so similar, from 0 to 1."""
+    """Return the known name most similar to a word, preferably one that begins with it.
+
+    None if no similarity, from 0 to 1, reaches ``least``.
+    """
     names = list(known)
     whole = [name for name in names if word and name.startswith(word)]
     return next(iter(difflib.get_close_matches(word, whole or names, n=1, cutoff=least)), None)

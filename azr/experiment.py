@@ -186,7 +186,8 @@ class SelfPlayExperiment:
         """Train on a step, push the weights, evaluate, record and begin the checkpoint; True after the last step."""
         phase, samples = self.logger.phase, played.samples
         drop_stale(samples, step - 1, self.config.rollout.staleness)
-        await self.finish_checkpoint()
+        with phase("save"):  # of the step before: it holds weights that the trainers are about to change
+            await self.checkpointer.finish()
         await self.system.trainers_turn(phase)
         learned, watched = await self.learn(step, played)
         pushed = await self.system.engines_turn(step, phase)
@@ -210,11 +211,6 @@ class SelfPlayExperiment:
             critic_only = step <= self.config.algorithm.critic_warmup_steps
             learned = await self.learner.learn(trained, self.config.run.seed + step, critic_only=critic_only)
         return learned, watching.result()
-
-    async def finish_checkpoint(self) -> None:
-        """The checkpoint of the step before holds weights that the trainers are about to change."""
-        with self.logger.phase("save"):
-            await self.checkpointer.finish()
 
     async def evaluate(self, step: int, is_last: bool = False) -> dict[str, float]:
         """What the policy of this step knows of held-out benchmarks; nothing when no evaluation is due."""

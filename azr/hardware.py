@@ -1,4 +1,4 @@
-"""What a run computes on, in which type, and in which environment its processes are born."""
+"""Devices and number types of a run, and the environment of its processes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY":
 two batches have the same shapes here, so a process of the 14M model would grow by more than half a gigabyte."""
 
 CPU_ENGINE_LIBRARY = "libnuma.so.1"
-"""What vLLM's build for CPUs loads and no Python package brings; without it vLLM only misses an operator."""
+"""Library of vLLM's CPU build that no Python package brings; without it vLLM only misses an operator."""
 
 
 def cpu_engine_problem(library: str = CPU_ENGINE_LIBRARY) -> str | None:
-    """Why vLLM's build for CPUs cannot compute on this machine, and what to do; None where it can."""
+    """Return why vLLM's CPU build cannot compute on this machine, and what to do; None if it can."""
     try:
         ctypes.CDLL(library)
     except OSError:
@@ -40,22 +40,22 @@ _KERNEL_FOLDERS = {
     "CUDA_CACHE_PATH": "cuda",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
 }
-"""By the variable through which vLLM, torch.compile, Triton, C++ extensions, the driver and FlashInfer are told where
-to keep what they compile. Left alone, some of it goes to /tmp, and Triton's goes to one folder where vLLM compiles a
-model and to another where it finds the model compiled: the second start would compile kernels anew."""
+"""Folders for compiled code of vLLM, torch.compile, Triton, C++ extensions, the driver and FlashInfer, by variable. By
+default some of it goes to /tmp, and Triton's to another folder if vLLM finds the model compiled: the second start would
+compile kernels anew."""
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept on this machine, so that a second start finds them."""
+    """Return the folder of compiled kernels on this machine, in which a second start finds them."""
     if named := os.environ.get(CACHE_FOLDER):
         return Path(named).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "azr"
 
 
 def keep_kernels(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Tell everything that compiles in this process and its children to do so below `cache_folder`.
+    """Let this process and its children keep compiled code below `cache_folder`, unless the user has set otherwise.
 
-    What the user has set stays. To be called before CUDA is initialised.
+    To be called before CUDA is initialised.
     """
     for variable, folder in _KERNEL_FOLDERS.items():
         environment.setdefault(variable, str(cache_folder() / folder))
@@ -67,7 +67,7 @@ rounded up to a power of two. Memory that another process is to map must not com
 
 
 def hpz_partition_size(nodes: Sequence[object]) -> int:
-    """Over how many ranks a node partitions a copy of the weights that it keeps while it computes (ZeRO++'s hpZ).
+    """Return the number of ranks over which a node partitions its own copy of the weights (ZeRO++'s hpZ).
 
     Gathering for the backward pass then stays on the node. `nodes`: that of each rank, by rank. 1, and so no copy, on a
     single node, where nodes have one rank each, and where they have not equally many side by side. Else every rank

@@ -1,4 +1,4 @@
-"""Files that are hashed while they are written, so that knowing their content takes no second reading."""
+"""Files that are hashed while they are written, so that no second reading is needed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _CHUNK = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class HashedFile:
-    """What a file held when it was written."""
+    """Path, size and digest of a file."""
 
     path: str
     nbytes: int
     digest: str
-    """BLAKE3 of its content, hexadecimal."""
+    """BLAKE3, hexadecimal."""
 
 
 def write_hashed(path: Path, chunks: Iterable[bytes | memoryview]) -> HashedFile:
-    """Writes bytes one chunk at a time; all of them are on the disk on return. Raises OSError."""
+    """Write the chunks; all are on disk on return. Raises OSError."""
     hasher, nbytes = blake3(), 0
     with path.open("wb") as file:
         for chunk in chunks:
@@ -36,7 +36,7 @@ def write_hashed(path: Path, chunks: Iterable[bytes | memoryview]) -> HashedFile
 
 
 def hash_file(path: Path) -> HashedFile:
-    """Reads a file that is there already. Raises OSError."""
+    """Hash an existing file. Raises OSError."""
     hasher, nbytes = blake3(max_threads=blake3.AUTO), 0
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK):
@@ -46,7 +46,7 @@ def hash_file(path: Path) -> HashedFile:
 
 
 def sync(path: Path) -> None:
-    """Returns when a file, or the names in a folder, are on the disk. Raises OSError."""
+    """Flush a file, or the names in a folder, to disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

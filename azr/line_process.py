@@ -1,4 +1,4 @@
-"""A process of its own that answers lines of JSON with lines of JSON, and is ended when it takes too long."""
+"""Child processes that answer lines of JSON with lines of JSON, and are killed when they take too long."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 Reply = Callable[[Any], Awaitable[Any]]
-"""What the process asks in its turn while it works on a question, to what it is told."""
+"""Function that answers what the process asks while it works on a question."""
 
 _START_LIMIT_S = 120.0
 _LONGEST_ANSWER = 1 << 30
 
 
 class _Silent(Exception):
-    """It said nothing that can be read, or not in time."""
+    """No readable answer in time."""
 
 
 class LineProcess:
-    """``python -m MODULE ARGUMENTS``, which prints a line when it is ready; started when it is first asked, and again
-    after it was ended. One question at a time."""
+    """``python -m MODULE ARGUMENTS``, which prints a line when it is ready. One question at a time.
+
+    It is started by the first question, and again after its end.
+    """
 
     def __init__(self, module: str, arguments: Sequence[str] = ()) -> None:
         self._command = (sys.executable, "-m", module, *arguments)
@@ -36,9 +38,9 @@ class LineProcess:
         return self._process is not None
 
     async def ask(self, message: Any, limit_s: float, reply: Reply | None = None) -> Any | None:
-        """Its answer, or None when it died, took longer or said what is no JSON; it is ended then.
+        """Return its answer, or end it and return None if it died, took longer or did not answer JSON.
 
-        ``reply``: answers its lines ``{"ask": ...}``, as often as it asks; ``limit_s`` does not hold for that time.
+        ``reply`` answers its lines ``{"ask": ...}``; that time does not count against ``limit_s``.
         """
         try:
             if self._process is None:
@@ -55,7 +57,7 @@ class LineProcess:
             raise
 
     async def _exchange(self, message: Any, limit_s: float) -> tuple[Any, float]:
-        """What it says to a line, and how much of the time is left. Raises _Silent."""
+        """Return its answer to a line and the seconds left. Raises _Silent."""
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         process.stdin.write(json.dumps(message).encode() + b"\n")
@@ -69,7 +71,7 @@ class LineProcess:
             raise _Silent from error
 
     async def start(self) -> asyncio.subprocess.Process:
-        """Raises RuntimeError when it ends before it is ready, and TimeoutError when it is not ready in time."""
+        """Raises RuntimeError if it ends before it is ready, and TimeoutError if it is not ready in time."""
         process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
@@ -94,7 +96,7 @@ class LineProcess:
 
 
 class LineProcessPool:
-    """As many of them, for questions that come at once."""
+    """Several processes for concurrent questions."""
 
     def __init__(self, module: str, arguments: Sequence[str], size: int) -> None:
         self._processes = [LineProcess(module, arguments) for _ in range(size)]
@@ -103,17 +105,17 @@ class LineProcessPool:
             self._free.put_nowait(process)
 
     async def start(self) -> None:
-        """Starts one of them, to see that it can be. Raises RuntimeError when it cannot."""
+        """Start one of them as a check. Raises RuntimeError if it does not start."""
         await self._processes[-1].start()
 
     async def ask(self, message: Any, limit_s: float) -> Any | None:
-        """As `LineProcess.ask`, of the first that is free."""
+        """Call `LineProcess.ask` of the first free process."""
         async with self.borrowed() as process:
             return await process.ask(message, limit_s)
 
     @contextlib.asynccontextmanager
     async def borrowed(self) -> AsyncIterator[LineProcess]:
-        """The first that is free, for nobody else while the block lasts."""
+        """Reserve the first free process for the block."""
         process = await self._free.get()
         try:
             yield process

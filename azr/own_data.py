@@ -1,4 +1,4 @@
-"""Where the project's own data is, the exam and the 14M model: in the clone, or in the installed package."""
+"""Path of the project's own data, the exam and the 14M model: in the clone, or in the installed package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def own_data(name: str) -> str:
-    """Path of a folder of ``data/``, relative to the working directory if it is below."""
+    """Return the path of a folder of ``data/``, relative to the working directory if it is below."""
     packed = _PACKAGE / "data" / name
     path = packed if packed.is_dir() else _PACKAGE.parent / "data" / name
     here = Path.cwd()

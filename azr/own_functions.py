@@ -1,7 +1,6 @@
-"""Functions of the user's own, which run in processes that can be killed: none of them can stop or block a run.
+"""The user's own functions, in processes that can be killed: none of them can stop or block a run.
 
-`OwnFunctions` is the run's side and `serve` the process's. What a function does wrong is a `Trouble`, which costs the
-one answer that was wanted of it, and is named in the log.
+`OwnFunctions` is the run's side and `serve` the process's. A failure is a `Trouble`: it costs one answer and is logged.
 """
 
 from __future__ import annotations
@@ -22,29 +21,30 @@ from typing import Any
 from azr.line_process import LineProcess, LineProcessPool, Reply
 
 TIME_LIMIT_S = 10.0
-"""For one answer, what the function asks the run for aside; the process of one that takes longer is killed."""
+"""Time for one answer, without what the function asks the run for; after it the process is killed."""
 MEMORY_BYTES = 4 * 2**30
-"""Of one process, beside what its libraries map, which is a lot for some."""
+"""Memory of one process, in addition to what its libraries map, which is a lot for some."""
 MAX_ANSWER_BYTES = 4 * 2**20
-"""Of JSON that a function's answer may be, where nothing else is said."""
+"""Default bound on the JSON of an answer."""
 MAX_HANGS = 4
-"""Answers in a row that a function did not give in time, after which it is left alone for a while: what always hangs
-must not take that long for every answer of a step."""
+"""Timeouts of a function in a row after which it rests: one that always hangs must not cost every answer its limit."""
 REST_S = 60.0
-"""How long it is left alone before it is tried again."""
+"""Rest before it is tried again."""
 NUM_SAID = 5
-"""Different troubles of a function that are logged; later ones are not."""
+"""Number of different troubles of a function that are logged."""
 _PR_SET_PDEATHSIG = 1
 _log = logging.getLogger(__name__)
 
 
 class Trouble(Exception):
-    """What a function did instead of answering, in words that follow its name."""
+    """A function gave no answer; the message continues a sentence that begins with its name."""
 
 
 class OwnFunctions:
-    """Functions that ``python -m MODULE ARGUMENTS`` serves, in up to ``size`` processes, started when they are needed
-    and again after they were ended. They go with the block of ``async with``, and no later than this process."""
+    """Functions that ``python -m MODULE ARGUMENTS`` serves in up to ``size`` processes.
+
+    A process is started when it is needed, also again after its end, and ends no later than this one.
+    """
 
     def __init__(self, module: str, arguments: Sequence[str], size: int = 2) -> None:
         self._how = module, tuple(arguments), size
@@ -53,7 +53,7 @@ class OwnFunctions:
         self._said: dict[str, set[str]] = {}
 
     async def start(self) -> None:
-        """Starts one process, to see that it can be. Raises RuntimeError or TimeoutError when it cannot."""
+        """Start one process as a check. Raises RuntimeError or TimeoutError if it does not start."""
         self._pool = self._pool or LineProcessPool(*self._how)
         await self._pool.start()
 
@@ -71,11 +71,10 @@ class OwnFunctions:
         limit_s: float | None = None,
         reply: Reply | None = None,
     ) -> Any:
-        """What the process's function answers to a message.
+        """Return the function's answer to a message. Raises Trouble, once it is logged, and what ``reply`` raises.
 
-        ``what`` names the function in the log, and ``costs`` says there what its trouble costs, in words that follow a
-        semicolon. ``limit_s``: `TIME_LIMIT_S` when not given. ``reply``: see `LineProcess.ask`; what it raises passes.
-        Raises Trouble, which the log has then.
+        ``what`` names the function in the log, and ``costs`` ends the line there after a semicolon. ``limit_s``: by
+        default `TIME_LIMIT_S`. ``reply``: see `LineProcess.ask`.
         """
         self._pool = self._pool or LineProcessPool(*self._how)
         try:
@@ -115,18 +114,18 @@ class OwnFunctions:
 
 
 class Nonsense(Exception):
-    """Raised in the process for what a function returned: what that is, in words that follow "returned"."""
+    """Raised in the process for a bad return value; the message continues a sentence after "returned"."""
 
 
 Ask = Callable[[Any], Any]
-"""In the process: asks the run, and waits for what it tells."""
+"""Function in the process that asks the run and returns its reply."""
 
 
 def serve(load: Callable[[Sequence[str]], Callable[[Any, Ask], Any]]) -> None:
-    """Answers messages until there are none left; the parent kills a process that takes too long over one.
+    """Answer messages until the input ends; the parent kills a process that takes too long over one.
 
-    ``load`` gets the arguments of the command line, and gives what answers a message with plain data or raises
-    Nonsense; with its second argument it can ask the run for something meanwhile.
+    ``load``: from the arguments of the command line to a function that answers a message with plain data or raises
+    Nonsense; its second argument asks the run for something meanwhile.
     """
     # It must not outlive a run that was killed, whatever it is doing then, and Ctrl-C is for the run to answer.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,7 +1,7 @@
-"""Modules of the user's own, which are found in the working directory too, and what installed packages offer by name.
+"""The user's own modules, also from the working directory, and entry points of installed packages by name.
 
-A package offers by entry points, in groups such as ``azr.kinds``. They are looked at for a name that nothing here has:
-a package that no run names costs nothing and is not imported.
+Entry points are in groups such as ``azr.kinds``, and are looked up only for names that nothing here has: a package that
+no run names costs nothing and is not imported.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from azr.errors import UserError
 
 
 def search_here() -> str:
-    """Has modules found in the working directory, after all other places, and returns it."""
+    """Append the working directory to the module search path, and return it."""
     if (here := os.getcwd()) not in sys.path:
         sys.path.append(here)
     return here
 
 
 def import_own(name: str, what: str) -> ModuleType:
-    """The module; ``what`` is what it is to the user, in the words that begin a sentence.
+    """Import and return the module; ``what`` begins the sentence of the error.
 
-    Raises UserError when it cannot be imported; the traceback of one that is there is printed before.
+    Raises UserError if it cannot be imported, after the traceback of a module that exists.
     """
     search_here()
     try:
@@ -40,10 +40,7 @@ def import_own(name: str, what: str) -> ModuleType:
 
 
 def find_entry(group: str, name: str) -> EntryPoint | None:
-    """What installed packages offer by this name; None when they offer nothing.
-
-    Raises UserError when several packages do.
-    """
+    """Return the entry point of this name; None if there is none. Raises UserError if several packages have one."""
     search_here()
     return _find_entry(group, name, tuple(sys.path))
 
@@ -58,7 +55,7 @@ def _find_entry(group: str, name: str, path: tuple[str, ...]) -> EntryPoint | No
 
 
 def entries_of(package: str) -> list[EntryPoint]:
-    """What an installed package of this name offers to us; empty when there is none."""
+    """Return the entry points for this project of an installed package; empty if there is none."""
     search_here()
     try:
         entries = distribution(package).entry_points
@@ -68,7 +65,7 @@ def entries_of(package: str) -> list[EntryPoint]:
 
 
 def load_entry(entry: EntryPoint) -> Any:
-    """What an entry point names. Raises UserError as `import_own` does, and when its module does not have it."""
+    """Load what an entry point names. Raises UserError as `import_own`, and if its module does not have it."""
     package = f" of the package {entry.dist.name}" if entry.dist is not None else ""
     what = f"The entry point {entry.name} in {entry.group}{package}"
     module = import_own(entry.module, what)

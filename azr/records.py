@@ -47,7 +47,7 @@ class Task:
     payload: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Of a kind of the user's own: what its tasks hold beside or instead of a program, as JSON has it."""
     views: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, hash=False, compare=False)
-    """Of a kind of the user's own: how the task is shown, pairs of label and text by `azr.plugins.kind.VIEWS`, so that
+    """Of a kind of the user's own: how the task is shown, pairs of label and text by `azr.plugins.own.VIEWS`, so that
     nothing of the kind has to be asked for them again; empty where the kind is to be asked."""
 
     def record(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which code this is."""
+"""Version of the code."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _COMMIT = _HERE / "COMMIT"
 
 @functools.cache
 def code_version() -> str:
-    """The package's version, and the commit that it was built or is checked out at where that is known."""
+    """Return the package's version, with its commit in brackets if known."""
     version = metadata.version("azr")
     commit = _COMMIT.read_text(encoding="utf-8").strip() if _COMMIT.is_file() else commit_of_clone()
     return f"{version} ({commit})" if commit else version
 
 
 def commit_of_clone() -> str:
-    """Empty where this is no clone, or git is not there."""
+    """Return the clone's commit; empty without a clone or git."""
     if not (_HERE.parent / ".git").exists():
         return ""
     command = ["git", "-C", str(_HERE), "describe", "--always", "--dirty"]

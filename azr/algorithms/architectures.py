@@ -68,13 +68,14 @@ def check_architecture(path: str, config: Mapping[str, Any], *, unchecked: bool)
         raise UserError(f"model.path {path!r} is a {family!r} model, which cannot be trained: {REFUSED[family]}.")
     if unchecked:
         return
+    has_windows = config.get("sliding_window") is not None and bool(config.get("use_sliding_window", True))
     if family not in CHECKED:
         what = f"a {family!r} model" if family else "a model whose config.json names no model_type"
         known = f"checked are {', '.join(CHECKED)}"
     elif strange := _rope_types(config) - CHECKED[family].rope_types:
         what = f"a {family!r} model with rotary positions of the type {min(strange)!r}"
         known = f"checked are {', '.join(sorted(CHECKED[family].rope_types))}"
-    elif _has_windows(config) and not CHECKED[family].windows:
+    elif has_windows and not CHECKED[family].windows:
         what = f"a {family!r} model with sliding windows"
         known = "checked is one without"
     else:
@@ -104,7 +105,3 @@ def _rope_types(config: Mapping[str, Any]) -> set[str]:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     each = [value for value in rope.values() if isinstance(value, dict)] or [rope]
     return {one.get("rope_type") or one.get("type") or "default" for one in each}
-
-
-def _has_windows(config: Mapping[str, Any]) -> bool:
-    return config.get("sliding_window") is not None and bool(config.get("use_sliding_window", True))

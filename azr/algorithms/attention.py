@@ -176,46 +176,34 @@ def _attend_flash(
     return out
 
 
-def _flat_attention(
-    attend: Attend, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, segments: Segments,
-    scaling: float | None, sliding_window: int | None, others: dict[str, object],
-) -> tuple[Tensor, None]:  # fmt: skip
-    _refuse_unknown(module, others)
-    q, k, v = _packed(query), _packed(key), _packed(value)
-    if segments.unshared_index_E is not None:
-        q, k, v = (x.index_select(0, segments.unshared_index_E) for x in (q, k, v))
-    out_THD = attend(q, k, v, segments, (-1 if sliding_window is None else sliding_window - 1, 0), scaling)
-    if segments.unshared_index_E is not None:
-        out_THD = out_THD.index_select(0, segments.first_index_T)
-    return out_THD.unsqueeze(0), None
+def _flat_attention(attend: Attend) -> Callable[..., tuple[Tensor, None]]:
+    """Return transformers' attention function that lays samples out in full and lets `attend` compute."""
 
+    def attention(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, *, segments: Segments,
+        dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None, **others: object,
+    ) -> tuple[Tensor, None]:  # fmt: skip
+        """Query (1, H, T, D), key and value (1, K, T, D) to (1, T, H, D).
 
-def varlen_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, *, segments: Segments,
-    dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None, **others: object,
-) -> tuple[Tensor, None]:  # fmt: skip
-    """transformers attention function: query (1, H, T, D), key and value (1, K, T, D) to (1, T, H, D).
+        Raises UserError for an argument that changes the result in a way that is not computed here.
+        """
+        _refuse_unknown(module, {"attention_mask": attention_mask, "dropout": dropout or None, **others})
+        q, k, v = _packed(query), _packed(key), _packed(value)
+        if segments.unshared_index_E is not None:
+            q, k, v = (x.index_select(0, segments.unshared_index_E) for x in (q, k, v))
+        out_THD = attend(q, k, v, segments, (-1 if sliding_window is None else sliding_window - 1, 0), scaling)
+        if segments.unshared_index_E is not None:
+            out_THD = out_THD.index_select(0, segments.first_index_T)
+        return out_THD.unsqueeze(0), None
 
-    Raises UserError for an argument that changes the result in a way that is not computed here.
-    """
-    others = {"attention_mask": attention_mask, "dropout": dropout or None, **others}
-    return _flat_attention(_attend_torch, module, query, key, value, segments, scaling, sliding_window, others)
-
-
-def flash_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, *, segments: Segments,
-    dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None, **others: object,
-) -> tuple[Tensor, None]:  # fmt: skip
-    """As ``varlen_attention``, by the package flash-attn."""
-    others = {"attention_mask": attention_mask, "dropout": dropout or None, **others}
-    return _flat_attention(_attend_flash, module, query, key, value, segments, scaling, sliding_window, others)
+    return attention
 
 
 def padded_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, *, segments: Segments,
     dropout: float = 0.0, scaling: float | None = None, sliding_window: int | None = None, **others: object,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """transformers attention function, shapes and errors as ``varlen_attention``.
+    """transformers' attention function, shapes and errors as in ``_flat_attention``.
 
     Padding stands to the right, so causality alone keeps real tokens from seeing it.
     """
@@ -261,6 +249,6 @@ def causal_window(length: int, window: int, device: torch.device) -> Tensor:
 
 
 # No mask function is registered on purpose: transformers then builds no mask at all for these names.
-AttentionInterface.register(VARLEN, varlen_attention)
-AttentionInterface.register(FLASH, flash_attention)
+AttentionInterface.register(VARLEN, _flat_attention(_attend_torch))
+AttentionInterface.register(FLASH, _flat_attention(_attend_flash))
 AttentionInterface.register(PADDED, padded_attention)

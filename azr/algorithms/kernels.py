@@ -26,7 +26,7 @@ _INSTALL = "install it with pip install liger-kernel, or take train.kernels=auto
 
 
 def choose_kernels(wanted: Literal["auto", "liger", "plain"], device: str, family: str | None) -> tuple[Kernels, str]:
-    """The kernels for a model of the `model_type` `family` on `device` ("cpu" or "cuda"), and why these.
+    """Return the kernels for a model of the `model_type` `family` on `device` ("cpu" or "cuda"), and why.
 
     Raises UserError when Liger's are wanted and cannot be had.
     """

@@ -6,34 +6,14 @@ Legend: R tokens, C tokens of a chunk, H hidden size, V vocabulary.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 
-class _ChunkOps(Protocol):
-    """What is done to a chunk of logits: the functions below, or the kernels of `fused_logprobs`."""
-
-    def score_logits(
-        self, logits_CV: Tensor, target_C: Tensor, temperature: float, with_entropy: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None]: ...
-
-    def grad_logits(
-        self,
-        logits_CV: Tensor,
-        target_C: Tensor,
-        normaliser_C: Tensor,
-        entropy_C: Tensor | None,
-        grad_logprob_C: Tensor | None,
-        grad_entropy_C: Tensor | None,
-        temperature: float,
-        dtype: torch.dtype,
-    ) -> Tensor: ...
-
-
 class _PlainOps:
-    """Torch operations, in place where they can be."""
+    """What is done to a chunk of logits, by torch operations, in place where they can be."""
 
     @staticmethod
     def score_logits(
@@ -79,12 +59,13 @@ def _scale_(logits_CV: Tensor, temperature: float) -> Tensor:
     return logits_CV if temperature == 1 else logits_CV.div_(temperature)
 
 
-def _chunk_ops(fused: bool) -> _ChunkOps:
+def _chunk_ops(fused: bool) -> type[_PlainOps]:
+    """Return the functions above, or those of the same names and signatures in `fused_logprobs`."""
     if not fused:
-        return _PlainOps()
+        return _PlainOps
     from azr.algorithms import fused_logprobs  # only here: Triton is there where GPUs are
 
-    return fused_logprobs
+    return cast("type[_PlainOps]", fused_logprobs)
 
 
 def _mixed(hidden_RH: Tensor) -> bool:
@@ -93,7 +74,7 @@ def _mixed(hidden_RH: Tensor) -> bool:
 
 
 def _weight_for(hidden_RH: Tensor, weight_VH: Tensor) -> Tensor:
-    """The transposed weight in the type that `_logits` multiplies it in, cast once for all chunks."""
+    """Return the transposed weight in the type that `_logits` multiplies in, cast once for all chunks."""
     return (weight_VH if _mixed(hidden_RH) else weight_VH.to(_sum_type(hidden_RH))).t()
 
 
@@ -223,7 +204,7 @@ class LogprobHead(nn.Module):
     def forward(
         self, hidden_RH: Tensor, target_R: Tensor, temperature: float, with_entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """As ``token_logprobs``."""
+        """Return ``token_logprobs`` with this head."""
         return token_logprobs(
             hidden_RH, self.weight, target_R,
             temperature=temperature, chunk=self.chunk, with_entropy=with_entropy, fused=self.fused,

@@ -25,13 +25,13 @@ from azr.config import LoraConfig
 _NAME = "default"
 """peft's, of a model's only adapters."""
 IN_FILES, DOWN, UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
-"""What the names of adapters begin and end with in peft's files."""
+"""Prefix and suffixes of adapters' names in peft's files."""
 _FOUR_BIT: dict[str, Any] = {"quant_type": "nf4", "compress_statistics": True}
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """What one linear layer has beside its weight (O, I)."""
+    """Adapter of one linear layer with a weight (O, I)."""
 
     down_RI: nn.Parameter
     up_OR: nn.Parameter
@@ -43,7 +43,7 @@ class Adapter:
 
 
 def four_bit_config(lora: LoraConfig, dtype: torch.dtype) -> BitsAndBytesConfig | None:
-    """What transformers is told so that it loads a model in 4 bits; None for a model in `dtype`."""
+    """Return transformers' options to load a model in 4 bits; None for a model in `dtype`."""
     if not (lora.rank and lora.four_bit):
         return None
     return BitsAndBytesConfig(
@@ -57,7 +57,7 @@ def four_bit_config(lora: LoraConfig, dtype: torch.dtype) -> BitsAndBytesConfig 
 
 
 def add_adapters(model: PreTrainedModel, lora: LoraConfig) -> None:
-    """Freezes the model's parameters and gives its layers adapters; does nothing where the rank is 0.
+    """Freeze the model's parameters and give its layers adapters; do nothing if the rank is 0.
 
     Raises UserError where the model has no linear layer of a name in `lora.targets`.
     """
@@ -79,7 +79,7 @@ def add_adapters(model: PreTrainedModel, lora: LoraConfig) -> None:
 
 
 def peft_config(lora: LoraConfig, base: str | None = None) -> Any:
-    """As peft's own `LoraConfig`; `base` is the model that the adapters belong to, by path or hub name."""
+    """Return peft's own `LoraConfig`; `base` is the model of the adapters, by path or hub name."""
     from peft import LoraConfig as PeftConfig
 
     return PeftConfig(
@@ -93,19 +93,19 @@ def peft_config(lora: LoraConfig, base: str | None = None) -> Any:
 
 
 def adapters_of(model: nn.Module) -> dict[nn.Parameter, Adapter]:
-    """The adapters, each by the weight that it adds to; empty for a model that has none."""
+    """Return adapters by the weight that they add to; empty for a model without them."""
     return {layer.base_layer.weight: adapter for _, layer, adapter in _iter_adapters(model)}
 
 
 def iter_adapter_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The adapters' parameters under the names that peft's files have."""
+    """Yield the adapters' parameters under their names in peft's files."""
     for name, _, adapter in _iter_adapters(model):
         yield f"{IN_FILES}{name}{DOWN}", adapter.down_RI
         yield f"{IN_FILES}{name}{UP}", adapter.up_OR
 
 
 def iter_base_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """All parameters but the adapters', under the names that they have without them."""
+    """Yield all parameters but the adapters' under their names in a model without adapters."""
     adapters = {parameter for _, _, adapter in _iter_adapters(model) for parameter in adapter.parameters}
     for name, parameter in model.named_parameters():
         if parameter not in adapters:
@@ -122,17 +122,17 @@ def is_four_bit(parameter: Tensor) -> bool:
 
 
 def four_bit_layers(model: nn.Module) -> list[str]:
-    """Names of the weights that are held in 4 bits, in order."""
+    """Return the names of weights in 4 bits, in order."""
     return [name for name, parameter in iter_base_weights(model) if is_four_bit(parameter)]
 
 
 def four_bit_shape(parameter: Any) -> tuple[int, ...]:
-    """Of the weight that a parameter holds in 4 bits."""
+    """Return the shape of the weight that a parameter holds in 4 bits."""
     return tuple(parameter.quant_state.shape)
 
 
 def unpack(parameter: Any) -> Tensor:
-    """The weight that a parameter holds, in the compute type: itself, or what its 4 bits stand for."""
+    """Return the weight of a parameter in the compute type: itself, or its dequantised 4 bits."""
     if not is_four_bit(parameter):
         return torch.as_tensor(parameter)
     from bitsandbytes.functional import dequantize_4bit
@@ -142,7 +142,7 @@ def unpack(parameter: Any) -> Tensor:
 
 
 def four_bit_rounded(weight_OI: Tensor) -> Tensor:
-    """As `unpack` of what loading a weight of this type in 4 bits makes of it."""
+    """Return the weight, of the compute type, quantised to 4 bits and dequantised again."""
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
     packed, state = quantize_4bit(weight_OI.contiguous(), quant_storage=weight_OI.dtype, **_FOUR_BIT)
@@ -151,14 +151,14 @@ def four_bit_rounded(weight_OI: Tensor) -> Tensor:
 
 
 def merge(weight_OI: Tensor, down_RI: Tensor, up_OR: Tensor, scale: float) -> Tensor:
-    """W + s B A in float32, or float64 where the weight is."""
+    """Return W + s B A in float32, or float64 for a weight in float64."""
     wide = weight_OI if weight_OI.dtype.itemsize > 4 else weight_OI.float()
     return wide + scale * (up_OR.to(wide.dtype) @ down_RI.to(wide.dtype))
 
 
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
-    """The model computes as if it had no adapters."""
+    """Disable the model's adapters in the context."""
     layers = [layer for _, layer, _ in _iter_adapters(model)]
     for layer in layers:
         layer.enable_adapters(False)
@@ -170,7 +170,7 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
 
 
 def _iter_adapters(model: nn.Module) -> Iterator[tuple[str, Any, Adapter]]:
-    """Name of a layer in the model as it was loaded, peft's layer, and its adapter."""
+    """Yield the name of each layer in the model as it was loaded, peft's layer, and its adapter."""
     if "peft" not in sys.modules:  # whose import takes seconds, and without which there are no adapters
         return
     from peft.tuners.lora import LoraLayer

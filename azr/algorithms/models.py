@@ -1,4 +1,4 @@
-"""The two networks that are trained, over packed streams: a policy and a critic.
+"""Policy and critic networks over packed streams.
 
 Legend: T stream tokens, R response tokens, H hidden size.
 """
@@ -6,7 +6,7 @@ Legend: T stream tokens, R response tokens, H hidden size.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,9 +37,9 @@ def _hidden_states(backbone: PreTrainedModel, batch: PackedBatch) -> Tensor:
 
 Checkpointing = Literal["full", "selective", "none"]
 RECOMPUTED_EVERY: dict[Checkpointing, int] = {"full": 1, "selective": 2}
-"""How many layers there are to one that is recomputed. Half of the layers is the best bargain that DeepSpeed leaves: it
-gathers a module's parameters anew when the module runs anew, and its own linear function recomputes even a last product
-of which nothing is needed, so that recomputing the MLPs alone saves hardly any arithmetic."""
+"""Layers per recomputed layer. Half of the layers is the best trade-off that DeepSpeed leaves: it gathers a module's
+parameters anew when the module runs anew, and its own linear function recomputes even a last product of which nothing
+is needed, so that recomputing the MLPs alone saves hardly any arithmetic."""
 
 
 def _prepare(model: PreTrainedModel, kernels: Kernels, checkpointing: Checkpointing) -> None:
@@ -122,24 +122,14 @@ class PolicyModel(nn.Module):
         *,
         dtype: torch.dtype,
         attention: str,
-        logprob_chunk: int,
-        gradient_checkpointing: Checkpointing = "none",
-        kernels: Kernels = "plain",
-        fused_head: bool = False,
         lora: LoraConfig = NO_LORA,
+        **options: Any,
     ) -> PolicyModel:
         """Load a folder or hub name; ``attention`` comes from ``choose_attention``, the rest as in the constructor."""
         hf = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, attn_implementation=attention, quantization_config=four_bit_config(lora, dtype)
         )
-        return cls(
-            hf,
-            logprob_chunk=logprob_chunk,
-            gradient_checkpointing=gradient_checkpointing,
-            kernels=kernels,
-            fused_head=fused_head,
-            lora=lora,
-        )
+        return cls(hf, lora=lora, **options)
 
     def named_weights(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters with Hugging Face names, as engines and folders take them; one with several names comes once.
@@ -201,15 +191,14 @@ class CriticModel(nn.Module):
         *,
         dtype: torch.dtype,
         attention: str,
-        gradient_checkpointing: Checkpointing = "none",
-        kernels: Kernels = "plain",
         lora: LoraConfig = NO_LORA,
+        **options: Any,
     ) -> CriticModel:
-        """Load a backbone from a folder or hub name; the head is new."""
+        """Load a backbone from a folder or hub name; the head is new. ``options``: as in the constructor."""
         backbone = AutoModel.from_pretrained(
             path, dtype=dtype, attn_implementation=attention, quantization_config=four_bit_config(lora, dtype)
         )
-        return cls(backbone, gradient_checkpointing=gradient_checkpointing, kernels=kernels, lora=lora)
+        return cls(backbone, lora=lora, **options)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """Values (R,) in float32. The batch as for ``PolicyModel.forward``."""

@@ -49,7 +49,7 @@ class PackedBatch:
         return _unpickle, tuple(getattr(self, f.name).numpy().astype(np.int32) for f in fields(self))
 
     def to(self, device: torch.device | str) -> PackedBatch:
-        """The same batch with all tensors on ``device``."""
+        """Return the batch with all tensors on ``device``."""
         return PackedBatch(**{f.name: to_device(getattr(self, f.name), device) for f in fields(self)})
 
 

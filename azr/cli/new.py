@@ -13,12 +13,12 @@ from pathlib import Path
 from azr.cli.options import Parser
 from azr.errors import UserError
 from azr.own_modules import find_entry
-from azr.plugins import stated
+from azr.plugins import own
 from azr.plugins.loading import NAME, TAGS
 from azr.tasks.prompts import LABELS
 from azr.tasks.registry import KINDS
 
-TEMPLATE = Path(stated.__file__).parent / "template"
+TEMPLATE = Path(own.__file__).parent / "template"
 """A package that works as it is; these two names in its texts and of its files become the user's."""
 _NAME, _CLASS = "kind_name", "KindName"
 _ITS_LABELS = ("numbers", "ascending")
@@ -56,7 +56,7 @@ def parser() -> Parser:
 def _check_name(name: str) -> None:
     if not NAME.fullmatch(name) or keyword.iskeyword(name):
         raise UserError(f"A kind cannot be called {name!r}: take small letters, digits and '_', and no word of Python.")
-    if name in KINDS or find_entry(stated.KINDS, name) is not None:
+    if name in KINDS or find_entry(own.KINDS, name) is not None:
         raise UserError(f"There is a kind {name} already: take another name.")
     if name in (*LABELS, *TAGS, *_ITS_LABELS):
         raise UserError(f"A kind cannot be called {name}, for prompts call a part of a task so: take another name.")

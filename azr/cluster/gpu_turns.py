@@ -5,11 +5,11 @@ The handover is strictly sequential: vLLM fails if memory that its sleep frees i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from azr.cluster.weight_sync import PushReport, WeightSync
+from azr.cluster.weight_sync import PushReport, Role, WeightSync
 from azr.concurrency import Phase
 from azr.config import Config
 from azr.hardware import Device
@@ -21,12 +21,6 @@ class Engines(Protocol):
     async def sleep(self) -> None: ...
 
     async def wake(self, part: Literal["weights", "kv_cache"]) -> None: ...
-
-
-class Role(Protocol):
-    """All ranks of a model, see `azr.train.worker_group` and, for what they are called, `azr.train.model_worker`."""
-
-    def call(self, method: str, *args: object, timeout_s: float, to: str) -> Awaitable[list[Any]]: ...
 
 
 def take_turns(config: Config, device: Device) -> bool:

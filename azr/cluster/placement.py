@@ -98,9 +98,10 @@ async def place(config: Config) -> Placement:
     shape = {"CPU": 1.0, "GPU": 1.0} if device == "cuda" else {"CPU": 1.0}
     wanted = {name: amount * count for name, amount in shape.items()}
     if missing := _missing_resources(wanted, ray.cluster_resources()):
+        more_slots = "start Ray with more --num-cpus (CPU slots are only bookkeeping)"
         raise UserError(
             f"the run needs {missing} in the whole cluster: lower train.data_parallel or rollout.engines, or "
-            f"{_remedy(missing)}"
+            f"{'set train.device to cpu' if 'GPU' in missing else more_slots}"
         )
     group = placement_group([shape] * count, strategy="PACK")
     try:
@@ -115,9 +116,11 @@ async def place(config: Config) -> Placement:
 async def _reserve(
     group: PlacementGroup, count: int, device: Device, timeout_s: float, wanted: dict[str, float]
 ) -> list[Bundle]:
-    """Wait for the bundles and return them, those of one node adjacent."""
+    """Wait for the bundles and return them, those of one node adjacent, this node's first."""
     try:
-        return await asyncio.wait_for(_bundles(group, count, device), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await group.ready()
+            locations = await _locations(group, range(count), with_gpu=device == "cuda")
     except TimeoutError as error:
         missing = (
             _missing_resources(wanted, ray.available_resources()) or f"{count} free places for the bundles of a run"
@@ -126,19 +129,10 @@ async def _reserve(
             f"the driver waited {timeout_s:.0f} s for Ray to reserve what the run needs, {missing} unused: "
             "end the other jobs of this cluster, or raise timeout.start_s"
         ) from error
-
-
-async def _bundles(group: PlacementGroup, count: int, device: Device) -> list[Bundle]:
-    await group.ready()
-    locations = await _locations(group, range(count), with_gpu=device == "cuda")
     bundles = [Bundle(index, node, gpu) for index, (node, gpu) in enumerate(locations)]
     home = ray.get_runtime_context().get_node_id()
-    return sorted(bundles, key=lambda bundle: (bundle.node != home, bundle.node, _number(bundle.gpu), bundle.index))
-
-
-def _number(gpu: str | None) -> tuple[int, str]:
-    """Sort key: indices by value, identifiers, which have equal lengths, by text."""
-    return len(gpu or ""), gpu or ""
+    # GPUs by length and text: indices come by value, identifiers, which have equal lengths, by text.
+    return sorted(bundles, key=lambda it: (it.node != home, it.node, len(it.gpu or ""), it.gpu or "", it.index))
 
 
 async def _locations(group: PlacementGroup, indices: Iterable[int], with_gpu: bool) -> list[tuple[str, str | None]]:
@@ -175,11 +169,3 @@ def _missing_resources(wanted: dict[str, float], present: dict[str, float]) -> s
     """Return ``2 GPU but there are 1`` for every missing resource; empty if none is missing."""
     short = [(name, need, present.get(name, 0.0)) for name, need in wanted.items() if present.get(name, 0.0) < need]
     return " and ".join(f"{need:g} {name} but there are {has:g}" for name, need, has in short)
-
-
-def _remedy(missing: str) -> str:
-    return (
-        "set train.device to cpu"
-        if "GPU" in missing
-        else "start Ray with more --num-cpus (CPU slots are only bookkeeping)"
-    )

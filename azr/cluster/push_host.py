@@ -19,7 +19,7 @@ import torch
 from ray import ObjectRef
 
 from azr.cluster.weight_buckets import BucketWriter, WeightBucket
-from azr.cluster.weight_endpoints import Inbox, Outbox, Rank, Receiver
+from azr.cluster.weight_transfers import Inbox, Outbox, Rank, Receiver
 
 HOST = "host"
 _PATH = "path"

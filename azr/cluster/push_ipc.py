@@ -2,45 +2,120 @@
 
 ZeRO-3 gathers every bucket on every rank's GPU anyway. Each rank copies it into a block there, and the engine's worker
 on that GPU maps the block: weights cross no bus but the GPU's own memory, on one node as on many.
+
+Blocks come from the CUDA runtime, for torch's allocator does not serve here. It may allocate from expandable segments,
+which cannot be exported. It also waits until every reader has released the memory, which a killed reader never does.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from ray import ObjectRef
 
-from azr.cluster.cuda_memory import CudaBlock, CudaMapping, gpu_id
-from azr.cluster.weight_buckets import Block, BucketWriter, WeightBucket
-from azr.cluster.weight_endpoints import Inbox, Outbox, Rank, Receiver
+from azr.cluster.weight_buckets import BucketWriter, WeightBucket
+from azr.cluster.weight_transfers import Inbox, Outbox, Rank, Receiver
 
 IPC = "ipc"
 _NBYTES = "nbytes"
+_HANDLE_BYTES = 64
+"""CUDA_IPC_HANDLE_SIZE of cuda's driver_types.h."""
+_LAZY_PEER_ACCESS = 1
+"""cudaIpcMemLazyEnablePeerAccess, the only flag there is."""
 
 
-class Mapping(Protocol):
-    """Block of another process, mapped here."""
-
-    @property
-    def bytes(self) -> torch.Tensor: ...
-
-    def close(self) -> None: ...
+class _Handle(ctypes.Structure):
+    _fields_ = [("reserved", ctypes.c_char * _HANDLE_BYTES)]
 
 
-class Exported(Protocol):
-    """Block that other processes can map."""
+def gpu_id(device: torch.device) -> str:
+    """Return an identifier that is the same in every process that sees this GPU, whatever its index there."""
+    return str(torch.cuda.get_device_properties(device).uuid)
 
-    @property
-    def bytes(self) -> torch.Tensor: ...
 
-    @property
-    def handle(self) -> str: ...
+class CudaBlock:
+    """GPU memory that this process owns and can export."""
 
-    def close(self) -> None: ...
+    def __init__(self, nbytes: int, device: torch.device) -> None:
+        # What torch keeps for later is of no use to an allocation beside it.
+        torch.cuda.empty_cache()
+        self._device, self._pointer = device, ctypes.c_void_p()
+        handle = _Handle()
+        with torch.cuda.device(device):
+            _call("cudaMalloc", ctypes.byref(self._pointer), ctypes.c_size_t(nbytes))
+            _call("cudaIpcGetMemHandle", ctypes.byref(handle), self._pointer)
+        self.handle = bytes(handle).hex()
+        """`CudaMapping` opens the block in another process with it."""
+        self.source: dict[str, str] = {}
+        self.bytes = _as_tensor(self._pointer, nbytes, device)
+
+    def close(self) -> None:
+        """Free the block. Every process that mapped it must have unmapped it."""
+        self.bytes = self.bytes.new_empty(0)
+        with torch.cuda.device(self._device):
+            torch.cuda.synchronize()
+            _call("cudaFree", self._pointer)
+
+
+class CudaMapping:
+    """Another process's `CudaBlock`, on the same GPU."""
+
+    def __init__(self, handle: str, nbytes: int, device: torch.device) -> None:
+        self._device, self._pointer = device, ctypes.c_void_p()
+        with torch.cuda.device(device):
+            _call(
+                "cudaIpcOpenMemHandle",
+                ctypes.byref(self._pointer),
+                _Handle.from_buffer_copy(bytes.fromhex(handle)),
+                ctypes.c_uint(_LAZY_PEER_ACCESS),
+            )
+        self.bytes = _as_tensor(self._pointer, nbytes, device)
+
+    def close(self) -> None:
+        self.bytes = self.bytes.new_empty(0)
+        with torch.cuda.device(self._device):
+            torch.cuda.synchronize()
+            _call("cudaIpcCloseMemHandle", self._pointer)
+
+
+class _CudaArray:
+    """CUDA array of bytes for torch, by numba's `__cuda_array_interface__`."""
+
+    def __init__(self, pointer: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 2}
+
+
+def _as_tensor(pointer: ctypes.c_void_p, nbytes: int, device: torch.device) -> torch.Tensor:
+    assert pointer.value is not None
+    return torch.as_tensor(_CudaArray(pointer.value, nbytes), device=device)
+
+
+@cache
+def _runtime() -> Any:
+    """Return the CUDA runtime that torch has loaded."""
+    torch.cuda.init()
+    name = f"libcudart.so.{str(torch.version.cuda).split('.')[0]}"
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    loaded = [line.split()[-1] for line in maps if line.rsplit("/", 1)[-1].startswith(name)]
+    runtime = ctypes.CDLL(loaded[0] if loaded else name)
+    runtime.cudaGetErrorString.restype = ctypes.c_char_p
+    runtime.cudaIpcOpenMemHandle.argtypes = [ctypes.POINTER(ctypes.c_void_p), _Handle, ctypes.c_uint]
+    return runtime
+
+
+def _call(function: str, *arguments: Any) -> None:
+    runtime = _runtime()
+    error = getattr(runtime, function)(*arguments)
+    if error:
+        runtime.cudaGetLastError()  # or torch would find it and blame a call of its own
+        raise RuntimeError(f"{function}: {runtime.cudaGetErrorString(error).decode()}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +123,8 @@ class GpuMemory:
     """Operations on shared GPU memory; tests on a CPU replace them by host memory."""
 
     gpu_id: Callable[[torch.device], str] = gpu_id
-    allocate: Callable[[int, torch.device], Exported] = CudaBlock
-    map: Callable[[str, int, torch.device], Mapping] = CudaMapping
+    allocate: Callable[[int, torch.device], CudaBlock] = CudaBlock
+    map: Callable[[str, int, torch.device], CudaMapping] = CudaMapping
 
 
 class IpcOutbox(Outbox):
@@ -68,15 +143,16 @@ class IpcOutbox(Outbox):
         self._writer = BucketWriter(IPC, self._allocate, bucket_nbytes)
         return self._writer
 
-    def _allocate(self, nbytes: int) -> Block:
+    def _allocate(self, nbytes: int) -> CudaBlock:
         """Allocate a block and tell rank 0 every rank's handle. Collective."""
-        rank, exported = self.rank, self._memory.allocate(nbytes, self.rank.device)
-        handles = [(self._memory.gpu_id(rank.device), exported.handle)]
+        rank, block = self.rank, self._memory.allocate(nbytes, self.rank.device)
+        handles = [(self._memory.gpu_id(rank.device), block.handle)]
         if rank.control is not None:
             gathered: list[tuple[str, str]] = [("", "")] * rank.size
             dist.all_gather_object(gathered, handles[0], group=rank.control)
             handles = gathered
-        return _IpcBlock(exported, dict(handles) | {_NBYTES: str(nbytes)})
+        block.source = dict(handles) | {_NBYTES: str(nbytes)}
+        return block
 
     def meet(self) -> None:
         if self.rank.device.type == "cuda":
@@ -93,19 +169,6 @@ class IpcOutbox(Outbox):
             self._writer = None
 
 
-@dataclass(frozen=True, slots=True)
-class _IpcBlock:
-    exported: Exported
-    source: dict[str, str]
-
-    @property
-    def bytes(self) -> torch.Tensor:
-        return self.exported.bytes
-
-    def close(self) -> None:
-        self.exported.close()
-
-
 class IpcInbox(Inbox):
     """Receiver: keeps the block of the rank on this GPU mapped during a push."""
 
@@ -113,7 +176,7 @@ class IpcInbox(Inbox):
         super().__init__(device)
         self._memory = memory or GpuMemory()
         self._handle: str | None = None
-        self._mapping: Mapping | None = None
+        self._mapping: CudaMapping | None = None
 
     def take(self, bucket: WeightBucket) -> torch.Tensor:
         here = self._memory.gpu_id(self.device)

@@ -10,7 +10,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import ray
@@ -19,7 +18,7 @@ from ray import ObjectRef
 from ray.exceptions import RayActorError
 
 from azr.cluster.weight_buckets import BucketWriter, WeightBucket
-from azr.cluster.weight_endpoints import Inbox, Outbox, Rank, Receiver
+from azr.cluster.weight_transfers import Inbox, Outbox, Rank, Receiver
 
 NCCL = "nccl"
 POLL_S = 0.0002
@@ -34,41 +33,36 @@ class Communicator(Protocol):
     def destroy(self) -> None: ...
 
 
-def join_as_sender(address: str, port: int, world_size: int) -> Communicator:
-    """Join the group as member 0; returns once all members have joined."""
-    from vllm.distributed.weight_transfer.nccl_common import trainer_init
-
-    return trainer_init({"master_address": address, "master_port": port, "world_size": world_size}, rank=0)
-
-
-def join_as_worker(address: str, port: int, world_size: int, rank_offset: int, parallel: Any) -> Communicator:
-    """Join the group as this worker's member; those of its engine begin at `rank_offset`."""
-    from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo, worker_init_process_group
-
-    info = NCCLWeightTransferInitInfo(
-        master_address=address, master_port=port, rank_offset=rank_offset, world_size=world_size
-    )
-    return worker_init_process_group(info, parallel)
-
-
-def start_broadcast(communicator: Communicator, tensor: torch.Tensor) -> Callable[[], bool]:
-    """Broadcast from member 0 into the tensor of the others. Returns a function that says whether it is done here."""
-    # PyNccl's default stream would not wait for the copy into the tensor, so pass the current stream.
-    stream = torch.cuda.current_stream(tensor.device)
-    communicator.broadcast(tensor, src=0, stream=stream)
-    done = torch.cuda.Event()
-    done.record(stream)
-    query: Callable[[], bool] = done.query
-    return query
-
-
-@dataclass(frozen=True, slots=True)
 class Network:
-    """Functions that form a group; tests on a CPU use gloo instead."""
+    """Forms a group and broadcasts in it; tests on a CPU use gloo instead."""
 
-    join_as_sender: Callable[[str, int, int], Communicator] = join_as_sender
-    join_as_worker: Callable[[str, int, int, int, Any], Communicator] = join_as_worker
-    start_broadcast: Callable[[Communicator, torch.Tensor], Callable[[], bool]] = start_broadcast
+    @staticmethod
+    def join_as_sender(address: str, port: int, world_size: int) -> Communicator:
+        """Join the group as member 0; returns once all members have joined."""
+        from vllm.distributed.weight_transfer.nccl_common import trainer_init
+
+        return trainer_init({"master_address": address, "master_port": port, "world_size": world_size}, rank=0)
+
+    @staticmethod
+    def join_as_worker(address: str, port: int, world_size: int, rank_offset: int, parallel: Any) -> Communicator:
+        """Join the group as this worker's member; those of its engine begin at `rank_offset`."""
+        from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo, worker_init_process_group
+
+        info = NCCLWeightTransferInitInfo(
+            master_address=address, master_port=port, rank_offset=rank_offset, world_size=world_size
+        )
+        return worker_init_process_group(info, parallel)
+
+    @staticmethod
+    def start_broadcast(communicator: Communicator, tensor: torch.Tensor) -> Callable[[], bool]:
+        """Broadcast from member 0 into the others' tensor. Returns a function that says whether it is done here."""
+        # PyNccl's default stream would not wait for the copy into the tensor, so pass the current stream.
+        stream = torch.cuda.current_stream(tensor.device)
+        communicator.broadcast(tensor, src=0, stream=stream)
+        done = torch.cuda.Event()
+        done.record(stream)
+        query: Callable[[], bool] = done.query
+        return query
 
 
 class NcclOutbox(Outbox):

@@ -171,17 +171,10 @@ class BucketWriter:
         end, index = 0, 0
 
         def filled(last: bool) -> WeightBucket:
-            start = index % 2 * self.bucket_nbytes
+            start, source = index % 2 * self.bucket_nbytes, self.block.source
+            hexdigest = digest.hexdigest()
             return WeightBucket(
-                version,
-                self._transfer,
-                self.block.source,
-                start,
-                tuple(slots),
-                digest.hexdigest(),
-                full_check,
-                index,
-                last,
+                version, self._transfer, source, start, tuple(slots), hexdigest, full_check, index, last
             )
 
         for name, tensor in named_tensors:
@@ -191,7 +184,7 @@ class BucketWriter:
             if tensor.nbytes > self.bucket_nbytes:
                 self.block.close()
                 self._make_block(tensor.nbytes)
-            slot = TensorSlot(name, _dtype_name(tensor.dtype), tuple(tensor.shape), end, tensor.nbytes)
+            slot = TensorSlot(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), end, tensor.nbytes)
             half = self.block.bytes[index % 2 * self.bucket_nbytes :]
             copy = _view(half, slot).copy_(tensor.detach())
             if with_digest:
@@ -207,10 +200,6 @@ class BucketWriter:
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _view(region: torch.Tensor, slot: TensorSlot) -> torch.Tensor:

@@ -1,20 +1,56 @@
-"""Weight sync: pushes the policy's weights after each update, and sends them again to restarted engines."""
+"""Weight sync: pushes the policy's weights after each update, and sends them again to restarted engines.
+
+`WeightSync` is the driver's side, `send_weights` that of the policy's ranks.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+import ray
+import torch
+from ray import ObjectRef
+from ray.exceptions import RayActorError
 
 from azr.cluster.supervisor import ActorLost, SupervisedActor, ping, root_cause
-from azr.cluster.weight_endpoints import Receiver
+from azr.cluster.weight_buckets import WeightBucket
+from azr.cluster.weight_transfers import Outbox, Receiver
 from azr.concurrency import task_group, wait_for_all
 
 MAX_ATTEMPTS = 3
 """Attempts per push: engines may be lost twice."""
 GRACE_S = 10.0
 """The sender's deadline for an engine ends so much before the driver's deadline, which cannot name an engine."""
+SETTLE_S = 10.0
+"""Seconds in which engines must drop their loads after a failed push."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUpdate:
+    """One version of the weights, as reported by its sender and by every engine; the reports must be equal."""
+
+    version: int
+    digest: str
+    """Digest of names, types, shapes and bytes, see `azr.cluster.weight_buckets.WeightDigest`."""
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SentWeights:
+    """Weights sent by rank 0, and the seconds of its phases."""
+
+    update: WeightUpdate
+    transfer: str
+    gather_s: float
+    """Gathering of sharded parameters, as far as the CPU waits for it."""
+    pack_s: float
+    """Copying into the block, and the digest."""
+    load_s: float
+    """Waiting for slower engines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +65,11 @@ class PushReport:
     transfer: str = ""
     """Name in `azr.cluster.weight_transfers`."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by phase of the policy's rank 0, see `azr.cluster.weight_sender.SentWeights`."""
+    """Seconds by phase of the policy's rank 0, see `SentWeights`."""
 
 
-class Sender(Protocol):
-    """The policy's ranks: rank 0 answers ``send_weights(version, receivers, timeout_s)`` with `SentWeights`."""
+class Role(Protocol):
+    """All ranks of a model, see `azr.train.worker_group` and, for what they are called, `azr.train.model_worker`."""
 
     def call(self, method: str, *args: object, timeout_s: float, to: str) -> Awaitable[list[Any]]: ...
 
@@ -62,8 +98,10 @@ class WeightSync:
     the policy may have changed (`policy_moves`): then it serves nothing before the next push.
     """
 
-    def __init__(self, policy: Sender, engines: Sequence[SupervisedActor], timeout_s: float) -> None:
-        """`timeout_s`: deadline of each call, which may wait for running prompts or for all of the sending."""
+    def __init__(self, policy: Role, engines: Sequence[SupervisedActor], timeout_s: float) -> None:
+        """`policy`: its rank 0 answers ``send_weights(version, receivers, timeout_s)`` with `SentWeights`.
+
+        `timeout_s`: deadline of each call, which may wait for running prompts or for all of the sending."""
         self._policy, self._engines, self._timeout_s = policy, engines, timeout_s
         self._version = 0
         self._policy_has_it = False
@@ -143,3 +181,127 @@ class WeightSync:
                 cause = f"{engine.name} died over weight version {self._version} ({root_cause(error)})"
                 restarting.create_task(engine.restart(ActorLost(cause, engine.actor)))
         return bool(lost)
+
+
+def send_weights(
+    outbox: Outbox,
+    version: int,
+    weights: Iterator[tuple[str, torch.Tensor]],
+    bucket_nbytes: int,
+    receivers: Sequence[Receiver],
+    timeout_s: float,
+    *,
+    full_check: bool = False,
+) -> SentWeights | None:
+    """Send all weights to every receiver. Collective: all ranks pass equal arguments, except for the receivers.
+
+    While the engines load a bucket, the ranks gather and pack the next one into the other half of their block:
+
+        all ranks that send     gather and pack bucket n
+        meet                    every rank has packed n
+        rank 0                  tells the engines to load n, behind n - 1; waits until they have loaded n - 1
+        meet                    the half of n - 1 may be overwritten
+
+    `bucket_nbytes`: at least that of the largest tensor. Only rank 0 returns a value. `weights` is consumed to its end,
+    even if an engine fails half-way, and the ranks stay usable. Raises TimeoutError, which names the late engines, if a
+    bucket takes longer than `timeout_s`; RuntimeError, which names the dead one, if an engine dies; and the errors of
+    engines.
+    """
+    leads = outbox.rank.index == 0
+    load = _Loading(outbox, receivers, timeout_s)
+    gathered, packed = _Stopwatch(), _Stopwatch()
+    nbytes = 0
+    try:
+        if not (leads or outbox.every_rank):
+            return None
+        writer = outbox.open(bucket_nbytes, receivers, timeout_s)
+        buckets = writer.pack(version, gathered.each(weights), full_check=full_check, with_digest=leads)
+        for bucket in packed.each(buckets):
+            outbox.meet()
+            if leads:
+                load.next(bucket)
+            outbox.meet()
+            nbytes += bucket.nbytes
+        if leads:
+            load.finish()
+        outbox.meet()
+        if leads and load.failure is not None:
+            raise load.failure
+        outbox.close()
+    finally:
+        for _ in weights:
+            pass
+    if not leads:
+        return None
+    pack_s = packed.seconds - gathered.seconds
+    update = WeightUpdate(version, bucket.digest, nbytes)
+    return SentWeights(update, bucket.transfer, gathered.seconds, pack_s, load.waited.seconds)
+
+
+class _Loading:
+    """Buckets that engines are loading, at most two at a time."""
+
+    def __init__(self, outbox: Outbox, receivers: Sequence[Receiver], timeout_s: float) -> None:
+        self._outbox, self._receivers, self._timeout_s = outbox, receivers, timeout_s
+        self._loading: list[ObjectRef] = []
+        self.failure: Exception | None = None
+        """First failure; engines are not called after it, but the ranks go on gathering together."""
+        self.waited = _Stopwatch()
+
+    def next(self, bucket: WeightBucket) -> None:
+        """Start loading this bucket; returns when the previous one is loaded."""
+        if self.failure is None:
+            before = self._loading
+            self._attempt(lambda: self._deliver(bucket))
+            self._attempt(lambda: self._wait(before))
+
+    def finish(self) -> None:
+        """Wait until the last bucket is loaded or, after a failure, until no engine loads any more."""
+        self._attempt(lambda: self._wait(self._loading))
+        if self.failure is not None and self._loading:
+            ray.wait(self._loading, num_returns=len(self._loading), timeout=min(self._timeout_s, SETTLE_S))
+
+    def _deliver(self, bucket: WeightBucket) -> None:
+        self._loading = self._outbox.deliver(bucket, self._receivers, self._timeout_s)
+
+    def _attempt(self, act: Callable[[], None]) -> None:
+        if self.failure is None:
+            try:
+                self.waited.during(act)
+            except Exception as error:
+                self.failure = error
+
+    def _wait(self, loading: Sequence[ObjectRef]) -> None:
+        if not loading:
+            return
+        _, late = ray.wait(loading, num_returns=len(loading), timeout=self._timeout_s)
+        if late:
+            pairs = zip(self._receivers, loading, strict=True)
+            names = ", ".join(receiver.name for receiver, ref in pairs if ref in late)
+            raise TimeoutError(f"the policy waited {self._timeout_s:g} s for {names} to load a weight bucket")
+        for receiver, ref in zip(self._receivers, loading, strict=True):
+            try:
+                ray.get(ref)
+            except RayActorError as error:
+                # Not as itself: to the driver it would look like the death of this rank.
+                raise RuntimeError(f"{receiver.name} died while the policy waited for it to load weights") from error
+
+
+class _Stopwatch:
+    """Sum of measured times."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def during(self, act: Callable[[], T]) -> T:
+        started = time.perf_counter()
+        try:
+            return act()
+        finally:
+            self.seconds += time.perf_counter() - started
+
+    def each(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items and count the time that the iterator takes for each."""
+        iterator, end = iter(items), object()
+        while (item := self.during(lambda: next(iterator, end))) is not end:
+            yield item  # type: ignore[misc]

@@ -25,7 +25,7 @@ from azr.executor.pool import SandboxPool
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.own_data import own_data
 from azr.own_functions import TIME_LIMIT_S
-from azr.plugins.kind import with_views
+from azr.plugins.own import with_views
 from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, TaskKind, Verdict
 from azr.tasks.prompts import ChatFormat, CompactFormat, PromptFacts, PromptFormat, Section

@@ -1,10 +1,10 @@
-"""Adds what plug-ins state to what there is, before anything starts, and keeps their processes while a run goes on."""
+"""Adds what plug-ins state to the registries before a run starts, and keeps their processes during it."""
 
 from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,17 +12,15 @@ from azr.config import Config, PluginEstimator
 from azr.errors import UserError, nearest
 from azr.own_functions import OwnFunctions
 from azr.own_modules import find_entry
-from azr.plugins import stated as groups
-from azr.plugins.functions import OwnBonus, OwnEstimator, OwnReward
-from azr.plugins.kind import BadTask, OwnKind
-from azr.plugins.stated import Stated, read_stated
+from azr.plugins import own as groups
+from azr.plugins.own import BadTask, OwnBonus, OwnEstimator, OwnKind, OwnReward, Stated, read_stated
 from azr.selfplay.rewards import BONUSES, OWN_BONUSES, OWN_REWARDS, SOLVE_RATE_REWARDS
 from azr.tasks.base import TaskKind
-from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts
+from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts, PromptFormat
 from azr.tasks.registry import KINDS
 
 PROCESSES = 8
-"""Of a plug-in at most; as many are started as answers are wanted of it at once."""
+"""Most processes of a plug-in; as many are started as answers are wanted of it at once."""
 _WORKER = "azr.plugins.worker"
 NAME, _LABEL = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[a-z][a-z_]*")
 TAGS = ("pad", "end", "answer", "propose", "solve", "python", "think")
@@ -148,10 +146,10 @@ def _checked(plugin: str, kind: TaskKind, stated: Stated, functions: OwnFunction
 
 
 def _problem(kind: OwnKind) -> str:
-    """What is wrong with the first task of a kind; empty when nothing is."""
+    """Return what is wrong with the first task of a kind; empty if nothing is."""
     task, facts = kind.seed(), PromptFacts()
-    formats: tuple[Callable[..., Any], ...] = (CompactFormat, lambda: ChatFormat(str))
-    for style in (make() for make in formats):
+    styles: tuple[PromptFormat, ...] = (CompactFormat(), ChatFormat(str))
+    for style in styles:
         for sections in (kind.proposal(task), kind.solution(task)):
             if style.parse(style.response(sections), kind.labels) != sections:
                 return "its proposal or solution is not read back as it was written"

@@ -1,4 +1,4 @@
-"""The process of a plug-in: does what its kinds and functions do with a model's text."""
+"""Process of a plug-in: runs its kinds and functions on a model's text."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import msgspec
 from azr.config import RewardConfig
 from azr.execution import MAX_INPUTS, ExecutionRequest, ExecutionResult
 from azr.own_functions import Ask, Nonsense, serve
-from azr.plugins.kind import BadTask, with_views
-from azr.plugins.stated import BONUSES, ESTIMATORS, REWARDS, Stated, read_stated
+from azr.plugins.own import BONUSES, ESTIMATORS, REWARDS, BadTask, Stated, read_stated, with_views
 from azr.records import Task
 from azr.selfplay.rewards import BonusInputs
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
@@ -22,17 +21,13 @@ from azr.tasks.prompts import Section
 
 MAX_REPEATS = 16
 MAX_RUNS = 64
-"""Of programs, that one call of a kind may ask for."""
+"""Most programs that one call of a kind may run."""
 
 
 def load(arguments: Sequence[str]) -> Callable[[Any, Ask], Any]:
     (plugin,) = arguments
     stated = read_stated(plugin)
-
-    def answer(asked: Any, ask: Ask) -> Any:
-        return _METHODS[asked["do"]](stated, asked, ask)
-
-    return answer
+    return lambda asked, ask: _METHODS[asked["do"]](stated, asked, ask)
 
 
 def _validate(stated: Stated, asked: Any, ask: Ask) -> Any:
@@ -73,7 +68,7 @@ def _task(kind: TaskKind, task: object, id: str | None = None) -> Any:
 
 
 def _run(ask: Ask) -> Run:
-    """Has the run's sandbox execute programs."""
+    """Return a function that executes programs in the run's sandbox."""
     left = MAX_RUNS
 
     async def run(request: ExecutionRequest) -> ExecutionResult:
@@ -114,7 +109,7 @@ def _number(value: object) -> float:
 
 
 def _estimate(stated: Stated, asked: Any, ask: Ask) -> str:
-    """Of float32, as base64."""
+    """Return advantages, float32 (R), as base64."""
     import torch
 
     from azr.algorithms.batch import Batch

@@ -22,12 +22,20 @@ import ray
 from azr.cluster.push_host import RemoteBucketStaging
 from azr.cluster.shared_calls import TakesSharedCalls
 from azr.cluster.weight_buckets import WeightBucket
-from azr.cluster.weight_sender import WeightUpdate
+from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig
 from azr.hardware import ComputeType
 from azr.records import Completion, PromptIds, Stops
 from azr.rollout.segments import PartialResponse
-from azr.rollout.vllm_adapter import EngineStart, describe_start, import_vllm, raise_if_dead, sample, start_vllm
+from azr.rollout.vllm_adapter import (
+    EngineStart,
+    describe_start,
+    import_vllm,
+    raise_if_dead,
+    sample,
+    start_vllm,
+    stop_vllm,
+)
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -258,9 +266,12 @@ class RolloutEngine(TakesSharedCalls):
             async with asyncio.timeout(SILENCE_S):
                 await self._llm.get_weight_version()
         except TimeoutError as error:
-            raise TimeoutError(
-                f"a prompt got no response within {self._generate_timeout_s:.0f} s: {self._state()}"
-            ) from error
+            state = f"the engine was busy with {self._num_running} prompts"
+            if self._asleep:
+                state = "the engine is asleep and was not woken"
+            elif self._updating is not None:
+                state = f"the engine waits for the rest of weight version {self._updating}"
+            raise TimeoutError(f"a prompt got no response within {self._generate_timeout_s:.0f} s: {state}") from error
 
     @asynccontextmanager
     async def _inference_permit(self) -> AsyncIterator[None]:
@@ -289,13 +300,6 @@ class RolloutEngine(TakesSharedCalls):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(INTERRUPT_S if self._rollout.staleness else None):
                     await self._changed.wait_for(lambda: self._num_running == 0)
-
-    def _state(self) -> str:
-        if self._asleep:
-            return "the engine is asleep and was not woken"
-        if self._updating is not None:
-            return f"the engine waits for the rest of weight version {self._updating}"
-        return f"the engine was busy with {self._num_running} prompts"
 
     @raise_if_dead
     async def begin_update(self, version: int) -> str:
@@ -420,10 +424,7 @@ class RolloutEngine(TakesSharedCalls):
     async def shutdown(self) -> None:
         """Stop the engine's processes."""
         engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.shutdown()
-            # vLLM's finaliser calls it again, and fails loudly when it only runs as the interpreter ends.
-            vars(engine)["shutdown"] = lambda timeout=None: None
+        stop_vllm(engine)
 
 
 def _find_problem(digest: str, reports: list[dict]) -> str | None:

@@ -21,7 +21,7 @@ from ray.actor import ActorHandle
 
 from azr.cluster.supervisor import ActorLost, SupervisedActor, within
 from azr.cluster.weight_sync import WeightSync
-from azr.concurrency import task_group
+from azr.concurrency import gather
 from azr.config import Config
 from azr.records import Completion, PromptIds, Stops
 from azr.rollout.engine import MemoryPart, RolloutEngine
@@ -137,9 +137,7 @@ class EngineGroup:
         """
         group = cls(config, stops, placements, from_step)
         try:
-            async with task_group() as starting:
-                for slot in group.slots:
-                    starting.create_task(slot.start(when))
+            await gather(*(slot.start(when) for slot in group.slots))
         except BaseException:
             await group.shutdown()
             raise
@@ -267,9 +265,7 @@ class EngineGroup:
 
         `wake` replaces an engine that dies meanwhile.
         """
-        async with task_group() as sleeping:
-            for slot in self.slots:
-                sleeping.create_task(self._sleep(slot))
+        await gather(*(self._sleep(slot) for slot in self.slots))
 
     async def _sleep(self, slot: EngineSlot) -> None:
         async with slot.restarting:
@@ -282,9 +278,7 @@ class EngineGroup:
 
     async def wake(self, part: MemoryPart) -> None:
         """End `sleep`, first for "weights", which a GPU engine then needs, and then for "kv_cache"."""
-        async with task_group() as waking:
-            for slot in self.slots:
-                waking.create_task(self._wake(slot, part))
+        await gather(*(self._wake(slot, part) for slot in self.slots))
 
     async def _wake(self, slot: EngineSlot, part: MemoryPart) -> None:
         try:

@@ -1,11 +1,15 @@
-"""The command line and the environment of ``vllm serve`` for one model."""
+"""``vllm serve`` for one model: its command line and environment, and the stops of training for its requests.
+
+vLLM takes end tokens from a model's folder, and stop strings only from requests: `StopMiddleware`, which vLLM puts
+around its application, adds them. ``python -m azr.rollout.server`` is ``vllm`` for vLLM's CPU build.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,8 +18,6 @@ from typing import Any
 from azr.errors import UserError
 from azr.hardware import ComputeType, cpu_engine_problem, keep_kernels
 from azr.records import Stops
-from azr.rollout import cpu_serve
-from azr.rollout.stop_middleware import VARIABLE, StopMiddleware, stops_to_text
 from azr.rollout.vllm_adapter import cpu_choices, vllm_environment
 
 _SAMPLING = (
@@ -23,6 +25,14 @@ _SAMPLING = (
     "max_new_tokens",
 )  # fmt: skip
 """Settings that vLLM reads from generation_config.json for requests without them. Training uses none of them."""
+VARIABLE = "AZR_SERVE_STOPS"
+"""Environment variable that holds the stops."""
+PATHS = ("/v1/chat/completions", "/v1/completions")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +67,7 @@ class Server:
             "host": self.host,
             "port": self.port,
             "dtype": self.dtype,
-            "middleware": f"{StopMiddleware.__module__}.{StopMiddleware.__qualname__}",
+            "middleware": f"azr.rollout.server.{StopMiddleware.__qualname__}",
             "override-generation-config": json.dumps(dict.fromkeys(_SAMPLING)),
         }
         if self.template is not None:
@@ -66,7 +76,8 @@ class Server:
         if on_cpu:
             choices = cpu_choices(self.max_model_len or 0)
             options |= {name.replace("_", "-"): value for name, value in choices.items()}
-        words = [*_program(on_cpu=on_cpu), "serve", str(self.folder)]
+        vllm = [sys.executable, "-m", "azr.rollout.server"] if on_cpu else [str(Path(sys.executable).with_name("vllm"))]
+        words = [*vllm, "serve", str(self.folder)]
         for name, value in options.items():
             if isinstance(value, bool):
                 words.append(f"--{'' if value else 'no-'}{name}")
@@ -86,8 +97,76 @@ def _is_on_cpu() -> bool:
     return on_cpu
 
 
-def _program(*, on_cpu: bool) -> list[str]:
-    """Return the command ``vllm`` of this environment, or its replacement."""
-    if on_cpu:
-        return [sys.executable, "-m", cpu_serve.__name__]
-    return [str(Path(sys.executable).with_name("vllm"))]
+def stops_to_text(stops: Stops) -> str:
+    return json.dumps({"strings": stops.strings, "token_ids": stops.token_ids})
+
+
+class StopMiddleware:
+    """ASGI application around another one."""
+
+    def __init__(self, app: App) -> None:
+        tree = json.loads(os.environ[VARIABLE])
+        self._app, self._stops = app, Stops(tuple(tree["strings"]), tuple(tree["token_ids"]))
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].endswith(PATHS):
+            await self._app(scope, receive, send)
+            return
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                return  # the client is gone
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        body = with_stops(body, self._stops)
+        headers = [(name, value) for name, value in scope["headers"] if name.lower() != b"content-length"]
+        headers.append((b"content-length", str(len(body)).encode()))
+        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive_changed() -> Message:
+            return unread.pop() if unread else await receive()
+
+        await self._app({**scope, "headers": headers}, receive_changed, send)
+
+
+def with_stops(body: bytes, stops: Stops) -> bytes:
+    """Return the request with the stops of training added.
+
+    A request's own ``stop`` replaces the stop strings, even an empty one; ``ignore_eos`` omits the end tokens. Stop
+    strings stay in the response, as in training. A body that is no JSON object stays unchanged: vLLM reports the error.
+    """
+    try:
+        request = json.loads(body)
+    except ValueError:
+        return body
+    if not isinstance(request, dict):
+        return body
+    if request.get("stop") is None and stops.strings:
+        request["stop"] = list(stops.strings)
+        request.setdefault("include_stop_str_in_output", True)
+    if not request.get("ignore_eos"):
+        asked = request.get("stop_token_ids") or []
+        if isinstance(asked, list):
+            request["stop_token_ids"] = [*asked, *(end for end in stops.token_ids if end not in asked)]
+    return json.dumps(request).encode()
+
+
+def serve_on_cpu() -> None:
+    """Run ``vllm serve``: the CPU build's own command fails because it looks for a package of another name."""
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+    from vllm.logger import configure_logging_from_args
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    cli_env_setup()
+    parser = FlexibleArgumentParser(description="vLLM CLI")
+    serve = ServeSubcommand()
+    serve.subparser_init(parser.add_subparsers(required=True, dest="subparser"))
+    options = parser.parse_args()
+    configure_logging_from_args(options)
+    serve.validate(options)
+    serve.cmd(options)
+
+
+if __name__ == "__main__":
+    serve_on_cpu()

@@ -18,7 +18,7 @@ from azr.config import RolloutConfig
 from azr.errors import UserError
 from azr.hardware import ComputeType
 from azr.records import FinishReason, Stops
-from azr.rollout.vllm_adapter import sampling_params, start_vllm
+from azr.rollout.vllm_adapter import sampling_params, start_vllm, stop_vllm
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -113,10 +113,7 @@ class StreamingEngine:
     async def shutdown(self) -> None:
         """Stop the engine's processes."""
         engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.shutdown()
-            # vLLM's finaliser calls it again, and fails loudly when it only runs as the interpreter ends.
-            vars(engine)["shutdown"] = lambda timeout=None: None
+        stop_vllm(engine)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import importlib
 import os
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,6 @@ from azr.errors import UserError
 from azr.hardware import KERNEL_CACHES, cpu_engine_problem, keep_kernels
 from azr.records import FinishReason, Stops
 from azr.rollout.engine_options import TAKEN, engine_options
-from azr.rollout.gpu_memory import wait_until_free
 from azr.rollout.segments import Segment
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ OWNER = "AZR_ENGINE_OWNER"
 """Environment variable with the id of the process that started the engine, see `azr.rollout.measured_worker`."""
 POLL_S = 1.0
 """Seconds between two checks of the core process during a call."""
+GIB = 2**30
+CONTEXT_BYTES = GIB // 2
+"""Memory of the engine's CUDA context, about, which vLLM allocates before it reads the free memory."""
+PATIENCE_S = 30.0
+"""Seconds to wait for the GPU memory of an engine that has just ended."""
 
 
 async def start_vllm(
@@ -83,6 +88,68 @@ async def start_vllm(
     return engine, on_gpu
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    name: str
+    """Name in CUDA_VISIBLE_DEVICES."""
+    total: int
+    """Bytes."""
+    free: int
+    """Bytes."""
+    holders: dict[int, int | None]
+    """Bytes by id of the visible processes; None if the driver does not report them."""
+
+
+async def wait_until_free(share: float, gpus: int) -> None:
+    """Wait until `share` of each of this process's first `gpus` GPUs is free.
+
+    The memory of a dead engine is freed with a delay. Raises UserError if it is not free after `PATIENCE_S`; vLLM would
+    end with a traceback in another process.
+    """
+    until = time.monotonic() + PATIENCE_S
+    while complaints := [text for name in _names(gpus) if (text := shortage(_use(name), share)) is not None]:
+        if time.monotonic() > until:
+            raise UserError(complaints[0])
+        await asyncio.sleep(1.0)
+
+
+def _names(gpus: int) -> list[str]:
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return (visible or [str(index) for index in range(gpus)])[:gpus]
+
+
+def _use(name: str) -> GpuUse:
+    """Read a GPU's memory from NVML: CUDA would create a context in this process."""
+    from vllm.third_party import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        number = name.isdigit()
+        device = pynvml.nvmlDeviceGetHandleByIndex(int(name)) if number else pynvml.nvmlDeviceGetHandleByUUID(name)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(device)
+        holders = {each.pid: each.usedGpuMemory for each in pynvml.nvmlDeviceGetComputeRunningProcesses(device)}
+        return GpuUse(name=name, total=int(memory.total), free=int(memory.free), holders=holders)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def shortage(gpu: GpuUse, share: float) -> str | None:
+    """Return a sentence on the wanted and free memory and its holders; None if enough is free."""
+    wanted = share * gpu.total
+    if gpu.free >= wanted + CONTEXT_BYTES:
+        return None
+    held = ", ".join(
+        f"process {pid}" + (f" with {size / GIB:.1f} GiB" if size is not None else "")
+        for pid, size in sorted(gpu.holders.items(), key=lambda item: -(item[1] or 0))
+    )
+    return (
+        f"An engine wants {wanted / GIB:.1f} GiB of GPU {gpu.name} (rollout.gpu_memory_utilization={share:g} of "
+        f"{gpu.total / GIB:.1f}) and {CONTEXT_BYTES / GIB:g} for its process to be free when it starts, but only "
+        f"{gpu.free / GIB:.1f} are ({f'taken by {held}' if held else 'nvidia-smi says who has the rest'}): lower "
+        "rollout.gpu_memory_utilization, or end what else runs on this GPU."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class EngineStart:
     """Report of an engine's start."""
@@ -100,16 +167,20 @@ async def describe_start(engine: AsyncLLM) -> EngineStart:
     return EngineStart(tokens, {phase: max(report[phase] for report in reports) for phase in reports[0]})
 
 
+def stop_vllm(engine: AsyncLLM | None) -> None:
+    """Stop the engine's processes."""
+    if engine is not None:
+        engine.shutdown()
+        # vLLM's finaliser calls it again, and fails loudly when it only runs as the interpreter ends.
+        vars(engine)["shutdown"] = lambda timeout=None: None
+
+
 def import_vllm(model_path: str) -> None:
     """Import it as this project needs it; takes many seconds and no GPU."""
-    _set_environment(model_path)
-    importlib.import_module("vllm.v1.engine.async_llm")
-
-
-def _set_environment(model_path: str) -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.update(vllm_environment(model_path))
     keep_kernels()
+    importlib.import_module("vllm.v1.engine.async_llm")
 
 
 def vllm_environment(model_path: str) -> dict[str, str]:
@@ -141,15 +212,10 @@ def _gpu_args(rollout: RolloutConfig, dtype: str, deterministic: bool) -> dict[s
         "enable_sleep_mode": True,
         # Scheduling ahead of results would let their timing decide which samples are computed together.
         "async_scheduling": False if deterministic else None,
-        "hf_overrides": head_overrides(dtype),
+        # Logits in float32, as in the trainers; on a GPU only the head's product is kept in float32. Engine and trainer
+        # then differ only by rounding to bfloat16 before the head.
+        "hf_overrides": {"head_dtype": "float32"} if dtype == "bfloat16" else {},
     }
-
-
-def head_overrides(dtype: str) -> dict[str, str]:
-    """Overrides for logits in float32, as in the trainers. On a GPU only the head's product is kept in float32. Engine
-    and trainer then differ only by rounding to bfloat16 before the head.
-    """
-    return {"head_dtype": "float32"} if dtype == "bfloat16" else {}
 
 
 def cpu_choices(max_model_len: int) -> dict[str, Any]:
@@ -223,8 +289,11 @@ async def sample(
         flat_logprobs=True,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
-    generate = _generate_exclusive if exclusive else _generate_batched
-    output = await generate(llm, request_id, tokens_input(list(prompt_ids)), params)
+    prompt = tokens_input(list(prompt_ids))
+    if exclusive:
+        output = await _generate_exclusive(llm, request_id, prompt, params)
+    else:
+        (output,) = [output async for output in llm.generate(prompt, params, request_id)]
     return [_segment(sampled, weight_version) for sampled in output.outputs]
 
 
@@ -238,13 +307,6 @@ def _segment(sampled: CompletionOutput, weight_version: int) -> Segment:
         finish_reason=None if sampled.finish_reason == "abort" else FinishReason(sampled.finish_reason),
         weight_version=weight_version,
     )
-
-
-async def _generate_batched(
-    llm: AsyncLLM, request_id: str, prompt: TokensInput, params: SamplingParams
-) -> RequestOutput:
-    (output,) = [output async for output in llm.generate(prompt, params, request_id)]
-    return output
 
 
 async def _generate_exclusive(

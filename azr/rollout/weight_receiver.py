@@ -23,8 +23,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from azr.cluster.weight_buckets import WeightBucket, WeightDigest
-from azr.cluster.weight_endpoints import Inbox
-from azr.cluster.weight_transfers import TRANSFERS
+from azr.cluster.weight_transfers import TRANSFERS, Inbox
 
 BACKEND = "azr"
 """Name of the engine in vLLM's registry."""

@@ -1,4 +1,4 @@
-"""What a reasoning kind is: how a proposal becomes a task, and how an answer to a task is graded."""
+"""Interface of a reasoning kind: how a proposal becomes a task, and how an answer to a task is graded."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RejectReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What a proposer wrote, and what its prompt showed."""
+    """Sections written by a proposer, and the tasks that its prompt showed."""
 
     id: str
     """Id of the task that it may become."""
@@ -71,7 +71,7 @@ class ProposalLimits:
     induction_inputs: int
     """Most inputs of an induction task; of longer lists the first ones are kept."""
     fewest_induction_inputs: int | None = None
-    """How many of these must be different, when not all of them: then those that repeat one are dropped."""
+    """Number of different inputs required, if not all of them: repeated ones are then dropped."""
     repeats: int
     """Runs that must agree."""
 
@@ -86,60 +86,60 @@ class TaskKind(ABC):
     reference_kinds: ClassVar[tuple[str, ...]]
     """Kinds whose tasks may be shown as references to a proposer of this kind."""
     labels: ClassVar[tuple[str, ...]] = LABELS
-    """Of the sections that its prompts show and its responses hold; a response with others is malformed."""
+    """Labels of sections in its prompts and responses; a response with others is malformed."""
     proposes_programs: ClassVar[bool] = False
     """Whether a proposal holds a program, which may then call functions of earlier ones."""
 
     @abstractmethod
     def seed(self) -> Task:
-        """The identity program as a task of this kind."""
+        """Return the identity program as a task of this kind."""
 
     @abstractmethod
     def reference(self, task: Task) -> tuple[Section, ...]:
-        """A past task as shown to a proposer."""
+        """Return a past task as shown to a proposer."""
 
     def references_per_prompt(self, count: int) -> int:
-        """How many past tasks a proposal prompt shows when ``count`` are configured."""
+        """Return the number of past tasks in a proposal prompt when ``count`` are configured."""
         return count
 
     @abstractmethod
     def proposal(self, task: Task) -> tuple[Section, ...]:
-        """What a proposer would have written to propose this task."""
+        """Return the sections of a proposal of this task."""
 
     @abstractmethod
     async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
-        """The task that a proposal becomes, or the first check that it fails. Raises nothing of its own."""
+        """Return the proposal's task, or the first check that it fails. Raises nothing of its own."""
 
     @abstractmethod
     def proposer_instructions(self, facts: PromptFacts) -> Instructions:
-        """What a chat model is told that proposes a task."""
+        """Return the instructions of a chat model that proposes a task."""
 
     @abstractmethod
     def solver_instructions(self, facts: PromptFacts) -> Instructions:
-        """What a chat model is told that solves a task."""
+        """Return the instructions of a chat model that solves a task."""
 
     @abstractmethod
     def solver_view(self, task: Task) -> tuple[Section, ...]:
-        """What the solver sees."""
+        """Return what the solver sees."""
 
     @abstractmethod
     def solution(self, task: Task) -> tuple[Section, ...]:
-        """A right answer."""
+        """Return a right answer."""
 
     @abstractmethod
     async def grade(self, task: Task, answer: Sequence[Section], run: Run) -> Verdict:
-        """The verdict on an answer. What was expected is compared here and never sent to a sandbox."""
+        """Return the verdict on an answer. The expected output is compared here and never sent to a sandbox."""
 
     def io_pairs(self, task: Task) -> tuple[tuple[str, str], ...]:
-        """Inputs of the task's program, each with the value that it returned; none of a task without a program."""
+        """Return inputs of the task's program with the values that it returned; none without a program."""
         return tuple(zip(task.inputs, task.outputs, strict=True)) if task.program else ()
 
     def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived | Awaitable[Derived]:
-        """Tasks of this kind, other than the task itself, that known pairs of its program make."""
+        """Return other tasks of this kind that known pairs of the task's program make."""
         return ()
 
     def fingerprint(self, program: str, inputs: Sequence[str]) -> str:
-        """What tasks of this kind that count as equal have in common."""
+        """Return a hash that tasks share which count as equal."""
         return fingerprint(program)
 
     def make_task(
@@ -153,7 +153,7 @@ class TaskKind(ABC):
         parents: Sequence[Task] = (),
         step: int = 0,
     ) -> Task:
-        """A task of this kind."""
+        """Return a task of this kind."""
         return Task(
             id=id,
             kind=self.name,
@@ -176,7 +176,7 @@ class SingleCallKind(TaskKind):
     """Ends of a call that make a task."""
 
     def label(self, call: CallResult) -> str | None:
-        """What the call leads to, as the task's output; None when no task may have it."""
+        """Return the task's output after this call; None if no task may have it."""
         return call.value
 
     def seed(self) -> Task:
@@ -229,7 +229,7 @@ class SingleCallKind(TaskKind):
 
 
 def program_rules(facts: PromptFacts) -> str:
-    """English rules for every program, as the static check and the sandbox hold to them."""
+    """Return English rules for programs, as the static check and the sandbox enforce them."""
     imports = f"Imports come first, and only of these modules: {', '.join(facts.modules)}. " if facts.modules else ""
     refused = f"Refused names are {', '.join(facts.refused_names)}. " if facts.refused_names else ""
     return (
@@ -243,7 +243,7 @@ def program_rules(facts: PromptFacts) -> str:
 
 
 def input_rules() -> str:
-    """English rules for an input."""
+    """Return English rules for an input."""
     return (
         "An input is what would stand between the parentheses of a call of f: all arguments, separated by commas, by "
         "position or by name, strings in quotes. Arguments are plain data, or constant expressions of it such as "
@@ -267,7 +267,7 @@ def propose_program(goal: str, note: str, facts: PromptFacts, example: Example) 
 
 
 def section_texts(sections: Sequence[Section], *labels: str) -> tuple[str, ...] | None:
-    """Texts of the sections when they carry exactly these labels, in any order; else None."""
+    """Return the sections' texts if they carry exactly these labels, in any order; else None."""
     if sorted(s.label for s in sections) != sorted(labels):
         return None
     by_label = {s.label: s.text for s in sections}
@@ -277,7 +277,7 @@ def section_texts(sections: Sequence[Section], *labels: str) -> tuple[str, ...] 
 async def evaluate_inputs(
     inputs: Sequence[str | Computed], program: str, run: Run, repeats: int
 ) -> tuple[str, ...] | RejectReason:
-    """Canonical arguments of all inputs of the program, or why the expressions among them lead to none."""
+    """Return canonical arguments of all inputs, or why expressions among them give none."""
     computed = [each for each in inputs if isinstance(each, Computed)]
     found: tuple[str, ...] | None = ()
     if computed:
@@ -293,8 +293,10 @@ async def evaluate_inputs(
 
 
 def reject_reason(result: ExecutionResult, accepted: Sequence[CallStatus] = (CallStatus.OK,)) -> RejectReason | None:
-    """Why a program that was run with repeats makes no task; None when all calls ended in an accepted status, and the
-    repeats agreed. Determinism that was not established is none."""
+    """Return why a program that was run with repeats makes no task.
+
+    None if all calls ended in an accepted status and were found to be deterministic.
+    """
     if result.static_check:
         return RejectReason.NOT_ALLOWED
     if result.lost:
@@ -308,16 +310,14 @@ def reject_reason(result: ExecutionResult, accepted: Sequence[CallStatus] = (Cal
 
 
 def grade_outputs(result: ExecutionResult, expected: Sequence[str]) -> Verdict:
-    """Right when every call returned the expected plain value; ungraded when the executor lost one."""
+    """Return right if every call returned the expected plain value, ungraded if the executor lost one."""
     if result.lost:
         return Verdict.UNGRADED
     if not result.ok:
         return Verdict.WRONG
-    pairs = zip(result.outputs, expected, strict=True)
-    return Verdict.RIGHT if all(_states(call.value, wanted) for call, wanted in pairs) else Verdict.WRONG
-
-
-def _states(value: str | None, expected: str) -> bool:
-    if value is None:
-        return False
-    return value == expected or values.equal(values.parse(value), values.parse(expected))
+    for call, wanted in zip(result.outputs, expected, strict=True):
+        if call.value is None:
+            return Verdict.WRONG
+        if call.value != wanted and not values.equal(values.parse(call.value), values.parse(wanted)):
+            return Verdict.WRONG
+    return Verdict.RIGHT

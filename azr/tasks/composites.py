@@ -35,7 +35,7 @@ class GivenFunctions:
 
 
 def schedule(composites: CompositesConfig, step: int) -> tuple[float, int]:
-    """Chance that a proposal of this step gets functions to call, and the most that one gets."""
+    """Return the chance that a proposal of this step gets functions to call, and the most that one gets."""
     if step < composites.start_step or not composites.chance:
         return 0.0, 0
     grown = (step - composites.start_step) // composites.interval
@@ -43,7 +43,7 @@ def schedule(composites: CompositesConfig, step: int) -> tuple[float, int]:
 
 
 def give_functions(tasks: Iterable[Task], count: int) -> GivenFunctions | None:
-    """The first ``count`` programs that serve, or as many as there are; None when there is none.
+    """Return the first ``count`` programs that serve, or as many as there are; None if there is none.
 
     No two of equal text, and none that is a composite itself or imports another thing by a name already taken.
     """
@@ -71,7 +71,7 @@ def give_functions(tasks: Iterable[Task], count: int) -> GivenFunctions | None:
 
 
 def compose(sections: Sequence[Section], given: GivenFunctions) -> tuple[Section, ...] | RejectReason:
-    """A proposal whose program holds the given functions in front, or why it cannot.
+    """Return the proposal with the given functions in front of its program, or why it cannot be.
 
     It must hold one program, whose ``f`` calls every given function, and which binds none of their names.
     """
@@ -86,7 +86,7 @@ def compose(sections: Sequence[Section], given: GivenFunctions) -> tuple[Section
 
 
 def _source(function: ast.AST) -> str | None:
-    """Text of a function; None where it cannot be written out, as some f-strings of older Pythons."""
+    """Return a function's text; None if it cannot be written out, as some f-strings of older Pythons."""
     try:
         source = ast.unparse(function)
     except (ValueError, RecursionError):
@@ -95,7 +95,7 @@ def _source(function: ast.AST) -> str | None:
 
 
 def _serving(program: str) -> tuple[dict[str, str], ast.FunctionDef] | None:
-    """Import lines by the name that they bind, and the function of a program that is nothing else."""
+    """Return import lines by the name that they bind, and the function, of a program that is nothing else."""
     tree = parse(program)
     if tree is None:
         return None
@@ -121,7 +121,7 @@ def _bound(alias: ast.alias) -> str:
 
 
 def _bindings(tree: ast.AST) -> list[str]:
-    """Every name that anything in a tree binds, deletes or declares, in whatever scope."""
+    """Return every name that a tree binds, deletes or declares, in any scope."""
     names: list[str] = []
     for node in ast.walk(tree):
         match node:

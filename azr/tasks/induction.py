@@ -160,12 +160,12 @@ def _proposal_example(count: int) -> Example:
 
 
 def _num_shown(task: Task) -> int:
-    """How many of the pairs the solver sees."""
+    """Return the number of pairs that the solver sees."""
     return len(task.inputs) // 2
 
 
 def _without_repeats(inputs: Sequence[str]) -> tuple[str, ...]:
-    """The first of any argument texts that state equal arguments."""
+    """Return argument texts without those equal in value to an earlier one."""
     kept: dict[str, tuple[object, ...]] = {}
     for text in inputs:
         arguments = values.parse_arguments(text)

@@ -24,7 +24,7 @@ MAX_EXPRESSION_CHARS = 2**13
 _CALL = "_"
 _RESULT = "_inputs"
 _CONSTANTS = {"nan": "float('nan')", "inf": "float('inf')"}
-"""What plain data calls by name, and Python does not."""
+"""Names in plain data that Python does not know, with their expressions."""
 _FUNCTIONS = frozenset({
     "abs", "all", "any", "ascii", "bin", "bool", "bytes", "chr", "complex", "dict", "divmod", "enumerate", "float",
     "frozenset", "hex", "inf", "int", "len", "list", "max", "min", "nan", "oct", "ord", "pow", "range", "repr",
@@ -53,7 +53,7 @@ class Computed:
 
 
 def read_input(text: str, program: str, *, is_answer: bool = False) -> str | Computed | None:
-    """Canonical arguments for ``f`` of the program, or what to evaluate to have them; None when it is no input.
+    """Return canonical arguments for the program's ``f``, or what to evaluate for them; None if it is no input.
 
     An answer may compute, but not search: it must do without loops and conditions, and cannot use the program.
     """
@@ -66,7 +66,7 @@ def read_input(text: str, program: str, *, is_answer: bool = False) -> str | Com
 
 
 def evaluation_request(inputs: Sequence[Computed], program: str, repeats: int) -> ExecutionRequest:
-    """One call that returns the arguments of all these inputs."""
+    """Return one call that computes the arguments of all these inputs."""
     rows = ast.unparse(ast.List([ast.Tuple(list(each.arguments), ast.Load()) for each in inputs], ast.Load()))
     tree = parse_program(program) if any(each.uses_program for each in inputs) else None
     used = {name.id for each in inputs for name in _names_in(*each.arguments)}
@@ -79,7 +79,7 @@ def evaluation_request(inputs: Sequence[Computed], program: str, repeats: int) -
 
 
 def evaluated_inputs(result: ExecutionResult, count: int) -> tuple[str, ...] | None:
-    """Canonical arguments, input by input, from a call that ended well; None when it returned something else."""
+    """Return canonical arguments per input from a call that ended well; None if it returned something else."""
     value = result.outputs[0].value
     rows = values.parse(value) if value is not None else None
     if type(rows) is not list or len(rows) != count or any(type(row) is not tuple for row in rows):
@@ -131,7 +131,7 @@ def _stated(text: str) -> tuple[list[ast.expr], dict[str, ast.expr]] | None:
 
 
 def _positional(tree: ast.Module, given: list[ast.expr], named: dict[str, ast.expr]) -> tuple[ast.expr, ...] | None:
-    """All arguments by position; None when ``f`` has no such parameter by name, or lacks one before it."""
+    """Return all arguments by position; None if ``f`` has no parameter of a name, or one before it is missing."""
     (entry,) = (node.args for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == ENTRY)
     names = [parameter.arg for parameter in (*entry.posonlyargs, *entry.args)]
     at = {name: index for index, name in enumerate(names) if index >= max(len(entry.posonlyargs), len(given))}
@@ -145,7 +145,7 @@ def _positional(tree: ast.Module, given: list[ast.expr], named: dict[str, ast.ex
 
 
 def _is_allowed(expression: ast.expr, known: frozenset[str], is_answer: bool) -> bool:
-    """Whether nothing occurs that has no place in an input; ``known``: names of the program."""
+    """Whether an input may hold all that occurs in the expression; ``known``: names of the program."""
     kinds = _COMPUTING if is_answer else (*_COMPUTING, *_SEARCHING)
     names = _FUNCTIONS if is_answer else _FUNCTIONS | _SEARCHING_FUNCTIONS | known
     nodes = list(ast.walk(expression))
@@ -165,7 +165,7 @@ def _is_allowed(expression: ast.expr, known: frozenset[str], is_answer: bool) ->
 
 
 def _names_of(tree: ast.Module) -> frozenset[str]:
-    """What a program defines or imports by name at module level."""
+    """Return the names that a program defines or imports at module level."""
     names: set[str] = set()
     for node in tree.body:
         match node:

@@ -1,4 +1,4 @@
-"""What a task program must look like, and when two programs count as the same."""
+"""Form of a task program, and equality of programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_CHARS = 2**18
 
 
 def parse(program: str) -> ast.Module | None:
-    """Syntax tree of a text that compiles within the bounds of this file, else None."""
+    """Return the syntax tree of a text within the bounds of this file, else None."""
     if len(program) > MAX_CHARS:
         return None
     try:
@@ -26,7 +26,7 @@ def parse(program: str) -> ast.Module | None:
 
 
 def parse_program(program: str) -> ast.Module | None:
-    """Syntax tree of a program that defines ``f`` at module level with at least one parameter, else None.
+    """Return the syntax tree of a program that defines ``f`` at module level with a parameter, else None.
 
     Of a program that is parsed so, the functions below take every task and raise nothing.
     """
@@ -116,7 +116,7 @@ class _Normalizer(ast.NodeTransformer):
 
 @lru_cache(maxsize=4096)
 def normalize(program: str) -> str:
-    """The program without comments, docstrings, annotations, layout and choice of local names.
+    """Return the program without comments, docstrings, annotations, layout and choice of local names.
 
     Raises:
         SyntaxError: the text is not Python; callers parse first.

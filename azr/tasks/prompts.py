@@ -1,4 +1,4 @@
-"""How prompts are written and responses read: a chat format for language models, a compact one for tiny models.
+"""Formats of prompts and responses: a chat format for language models, a compact one for tiny models.
 
 A kind states *what* is shown and asked as labelled sections; a format decides *how* that looks as text.
 """
@@ -12,7 +12,7 @@ from functools import cache
 from typing import ClassVar, Literal, Protocol
 
 LABELS = ("program", "input", "output", "message")
-"""Of sections; a kind may have others, see `azr.tasks.base.TaskKind.labels`."""
+"""Labels of sections; a kind may have others, see `azr.tasks.base.TaskKind.labels`."""
 ResponseFormat = Literal["strict", "answer"]
 
 
@@ -26,14 +26,14 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptFacts:
-    """What prompts say about the checks that a response will meet."""
+    """Facts in prompts about the checks that a response will meet."""
 
     induction_inputs: int = 10
     """Inputs that an induction proposal must give."""
     wall_s: float = 1.0
     """Wall-clock limit of one call, seconds."""
     modules: tuple[str, ...] = ()
-    """What a program may import."""
+    """Modules that a program may import."""
     refused_names: tuple[str, ...] = ()
     """Builtin functions that a program must not use."""
 
@@ -50,17 +50,17 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instructions:
-    """What one role of a kind is told, in English."""
+    """Instructions of one role of a kind, in English."""
 
     task: str
-    """What to do, and the rules that the answer is held to."""
+    """The task, and the rules for the answer."""
     blocks: str
     """The fenced blocks that the answer must hold, such as "one ```output block with the returned value"."""
     example: Example
 
 
 class Instructor(Protocol):
-    """What a format must know of a task kind."""
+    """Part of a task kind that a format uses."""
 
     name: ClassVar[str]
 
@@ -82,7 +82,7 @@ class PromptFormat(Protocol):
         ...
 
     def response(self, sections: Sequence[Section]) -> str:
-        """The text of a well-formed response that states these sections."""
+        """Return a well-formed response with these sections."""
         ...
 
     def parse(self, response: str, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
@@ -106,7 +106,7 @@ class CompactFormat:
 
     @classmethod
     def special_tokens(cls, kinds: Sequence[str]) -> list[str]:
-        """Every tag the format can write, for building a tokenizer."""
+        """Return every tag that the format can write, for building a tokenizer."""
         names = ["pad", "end", "answer", "propose", "solve", *LABELS, *kinds]
         return [f"<|{name}|>" for name in names]
 
@@ -197,7 +197,7 @@ def _fenced(sections: Sequence[Section]) -> str:
 
 
 def _form(instructions: Instructions) -> str:
-    """What a response must look like, with an example."""
+    """Return the required form of a response, with an example."""
     example = instructions.example
     question = f"If the question were\n{_fenced(example.shown)}\na" if example.shown else "A"
     return (

@@ -1,4 +1,4 @@
-"""The reasoning kinds that can be played, by name, and the tasks of one kind that a task of another makes."""
+"""Reasoning kinds by name, and tasks of one kind that are derived from a task of another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS: dict[str, TaskKind] = {kind.name: kind for kind in _ALL}
 
 
 async def derived_tasks(task: Task, kinds: Sequence[str], most: int, rng: random.Random) -> list[Task]:
-    """Of each of these kinds, at most ``most`` tasks at random that the known pairs of a task make for free."""
+    """Return at most ``most`` random tasks of each kind, made from the known pairs of a task."""
     pairs = KINDS[task.kind].io_pairs(task)
     chosen: list[Task] = []
     for name in kinds:

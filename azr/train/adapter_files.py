@@ -19,7 +19,7 @@ BASE_FILE = "base_files.json"
 
 
 def weights_folder(path: str) -> Path:
-    """Where the files of a model are that has been loaded: `path` itself, or the hub's cache. Raises OSError."""
+    """Return the folder of a model that has been loaded: `path` itself, or the hub's cache. Raises OSError."""
     from transformers.utils import cached_file
 
     found = cached_file(path, "config.json", local_files_only=True)
@@ -28,14 +28,14 @@ def weights_folder(path: str) -> Path:
 
 
 def hash_weights(folder: Path) -> dict[str, str]:
-    """BLAKE3 of each file of weights in a model's folder, hexadecimal, by name. Raises OSError."""
+    """Return the BLAKE3 of each file of weights in a folder, hexadecimal, by name. Raises OSError."""
     files = [path for path in sorted(folder.glob("*.safetensors")) if path.name != ADAPTER_FILE]
     return {path.name: hash_file(path).digest for path in files or sorted(folder.glob("*.bin"))}
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What adapters belong to."""
+    """Base model of adapters."""
 
     files: Mapping[str, str]
     """Digests by name."""
@@ -50,7 +50,7 @@ def write_base(folder: Path, files: Mapping[str, str], four_bit: Sequence[str]) 
 
 
 def read_base(folder: Path) -> Base:
-    """What `write_base` wrote. Raises UserError when it is missing or damaged."""
+    """Read what `write_base` wrote. Raises UserError if it is missing or damaged."""
     try:
         return Base(**json.loads((folder / BASE_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:

@@ -82,7 +82,9 @@ class Learner:
     async def _learn(self, samples: Sequence[Sample], seed: int, critic_only: bool) -> dict[str, dict[str, float]]:
         for sample in samples:
             sample.used = "recorded"
-        if len(samples) < self._least_samples():
+        algorithm = self._config.algorithm
+        # Every rank needs a sample in every optimizer step.
+        if len(samples) < self._policy.size * max(algorithm.policy_mini_batches, algorithm.critic_mini_batches):
             log.warning("nothing is learned in this step, which has only %d trajectories", len(samples))
             return {"policy": {}}
         batch, completions = Batch.from_samples(samples), [sample.completion for sample in samples]
@@ -98,12 +100,16 @@ class Learner:
         metrics: dict[str, dict[str, float]] = {}
         # Traces tell the critic nothing of what the policy earns.
         if self._critic is not None and critic_batch is not None and not batch.only_traces:
-            metrics["critic"] = await self._update_critic(self._critic, batch, critic_batch)
+            async with self._work(self._critic, "train critic", training=True):
+                timeout_s = self._config.timeout.train_s
+                metrics["critic"] = await update_critic(self._critic, critic_batch, batch.critic_columns(), timeout_s)
         if critic_only:
             async with self._work(self._policy, "train policy", training=True):
                 pass  # on the GPU, since its weights are pushed next
         else:
-            kept = self._with_gradient(batch, policy_parts)
+            kept = policy_parts
+            if algorithm.drop_zero_advantage:
+                kept = without_samples(policy_parts, batch.has_gradient(algorithm), self._policy.size)
             # One packing does for both models if the critic takes its optimizer steps on the same mini-batches.
             same = critic_batch if kept is critic_parts else None
             metrics["policy"], logprobs_R = await self._update_policy(
@@ -114,11 +120,6 @@ class Learner:
             sample.used = "trained"
         self._skipped = {model: values["skipped_in_a_row"] for model, values in metrics.items()}
         return metrics
-
-    def _least_samples(self) -> int:
-        """Smallest number of samples that gives every rank one in every optimizer step."""
-        algorithm = self._config.algorithm
-        return self._policy.size * max(algorithm.policy_mini_batches, algorithm.critic_mini_batches)
 
     def _mini_batches(self, samples: Sequence[Sample], seed: int) -> tuple[MiniBatches, MiniBatches]:
         """Mini-batches of policy and critic, the same object where they take equally many optimizer steps."""
@@ -158,16 +159,6 @@ class Learner:
             advantages_R, returns_R = (zeros_R.masked_scatter(is_sampled_R, x_R) for x_R in (advantages_R, returns_R))
         batch.advantages_R, batch.returns_R = advantages_R, returns_R
         return True
-
-    def _with_gradient(self, batch: Batch, mini_batches: MiniBatches) -> MiniBatches:
-        """Mini-batches without samples that have no gradient, with ``algorithm.drop_zero_advantage``."""
-        if not self._config.algorithm.drop_zero_advantage:
-            return mini_batches
-        return without_samples(mini_batches, batch.has_gradient(self._config.algorithm), self._policy.size)
-
-    async def _update_critic(self, critic: WorkerGroup, batch: Batch, packed: TrainBatch) -> dict[str, float]:
-        async with self._work(critic, "train critic", training=True):
-            return await update_critic(critic, packed, batch.critic_columns(), self._config.timeout.train_s)
 
     async def _update_policy(
         self, batch: Batch, packed: TrainBatch, mini_batches: MiniBatches, kept: MiniBatches

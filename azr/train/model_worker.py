@@ -58,7 +58,7 @@ class StepReport:
     sums: Sums
     """Over this rank's tokens; add them over ranks."""
     grad_norm: float
-    """Of the whole gradient, before clipping; the same on all ranks."""
+    """Norm of the whole gradient before clipping; the same on all ranks."""
     lr: float
     """Learning rate of this step."""
     skipped_in_a_row: int
@@ -71,7 +71,7 @@ LossFn = Callable[[PackedBatch, dict[str, Tensor], float], tuple[Tensor, Sums]]
 
 
 def parameters_on_device(method: Callable[Concatenate[W, P], T]) -> Callable[Concatenate[W, P], T]:
-    """Makes a worker's method bring the parameters back for its time when they are away.
+    """Decorate a worker's method to onload offloaded parameters for its duration.
 
     So are they when the policy is sent to an engine that died while it played and was replaced.
     """
@@ -103,7 +103,7 @@ class ModelWorker:
     hpz: int
     """See `azr.hardware.hpz_partition_size`."""
     base_files: dict[str, str]
-    """Of a model of which only adapters are trained, the digests of the files with its weights; else empty."""
+    """Digests of the model's weight files if only adapters are trained; else empty."""
     _away: OffloadedTensors
 
     def __init__(self, model_role: str, rank: int, world_size: int, device: Device, config: Config) -> None:
@@ -161,7 +161,7 @@ class ModelWorker:
         """Answers while the process lives."""
 
     def computes_with(self) -> str:
-        """Kernels and attention of the model's layers, and why these; for people."""
+        """Return kernels and attention of the model's layers, and why these; for people."""
         return self._computes_with
 
     def offload(self, parameters: bool) -> GpuMemory | None:
@@ -180,7 +180,7 @@ class ModelWorker:
         self._away.reload(None if training else parameter_parts(self.engine))
 
     def gpu_memory(self) -> GpuMemory | None:
-        """What this rank's GPU holds now; None on a CPU."""
+        """Return the memory in use on this rank's GPU; None on a CPU."""
         return trim(self.device)
 
     def save_checkpoint(self, folder: str) -> HashedFile:
@@ -190,14 +190,15 @@ class ModelWorker:
         On return all of it is on disk, and after an error no rank writes any more. Raises OSError on every rank when
         one could not write, such as to a full disk; the model stays usable, and what was written is of no use.
         """
-        place = Path(folder, self.model_role)
-        return self._write_together(lambda: self._save_state(place), folder)
 
-    def _save_state(self, place: Path) -> HashedFile:
-        return save_state(self.engine, place, self.rank, self.world_size, self._away.on_host, self.base_files)
+        def write() -> HashedFile:
+            place = Path(folder, self.model_role)
+            return save_state(self.engine, place, self.rank, self.world_size, self._away.on_host, self.base_files)
+
+        return self._write_together(write, folder)
 
     def _write_together(self, write: Callable[[], T], folder: str) -> T:
-        """What `write` returns; OSError on all ranks when it raised that on one. Collective."""
+        """Return the result of `write`. Raises OSError on all ranks if one raised it. Collective."""
         failure = None
         try:
             written = write()
@@ -243,13 +244,13 @@ class ModelWorker:
         return make_engine(model, train, zero3, lr, mini_batches)
 
     def _hash_base(self, path: str) -> dict[str, str]:
-        """The digests that rank 0 finds; it reads what all have just read. Collective."""
+        """Return the digests that rank 0 computes of files that all have just read. Collective."""
         found: list[dict[str, str]] = [hash_weights(weights_folder(path)) if self.rank == 0 else {}]
         dist.broadcast_object_list(found, src=0, group=self.control)
         return found[0]
 
     def _score(self, batch: RankBatch, forward: Callable[[PackedBatch], Tensor]) -> Tensor:
-        """What `forward` makes of each micro-batch, without gradients, as one CPU tensor (R_k). Collective."""
+        """Apply `forward` to each micro-batch without gradients; returns one CPU tensor (R_k). Collective."""
         self.engine.eval()
         with torch.no_grad():
             # Copied back at once: the CPU prepares the next micro-batch while the device computes this one.

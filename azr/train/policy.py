@@ -20,9 +20,8 @@ from azr.algorithms.lora import adapters_of, four_bit_layers, iter_adapter_weigh
 from azr.algorithms.losses import Sums, policy_loss
 from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import PackedBatch
-from azr.cluster.weight_endpoints import Outbox, Rank, Receiver
-from azr.cluster.weight_sender import SentWeights, send_weights
-from azr.cluster.weight_transfers import TRANSFERS
+from azr.cluster.weight_sync import SentWeights, send_weights
+from azr.cluster.weight_transfers import TRANSFERS, Rank, Receiver
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.hashed_files import HashedFile, hash_file
 from azr.train.adapter_files import ADAPTER_FILE, write_base
@@ -33,7 +32,7 @@ from azr.train.zero3 import drain, gather_on_host, iter_full_params, whole_shape
 
 
 class PolicyScorer(ModelWorker):
-    """What policy and reference share: both score responses."""
+    """Base of policy and reference: both score responses."""
 
     def logprobs(self, batch: RankBatch) -> Tensor:
         """Float32 (R_k): log-probability of each response token at the rollout temperature, natural log. Collective."""
@@ -65,10 +64,17 @@ class PolicyWorker(PolicyScorer):
 
     def build(self) -> None:
         self._load(self.config.train.policy_lr)
-        self._outbox = self._make_outbox()
+        rank = Rank(
+            index=self.rank,
+            size=self.world_size,
+            device=self.device,
+            control=self.control if self.world_size > 1 else None,
+            engine_gpus=self.config.rollout.tensor_parallel,
+        )
+        self._outbox = TRANSFERS[self.config.cluster.push].outbox(rank)
 
     def reference_logprobs(self, batch: RankBatch) -> Tensor:
-        """As `logprobs`, of the model without its adapters: the reference policy of a run that trains adapters."""
+        """Return `logprobs` of the model without its adapters: the reference policy of a run that trains adapters."""
         with without_adapters(self.engine.module):
             return self.logprobs(batch)
 
@@ -89,23 +95,13 @@ class PolicyWorker(PolicyScorer):
         steps = self._take_steps(batch, columns, loss_fn)
         return steps, torch.cat(before).cpu()
 
-    def _make_outbox(self) -> Outbox:
-        rank = Rank(
-            index=self.rank,
-            size=self.world_size,
-            device=self.device,
-            control=self.control if self.world_size > 1 else None,
-            engine_gpus=self.config.rollout.tensor_parallel,
-        )
-        return TRANSFERS[self.config.cluster.push].outbox(rank)
-
     @parameters_on_device
     def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> SentWeights | None:
         """Send the current weights to engines that are ready for them, see `azr.cluster.weight_sync`. Collective.
 
         Adapters are merged into the weights, in float32, before these are rounded to the compute type.
         Rank 0 returns what it sent. Tensors have Hugging Face names; one that has several comes once. Raises as
-        `azr.cluster.weight_sender.send_weights`; the policy stays usable then.
+        `azr.cluster.weight_sync.send_weights`; the policy stays usable then.
         """
         named = list(self.engine.module.named_weights())
         largest = max(prod(whole_shape(parameter)) * self.dtype.itemsize for _, parameter in named)

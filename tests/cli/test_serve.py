@@ -21,7 +21,7 @@ import pytest
 from azr.cli.main import dispatch
 from azr.config import Config, ModelConfig, RunConfig
 from azr.records import Stops
-from azr.rollout.stop_middleware import VARIABLE
+from azr.rollout.server import VARIABLE
 from azr.runs.asked_model import open_model
 from azr.runs.run_dir import PromptForm, RunDirectory
 from tests import chat_tokenizers
@@ -71,7 +71,7 @@ def value(command: list[str], option: str) -> str:
 def test_a_runs_policy_is_exported_once_and_served(run: RunDirectory, monkeypatch, capsys):
     command, environment = served([run.path, "--port", 8123, "--", "--max-model-len", "512"], monkeypatch)
     out = run.path / "exports" / "step_000002"
-    assert command[:5] == [sys.executable, "-m", "azr.rollout.cpu_serve", "serve", str(out)]
+    assert command[:5] == [sys.executable, "-m", "azr.rollout.server", "serve", str(out)]
     assert value(command, "--port") == "8123" and command[-2:] == ["--max-model-len", "512"]
     assert "--chat-template" not in command and (out / "chat_template.jinja").read_text() == BRACKETS
     assert json.loads(environment[VARIABLE]) == {"strings": ["}"], "token_ids": [256, 258]}

@@ -1,28 +1,89 @@
-"""An actor that keeps what a policy sends it, in place of a vLLM engine."""
+"""An actor that keeps what a policy sends it, in place of a vLLM engine; host memory for a GPU's, gloo for NCCL."""
 
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import time
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import ray
 import torch
+import torch.distributed as dist
 from ray.actor import ActorHandle
 from torch import Tensor
 
-from azr.cluster.push_host import RemoteBucketStaging
-from azr.cluster.push_ipc import IPC, IpcInbox
-from azr.cluster.push_nccl import NCCL, NcclInbox
+from azr.cluster.push_host import HostBlock, RemoteBucketStaging
+from azr.cluster.push_ipc import IPC, GpuMemory, IpcInbox
+from azr.cluster.push_nccl import NCCL, NcclInbox, Network
 from azr.cluster.supervisor import SupervisedActor
 from azr.cluster.weight_buckets import WeightBucket, WeightDigest
-from azr.cluster.weight_endpoints import Inbox
-from azr.cluster.weight_sender import WeightUpdate
-from azr.cluster.weight_transfers import TRANSFERS
-from tests.cluster.cpu_stand_ins import GLOO, on_gpu
+from azr.cluster.weight_sync import WeightUpdate
+from azr.cluster.weight_transfers import TRANSFERS, Inbox
+
+
+class ExportedBlock(HostBlock):
+    """Memory that other processes map by a handle."""
+
+    def __init__(self, nbytes: int, device: torch.device) -> None:
+        super().__init__(nbytes)
+        self.handle = self.source["path"]
+
+
+class MappedBlock:
+    """Memory of another process: like a GPU's, it changes under whoever has it mapped."""
+
+    def __init__(self, handle: str, nbytes: int, device: torch.device) -> None:
+        with open(handle, "r+b") as file:
+            self.bytes = torch.frombuffer(mmap.mmap(file.fileno(), nbytes), dtype=torch.uint8)
+
+    def close(self) -> None:
+        # Whoever still reads it has kept a view, and not a copy.
+        del self.bytes
+
+
+def on_gpu(name: str) -> GpuMemory:
+    return GpuMemory(gpu_id=lambda device: name, allocate=ExportedBlock, map=MappedBlock)
+
+
+class GlooGroup:
+    """Joins the processes that a `PyNcclCommunicator` would."""
+
+    def __init__(self, address: str, port: int, rank: int, world_size: int) -> None:
+        limit = timedelta(seconds=30)
+        self.store = dist.TCPStore(address, port, world_size, is_master=rank == 0, timeout=limit)
+        self.group: Any = dist.ProcessGroupGloo(self.store, rank, world_size, limit)
+
+    def broadcast(self, tensor: torch.Tensor, src: int, stream: object = None) -> None:
+        options = dist.BroadcastOptions()
+        options.rootRank = src
+        self.work = self.group.broadcast([tensor], options)
+
+    def destroy(self) -> None:
+        self.group = self.store = None
+
+
+class GlooNetwork(Network):
+    @staticmethod
+    def join_as_sender(address: str, port: int, world_size: int) -> GlooGroup:
+        return GlooGroup(address, port, 0, world_size)
+
+    @staticmethod
+    def join_as_worker(address: str, port: int, world_size: int, rank_offset: int, parallel: Any) -> GlooGroup:
+        return GlooGroup(address, port, rank_offset, world_size)
+
+    @staticmethod
+    def start_broadcast(group: GlooGroup, tensor: torch.Tensor) -> Callable[[], bool]:
+        group.broadcast(tensor, src=0)
+        work = group.work
+        return lambda: work.is_completed() and work.wait()
+
+
+GLOO = GlooNetwork()
 
 
 class ReceivingEngine:

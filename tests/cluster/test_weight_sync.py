@@ -15,11 +15,9 @@ from azr.cluster.push_host import HOST, HostOutbox
 from azr.cluster.push_ipc import IPC, IpcOutbox
 from azr.cluster.push_nccl import NCCL, NcclOutbox
 from azr.cluster.supervisor import ActorLost, SupervisedActor
-from azr.cluster.weight_endpoints import Rank, Receiver
-from azr.cluster.weight_sender import send_weights
-from azr.cluster.weight_sync import WeightSync
-from tests.cluster.cpu_stand_ins import GLOO, on_gpu
-from tests.cluster.receiving_engine import start_receiver
+from azr.cluster.weight_sync import WeightSync, send_weights
+from azr.cluster.weight_transfers import Rank, Receiver
+from tests.cluster.receiving_engine import GLOO, on_gpu, start_receiver
 
 LIMIT_S = 60.0
 

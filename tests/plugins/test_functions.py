@@ -46,7 +46,7 @@ estimators = {
 @pytest.fixture
 async def bad(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
     monkeypatch.setattr(own_functions, "TIME_LIMIT_S", 1.5)
-    monkeypatch.setattr("azr.plugins.functions.ESTIMATE_LIMIT_S", 9.0)  # torch is loaded in it
+    monkeypatch.setattr("azr.plugins.own.ESTIMATE_LIMIT_S", 9.0)  # torch is loaded in it
     load_plugins([name := plugin(BAD), "examples.medium"])
     yield name
     for functions in loading._loaded.values():

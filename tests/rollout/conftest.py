@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from azr.cluster.push_host import host_writer
 from azr.cluster.weight_buckets import BucketWriter
-from azr.cluster.weight_sender import WeightUpdate
+from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig
 from azr.records import Completion, Stops
 from azr.rollout.engine import RolloutEngine

@@ -13,7 +13,7 @@ import torch
 from ray.exceptions import RayTaskError
 
 from azr.cluster.push_host import host_writer
-from azr.cluster.weight_sender import WeightUpdate
+from azr.cluster.weight_sync import WeightUpdate
 from azr.records import FinishReason
 from tests.conftest import byte_tokenizer
 from tests.rollout.conftest import STOPS, NamedTensors, Served

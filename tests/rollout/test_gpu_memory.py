@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from azr.errors import UserError
-from azr.rollout import gpu_memory
-from azr.rollout.gpu_memory import GIB, GpuUse, shortage, wait_until_free
+from azr.rollout import vllm_adapter
+from azr.rollout.vllm_adapter import GIB, GpuUse, shortage, wait_until_free
 
 
 def gpu(free_gib: float, holders: dict[int, int | None] | None = None) -> GpuUse:
@@ -37,10 +37,10 @@ async def test_memory_that_is_still_coming_back_is_waited_for(monkeypatch: pytes
         asked.append(name)
         return gpu(10 if len(asked) < 3 else 80)
 
-    monkeypatch.setattr(gpu_memory, "_use", use)
+    monkeypatch.setattr(vllm_adapter, "_use", use)
     await wait_until_free(0.85, 2)
     assert asked == ["3", "GPU-5a6f"] * 2
-    monkeypatch.setattr(gpu_memory, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(gpu_memory, "_use", lambda name: gpu(10))
+    monkeypatch.setattr(vllm_adapter, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(vllm_adapter, "_use", lambda name: gpu(10))
     with pytest.raises(UserError, match=r"only 10\.0 are"):
         await wait_until_free(0.85, 2)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from azr.records import Stops
-from azr.rollout.stop_middleware import VARIABLE, StopMiddleware, stops_to_text, with_stops
+from azr.rollout.server import VARIABLE, StopMiddleware, stops_to_text, with_stops
 
 STOPS = Stops(("</answer>",), (7, 9))
 OURS = {"stop": ["</answer>"], "include_stop_str_in_output": True, "stop_token_ids": [7, 9]}

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from azr.algorithms.losses import policy_loss
 from azr.cluster.push_ipc import IpcOutbox
 from azr.cluster.supervisor import SupervisedActor
-from azr.cluster.weight_endpoints import Rank
 from azr.cluster.weight_sync import WeightSync
+from azr.cluster.weight_transfers import Rank
 from azr.config import Config
 from azr.records import Completion
 from azr.train import policy
@@ -24,8 +24,7 @@ from azr.train.learner import score
 from azr.train.policy import PolicyWorker, ReferenceWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import ADAM_BETA1, parameter_parts
-from tests.cluster.cpu_stand_ins import on_gpu
-from tests.cluster.receiving_engine import start_receiver
+from tests.cluster.receiving_engine import on_gpu, start_receiver
 from tests.train.conftest import (
     LR,
     STEP_S,

@@ -1,0 +1,298 @@
+"""Kinds, rewards, bonuses and estimators of plug-ins: how they are read, and how the run holds them.
+
+Both the run and the plug-in's process read a plug-in. The run holds an `OwnKind` or one of the other `Own…` classes,
+which asks that process.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from azr.config import RewardConfig
+from azr.errors import UserError
+from azr.execution import ExecutionRequest
+from azr.own_functions import OwnFunctions, Trouble
+from azr.own_modules import entries_of, find_entry, import_own, load_entry
+from azr.records import Task
+from azr.selfplay.rewards import BonusInputs
+from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
+from azr.tasks.normalize import parse_program
+from azr.tasks.prompts import Instructions, PromptFacts, Section
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from azr.algorithms.batch import Batch
+
+KINDS, REWARDS, BONUSES, ESTIMATORS = "azr.kinds", "azr.rewards", "azr.bonuses", "azr.estimators"
+"""Groups of entry points. Those of graders are `azr.evaluation.graders.own.GROUP`, and are looked up there."""
+_FUNCTIONS = {REWARDS: "proposer_rewards", BONUSES: "bonuses", ESTIMATORS: "estimators"}
+"""Their names in a module."""
+ESTIMATE_LIMIT_S = 60.0
+"""For the advantages of a whole batch."""
+VIEWS = ("reference", "proposal", "solver_view", "solution")
+"""Methods of a kind that say how a task is shown."""
+PAIRS = "io_pairs"
+"""Beside them: what a program of the task returned for which input."""
+_COSTS = "such a response is not trained on"
+_COSTS_PROPOSAL = "such a proposal is not trained on"
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """Kinds and functions of a plug-in; functions by their group of entry points and by name."""
+
+    kinds: dict[str, TaskKind] = field(default_factory=dict)
+    functions: dict[str, dict[str, Callable[..., Any]]] = field(
+        default_factory=lambda: {group: {} for group in _FUNCTIONS}
+    )
+
+    def __bool__(self) -> bool:
+        return bool(self.kinds) or any(self.functions.values())
+
+
+def read_stated(plugin: str) -> Stated:
+    """Read a plug-in: an installed package's entry points if it has any, one of them as ``group:name``, or a module.
+
+    Raises UserError if it cannot be imported (after the traceback of a module that exists), or states nothing or
+    something that is no kind or function.
+    """
+    group, _, name = plugin.partition(":")
+    if name:
+        entry = find_entry(group, name)
+        if entry is None:
+            raise UserError(f"No installed package has an entry point {name!r} in {group}.")
+        return _of_entries(plugin, [entry])
+    entries = entries_of(plugin)
+    stated = _of_entries(plugin, entries) if entries else _of_module(plugin)
+    if not stated and not entries:
+        raise UserError(
+            f"The plug-in {plugin} states neither kinds nor proposer_rewards nor bonuses nor estimators: give it one "
+            "of them."
+        )
+    return stated
+
+
+def _of_module(plugin: str) -> Stated:
+    has, stated = vars(import_own(plugin, f"The plug-in {plugin}")), Stated()
+    for kind in has.get("kinds") or ():
+        name = _kind(plugin, kind).name
+        if name in stated.kinds:
+            raise UserError(f"The plug-in {plugin} calls two kinds {name!r}: give each a name of its own.")
+        stated.kinds[name] = kind
+    for group, word in _FUNCTIONS.items():
+        functions: Mapping[str, Any] = has.get(word) or {}
+        for name, function in functions.items():
+            stated.functions[group][name] = _function(plugin, name, function)
+    return stated
+
+
+def _of_entries(plugin: str, entries: list[EntryPoint]) -> Stated:
+    stated = Stated()
+    for entry in entries:
+        if entry.group == KINDS:
+            given = load_entry(entry)
+            kind = _kind(plugin, given() if inspect.isclass(given) else given)
+            if kind.name != entry.name:
+                raise UserError(
+                    f"The plug-in {plugin} has the entry point {entry.name!r} in {KINDS} for a kind that is called "
+                    f"{kind.name!r}: give both one name."
+                )
+            stated.kinds[kind.name] = kind
+        elif entry.group in _FUNCTIONS:
+            stated.functions[entry.group][entry.name] = _function(plugin, entry.name, load_entry(entry))
+    return stated
+
+
+def _kind(plugin: str, kind: object) -> TaskKind:
+    if not isinstance(kind, TaskKind):
+        raise UserError(
+            f"The plug-in {plugin} has {kind!r} among its kinds: give it objects of azr.tasks.base.TaskKind."
+        )
+    return kind
+
+
+def _function(plugin: str, name: str, function: Any) -> Callable[..., Any]:
+    if not callable(function):
+        raise UserError(f"{name} of the plug-in {plugin} is no function.")
+    return function  # type: ignore[no-any-return]
+
+
+class BadTask(Exception):
+    """A kind gave something that cannot be played; the message says what in a few words."""
+
+
+def with_views(kind: TaskKind, task: object, id: str | None = None) -> Task:
+    """Return a kind's task with its views. Raises BadTask if it cannot be played."""
+    if not isinstance(task, Task) or task.kind != kind.name or id not in (None, task.id):
+        raise BadTask(f"{repr(task)[:60]}, which is no task of the kind with the id that was asked for")
+    if task.program and parse_program(task.program) is None:
+        raise BadTask("a task whose program does not define f: other things belong into the payload")
+    views = {view: tuple(_pair(kind, section) for section in getattr(kind, view)(task)) for view in VIEWS}
+    views[PAIRS] = tuple((str(given), str(returned)) for given, returned in kind.io_pairs(task))
+    whole = replace(task, views=views)
+    try:
+        same = msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(whole))), Task)
+    except (TypeError, ValueError) as error:
+        raise BadTask(f"a task that JSON cannot hold ({error})") from error
+    if same != whole:
+        raise BadTask("a task that JSON does not give back as it was: take texts, numbers, lists and dicts")
+    return whole
+
+
+def _pair(kind: TaskKind, section: object) -> tuple[str, str]:
+    if not isinstance(section, Section) or not isinstance(section.text, str) or section.label not in kind.labels:
+        raise BadTask(f"a task with the section {repr(section)[:60]}; its labels are {', '.join(kind.labels)}")
+    return section.label, section.text
+
+
+class OwnKind(TaskKind):
+    """Stands for a plug-in's kind in the run.
+
+    A response that the kind fails over is not trained on. It is asked here only for what does not depend on what a
+    model wrote: its first task, its instructions, and tasks that a file of the user's own states.
+    """
+
+    def __init__(self, kind: TaskKind, functions: OwnFunctions, plugin: str) -> None:
+        self._kind, self._functions, self._what = kind, functions, f"{plugin}: kind {kind.name}"
+        self.name = kind.name  # type: ignore[misc]
+        self.reference_kinds = kind.reference_kinds  # type: ignore[misc]
+        self.labels = kind.labels  # type: ignore[misc]
+        self.proposes_programs = kind.proposes_programs  # type: ignore[misc]
+        self._derives = type(kind).derive_tasks is not TaskKind.derive_tasks
+        self._told: dict[tuple[str, PromptFacts], Instructions] = {}
+        self._seed = with_views(kind, kind.seed())
+
+    def seed(self) -> Task:
+        return self._seed
+
+    def references_per_prompt(self, count: int) -> int:
+        return self._kind.references_per_prompt(count)
+
+    def proposer_instructions(self, facts: PromptFacts) -> Instructions:
+        if ("propose", facts) not in self._told:
+            self._told["propose", facts] = self._kind.proposer_instructions(facts)
+        return self._told["propose", facts]
+
+    def solver_instructions(self, facts: PromptFacts) -> Instructions:
+        if ("solve", facts) not in self._told:
+            self._told["solve", facts] = self._kind.solver_instructions(facts)
+        return self._told["solve", facts]
+
+    def reference(self, task: Task) -> tuple[Section, ...]:
+        return self._shown(task, "reference")
+
+    def proposal(self, task: Task) -> tuple[Section, ...]:
+        return self._shown(task, "proposal")
+
+    def solver_view(self, task: Task) -> tuple[Section, ...]:
+        return self._shown(task, "solver_view")
+
+    def solution(self, task: Task) -> tuple[Section, ...]:
+        return self._shown(task, "solution")
+
+    def io_pairs(self, task: Task) -> tuple[tuple[str, str], ...]:
+        return self._views(task)[PAIRS]
+
+    def _shown(self, task: Task, view: str) -> tuple[Section, ...]:
+        return tuple(Section(label, text) for label, text in self._views(task)[view])
+
+    def _views(self, task: Task) -> Any:
+        return task.views or with_views(self._kind, task).views
+
+    async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
+        asked = {"proposal": msgspec.to_builtins(proposal), "limits": msgspec.to_builtins(limits)}
+        try:
+            said = await self._call("validate", asked, run)
+        except Trouble:
+            return RejectReason.LOST
+        if "rejected" in said:
+            return RejectReason(said["rejected"])
+        return msgspec.convert(said["task"], Task)
+
+    async def grade(self, task: Task, answer: Sequence[Section], run: Run) -> Verdict:
+        asked = {"task": msgspec.to_builtins(task), "answer": msgspec.to_builtins(list(answer))}
+        try:
+            return Verdict(await self._call("grade", asked, run))
+        except Trouble:
+            return Verdict.UNGRADED
+
+    def derive_tasks(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived | Awaitable[Derived]:
+        return self._derived(task, pairs) if self._derives else ()
+
+    async def _derived(self, task: Task, pairs: Sequence[tuple[str, str]]) -> Derived:
+        try:
+            said = await self._call("derive_tasks", {"task": msgspec.to_builtins(task), "pairs": pairs}, None)
+        except Trouble:
+            return ()
+        return msgspec.convert(said, tuple[Task, ...])
+
+    async def _call(self, method: str, asked: dict[str, Any], run: Run | None) -> Any:
+        async def reply(request: Any) -> Any:
+            assert run is not None
+            return msgspec.to_builtins(await run(msgspec.convert(request, ExecutionRequest)))
+
+        message = {"do": method, "name": self.name, **asked}
+        return await self._functions.call(f"{self._what}, {method}", message, costs=_COSTS, reply=reply)
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    functions: OwnFunctions
+    plugin: str
+    name: str
+
+    async def _ask(self, what: str, message: dict[str, Any], *, costs: str, **others: Any) -> Any | None:
+        """Return the function's answer, None if it has none; ``others``: see `OwnFunctions.call`."""
+        named = {"name": self.name, **message}
+        try:
+            return await self.functions.call(f"{self.plugin}: {what} {self.name}", named, costs=costs, **others)
+        except Trouble:
+            return None
+
+
+class OwnReward(_Own):
+    async def __call__(self, solve_rate: float, knobs: RewardConfig) -> float | None:
+        """None where it has no answer."""
+        message = {"do": "reward", "solve_rate": solve_rate, "knobs": msgspec.to_builtins(knobs)}
+        paid = await self._ask("reward", message, costs=_COSTS_PROPOSAL)
+        return None if paid is None else float(paid)
+
+
+class OwnBonus(_Own):
+    async def __call__(self, inputs: BonusInputs) -> float | None:
+        """None where it has no answer."""
+
+        async def reply(_: Any) -> Any:
+            return msgspec.to_builtins(list(inputs.known()))
+
+        task, references = msgspec.to_builtins(inputs.task), msgspec.to_builtins(list(inputs.references))
+        message = {"do": "bonus", "task": task, "references": references}
+        paid = await self._ask("bonus", message, costs=_COSTS_PROPOSAL, reply=reply)
+        return None if paid is None else float(paid)
+
+
+class OwnEstimator(_Own):
+    async def __call__(self, batch: Batch) -> Tensor | None:
+        """Advantages, float32 (R); None if it fails."""
+        import torch
+
+        inputs = {
+            "rewards": list(batch.rewards),
+            "response_lengths": list(batch.response_lengths),
+            "kind_roles": msgspec.to_builtins(list(batch.kind_roles)),
+            "groups": list(batch.groups),
+        }
+        message = {"do": "estimate", "inputs": inputs, "max_answer_bytes": 1024 + 8 * len(batch.seq_index_R)}
+        costs = "nothing is learned in such a step"
+        said = await self._ask("estimator", message, costs=costs, limit_s=ESTIMATE_LIMIT_S)
+        return None if said is None else torch.from_numpy(np.frombuffer(base64.b64decode(said), np.float32).copy())
