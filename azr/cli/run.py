@@ -24,7 +24,7 @@ from azr.doctor import gpus
 from azr.doctor.start import check_fit, check_machine
 from azr.errors import UserError
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
-from azr.plan.suggestions import plan_run
+from azr.plan.planner import plan_run
 from azr.plan.text import step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
 from azr.runs.checkpoint_store import Verify

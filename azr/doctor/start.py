@@ -5,8 +5,8 @@ from __future__ import annotations
 from azr.config import Config
 from azr.doctor.gpus import Gpus
 from azr.errors import UserError
-from azr.plan import fit
 from azr.plan.inputs import ClusterSpec
+from azr.plan.planner import check_memory
 
 
 def check_machine(config: Config, gpus: Gpus) -> None:
@@ -28,7 +28,7 @@ def check_machine(config: Config, gpus: Gpus) -> None:
 
 
 def check_fit(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]:
-    """Compare the run with the largest GPU of this machine, see `azr.plan.fit.check`. Return warnings.
+    """Compare the run with the largest GPU of this machine, see `azr.plan.planner.check_memory`. Return warnings.
 
     Returns none for a run on a CPU. Without GPUs here, or for a cluster, the GPUs are not known yet: returns none
     either, but with `suppose` compares the run with 80 GB GPUs.
@@ -36,5 +36,5 @@ def check_fit(config: Config, gpus: Gpus, *, suppose: bool = False) -> list[str]
     if config.train.device == "cpu":
         return []
     if gpus.all and config.cluster.address is None:
-        return fit.check(config, max(gpu.total_mib for gpu in gpus.all) / 1024)
-    return fit.check(config, ClusterSpec.with_gpus(config.num_gpus).gpu_memory_gib) if suppose else []
+        return check_memory(config, max(gpu.total_mib for gpu in gpus.all) / 1024)
+    return check_memory(config, ClusterSpec.with_gpus(config.num_gpus).gpu_memory_gib) if suppose else []
