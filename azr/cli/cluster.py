@@ -19,7 +19,7 @@ from azr.config import Config
 from azr.config_tree import knobs, leaves, override
 from azr.errors import UserError
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec
-from azr.plan.suggestions import plan_run
+from azr.plan.planner import plan_run
 from azr.prepare import check
 
 _ABOUT = (

@@ -1,4 +1,4 @@
-"""A conversation of a person, or of lines from a file, with one model."""
+"""A conversation of a person, or of lines from a file, with one model, whose answers are printed as they come."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TextIO
 
-from azr.cli.answer_printer import AnswerPrinter
 from azr.errors import UserError
 from azr.prompts.chat_template import Turn
 from azr.prompts.codec import PromptCodec
 from azr.prompts.text_stream import TextStream
 from azr.records import FinishReason
 from azr.rollout.streaming import StreamingEngine
+from azr.tasks.prompts import THINK, THOUGHT
 
 _BLOCK = '"""'
+_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters that would make a terminal do something; a line's end and a tab stay."""
 _COMMAND = re.compile(r"/[a-z]+")
 HELP = f"""\
 /reset    forget the conversation
@@ -24,6 +28,52 @@ HELP = f"""\
 /help     this text
 A message of several lines stands between {_BLOCK} and {_BLOCK}.
 Ctrl-C stops an answer that is being written and keeps the conversation; at the prompt it ends."""
+
+
+class AnswerPrinter:
+    """Prints a response while it is written, at a terminal with dim thinking: `write` each piece, and `end` once."""
+
+    def __init__(self, out: TextIO, *, terminal: bool, thinking: bool) -> None:
+        """`thinking`: whether the prompt has opened the thinking already; not shown where there is no terminal."""
+        self._out, self._terminal = out, terminal
+        self._held = ""
+        """What may be the beginning of a tag."""
+        self.text = ""
+        """All that was to be printed."""
+        if terminal and thinking:
+            out.write(_DIM)
+
+    def write(self, piece: str) -> None:
+        self.text += piece
+        if not self._terminal:
+            self._out.write(piece)
+        else:
+            self._write_styled(self._held + piece)
+        self._out.flush()
+
+    def end(self) -> None:
+        """Ends the line."""
+        if self._terminal:
+            self._show(self._held)
+            self._out.write(_PLAIN)
+        self._out.write("\n")
+        self._out.flush()
+
+    def _write_styled(self, text: str) -> None:
+        *pieces, rest = re.split(f"({THINK}|{THOUGHT})", text)
+        for piece in pieces:
+            if piece == THINK:
+                self._out.write(_DIM)
+            self._show(piece)
+            if piece == THOUGHT:
+                self._out.write(_PLAIN)
+        lengths = range(min(len(rest), len(THOUGHT) - 1), 0, -1)
+        held = next((n for n in lengths if THINK.startswith(rest[-n:]) or THOUGHT.startswith(rest[-n:])), 0)
+        self._held = rest[len(rest) - held :]
+        self._show(rest[: len(rest) - held])
+
+    def _show(self, text: str) -> None:
+        self._out.write(_CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,10 +21,10 @@ from azr.cli.options import Parser
 from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
 from azr.config_tree import knobs, leaves, override, to_tree
 from azr.doctor import gpus
-from azr.doctor.start import check_fit, check_machine
+from azr.doctor.gpus import check_fit, check_machine
 from azr.errors import UserError
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
-from azr.plan.suggestions import plan_run
+from azr.plan.planner import plan_run
 from azr.plan.text import step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
 from azr.runs.checkpoint_store import Verify

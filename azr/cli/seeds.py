@@ -16,7 +16,7 @@ from azr.cli.options import Parser
 from azr.config import Config, ExecutorConfig
 from azr.config_tree import override
 from azr.doctor import gpus
-from azr.doctor.start import check_machine
+from azr.doctor.gpus import check_machine
 from azr.errors import UserError, nearest
 from azr.executor.pool import SandboxPool
 from azr.prepare import check, prepare

@@ -15,8 +15,8 @@ from azr.errors import UserError
 from azr.hardware import compute_type
 from azr.plan.inputs import Assumptions, ClusterSpec
 from azr.plan.memory import ModelRole, element_bytes, model_roles
+from azr.plan.planner import plan_run
 from azr.plan.shapes import ModelShape, shape_of
-from azr.plan.suggestions import plan_run
 
 GIB = 2**30
 _STATE = 12

@@ -1,13 +1,26 @@
-"""What a plan starts from: the nodes, the rates and allowances that are assumed, and the size of a step."""
+"""What a plan starts from: the nodes, the rates that are assumed or aimed at, and the size of a step."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from azr.config import Config, DataConfig
+from azr.plan.shapes import ModelShape
 
 GIB = 2**30
+_SMALL, _LARGE = (1.54e9, 0.35), (7.6e9, 0.45)
+"""Parameters, and the share of the peak (6 per parameter and token) aimed at with fused kernels."""
+PUSH_GB_S = 20.0
+"""Inside a node."""
+TURNS_S = 0.9
+"""No less than was measured: with the copies of states and the push it is a fourteenth of that step."""
+DRIVER_MS = 0.4
+PLAIN_MFU = 0.154
+"""Measured at 1.5B with `train.kernels` plain and full gradient checkpointing."""
+HOST_PUSH_GB_S = 0.75
+"""Measured at 1.5B with `cluster.push` host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +63,7 @@ class Assumptions:
 
     Measured, in November 2026 with a random model of 1.5B on one H100 80GB (docs/log.md): what says so. Bandwidths are
     about half of what the makers state for an 8-GPU H100 node: NVLink 450 GB/s each way, eight adapters of 400 Gbit/s.
-    `azr.plan.goals` holds what is aimed at instead of what was measured.
+    `with_goals` has what is aimed at instead of what was measured.
     """
 
     peak_tflops: float = _assume(989, "Dense bf16 TFLOP/s of one GPU")
@@ -106,6 +119,33 @@ class Assumptions:
     )
     engine_asleep_gib: float = _assume(2, "GiB that a sleeping engine keeps: context, graphs, workspaces")
     reserved_gib: float = _assume(1.5, "GiB per GPU left free: the driver's own share")
+
+
+def update_share(shape: ModelShape) -> float:
+    """Of the peak, between and beyond the two sizes that have a goal: on a line over the logarithm of the size."""
+    (small, low), (large, high) = _SMALL, _LARGE
+    place = math.log(shape.parameters / small) / math.log(large / small)
+    return low + (high - low) * min(1.0, max(0.0, place))
+
+
+def as_configured(assumed: Assumptions, config: Config) -> Assumptions:
+    """Rates at most as fast as the config's choice of kernels and push was measured to be."""
+    return replace(
+        assumed,
+        train_mfu=min(assumed.train_mfu, PLAIN_MFU) if config.train.kernels == "plain" else assumed.train_mfu,
+        push_gb_s=min(assumed.push_gb_s, HOST_PUSH_GB_S) if config.cluster.push == "host" else assumed.push_gb_s,
+    )
+
+
+def with_goals(assumed: Assumptions, config: Config, shape: ModelShape) -> Assumptions:
+    """The goals instead of what was measured, for what the config's knobs leave open; never slower than `assumed`."""
+    return replace(
+        assumed,
+        train_mfu=max(assumed.train_mfu, 0.0 if config.train.kernels == "plain" else update_share(shape)),
+        push_gb_s=max(assumed.push_gb_s, 0.0 if config.cluster.push == "host" else PUSH_GB_S),
+        turns_s=min(assumed.turns_s, TURNS_S),
+        driver_ms=min(assumed.driver_ms, DRIVER_MS),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,23 @@
-"""The plan of a run: bytes, seconds, whether it fits, and why not."""
+"""The plan of a run: bytes, seconds, whether it fits, why not, and what to change then."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from azr.config import Config
-from azr.plan.goals import as_configured, pushes_directly, with_goals
-from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload
-from azr.plan.memory import EngineMemory, ModelRole, host_memory, model_roles, phases
+from azr.errors import UserError
+from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload, as_configured, with_goals
+from azr.plan.memory import EngineMemory, ModelRole, host_memory, least, model_roles, phases
 from azr.plan.seconds import Seconds, StepTimes, seconds_of
-from azr.plan.shapes import ModelShape
+from azr.plan.shapes import ModelShape, shape_of
+
+_SHARES = tuple(share / 100 for share in range(90, 5, -5))
+"""Values of rollout.gpu_memory_utilization that are tried."""
+_MAX_GPUS = 64
+_GPU_SHARE = 0.85
+"""`rollout.gpu_memory_utilization` of the GPU recipes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +34,7 @@ class Plan:
     bounds: dict[str, Seconds]
     """By phase, at the assumed rates: what it waits for."""
     goal_bounds: dict[str, Seconds]
-    """The same at the rates that are aimed at, see `azr.plan.goals`."""
+    """The same at the rates that are aimed at, see `azr.plan.inputs.with_goals`."""
     usable: float
     """Bytes of a GPU that the run may take."""
     host: dict[str, float]
@@ -55,7 +62,24 @@ class Plan:
     @property
     def problems(self) -> list[str]:
         """Why the run does not fit, a sentence each; empty when it fits."""
-        return list(_problems(self))
+        return list(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        config, nodes = self.config, self.nodes
+        if config.num_gpus > nodes.total_gpus:
+            yield f"it asks for {config.num_gpus} GPUs and there are {nodes.total_gpus}"
+        if config.rollout.tensor_parallel > nodes.gpus:
+            yield f"an engine needs {config.rollout.tensor_parallel} GPUs of one node, which has {nodes.gpus}"
+        for phase in self.memory:
+            if self.total(phase) > self.usable:
+                yield f"{phase} takes {self.total(phase) / GIB:.1f} GiB of {self.usable / GIB:.1f}"
+        kv_tokens, longest = self.engine.kv_tokens, config.max_trajectory_tokens
+        if kv_tokens < longest:
+            yield f"an engine's KV cache holds {kv_tokens} tokens, less than one trajectory of {longest}"
+        host = sum(self.host.values())
+        if nodes.host_memory_gib is not None and host > nodes.host_memory_gib * GIB:
+            parts = " and ".join(f"{what} {size / GIB:.0f}" for what, size in self.host.items() if size)
+            yield f"a node's {nodes.host_memory_gib:g} GiB of host memory are less than {host / GIB:.0f} GiB: {parts}"
 
 
 def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: Assumptions) -> Plan:
@@ -64,7 +88,7 @@ def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: As
     engine = EngineMemory.of(config, shape, nodes, assumed)
     measured = as_configured(assumed, config)
     times, goal_times = (
-        StepTimes(config=config, load=load, nodes=nodes, assumed=rates, direct_push=pushes_directly(config))
+        StepTimes(config=config, load=load, nodes=nodes, assumed=rates, direct_push=config.cluster.push != "host")
         for rates in (measured, with_goals(measured, config, shape))
     )
     return Plan(
@@ -79,24 +103,6 @@ def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: As
         usable=(nodes.gpu_memory_gib - assumed.reserved_gib) * GIB,
         host=host_memory(config, roles, nodes, assumed),
     )
-
-
-def _problems(plan: Plan) -> Iterator[str]:
-    config, nodes = plan.config, plan.nodes
-    if config.num_gpus > nodes.total_gpus:
-        yield f"it asks for {config.num_gpus} GPUs and there are {nodes.total_gpus}"
-    if config.rollout.tensor_parallel > nodes.gpus:
-        yield f"an engine needs {config.rollout.tensor_parallel} GPUs of one node, which has {nodes.gpus}"
-    for phase in plan.memory:
-        if plan.total(phase) > plan.usable:
-            yield f"{phase} takes {plan.total(phase) / GIB:.1f} GiB of {plan.usable / GIB:.1f}"
-    kv_tokens, longest = plan.engine.kv_tokens, config.max_trajectory_tokens
-    if kv_tokens < longest:
-        yield f"an engine's KV cache holds {kv_tokens} tokens, less than one trajectory of {longest}"
-    host = sum(plan.host.values())
-    if nodes.host_memory_gib is not None and host > nodes.host_memory_gib * GIB:
-        parts = " and ".join(f"{what} {size / GIB:.0f}" for what, size in plan.host.items() if size)
-        yield f"a node's {nodes.host_memory_gib:g} GiB of host memory are less than {host / GIB:.0f} GiB: {parts}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,3 +129,160 @@ def predicted(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: As
         gpu_gib={phase: parts | {"total": sum(parts.values())} for phase, parts in memory.items()},
         host_gib=sum(plan.host.values()) / GIB,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """One change, on top of those before it: its option on the command line, and the plan after it."""
+
+    option: str
+    plan: Plan
+
+
+def plan_run(
+    config: Config, nodes: ClusterSpec, assumed: Assumptions, model_config: str | None = None
+) -> tuple[Plan, list[Suggestion]]:
+    """The plan, and what to change where it does not fit; `model_config` is the policy's config.json.
+
+    Raises UserError when the shape of the model is not known.
+    """
+    plan = make_plan(config, shape_of(config.model.path, model_config), nodes, assumed)
+    return plan, suggest(plan, assumed)
+
+
+Candidates = Iterator[tuple[str, Config, ClusterSpec]]
+"""Values of one knob that are worth trying: option, config and nodes after it."""
+
+
+def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
+    """Changes in the order they are worth trying, until the run fits; those that do not help are left out.
+
+    The last one's plan may still not fit: then these knobs do not suffice.
+    """
+    taken: list[Suggestion] = []
+    for candidates in (_fewer_gpus, _offload, _checkpoint, _micro_batch, _engine_share, _more_gpus):
+        if not plan.problems:
+            break
+        shape = plan.roles[0].shape
+        tried = [
+            Suggestion(option, make_plan(config, shape, nodes, assumed)) for option, config, nodes in candidates(plan)
+        ]
+        fitting = [suggestion for suggestion in tried if not suggestion.plan.problems]
+        best = fitting[0] if fitting else min(tried, key=lambda each: _sort_key(each.plan), default=None)
+        if best is not None and _sort_key(best.plan) < _sort_key(plan):
+            plan = best.plan
+            taken.append(best)
+    return taken
+
+
+def _sort_key(plan: Plan) -> tuple[bool, int, float]:
+    """Worst last: first of all GPUs that do not exist, then more problems, then more bytes too many."""
+    return plan.config.num_gpus > plan.nodes.total_gpus, len(plan.problems), max(0.0, plan.peak - plan.usable)
+
+
+def _fewer_gpus(plan: Plan) -> Candidates:
+    """As many of those there are as divide the batch."""
+    present = plan.nodes.total_gpus
+    if plan.config.num_gpus > present:
+        batch, most = math.gcd(*plan.config.trajectories_by_step), _trainers(plan, present)
+        ranks = max(count for count in range(1, most + 1) if batch % count == 0)
+        yield _spread(plan, ranks, math.gcd(plan.config.rollout.tensor_parallel, plan.nodes.gpus), plan.nodes)
+
+
+def _offload(plan: Plan) -> Candidates:
+    if not plan.config.train.offload_optimizer:
+        yield "--train.offload-optimizer", _with_train(plan.config, offload_optimizer=True), plan.nodes
+
+
+def _checkpoint(plan: Plan) -> Candidates:
+    modes = ("none", "selective", "full")
+    for mode in modes[modes.index(plan.config.train.gradient_checkpointing) + 1 :]:
+        option = f"--train.gradient-checkpointing {mode}"
+        yield option, _with_train(plan.config, gradient_checkpointing=mode), plan.nodes
+
+
+def _micro_batch(plan: Plan) -> Candidates:
+    least = plan.config.max_trajectory_tokens
+    if plan.config.train.tokens_per_micro_batch > least:
+        option = f"--train.tokens-per-micro-batch {least}"
+        yield option, _with_train(plan.config, tokens_per_micro_batch=least), plan.nodes
+
+
+def _engine_share(plan: Plan) -> Candidates:
+    """The nearest share first."""
+    now = plan.config.rollout.gpu_memory_utilization
+    for share in sorted(_SHARES, key=lambda share: abs(share - now)):
+        rollout = replace(plan.config.rollout, gpu_memory_utilization=share)
+        yield f"--rollout.gpu-memory-utilization {share:g}", replace(plan.config, rollout=rollout), plan.nodes
+
+
+def _more_gpus(plan: Plan) -> Candidates:
+    """Twice as many, again and again; nodes stay as large as they are."""
+    gpus = max(plan.config.num_gpus, plan.nodes.total_gpus)
+    while (gpus := 2 * gpus) <= _MAX_GPUS and math.gcd(*plan.config.trajectories_by_step) % _trainers(plan, gpus) == 0:
+        nodes = replace(plan.nodes, nodes=-(-gpus // plan.nodes.gpus))
+        yield _spread(plan, _trainers(plan, gpus), plan.config.rollout.tensor_parallel, nodes)
+
+
+def _trainers(plan: Plan, gpus: int) -> int:
+    """How many of these GPUs train: engines that are apart from the trainers get as many."""
+    return gpus if plan.config.cluster.colocate else max(1, gpus // 2)
+
+
+def _spread(plan: Plan, ranks: int, width: int, nodes: ClusterSpec) -> tuple[str, Config, ClusterSpec]:
+    """The same run with so many ranks, and engines of `width` GPUs on as many GPUs."""
+    engines = max(1, ranks // width)
+    config = _with_train(plan.config, data_parallel=ranks)
+    config = replace(config, rollout=replace(config.rollout, engines=engines, tensor_parallel=width))
+    where = f" on {nodes.nodes} nodes" if nodes.nodes > plan.nodes.nodes else ""
+    option = f"--train.data-parallel {ranks} --rollout.engines {engines} --rollout.tensor-parallel {width}{where}"
+    return option, config, nodes
+
+
+def _with_train(config: Config, **changes: object) -> Config:
+    return replace(config, train=replace(config.train, **changes))  # type: ignore[arg-type]
+
+
+def check_memory(config: Config, gpu_memory_gib: float) -> list[str]:
+    """Compares the run with GPUs of this size, as many as it asks for.
+
+    Raises UserError only for what no assumption changes, see `least`. Returns a sentence where the run does not fit by
+    the plan's estimate, which may be wrong; nothing where it fits, or the shape of its model is not known.
+    """
+    try:
+        shape = shape_of(config.model.path)
+    except UserError:
+        return []
+    nodes = replace(ClusterSpec.with_gpus(config.num_gpus), gpu_memory_gib=gpu_memory_gib)
+    size = f"{nodes.nodes} node(s) of {nodes.gpus} GPU(s) with {gpu_memory_gib:.0f} GiB"
+    sizes = least(config, model_roles(config, shape), nodes)
+    share = config.rollout.gpu_memory_utilization
+    certain = []
+    if sizes["learning"] > gpu_memory_gib * GIB:
+        certain.append(
+            f"parameters, gradients and optimizer state take {sizes['learning'] / GIB:.1f} of a GPU's "
+            f"{gpu_memory_gib:.1f} GiB while trainers learn, activations not counted"
+        )
+    if sizes["playing"] > share * gpu_memory_gib * GIB:
+        certain.append(
+            f"an engine's weights and the KV cache of one trajectory take {sizes['playing'] / GIB:.1f} GiB of the "
+            f"{share * gpu_memory_gib:.1f} that rollout.gpu_memory_utilization={share:g} leaves it"
+        )
+    if certain:
+        raise UserError(f"The run does not fit on {size}: {'; '.join(certain)}. {_what_helps(config)}")
+    plan = make_plan(config, shape, nodes, Assumptions())
+    if not plan.problems:
+        return []
+    problems = "; ".join(plan.problems)
+    return [f"by the plan's estimate the run does not fit on {size} ({problems}): azr plan names knobs that help"]
+
+
+def _what_helps(config: Config) -> str:
+    """Knobs that take something off the GPUs and are not set, as a sentence."""
+    knobs = []
+    if config.rollout.gpu_memory_utilization < _GPU_SHARE and config.cluster.colocate:
+        knobs.append(f"--rollout.gpu-memory-utilization {_GPU_SHARE}")
+    if not config.train.offload_optimizer:
+        knobs.append("--train.offload-optimizer")
+    knobs.append("more GPUs by --train.data-parallel and --rollout.engines or --rollout.tensor-parallel")
+    return f"Set {', '.join(knobs)}; or take a smaller model."

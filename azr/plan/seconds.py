@@ -102,12 +102,10 @@ class StepTimes:
         reading = prefill / (gpus * assumed.peak_tflops * TERA * assumed.prefill_mfu)
         alone = token_seconds(engine, load.mean_prompt + rollout.max_response_tokens, assumed)
         runs = VALIDATION_RUNS * load.proposals + load.estimates + load.solves
+        followers = load.estimates or load.solves or load.row_answers
         return {
             "decoding": decoding + reading,
-            "longest response": sum(
-                map(self._tail, (load.proposals, load.estimates or load.solves or load.row_answers))
-            )
-            * alone,
+            "longest response": (self._tail(load.proposals) + self._tail(followers)) * alone,
             "executor": runs / (self.config.executor.workers * assumed.executor_runs_s),
             "driver": load.trajectories * assumed.driver_ms / 1e3,
         }
@@ -129,7 +127,9 @@ class StepTimes:
 
     def score(self, roles: Sequence[ModelRole]) -> Seconds:
         """Critic values, reference logprobs and, where there are several mini-batches, the policy's own; in turn."""
-        return _in_turn([self._passing(role, 1, gathers=1) for role in scorers(self.config, roles)])
+        passes = [self._passing(role, 1, gathers=1) for role in scorers(self.config, roles)]
+        bound = max(passes, key=seconds_of, default={})
+        return {max(bound, key=lambda what: bound[what]): sum(map(seconds_of, passes))} if bound else {}
 
     def train(self, role: ModelRole, updates: int) -> Seconds:
         """Forward, backward (twice a forward), what checkpointing computes again; then `updates` optimizer steps."""
@@ -210,9 +210,3 @@ class StepTimes:
 def seconds_of(phase: Seconds) -> float:
     """Of the slowest of what the phase waits for."""
     return max(phase.values(), default=0.0)
-
-
-def _in_turn(phases: Sequence[Seconds]) -> Seconds:
-    """As one phase: each waits for the one before."""
-    bound = max(phases, key=seconds_of, default={})
-    return {max(bound, key=lambda what: bound[what]): sum(map(seconds_of, phases))} if bound else {}

@@ -7,11 +7,9 @@ from dataclasses import replace
 from typing import Literal
 
 from azr.config import Config
-from azr.plan.goals import fast_kernels, pushes_directly
 from azr.plan.inputs import GIB, Workload
 from azr.plan.memory import ALLOCATOR_CACHE, RECOMPUTED, training
-from azr.plan.planner import Plan
-from azr.plan.suggestions import Suggestion
+from azr.plan.planner import Plan, Suggestion
 
 _MIN_SHOWN = 0.05
 """GiB below which a number is left out."""
@@ -89,16 +87,12 @@ def _seconds(plan: Plan) -> Iterator[str]:
     yield _row("at measured rates", [f"{seconds:.3g}" for seconds in (*plan.seconds.values(), total)])
     goals = plan.goal_seconds
     yield _row("at the goals, not measured", [f"{seconds:.3g}" for seconds in (*goals.values(), sum(goals.values()))])
-    yield _rates(plan.config)
+    kernels = "plain" if plan.config.train.kernels == "plain" else "fused"
+    push = "through hosts" if plan.config.cluster.push == "host" else "between GPUs"
+    yield f"  measured: one H100 and 1.5B with {kernels} kernels and a push {push}; goals: what these are to reach"
     hours = total * steps / 3600
     length = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
     yield f"  {steps} steps: about {length} at measured rates, seeding and evaluation not counted"
-
-
-def _rates(config: Config) -> str:
-    kernels = "fused" if fast_kernels(config) else "plain"
-    push = "between GPUs" if pushes_directly(config) else "through hosts"
-    return f"  measured: one H100 and 1.5B with {kernels} kernels and a push {push}; goals: what these are to reach"
 
 
 def _verdict(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:

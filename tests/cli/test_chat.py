@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from azr.cli.answer_printer import AnswerPrinter
+from azr.cli.conversation import AnswerPrinter
 from azr.cli.main import dispatch
 from tests import chat_tokenizers
 from tests.tiny_models import save_tiny

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from azr.cli import json_lines
-from azr.cli.json_lines import LineError
+from azr.cli import execute
+from azr.cli.execute import LineError
 from azr.execution import MAX_INPUTS, CallResult, CallStatus, ExecutionResult
 
 GOOD = {"id": 1, "program": "def f(x): return x", "inputs": ["1", "'a'"]}
@@ -23,16 +23,16 @@ def without(key: str) -> bytes:
 
 
 def test_a_request_is_read_as_it_stands():
-    asked = json_lines.parse(line(program="é\ud800")).request(repeats=3, static_check=False)
+    asked = execute.parse(line(program="é\ud800")).request(repeats=3, static_check=False)
     assert (asked.program, asked.inputs) == ("é\ud800", ("1", "'a'"))
     assert (asked.repeats, asked.static_check) == (3, False)
 
 
 @pytest.mark.parametrize("name", [None, True, 7, -0.5, "é\ud800", [1, [2]], {"a": {"b": None}}, 10**400])
 def test_ids_of_every_type_are_echoed(name):
-    asked = json_lines.parse(line(id=name))
+    asked = execute.parse(line(id=name))
     result = ExecutionResult(outputs=(CallResult(status=CallStatus.OK, value="1"),))
-    answer = json_lines.answer(asked, result)
+    answer = execute.answer(asked, result)
     assert json.loads(answer)["id"] == name
     assert answer.isascii() and answer.endswith("}\n") and answer.count("\n") == 1
 
@@ -66,8 +66,8 @@ def test_ids_of_every_type_are_echoed(name):
 )
 def test_what_is_no_request_is_refused_with_its_line_number(text, why):
     with pytest.raises(LineError) as refused:
-        json_lines.parse(text)
-    answer = json.loads(json_lines.refusal(17, refused.value))
+        execute.parse(text)
+    answer = json.loads(execute.refusal(17, refused.value))
     assert answer.pop("error").startswith(why)
     assert answer.pop("id") in (None, 1)
     assert answer == {"status": "rejected", "outputs": [], "deterministic": None, "static_check": [], "line": 17}
@@ -75,8 +75,8 @@ def test_what_is_no_request_is_refused_with_its_line_number(text, why):
 
 def test_a_refused_line_keeps_an_id_that_could_be_read():
     with pytest.raises(LineError) as refused:
-        json_lines.parse(line(id=["x"], inputs=None))
-    assert json.loads(json_lines.refusal(1, refused.value))["id"] == ["x"]
+        execute.parse(line(id=["x"], inputs=None))
+    assert json.loads(execute.refusal(1, refused.value))["id"] == ["x"]
 
 
 def outcome(
@@ -104,7 +104,7 @@ def outcome(
     ],
 )
 def test_the_status_of_a_request(result, word):
-    assert json_lines.status(result) == word
+    assert execute.status(result) == word
 
 
 def test_an_answer_has_the_documented_keys():
@@ -115,7 +115,7 @@ def test_an_answer_has_the_documented_keys():
         ),
         deterministic=True,
     )
-    assert json.loads(json_lines.answer(json_lines.parse(line()), result)) == {
+    assert json.loads(execute.answer(execute.parse(line()), result)) == {
         "id": 1,
         "status": "raised",
         "outputs": [
@@ -147,7 +147,7 @@ def pipe():
 
 
 async def all_lines(descriptor: int) -> list[tuple[int, bytes | None]]:
-    return [line async for line in json_lines.read_lines(descriptor)]
+    return [line async for line in execute.read_lines(descriptor)]
 
 
 @pytest.mark.parametrize(
@@ -157,9 +157,9 @@ async def all_lines(descriptor: int) -> list[tuple[int, bytes | None]]:
         (b"a", [b"a"]),
         (b"a\nb\r\n", [b"a", b"b\r"]),
         (b"\n\na", [b"", b"", b"a"]),
-        (b"x" * json_lines.MAX_LINE_BYTES + b"\ny", [b"x" * json_lines.MAX_LINE_BYTES, b"y"]),
-        (b"x" * (json_lines.MAX_LINE_BYTES + 1) + b"\ny", [None, b"y"]),
-        (b"a\n" + b"x" * (json_lines.MAX_LINE_BYTES + 70_000), [b"a", None]),
+        (b"x" * execute.MAX_LINE_BYTES + b"\ny", [b"x" * execute.MAX_LINE_BYTES, b"y"]),
+        (b"x" * (execute.MAX_LINE_BYTES + 1) + b"\ny", [None, b"y"]),
+        (b"a\n" + b"x" * (execute.MAX_LINE_BYTES + 70_000), [b"a", None]),
     ],
     ids=range(7),
 )
@@ -172,7 +172,7 @@ async def test_a_file_is_read_line_by_line(content, lines, tmp_path):
 
 async def test_a_line_of_a_pipe_is_there_before_the_next_one_is_written(pipe):
     reader, writer, close = pipe
-    lines = json_lines.read_lines(reader)
+    lines = execute.read_lines(reader)
     for number in range(1, 4):
         os.write(writer, b"half")
         waiting = asyncio.ensure_future(anext(lines))
@@ -190,7 +190,7 @@ async def test_a_line_of_a_pipe_is_there_before_the_next_one_is_written(pipe):
 async def test_a_slow_reader_holds_up_the_writing_but_not_the_loop(pipe):
     reader, writer, close = pipe
     data = os.urandom(2**20)
-    writing = asyncio.create_task(json_lines.write(writer, data))
+    writing = asyncio.create_task(execute.write(writer, data))
     await asyncio.sleep(0.05)
     assert not writing.done()
     received = bytearray()
@@ -209,7 +209,7 @@ async def test_a_slow_reader_holds_up_the_writing_but_not_the_loop(pipe):
 
 async def test_a_reader_that_leaves_ends_the_writing(pipe):
     reader, writer, close = pipe
-    writing = asyncio.create_task(json_lines.write(writer, bytes(2**20)))
+    writing = asyncio.create_task(execute.write(writer, bytes(2**20)))
     await asyncio.sleep(0.05)
     close(reader)
     with pytest.raises(BrokenPipeError):

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from azr.config import GAE, AlgorithmConfig, ClusterConfig, Config, RolloutConfig, SelfPlayConfig, TrainConfig
-from azr.plan.goals import PUSH_GB_S, update_share, with_goals
-from azr.plan.inputs import Assumptions, ClusterSpec, Workload
+from azr.plan.inputs import PUSH_GB_S, Assumptions, ClusterSpec, Workload, update_share, with_goals
 from azr.plan.memory import EngineMemory, model_roles
 from azr.plan.planner import make_plan, predicted
 from azr.plan.seconds import StepTimes, expected_longest, forward_flops, seconds_of, token_seconds
