@@ -14,15 +14,13 @@ from typing import Any
 
 from azr.errors import UserError
 from azr.evaluation.answer_file import ANSWERS
-from azr.explorer.index_file import index_path, is_run, open_index, run_in, temporary_path, transaction
+from azr.explorer.index_file import INSERT, index_path, is_run, open_index, run_in, temporary_path, transaction, values
 from azr.explorer.record_files import ROLLOUTS, Problem, read_grown, read_rollouts
-from azr.explorer.sample_table import INSERT, values
 from azr.records import FinishReason, Task
 from azr.runs.sample_file import clean
 
 _TAIL = 256
 """Bytes before a growing file's offset by which it is known again."""
-Told = Callable[[str], None]
 
 
 class RunIndex:
@@ -56,7 +54,7 @@ class RunIndex:
         """Rows of a query."""
         return self._connection.execute(query, values).fetchall()
 
-    def refresh(self, tell: Told = lambda sentence: None, seconds: float | None = None) -> bool:
+    def refresh(self, tell: Callable[[str], None] = lambda sentence: None, seconds: float | None = None) -> bool:
         """Reads what is new, changed or gone since; whether everything was read in these seconds.
 
         ``tell`` hears how far it is, every few seconds.
@@ -76,7 +74,7 @@ class RunIndex:
 
     def _grown(self, name: str, kind: type[Any], add: Callable[[list[Any]], None], *tables: str) -> None:
         path = self.run / name
-        known = self._file(name)
+        known = next(iter(self.select("SELECT * FROM files WHERE path = ?", name)), None)
         offset, tail = (known["offset"], known["tail"]) if known is not None else (0, b"")
         stat = _stat(path)
         if known is not None and stat == (known["size"], known["mtime_ns"]):
@@ -86,7 +84,7 @@ class RunIndex:
                 offset = 0  # a resumed run has taken lines away
                 for table in tables:
                     self._connection.execute(f"DELETE FROM {table}")
-                self._forget_problems(name)
+                self._connection.execute("DELETE FROM problems WHERE path = ?", (name,))
             records, offset, problems = read_grown(path, offset, kind)
             add(records)
             self._note(name, stat, offset, _tail(path, offset), problems)
@@ -165,14 +163,7 @@ class RunIndex:
         for table in ("samples", "lengths"):
             self._connection.execute(f"DELETE FROM {table} WHERE step = ?", (step,))
         self._connection.execute("DELETE FROM files WHERE path = ?", (name,))
-        self._forget_problems(name)
-
-    def _forget_problems(self, name: str) -> None:
         self._connection.execute("DELETE FROM problems WHERE path = ?", (name,))
-
-    def _file(self, name: str) -> sqlite3.Row | None:
-        row: sqlite3.Row | None = self._connection.execute("SELECT * FROM files WHERE path = ?", (name,)).fetchone()
-        return row
 
     def _note(self, name: str, stat: tuple[int, int], offset: int, tail: bytes, problems: list[Problem]) -> None:
         self._connection.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (name, *stat, offset, tail))

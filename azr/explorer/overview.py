@@ -11,7 +11,7 @@ from azr.explorer import queries
 from azr.explorer.charts import Series, area_chart, line_chart
 from azr.explorer.index import RunIndex
 from azr.explorer.markup import Html, el, join, number, table
-from azr.explorer.rows import Spread, TaskFilter
+from azr.explorer.queries import Spread, TaskFilter
 from azr.explorer.site import Links, ShownRun
 from azr.tasks.base import RejectReason
 
@@ -46,7 +46,7 @@ def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links) -> Html:
         ("steps", number(steps[-1]["step"]) if steps else "none yet"),
         ("tasks in the log", number(tasks)),
         ("responses recorded", number(int(rollouts[0]))),
-        ("time of steps", _duration(seconds)),
+        ("time of steps", f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"),
     ]
     together = [(run.name, queries.metrics(run.index)) for run in runs]
     return el(
@@ -72,7 +72,9 @@ def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Html]:
     for name, steps in runs:
         for kind in _kinds(steps):
             title = f"proposal funnel, {kind}" + (f" ({name})" if len(runs) > 1 else "")
-            yield area_chart(title, _funnel(steps, kind))
+            reasons = ["valid", *map(str, RejectReason)]
+            funnel = [Series(reason, _points(steps, f"{kind}/proposer/funnel/{reason}")) for reason in reasons]
+            yield area_chart(title, funnel)
     yield line_chart("reward of proposers", _by_kind(runs, "/proposer/reward"))
     yield line_chart("reward of solvers", _by_kind(runs, "/solver/reward"))
     yield line_chart("mean length of proposals, tokens", _by_kind(runs, "/proposer/response_length"), least=0.0)
@@ -130,10 +132,6 @@ def _latest(index: RunIndex, steps: StepNumbers, links: Links, count: int = 15) 
     return table(heads, rows)
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
-
-
 def _share(value: Any) -> str:
     return "-" if value is None else f"{value:.1%}"
 
@@ -145,11 +143,6 @@ def _total(step: Numbers, suffix: str) -> float:
 def _kinds(steps: StepNumbers) -> list[str]:
     ending = "/solver/trajectories", "/proposer/trajectories", "/solver/accuracy", "/proposer/funnel/proposed"
     return sorted({name.partition("/")[0] for step in steps[-50:] for name in step if name.endswith(ending)})
-
-
-def _funnel(steps: StepNumbers, kind: str) -> list[Series]:
-    names = ["valid", *map(str, RejectReason)]
-    return [Series(name, _points(steps, f"{kind}/proposer/funnel/{name}")) for name in names]
 
 
 def _phases(steps: StepNumbers) -> list[Series]:
