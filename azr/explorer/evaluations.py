@@ -46,16 +46,13 @@ class EvalSide:
 
     def share(self, key: Key) -> float | None:
         """Return the share of right answers to a question; None if none was graded."""
-        graded = [each.verdict == Verdict.RIGHT for each in self.answers.get(key, ()) if is_graded(each)]
+        verdicts = [each.verdict for each in self.answers.get(key, ())]
+        graded = [verdict == Verdict.RIGHT for verdict in verdicts if verdict != Verdict.UNGRADED]
         return sum(graded) / len(graded) if graded else None
 
     def whole(self, key: Key) -> list[Sample]:
         """Return all answers to a question with their texts. Raises `Problem`."""
         return read_records(self.path, self.places.get(key, ()), read_sample)
-
-
-def is_graded(answer: Sample) -> bool:
-    return answer.verdict != Verdict.UNGRADED
 
 
 def eval_files(run: Path) -> list[tuple[str, str, Path]]:
@@ -145,7 +142,6 @@ class Sides:
 
     @property
     def keys(self) -> list[Key]:
-        """Questions of both sides."""
         return sorted({*self.left.answers, *self.right.answers}, key=_by_numbers)
 
     @property
@@ -220,15 +216,10 @@ def reported(sides: Sides, keys: Sequence[Key], links: Links, anchors: Sequence[
         f"Of {total} questions this file holds {held}. The other questions, and what was said in samples, are in the "
         "run's files: azr view shows them."
     )
-    shown = [
-        el(
-            "section",
-            el("h2", f"Question {key[1]} of {key[0]}"),
-            _answered(sides, key, every_response=False),
-            id=anchor,
-        )
-        for key, anchor in zip(keys, anchors, strict=True)
-    ]
+    shown = []
+    for key, anchor in zip(keys, anchors, strict=True):
+        heading = el("h2", f"Question {key[1]} of {key[0]}")
+        shown.append(el("section", heading, _answered(sides, key, every_response=False), id=anchor))
     return join([
         el("h1", "Evaluations"), _notes(sides), _totals(sides, sides.keys), el("p", sentence, cls="dim"),
         _question_table(sides, keys, links), *shown,
@@ -256,10 +247,8 @@ def _answered(sides: Sides, key: Key, *, every_response: bool) -> Html:
         shown = [_shown(each, every_response) for each in answers] or [el("p", "It was not asked.", cls="dim")]
         columns.append(el("section", el("h3", side.title), *shown))
         prompt = prompt or next((each.prompt for each in answers), "")
-    return join([
-        el("details", el("summary", "prompt"), el("pre", prompt), open=every_response and len(prompt) < 3000),
-        el("div", *columns, cls="sides"),
-    ])  # fmt: skip
+    shown_prompt = el("details", el("summary", "prompt"), el("pre", prompt), open=every_response and len(prompt) < 3000)
+    return join([shown_prompt, el("div", *columns, cls="sides")])
 
 
 def _shown(each: Sample, every_response: bool) -> Html:
@@ -270,13 +259,8 @@ def _shown(each: Sample, every_response: bool) -> Html:
     read_as = None if answer is None else el("p", "read as ", el("code", "\n".join(text for _, text in answer)))
     if each.index is not None and not every_response:
         return el("div", el("p", said, outcome(each.verdict)), read_as)
-    return el(
-        "details",
-        el("summary", said, outcome(each.verdict)),
-        read_as,
-        el("pre", each.response),
-        open=each.index is None,
-    )
+    summary = el("summary", said, outcome(each.verdict))
+    return el("details", summary, read_as, el("pre", each.response), open=each.index is None)
 
 
 def _by_numbers(key: Key) -> tuple[str, str]:
@@ -298,7 +282,7 @@ def _totals(sides: Sides, keys: Sequence[Key]) -> Html:
             float(each.verdict == Verdict.RIGHT)
             for key in keys
             for each in side.answers.get(key, ())
-            if each.index is None and is_graded(each)
+            if each.index is None and each.verdict != Verdict.UNGRADED
         ]
         rows.append([side.title, len(shares), _percent(greedy), _percent(shares)])
     return table(["", "questions", "greedy right", "all answers right"], rows)

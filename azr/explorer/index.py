@@ -27,10 +27,9 @@ class RunIndex:
     """The index of one run directory. Threads and processes may use it at once, each by an object of its own."""
 
     def __init__(self, run: Path) -> None:
-        """Opens the index, or makes an empty one; `refresh` fills it.
+        """Open the index, or make an empty one; `refresh` fills it.
 
-        Raises:
-            UserError: the folder is no run directory, nor one that azr eval has written.
+        Raises UserError when the folder is no run directory, nor one that azr eval has written.
         """
         self.is_evaluation = not is_run(run) and (run / ANSWERS).is_file()
         """The folder is no run's but of azr eval."""
@@ -51,7 +50,6 @@ class RunIndex:
         return int(self._connection.execute("SELECT count FROM changes").fetchone()[0])
 
     def select(self, query: str, *values: Any) -> list[sqlite3.Row]:
-        """Rows of a query."""
         return self._connection.execute(query, values).fetchall()
 
     def refresh(self, tell: Callable[[str], None] = lambda sentence: None, seconds: float | None = None) -> bool:
@@ -106,14 +104,11 @@ class RunIndex:
             shown = "\n".join(f"{label}: {text}" for label, text in task.views.get("solver_view", ()))
             message = task.message or shown
             text = "\n".join((task.id, task.program, message, *task.inputs, *task.outputs))
-            record = json.dumps(
-                {"program": task.program, "message": message, "inputs": task.inputs, "outputs": task.outputs}
-            )
+            record = {"program": task.program, "message": message, "inputs": task.inputs, "outputs": task.outputs}
             self._connection.execute("INSERT INTO texts VALUES (?, ?)", (cursor.lastrowid, clean(text)))
-            self._connection.execute("INSERT INTO task_records VALUES (?, ?)", (cursor.lastrowid, record))
-            self._connection.executemany(
-                "INSERT INTO children VALUES (?, ?)", [(parent, task.id) for parent in task.parents]
-            )
+            self._connection.execute("INSERT INTO task_records VALUES (?, ?)", (cursor.lastrowid, json.dumps(record)))
+            children = [(parent, task.id) for parent in task.parents]
+            self._connection.executemany("INSERT INTO children VALUES (?, ?)", children)
 
     def _changed_rollouts(self) -> list[tuple[int, Path]]:
         """Rollout files to be read; what is of others that are gone is forgotten."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from azr.explorer import queries
@@ -85,7 +85,8 @@ def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Html]:
         yield line_chart(title, _phases(steps), least=0.0)
     for metric, title in _SINGLE.items():
         yield line_chart(title, _series(runs, {metric: metric.partition("/")[2]}))
-    yield line_chart("tasks in the buffer", _matching(runs, lambda name: name.startswith("buffer/")), least=0.0)
+    buffered = {name: name.split("/")[1] for name in _names(runs) if name.startswith("buffer/")}
+    yield line_chart("tasks in the buffer", _series(runs, buffered), least=0.0)
 
 
 def lengths(runs: Sequence[ShownRun]) -> Html:
@@ -122,18 +123,15 @@ def _latest(index: RunIndex, steps: StepNumbers, links: Links, count: int = 15) 
     for step in reversed(steps[-count:]):
         at = step["step"]
         proposed = _total(step, "/proposer/funnel/proposed")
+        accuracies = [step.get(f"{kind}/solver/accuracy") for kind in _kinds(steps)]
         rows.append([
             links.link(f"step {at}", "step", step=at) if at in recorded else f"step {at}",
             f"{_total(step, '/proposer/funnel/valid'):.0f} of {proposed:.0f}" if proposed else "-",
-            *(_share(step.get(f"{kind}/solver/accuracy")) for kind in _kinds(steps)),
+            *("-" if share is None else f"{share:.1%}" for share in accuracies),
             number(step.get("policy/loss")), number(step.get("seconds/step")),
         ])  # fmt: skip
     heads = ["", "valid proposals", *(f"solved, {kind}" for kind in _kinds(steps)), "policy loss", "seconds"]
     return table(heads, rows)
-
-
-def _share(value: Any) -> str:
-    return "-" if value is None else f"{value:.1%}"
 
 
 def _total(step: Numbers, suffix: str) -> float:
@@ -177,13 +175,8 @@ def _evaluations(runs: Sequence[tuple[str, StepNumbers]]) -> dict[str, dict[str,
 
 
 def _by_kind(runs: Sequence[tuple[str, StepNumbers]], ending: str) -> list[Series]:
-    return _matching(runs, lambda name: name.endswith(ending) and not name.startswith(EVAL))
-
-
-def _matching(runs: Sequence[tuple[str, StepNumbers]], chosen: Callable[[str], bool]) -> list[Series]:
-    names = [name for name in _names(runs) if chosen(name)]
-    is_prefixed = all(name.startswith("buffer/") for name in names)
-    return _series(runs, {name: name.split("/")[1 if is_prefixed else 0] for name in names})
+    names = (name for name in _names(runs) if name.endswith(ending) and not name.startswith(EVAL))
+    return _series(runs, {name: name.split("/")[0] for name in names})
 
 
 def _names(runs: Sequence[tuple[str, StepNumbers]]) -> list[str]:

@@ -118,17 +118,13 @@ def task(index: RunIndex, links: Links, values: Values) -> Html:
 
 
 def _stored_task(index: RunIndex, links: Links, row: TaskRow, task_texts: TaskTexts) -> Html:
+    at = links.link(row.step, "step", step=row.step) if row.step in queries.steps(index) else row.step
     facts: list[tuple[str, Child]] = [
-        ("kind", row.kind),
-        ("step", links.link(row.step, "step", step=row.step) if row.step in queries.steps(index) else row.step),
-        ("solve rate when proposed", number(row.solve_rate)),
-        ("lines", row.lines),
+        ("kind", row.kind), ("step", at), ("solve rate when proposed", number(row.solve_rate)), ("lines", row.lines),
         ("nodes", number(row.nodes)),
-    ]
-    pairs: list[list[Child]] = [
-        [el("code", f"f({given})"), el("code", returned)]
-        for given, returned in zip(task_texts.inputs, task_texts.outputs, strict=False)
-    ]
+    ]  # fmt: skip
+    calls = zip(task_texts.inputs, task_texts.outputs, strict=False)
+    pairs = [[el("code", f"f({given})"), el("code", returned)] for given, returned in calls]
     below, total = queries.children(index, row.id)
     parts: list[Child] = [
         el("div", *(el("span", f"{name} ", el("b", value)) for name, value in facts), cls="facts"),

@@ -13,14 +13,9 @@ from azr.explorer.markup import Child, Html, el
 from azr.records import Sample
 
 PAGES = {
-    "": "overview",
-    "tasks": "tasks",
-    "step": "steps",
-    "lengths": "lengths",
-    "lineage": "lineage",
-    "flags": "flags",
+    "": "overview", "tasks": "tasks", "step": "steps", "lengths": "lengths", "lineage": "lineage", "flags": "flags",
     "evaluations": "evaluations",
-}
+}  # fmt: skip
 """By the last part of their address."""
 
 
