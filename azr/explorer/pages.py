@@ -328,23 +328,28 @@ def lineage(index: RunIndex, links: Links, values: Values) -> Html:
     """What a task was made from and what was made from it; without one, the tasks that most came from."""
     id = values.get("id", "")
     if not id:
-        return join([el("h1", "Lineage"), _most_shown(index, links)])
-    known = queries.find_task(index, id)
-    if known is None:
+        rows: list[list[Child]] = [
+            [links.link(each, "lineage", id=each), kind, at, number(rate), count]
+            for each, kind, at, rate, count in queries.most_children(index, MAX_LISTED)
+        ]
+        heads = ["most often shown to proposers", "kind", "step", "solve rate", "children"]
+        return join([el("h1", "Lineage"), table(heads, rows)])
+    if queries.find_task(index, id) is None:
         raise BadAddress(f"There is no task {id!r} in this run.")
     columns: dict[str, int] = {id: 0}
     edges: dict[tuple[str, str], None] = {}
     above = [id]
     for column in (-1, -2):
-        pairs = [(parent, child) for child in above for parent in _parents(index, child)]
+        stored = [(child, known[0]) for child in above if (known := queries.find_task(index, child)) is not None]
+        pairs = [(parent, child) for child, row in stored for parent in row.parent_ids]
         above = _place(columns, edges, pairs, [parent for parent, _ in pairs], column)
     below = [id]
     for column in (1, 2):
         pairs = [(parent, child) for parent in below for child, *_ in queries.children(index, parent, MAX_BESIDE)[0]]
         below = _place(columns, edges, pairs, [child for _, child in pairs], column)
-    rates = queries.known_tasks(index, list(columns))
+    rates = queries.solve_rates(index, list(columns))
     nodes = [
-        TaskNode(each, each[-26:], column, links.to("task", id=each), _node_class(each, id, rates))
+        TaskNode(each, each[-26:], column, links.to("task", id=each), _node_class(rates.get(each), each == id))
         for each, column in columns.items()
     ]
     note = (
@@ -371,23 +376,9 @@ def _place(
     return new
 
 
-def _parents(index: RunIndex, id: str) -> list[str]:
-    known = queries.find_task(index, id)
-    return known[0].parent_ids if known is not None else []
-
-
-def _node_class(id: str, centre: str, rates: Mapping[str, tuple[str, int, float | None]]) -> str:
-    rate = rates[id][2] if id in rates else None
-    shade = "" if rate is None else "hard" if rate == 0 else "easy" if rate == 1 else ""
-    return f"{shade} centre" if id == centre else shade
-
-
-def _most_shown(index: RunIndex, links: Links) -> Html:
-    rows = queries.most_children(index, MAX_LISTED)
-    cells: list[list[Child]] = [
-        [links.link(id, "lineage", id=id), kind, at, number(rate), count] for id, kind, at, rate, count in rows
-    ]
-    return table(["most often shown to proposers", "kind", "step", "solve rate", "children"], cells)
+def _node_class(rate: float | None, is_centre: bool) -> str:
+    shade = "hard" if rate == 0 else "easy" if rate == 1 else ""
+    return f"{shade} centre" if is_centre else shade
 
 
 def flags(index: RunIndex, links: Links, values: Values) -> Html:

@@ -165,9 +165,8 @@ def _counted(index: RunIndex, table: str, where: Sequence[str], values: Sequence
 
 def find_task(index: RunIndex, id: str) -> tuple[TaskRow, TaskTexts] | None:
     """A task with its texts; None when there is none of this id."""
-    rows = index.select(
-        "SELECT t.*, x.record, '' AS head FROM tasks t JOIN task_records x ON x.n = t.n WHERE id = ?", id
-    )
+    query = "SELECT t.*, x.record, '' AS head FROM tasks t JOIN task_records x ON x.n = t.n WHERE id = ?"
+    rows = index.select(query, id)
     if not rows:
         return None
     return _made(TaskRow, rows[0]), msgspec.convert(json.loads(rows[0]["record"]), TaskTexts)
@@ -193,15 +192,10 @@ def most_children(index: RunIndex, limit: int) -> list[tuple[str, str, int, floa
     return [tuple(row) for row in rows]
 
 
-def known_tasks(index: RunIndex, ids: Sequence[str]) -> dict[str, tuple[str, int, float | None]]:
-    """Kind, step and solve rate of those tasks that were stored."""
-    known: dict[str, tuple[str, int, float | None]] = {}
-    for start in range(0, len(ids), 500):
-        some = ids[start : start + 500]
-        marks = ", ".join("?" * len(some))
-        rows = index.select(f"SELECT id, kind, step, solve_rate FROM tasks WHERE id IN ({marks})", *some)
-        known |= {row["id"]: (row["kind"], row["step"], row["solve_rate"]) for row in rows}
-    return known
+def solve_rates(index: RunIndex, ids: Sequence[str]) -> dict[str, float | None]:
+    """Return the solve rates of those tasks that were stored."""
+    query = "SELECT id, solve_rate FROM tasks WHERE id IN (SELECT value FROM json_each(?))"
+    return {row["id"]: row["solve_rate"] for row in index.select(query, json.dumps(ids))}
 
 
 def find_samples(index: RunIndex, wanted: SampleFilter) -> tuple[list[SampleRow], int]:
