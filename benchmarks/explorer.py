@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 
 from azr.explorer import queries
 from azr.explorer.index import RunIndex
-from azr.explorer.rows import TaskFilter
+from azr.explorer.queries import TaskFilter
 from azr.explorer.server import Watcher, make_app
 from azr.records import Completion, FinishReason, Judgement, Role, Sample, Task
 from azr.runs.sample_file import write_samples

@@ -118,7 +118,7 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
 
     from azr.evaluation import report
     from azr.evaluation.standalone import Serve, check_out, make_evaluation, run_evaluation, serve_here
-    from azr.evaluation.suites.loading import load_suites
+    from azr.evaluation.suites import load_suites
     from azr.hardware import compute_type
     from azr.runs.asked_model import open_model
     from azr.runs.model_export import saved_steps
@@ -180,7 +180,7 @@ def _default_out(model: AskedModel) -> Path:
 
 def _list(folder: Path | None) -> int:
     from azr.evaluation.report import aligned
-    from azr.evaluation.suites.loading import listing
+    from azr.evaluation.suites import listing
 
     if folder is not None and not folder.is_dir():
         raise UserError(f"There is no folder {folder}: give the one that holds the files of the suites.")
@@ -201,13 +201,13 @@ def _compare(argv: Sequence[str]) -> int:
     parser.add_argument("--all", action="store_true", help="name every question that changed, not just the first ones")
     options = parser.parse(argv)
 
-    from azr.evaluation.compare import compare, table
+    from azr.evaluation.report import compare, differences_table
 
     differences, others = compare(options.before, options.after)
     print(f"A: {options.before}\nB: {options.after}\n")
     if others:
         print(f"They differ not in the model alone, but in {', '.join(others)}.\n")
-    print(table(differences))
+    print(differences_table(differences))
     for each in differences:
         for word, ids in (("better", each.won), ("worse", each.lost)):
             shown = ids if options.all else ids[:_SHOWN]

@@ -10,8 +10,7 @@ from azr.cli.options import Parser, whole
 from azr.errors import UserError, nearest
 from azr.explorer import queries, terminal
 from azr.explorer.index import RunIndex
-from azr.explorer.queries import SAMPLE_ORDERS
-from azr.explorer.rows import ANY_RULE, SampleFilter
+from azr.explorer.queries import ANY_RULE, SAMPLE_ORDERS, SampleFilter
 from azr.monitoring.screen import SAFETY, TOTALS
 from azr.records import VALID
 from azr.tasks.base import RejectReason, Verdict

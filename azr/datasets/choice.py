@@ -10,7 +10,7 @@ from azr.config import Config
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError
 from azr.evaluation.graders import check_graders
-from azr.evaluation.suites.loading import hash_of
+from azr.evaluation.suites import hash_of
 from azr.prompts.codec import PromptCodec
 
 

@@ -46,24 +46,20 @@ class AnswerFile:
         # Unbuffered: after a failed write no bytes wait for the next one.
         self._file = path.open("ab", buffering=0)
         try:
-            self._take()
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             end, earlier, self.answers = _read(path, texts=False)
             if earlier is not None:
                 _check_same(path, earlier, protocol)
             self._file.truncate(end)
             if earlier is None:
                 self._write([json_line({"protocol": protocol})])
-        except BaseException:
+        except BaseException as error:
             self._file.close()
+            if isinstance(error, BlockingIOError):
+                raise UserError(
+                    f"Another azr eval writes into {path.parent} now: wait for its end, or choose another --out."
+                ) from error
             raise
-
-    def _take(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"Another azr eval writes into {self.path.parent} now: wait for its end, or choose another --out."
-            ) from error
 
     @property
     def questions(self) -> set[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -105,7 +106,15 @@ async def answer_all(
 
     async def one(problem: Problem) -> None:
         try:
-            samples = await _answer(problem, sampling, sampler)
+            seed = stable_seed(sampling.seed, problem.kind, problem.id)
+            ask = partial(answer, problem, sampler=sampler, max_tokens=sampling.max_tokens, seed=seed)
+            work = [ask(1, temperature=0.0)]
+            if sampling.samples:
+                work.append(ask(sampling.samples, temperature=sampling.temperature))
+            greedy, *sampled = await gather(*work)
+            for index, sample in enumerate(itertools.chain(*sampled)):
+                sample.index = index
+            samples = [*greedy, *itertools.chain(*sampled)]
             prompt = codec.decode(problem.prompt_ids)
             for sample in samples:
                 sample.step, sample.prompt, sample.response = step, prompt, codec.response_text(sample.completion)
@@ -118,16 +127,3 @@ async def answer_all(
         for problem in problems:
             await places.acquire()
             group.create_task(one(problem))
-
-
-async def _answer(problem: Problem, sampling: Sampling, sampler: Sampler) -> list[Sample]:
-    seed = stable_seed(sampling.seed, problem.kind, problem.id)
-    ask = partial(answer, problem, sampler=sampler, max_tokens=sampling.max_tokens, seed=seed)
-    work = [ask(1, temperature=0.0)]
-    if sampling.samples:
-        work.append(ask(sampling.samples, temperature=sampling.temperature))
-    greedy, *sampled = await gather(*work)
-    for each in sampled:
-        for index, sample in enumerate(each):
-            sample.index = index
-    return [*greedy, *(sample for each in sampled for sample in each)]

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 
 import numpy as np
 import torch
@@ -117,7 +116,10 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
     engine = RolloutEngine(path, rollout, generate_timeout_s=TIMEOUT_S, dtype=dtype)
     writer = host_writer(WEIGHT_BUCKET_BYTES)
     try:
-        await _start(engine)
+        try:
+            await engine.start()
+        except (ValueError, RuntimeError, NotImplementedError) as error:
+            raise UserError(f"vLLM does not start with this model ({_first_line(error)}).") from error
         rows = [await _row("as loaded", engine, eager, policy, device, prompts, fixed)]
         _perturb(policy, eager)
         moved = Gap.of(texts_R, _eager_logprobs(eager, device, fixed)).mean
@@ -147,21 +149,8 @@ def _load(path: str, dtype: ComputeType, device: Device) -> tuple[PreTrainedMode
     return eager.eval(), policy.eval()
 
 
-async def _start(engine: RolloutEngine) -> None:
-    try:
-        await engine.start()
-    except (ValueError, RuntimeError, NotImplementedError) as error:
-        raise UserError(f"vLLM does not start with this model ({_first_line(error)}).") from error
-
-
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-def _text() -> str:
-    """Return a fixed long text without a period that a model could repeat."""
-    lines = (f"def f{i}(x, y={i * i}):\n    # step {i}\n    return [x + {7 * i % 11}, y, '{i:b}']\n" for i in count())
-    return "".join(next(lines) for _ in range(4000))
 
 
 def _prompts(path: str, tokens: int) -> list[list[int]]:
@@ -171,24 +160,28 @@ def _prompts(path: str, tokens: int) -> list[list[int]]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} holds no tokenizer that can be loaded ({_first_line(error)}).") from error
     limit = AutoConfig.from_pretrained(path).get_text_config().max_position_embeddings
-    ids = tokenizer.encode(_text())
+    # A fixed long text without a period that a model could repeat.
+    functions = (
+        f"def f{i}(x, y={i * i}):\n    # step {i}\n    return [x + {7 * i % 11}, y, '{i:b}']\n" for i in range(4000)
+    )
+    ids = tokenizer.encode("".join(functions))
     return [ids[: min(tokens, limit - RESPONSE_TOKENS)], ids[:10]]
 
 
 def _fixed(prompts: Sequence[Sequence[int]]) -> list[Completion]:
     """Return two responses to the long prompt and one to the short one, made of tokens of the long prompt."""
-    pieces = [(0, 1), (0, 2), (1, 3)]
-    return [_unsampled(prompts[which], prompts[0][step::step][:RESPONSE_TOKENS]) for which, step in pieces]
-
-
-def _unsampled(prompt: Sequence[int], response: Sequence[int]) -> Completion:
-    return Completion(
-        prompt_ids=np.array(prompt, np.int32),
-        response_ids=np.array(response, np.int32),
-        logprobs=np.zeros(len(response), np.float32),
-        finish_reason=FinishReason.LENGTH,
-        weight_versions=np.zeros(len(response), np.int32),
-    )
+    fixed = []
+    for which, step in ((0, 1), (0, 2), (1, 3)):
+        response = np.array(prompts[0][step::step][:RESPONSE_TOKENS], np.int32)
+        completion = Completion(
+            prompt_ids=np.array(prompts[which], np.int32),
+            response_ids=response,
+            logprobs=np.zeros(len(response), np.float32),
+            finish_reason=FinishReason.LENGTH,
+            weight_versions=np.zeros(len(response), np.int32),
+        )
+        fixed.append(completion)
+    return fixed
 
 
 @contextmanager

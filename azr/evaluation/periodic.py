@@ -23,10 +23,9 @@ from azr.evaluation.graders.sandboxed import ANSWER_REPEATS, answer_config
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Question
 from azr.evaluation.scores import in_order, metrics, rows
-from azr.evaluation.suites import SUITES, suites_of
+from azr.evaluation.suites import check_names, load_exam, load_suites, suites_of
 from azr.evaluation.suites.exam import NAME as EXAM
 from azr.evaluation.suites.exam import sealed_questions
-from azr.evaluation.suites.loading import check_names, load_exam, load_suites
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
 from azr.records import PromptIds, Sample
@@ -49,6 +48,7 @@ class Evaluated:
     """See `azr.evaluation.scores.metrics`."""
     answers: list[Sample]
     protocol: dict[str, Any]
+    """All settings that decide the answers, except the weights."""
 
     def write(self, path: Path) -> None:
         """Write the answers as an `AnswerFile`, by rename: the file is complete or absent."""
@@ -71,7 +71,7 @@ class PeriodicEval:
         self.notes: list[str] = []
         """Suites that are not evaluated, and why; one line each."""
         folder = Path(config.eval.data) if config.eval.data is not None else None
-        check_names(names, SUITES if folder is None or not folder.is_dir() else suites_of(folder))
+        check_names(names, suites_of(folder if folder is not None and folder.is_dir() else None))
         if folder is None and others:
             if config.eval.every:
                 self.notes.append(f"not evaluated: {', '.join(others)}, for eval.data names no folder of their files")
@@ -86,18 +86,16 @@ class PeriodicEval:
         """Questions of every evaluation, the same in every run with these settings."""
         self._prompts: dict[QuestionKey, PromptIds] = {}
         """Token ids of every question's prompt; empty without evaluations."""
-        if config.eval.every:
-            self._check(names)
-
-    def _check(self, names: list[str]) -> None:
-        if EXAM in names and self._config.eval.path is None:
+        if not config.eval.every:
+            return
+        if EXAM in names and config.eval.path is None:
             raise UserError(
                 "eval.every asks for evaluations but eval.path is none: give the folder of an exam, or leave the exam "
                 "out of eval.suites."
             )
         check_graders(each.suite.grader for each in self._loaded)
-        limit = self._config.rollout.max_prompt_tokens
-        self._prompts = tokenized(self._codec, self.questions)
+        limit = config.rollout.max_prompt_tokens
+        self._prompts = tokenized(codec, self.questions)
         for (suite, id), prompt in self._prompts.items():
             if len(prompt) > limit:
                 raise UserError(
@@ -133,20 +131,16 @@ class PeriodicEval:
         found = in_order(found, self.questions)
         ks = (PASS_AT,) if config.eval.samples >= PASS_AT else ()
         alike = [each.suite.name for each in self._loaded if each.suite.groups_alike]
-        return Evaluated(metrics(rows(found, ks, config.eval.samples, alike)), found, self._protocol())
-
-    def _protocol(self) -> dict[str, Any]:
-        """Return all settings that decide the answers, except the weights."""
-        rollout = self._config.rollout
-        return {
+        protocol = {
             "suites": {each.suite.name: each.on_record for each in self._loaded},
             "template_text": self._codec.template,
             "stops": asdict(self._codec.stops),
-            "samples": self._config.eval.samples,
+            "samples": config.eval.samples,
             "temperature": TEMPERATURE,
-            "max_response_tokens": rollout.max_response_tokens,
-            "seed": self._config.run.seed,
+            "max_response_tokens": config.rollout.max_response_tokens,
+            "seed": config.run.seed,
         }
+        return Evaluated(metrics(rows(found, ks, config.eval.samples, alike)), found, protocol)
 
 
 @asynccontextmanager
@@ -156,7 +150,8 @@ async def answer_executor(config: Config) -> AsyncIterator[Executor]:
     try:
         yield executor
     finally:
-        executor.kill()
+        if executor.actor is not None:
+            executor.actor.kill()
 
 
 class _AnswerExecutor:
@@ -165,25 +160,18 @@ class _AnswerExecutor:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._starting = asyncio.Lock()
-        self._executor: RemoteExecutor | None = None
+        self.actor: RemoteExecutor | None = None
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
         async with self._starting:
-            if self._executor is None:
-                self._executor = await self._start()
-        return await self._executor.execute(request)
+            if self.actor is None:
+                from azr.cluster.executor_actor import RemoteExecutor  # a dry run comes here too and needs no Ray
 
-    async def _start(self) -> RemoteExecutor:
-        from azr.cluster.executor_actor import RemoteExecutor  # only now: a dry run comes here too and needs no Ray
-
-        config = self._config
-        seed = config.run.seed if config.run.deterministic else None
-        limits, options = answer_config(config.executor), {"repeats": ANSWER_REPEATS, "answers": True}
-        return await RemoteExecutor.start(limits, config.timeout.generate_s, seed=seed, **options)
-
-    def kill(self) -> None:
-        if self._executor is not None:
-            self._executor.kill()
+                config = self._config
+                seed = config.run.seed if config.run.deterministic else None
+                limits, options = answer_config(config.executor), {"repeats": ANSWER_REPEATS, "answers": True}
+                self.actor = await RemoteExecutor.start(limits, config.timeout.generate_s, seed=seed, **options)
+        return await self.actor.execute(request)
 
 
 def _held_out(questions: list[Question]) -> Iterator[tuple[str, str]]:
@@ -191,12 +179,12 @@ def _held_out(questions: list[Question]) -> Iterator[tuple[str, str]]:
     for question in questions:
         entry = question.gold.entry if isinstance(question.gold, Calls | ProgramValue) else ENTRY
         for program in question.programs:
-            tree = parse(program)
-            if tree is not None:
-                proposed = ast.unparse(_Renamed(entry).visit(tree))
-                if parse_program(proposed) is not None:
-                    for key in held_out_keys(proposed):
-                        yield key, f"question {question.id} of {question.suite}"
+            if (tree := parse(program)) is None:
+                continue
+            proposed = ast.unparse(_Renamed(entry).visit(tree))
+            if parse_program(proposed) is not None:
+                for key in held_out_keys(proposed):
+                    yield key, f"question {question.id} of {question.suite}"
 
 
 class _Renamed(ast.NodeTransformer):

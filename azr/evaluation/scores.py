@@ -1,19 +1,58 @@
-"""Scores of a suite from its answers: greedy accuracy, mean and pass@k with intervals, and shares of failures."""
+"""Scores of a suite from its answers: greedy accuracy, mean and pass@k with bootstrap intervals, and failures."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from azr.evaluation.estimates import Estimate, estimate, pass_at
+import numpy as np
+
 from azr.evaluation.question import Question
-from azr.evaluation.suites.loading import top
+from azr.evaluation.suites import top
 from azr.records import FinishReason, Judgement, Sample
 from azr.tasks.base import Verdict
 
 GREEDY = "greedy"
 """Measure: the share of questions whose greedy answer is right."""
+RESAMPLES = 2000
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean and its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def pass_at(k: int, right: int, graded: int) -> float:
+    """Return the unbiased chance that one of k samples is right, given ``right`` of ``graded`` >= k samples.
+
+    1 - C(n - c, k) / C(n, k), as in Chen et al. (arXiv 2107.03374), section 2.1.
+    """
+    assert graded >= k
+    return 1 - math.comb(graded - right, k) / math.comb(graded, k)
+
+
+def estimate(groups: Sequence[Sequence[float]], seed: int = 0) -> Estimate:
+    """Return the mean of the groups' means, with a percentile bootstrap interval over the questions of each group.
+
+    ``groups`` holds one value per question; no group is empty. The same values give the same interval every time.
+    Shapes: R = resamples, T = questions of one group.
+    """
+    rng = np.random.default_rng(seed)
+    values = [np.asarray(group, dtype=np.float64) for group in groups]
+    resampled = []
+    for values_T in values:
+        index_RT = rng.integers(len(values_T), size=(RESAMPLES, len(values_T)))
+        resampled.append(values_T[index_RT].mean(axis=1))
+    means_R = np.mean(resampled, axis=0)
+    low, high = np.quantile(means_R, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(float(np.mean([values_T.mean() for values_T in values])), float(low), float(high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

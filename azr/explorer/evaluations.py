@@ -1,17 +1,20 @@
-"""Pages about evaluations: answers after two steps, in two runs or by two models side by side."""
+"""Evaluations of a folder, within a run or by `azr eval`, and their pages: two evaluations side by side."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
-from azr.explorer.eval_files import EvalSide, Key, is_graded, known_sides, read_side
+from azr.evaluation.answer_file import ANSWERS, without_texts
 from azr.explorer.markup import Child, Html, el, join, table
 from azr.explorer.pages import outcome
-from azr.explorer.record_files import Problem
+from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, read_lines, read_records
 from azr.explorer.site import BadAddress, Links, ShownRun, choice, paging, select, whole
 from azr.records import FinishReason, Sample
+from azr.runs.sample_file import read_sample
 from azr.tasks.base import Verdict
 
 LIMIT = 100
@@ -26,6 +29,105 @@ CHANGES = {
     "wrong": "never right on either side",
 }
 Values = Mapping[str, str]
+Key = tuple[str, str]
+"""Suite and id of a question."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalSide:
+    """Answers of one evaluation by suite and question."""
+
+    title: str
+    path: Path
+    answers: Mapping[Key, Sequence[Sample]]
+    """Without their texts, which memory might not hold."""
+    places: Mapping[Key, Sequence[LinePlace]]
+    problems: Sequence[str]
+
+    def share(self, key: Key) -> float | None:
+        """Return the share of right answers to a question; None if none was graded."""
+        verdicts = [each.verdict for each in self.answers.get(key, ())]
+        graded = [verdict == Verdict.RIGHT for verdict in verdicts if verdict != Verdict.UNGRADED]
+        return sum(graded) / len(graded) if graded else None
+
+    def whole(self, key: Key) -> list[Sample]:
+        """Return all answers to a question with their texts. Raises `Problem`."""
+        return read_records(self.path, self.places.get(key, ()), read_sample)
+
+
+def eval_files(run: Path) -> list[tuple[str, str, Path]]:
+    """Return name in addresses, title and path of the evaluations within the run by step, then of `azr eval` by folder.
+
+    The title of an evaluation that is the folder itself is empty.
+    """
+    within = sorted(
+        (int(match[1]), path)
+        for path in _entries(run / "evaluations")
+        if (match := ROLLOUTS.fullmatch(path.name)) is not None
+    )
+    files = [(str(step), f"step {step}", path) for step, path in within]
+    folders = sorted(folder for folder in _entries(run / "eval") if (folder / ANSWERS).is_file())
+    files += [(f"eval-{folder.name}", f"azr eval, {folder.name}", folder / ANSWERS) for folder in folders]
+    return [*files, ("eval", "", run / ANSWERS)] if (run / ANSWERS).is_file() else files
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def known_sides(runs: Sequence[ShownRun], number: int) -> dict[str, tuple[str, Path]]:
+    """Return titles and paths of the evaluations of all runs by their names in addresses, this run's first."""
+    known: dict[str, tuple[str, Path]] = {}
+    for place in [number, *(other for other in range(len(runs)) if other != number)]:
+        run_name = runs[place].name
+        for name, title, path in eval_files(runs[place].index.run):
+            full = ", ".join(filter(None, [run_name if len(runs) > 1 else "", title]))
+            known[f"{place}-{name}"] = (full or run_name, path)
+    return known
+
+
+def read_side(title: str, path: Path) -> EvalSide:
+    """Read the answers of an evaluation, and note the problems of its file."""
+    try:
+        stat = path.stat()
+    except OSError as error:
+        return EvalSide(title, path, {}, {}, [f"{path.name} cannot be read: {error.strerror}"])
+    return EvalSide(title, path, *_answers(path, stat.st_size, stat.st_mtime_ns))
+
+
+@lru_cache(maxsize=8)
+def _answers(
+    path: Path, size: int, mtime_ns: int
+) -> tuple[Mapping[Key, Sequence[Sample]], Mapping[Key, Sequence[LinePlace]], Sequence[str]]:
+    """Return answers, their places and problems, of a file as it was at that time.
+
+    `azr.evaluation.answer_file` refuses a damaged file; here its readable lines are shown.
+    """
+    answers: dict[Key, list[Sample]] = {}
+    places: dict[Key, list[LinePlace]] = {}
+    problems: list[str] = []
+    bad, name = 0, f"{path.parent.name}/{path.name}"
+    for n, item in enumerate(read_lines(path)):
+        if isinstance(item, Problem):
+            problems.append(f"{name}: {item}")
+            continue
+        place, line = item
+        if n == 0 and line.startswith(b'{"protocol"'):
+            continue
+        try:
+            each = without_texts(read_sample(line))
+        except ValueError:
+            bad += 1
+            continue
+        key = each.kind, each.problem_id
+        answers.setdefault(key, []).append(each)
+        places.setdefault(key, []).append(place)
+    if bad:
+        problems.append(f"{name}: {bad} of its lines are no answers")
+    return answers, places, problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +142,6 @@ class Sides:
 
     @property
     def keys(self) -> list[Key]:
-        """Questions of both sides."""
         return sorted({*self.left.answers, *self.right.answers}, key=_by_numbers)
 
     @property
@@ -115,15 +216,10 @@ def reported(sides: Sides, keys: Sequence[Key], links: Links, anchors: Sequence[
         f"Of {total} questions this file holds {held}. The other questions, and what was said in samples, are in the "
         "run's files: azr view shows them."
     )
-    shown = [
-        el(
-            "section",
-            el("h2", f"Question {key[1]} of {key[0]}"),
-            _answered(sides, key, every_response=False),
-            id=anchor,
-        )
-        for key, anchor in zip(keys, anchors, strict=True)
-    ]
+    shown = []
+    for key, anchor in zip(keys, anchors, strict=True):
+        heading = el("h2", f"Question {key[1]} of {key[0]}")
+        shown.append(el("section", heading, _answered(sides, key, every_response=False), id=anchor))
     return join([
         el("h1", "Evaluations"), _notes(sides), _totals(sides, sides.keys), el("p", sentence, cls="dim"),
         _question_table(sides, keys, links), *shown,
@@ -151,10 +247,8 @@ def _answered(sides: Sides, key: Key, *, every_response: bool) -> Html:
         shown = [_shown(each, every_response) for each in answers] or [el("p", "It was not asked.", cls="dim")]
         columns.append(el("section", el("h3", side.title), *shown))
         prompt = prompt or next((each.prompt for each in answers), "")
-    return join([
-        el("details", el("summary", "prompt"), el("pre", prompt), open=every_response and len(prompt) < 3000),
-        el("div", *columns, cls="sides"),
-    ])  # fmt: skip
+    shown_prompt = el("details", el("summary", "prompt"), el("pre", prompt), open=every_response and len(prompt) < 3000)
+    return join([shown_prompt, el("div", *columns, cls="sides")])
 
 
 def _shown(each: Sample, every_response: bool) -> Html:
@@ -165,13 +259,8 @@ def _shown(each: Sample, every_response: bool) -> Html:
     read_as = None if answer is None else el("p", "read as ", el("code", "\n".join(text for _, text in answer)))
     if each.index is not None and not every_response:
         return el("div", el("p", said, outcome(each.verdict)), read_as)
-    return el(
-        "details",
-        el("summary", said, outcome(each.verdict)),
-        read_as,
-        el("pre", each.response),
-        open=each.index is None,
-    )
+    summary = el("summary", said, outcome(each.verdict))
+    return el("details", summary, read_as, el("pre", each.response), open=each.index is None)
 
 
 def _by_numbers(key: Key) -> tuple[str, str]:
@@ -193,7 +282,7 @@ def _totals(sides: Sides, keys: Sequence[Key]) -> Html:
             float(each.verdict == Verdict.RIGHT)
             for key in keys
             for each in side.answers.get(key, ())
-            if each.index is None and is_graded(each)
+            if each.index is None and each.verdict != Verdict.UNGRADED
         ]
         rows.append([side.title, len(shares), _percent(greedy), _percent(shares)])
     return table(["", "questions", "greedy right", "all answers right"], rows)

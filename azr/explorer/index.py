@@ -14,25 +14,22 @@ from typing import Any
 
 from azr.errors import UserError
 from azr.evaluation.answer_file import ANSWERS
-from azr.explorer.index_file import index_path, is_run, open_index, run_in, temporary_path, transaction
+from azr.explorer.index_file import INSERT, index_path, is_run, open_index, run_in, temporary_path, transaction, values
 from azr.explorer.record_files import ROLLOUTS, Problem, read_grown, read_rollouts
-from azr.explorer.sample_table import INSERT, values
 from azr.records import FinishReason, Task
 from azr.runs.sample_file import clean
 
 _TAIL = 256
 """Bytes before a growing file's offset by which it is known again."""
-Told = Callable[[str], None]
 
 
 class RunIndex:
     """The index of one run directory. Threads and processes may use it at once, each by an object of its own."""
 
     def __init__(self, run: Path) -> None:
-        """Opens the index, or makes an empty one; `refresh` fills it.
+        """Open the index, or make an empty one; `refresh` fills it.
 
-        Raises:
-            UserError: the folder is no run directory, nor one that azr eval has written.
+        Raises UserError when the folder is no run directory, nor one that azr eval has written.
         """
         self.is_evaluation = not is_run(run) and (run / ANSWERS).is_file()
         """The folder is no run's but of azr eval."""
@@ -53,10 +50,9 @@ class RunIndex:
         return int(self._connection.execute("SELECT count FROM changes").fetchone()[0])
 
     def select(self, query: str, *values: Any) -> list[sqlite3.Row]:
-        """Rows of a query."""
         return self._connection.execute(query, values).fetchall()
 
-    def refresh(self, tell: Told = lambda sentence: None, seconds: float | None = None) -> bool:
+    def refresh(self, tell: Callable[[str], None] = lambda sentence: None, seconds: float | None = None) -> bool:
         """Reads what is new, changed or gone since; whether everything was read in these seconds.
 
         ``tell`` hears how far it is, every few seconds.
@@ -76,7 +72,7 @@ class RunIndex:
 
     def _grown(self, name: str, kind: type[Any], add: Callable[[list[Any]], None], *tables: str) -> None:
         path = self.run / name
-        known = self._file(name)
+        known = next(iter(self.select("SELECT * FROM files WHERE path = ?", name)), None)
         offset, tail = (known["offset"], known["tail"]) if known is not None else (0, b"")
         stat = _stat(path)
         if known is not None and stat == (known["size"], known["mtime_ns"]):
@@ -86,7 +82,7 @@ class RunIndex:
                 offset = 0  # a resumed run has taken lines away
                 for table in tables:
                     self._connection.execute(f"DELETE FROM {table}")
-                self._forget_problems(name)
+                self._connection.execute("DELETE FROM problems WHERE path = ?", (name,))
             records, offset, problems = read_grown(path, offset, kind)
             add(records)
             self._note(name, stat, offset, _tail(path, offset), problems)
@@ -108,14 +104,11 @@ class RunIndex:
             shown = "\n".join(f"{label}: {text}" for label, text in task.views.get("solver_view", ()))
             message = task.message or shown
             text = "\n".join((task.id, task.program, message, *task.inputs, *task.outputs))
-            record = json.dumps(
-                {"program": task.program, "message": message, "inputs": task.inputs, "outputs": task.outputs}
-            )
+            record = {"program": task.program, "message": message, "inputs": task.inputs, "outputs": task.outputs}
             self._connection.execute("INSERT INTO texts VALUES (?, ?)", (cursor.lastrowid, clean(text)))
-            self._connection.execute("INSERT INTO task_records VALUES (?, ?)", (cursor.lastrowid, record))
-            self._connection.executemany(
-                "INSERT INTO children VALUES (?, ?)", [(parent, task.id) for parent in task.parents]
-            )
+            self._connection.execute("INSERT INTO task_records VALUES (?, ?)", (cursor.lastrowid, json.dumps(record)))
+            children = [(parent, task.id) for parent in task.parents]
+            self._connection.executemany("INSERT INTO children VALUES (?, ?)", children)
 
     def _changed_rollouts(self) -> list[tuple[int, Path]]:
         """Rollout files to be read; what is of others that are gone is forgotten."""
@@ -165,14 +158,7 @@ class RunIndex:
         for table in ("samples", "lengths"):
             self._connection.execute(f"DELETE FROM {table} WHERE step = ?", (step,))
         self._connection.execute("DELETE FROM files WHERE path = ?", (name,))
-        self._forget_problems(name)
-
-    def _forget_problems(self, name: str) -> None:
         self._connection.execute("DELETE FROM problems WHERE path = ?", (name,))
-
-    def _file(self, name: str) -> sqlite3.Row | None:
-        row: sqlite3.Row | None = self._connection.execute("SELECT * FROM files WHERE path = ?", (name,)).fetchone()
-        return row
 
     def _note(self, name: str, stat: tuple[int, int], offset: int, tail: bytes, problems: list[Problem]) -> None:
         self._connection.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", (name, *stat, offset, tail))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from azr.explorer import queries
 from azr.explorer.charts import Series, area_chart, line_chart
 from azr.explorer.index import RunIndex
 from azr.explorer.markup import Html, el, join, number, table
-from azr.explorer.rows import Spread, TaskFilter
+from azr.explorer.queries import Spread, TaskFilter
 from azr.explorer.site import Links, ShownRun
 from azr.tasks.base import RejectReason
 
@@ -46,7 +46,7 @@ def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links) -> Html:
         ("steps", number(steps[-1]["step"]) if steps else "none yet"),
         ("tasks in the log", number(tasks)),
         ("responses recorded", number(int(rollouts[0]))),
-        ("time of steps", _duration(seconds)),
+        ("time of steps", f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"),
     ]
     together = [(run.name, queries.metrics(run.index)) for run in runs]
     return el(
@@ -72,7 +72,9 @@ def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Html]:
     for name, steps in runs:
         for kind in _kinds(steps):
             title = f"proposal funnel, {kind}" + (f" ({name})" if len(runs) > 1 else "")
-            yield area_chart(title, _funnel(steps, kind))
+            reasons = ["valid", *map(str, RejectReason)]
+            funnel = [Series(reason, _points(steps, f"{kind}/proposer/funnel/{reason}")) for reason in reasons]
+            yield area_chart(title, funnel)
     yield line_chart("reward of proposers", _by_kind(runs, "/proposer/reward"))
     yield line_chart("reward of solvers", _by_kind(runs, "/solver/reward"))
     yield line_chart("mean length of proposals, tokens", _by_kind(runs, "/proposer/response_length"), least=0.0)
@@ -83,7 +85,8 @@ def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Html]:
         yield line_chart(title, _phases(steps), least=0.0)
     for metric, title in _SINGLE.items():
         yield line_chart(title, _series(runs, {metric: metric.partition("/")[2]}))
-    yield line_chart("tasks in the buffer", _matching(runs, lambda name: name.startswith("buffer/")), least=0.0)
+    buffered = {name: name.split("/")[1] for name in _names(runs) if name.startswith("buffer/")}
+    yield line_chart("tasks in the buffer", _series(runs, buffered), least=0.0)
 
 
 def lengths(runs: Sequence[ShownRun]) -> Html:
@@ -120,22 +123,15 @@ def _latest(index: RunIndex, steps: StepNumbers, links: Links, count: int = 15) 
     for step in reversed(steps[-count:]):
         at = step["step"]
         proposed = _total(step, "/proposer/funnel/proposed")
+        accuracies = [step.get(f"{kind}/solver/accuracy") for kind in _kinds(steps)]
         rows.append([
             links.link(f"step {at}", "step", step=at) if at in recorded else f"step {at}",
             f"{_total(step, '/proposer/funnel/valid'):.0f} of {proposed:.0f}" if proposed else "-",
-            *(_share(step.get(f"{kind}/solver/accuracy")) for kind in _kinds(steps)),
+            *("-" if share is None else f"{share:.1%}" for share in accuracies),
             number(step.get("policy/loss")), number(step.get("seconds/step")),
         ])  # fmt: skip
     heads = ["", "valid proposals", *(f"solved, {kind}" for kind in _kinds(steps)), "policy loss", "seconds"]
     return table(heads, rows)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
-
-
-def _share(value: Any) -> str:
-    return "-" if value is None else f"{value:.1%}"
 
 
 def _total(step: Numbers, suffix: str) -> float:
@@ -145,11 +141,6 @@ def _total(step: Numbers, suffix: str) -> float:
 def _kinds(steps: StepNumbers) -> list[str]:
     ending = "/solver/trajectories", "/proposer/trajectories", "/solver/accuracy", "/proposer/funnel/proposed"
     return sorted({name.partition("/")[0] for step in steps[-50:] for name in step if name.endswith(ending)})
-
-
-def _funnel(steps: StepNumbers, kind: str) -> list[Series]:
-    names = ["valid", *map(str, RejectReason)]
-    return [Series(name, _points(steps, f"{kind}/proposer/funnel/{name}")) for name in names]
 
 
 def _phases(steps: StepNumbers) -> list[Series]:
@@ -184,13 +175,8 @@ def _evaluations(runs: Sequence[tuple[str, StepNumbers]]) -> dict[str, dict[str,
 
 
 def _by_kind(runs: Sequence[tuple[str, StepNumbers]], ending: str) -> list[Series]:
-    return _matching(runs, lambda name: name.endswith(ending) and not name.startswith(EVAL))
-
-
-def _matching(runs: Sequence[tuple[str, StepNumbers]], chosen: Callable[[str], bool]) -> list[Series]:
-    names = [name for name in _names(runs) if chosen(name)]
-    is_prefixed = all(name.startswith("buffer/") for name in names)
-    return _series(runs, {name: name.split("/")[1 if is_prefixed else 0] for name in names})
+    names = (name for name in _names(runs) if name.endswith(ending) and not name.startswith(EVAL))
+    return _series(runs, {name: name.split("/")[0] for name in names})
 
 
 def _names(runs: Sequence[tuple[str, StepNumbers]]) -> list[str]:

@@ -1,18 +1,27 @@
-"""Pages about tasks and responses: each is what its address asks for, as HTML."""
+"""Pages about tasks, their lineage, responses and what the safety screen found: what an address asks for, as HTML."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from azr.explorer import queries
+from azr.explorer.charts import Series, TaskNode, line_chart, lineage_chart
 from azr.explorer.index import RunIndex
+from azr.explorer.index_file import SampleRow
 from azr.explorer.markup import Child, Html, el, highlighted, join, number, table
-from azr.explorer.queries import SAMPLE_ORDERS, TASK_ORDERS
+from azr.explorer.queries import (
+    ANY_RULE,
+    ORIGINS,
+    SAMPLE_ORDERS,
+    TASK_ORDERS,
+    SampleFilter,
+    TaskFilter,
+    TaskRow,
+    TaskTexts,
+)
 from azr.explorer.record_files import Problem
-from azr.explorer.rows import ORIGINS, SampleFilter, TaskFilter, TaskRow, TaskTexts
-from azr.explorer.sample_table import SampleRow
 from azr.explorer.site import BadAddress, Links, choice, decimal, field, paging, select, whole
 from azr.records import FinishReason, Role, Sample, Used
 
@@ -27,6 +36,17 @@ _TWIN = re.compile(r"duplicate of (\S+)")
 MAX_CELL = 300
 """Characters of a model's text in a cell of a table."""
 _GOOD, _BAD = ("valid", "right"), ("wrong", "failed", "not_allowed", "malformed", "in_benchmark")
+MAX_BESIDE = 12
+"""Tasks of one generation in a graph."""
+MAX_LISTED = 50
+AROUND = 120
+"""Characters before and after what was found."""
+MAX_FLAGGED = 25
+"""Responses of a page."""
+NO_JUDGE = (
+    "A screen finds words and not what is meant: most of what it finds is harmless, and what is said in other words it "
+    "does not find."
+)
 Values = Mapping[str, str]
 
 
@@ -60,18 +80,10 @@ def tasks(index: RunIndex, links: Links, values: Values) -> Html:
 
 def task_table(rows: Sequence[TaskRow], links: Links) -> Html:
     """Tasks in a table."""
-    cells: list[list[Child]] = [
-        [
-            links.task(row.id),
-            row.kind,
-            row.step,
-            number(row.solve_rate),
-            row.lines,
-            number(row.nodes),
-            el("code", row.head, cls="head"),
-        ]
-        for row in rows
-    ]
+    cells: list[list[Child]] = []
+    for row in rows:
+        rate, nodes, head = number(row.solve_rate), number(row.nodes), el("code", row.head, cls="head")
+        cells.append([links.task(row.id), row.kind, row.step, rate, row.lines, nodes, head])
     return table(["task", "kind", "step", "solve rate", "lines", "nodes", "program"], cells)
 
 
@@ -91,8 +103,8 @@ def task(index: RunIndex, links: Links, values: Values) -> Html:
         parts.append(_stored_task(index, links, *known))
     proposals = [row for row in rows if row.sample.role == Role.PROPOSER]
     for row in proposals:
-        at = links.sample(f"step {row.sample.step} #{row.line}", row)
-        parts += [el("h2", "How it was proposed: ", at), _facts(row.sample, links), texts(index, row, opened=True)]
+        heading = el("h2", "How it was proposed: ", _step_link(row, links))
+        parts += [heading, _facts(row.sample, links), texts(index, row, opened=True)]
     attempts = [row for row in rows if row.sample.role == Role.SOLVER]
     if attempts:
         shown = f"the newest {len(rows)} of {total}" if total > len(rows) else str(len(attempts))
@@ -106,17 +118,13 @@ def task(index: RunIndex, links: Links, values: Values) -> Html:
 
 
 def _stored_task(index: RunIndex, links: Links, row: TaskRow, task_texts: TaskTexts) -> Html:
+    at = links.link(row.step, "step", step=row.step) if row.step in queries.steps(index) else row.step
     facts: list[tuple[str, Child]] = [
-        ("kind", row.kind),
-        ("step", links.link(row.step, "step", step=row.step) if row.step in queries.steps(index) else row.step),
-        ("solve rate when proposed", number(row.solve_rate)),
-        ("lines", row.lines),
+        ("kind", row.kind), ("step", at), ("solve rate when proposed", number(row.solve_rate)), ("lines", row.lines),
         ("nodes", number(row.nodes)),
-    ]
-    pairs: list[list[Child]] = [
-        [el("code", f"f({given})"), el("code", returned)]
-        for given, returned in zip(task_texts.inputs, task_texts.outputs, strict=False)
-    ]
+    ]  # fmt: skip
+    calls = zip(task_texts.inputs, task_texts.outputs, strict=False)
+    pairs = [[el("code", f"f({given})"), el("code", returned)] for given, returned in calls]
     below, total = queries.children(index, row.id)
     parts: list[Child] = [
         el("div", *(el("span", f"{name} ", el("b", value)) for name, value in facts), cls="facts"),
@@ -139,19 +147,19 @@ def _listed(links: Links, ids: Sequence[str]) -> Html:
 
 def attempt_table(rows: Sequence[SampleRow], links: Links) -> Html:
     """Answers to one task."""
-    cells: list[list[Child]] = [
-        [
-            links.sample(f"step {row.sample.step} #{row.line}", row),
-            ", ".join(filter(None, [row.sample.phase, ORIGINS[row.sample.origin], _not_trained_on(row.sample)])),
-            outcome(row.sample.verdict),
-            _sections(row.sample),
-            _why(row.sample, links),
-            number(row.sample.reward),
-            _tokens(row.sample),
-        ]
-        for row in rows
-    ]
+    cells: list[list[Child]] = []
+    for row in rows:
+        sample, link = row.sample, _step_link(row, links)
+        unused = "" if sample.used == "trained" else f"not trained on ({sample.used})"
+        use = ", ".join(filter(None, [sample.phase, ORIGINS[sample.origin], unused]))
+        sections = join(el("div", el("code", _cut(text))) for _, text in _answer(sample))
+        verdict, reward = outcome(sample.verdict), number(sample.reward)
+        cells.append([link, use, verdict, sections, _why(sample, links), reward, _tokens(sample)])
     return table(["response", "for", "verdict", "answer", "why", "reward", "tokens"], cells)
+
+
+def _step_link(row: SampleRow, links: Links) -> Html:
+    return links.sample(f"step {row.sample.step} #{row.line}", row)
 
 
 def step(index: RunIndex, links: Links, values: Values) -> Html:
@@ -182,23 +190,19 @@ def step(index: RunIndex, links: Links, values: Values) -> Html:
     ]
     hardest, _ = queries.find_tasks(index, TaskFilter(step_from=at, step_to=at, order="hardest", limit=HARDEST))
     rows, total = queries.find_samples(index, wanted)
-    summary = [
-        [
-            kind,
-            role,
-            join(
-                (" · " * bool(n), links.link(f"{count} {name}", "step", step=at, kind=kind, role=role, verdict=name))
-                for n, (name, count) in enumerate(of_player.items())
-            ),
-        ]
-        for (kind, role), of_player in counts.items()
-    ]
+    summary: list[list[Child]] = []
+    for (kind, role), of_player in counts.items():
+        counted = (
+            (" · " * bool(n), links.link(f"{count} {name}", "step", step=at, kind=kind, role=role, verdict=name))
+            for n, (name, count) in enumerate(of_player.items())
+        )
+        summary.append([kind, role, join(counted)])
     pages = paging(links, "step", {**values, "step": str(at)}, wanted.offset, LIMIT, total)
     return join([
         el("h1", f"Step {at}" if at else SEEDING),
         el("p", join((each, " · ") for each in beside), links.link("last", "step", step=there[-1])),
         table(["kind", "role", "outcomes"], summary),
-        el("p", _given_up(lost), cls="note") if (lost := queries.given_up(index, at)) else None,
+        _given_up(queries.given_up(index, at)),
         el("h2", "Hardest new tasks" if at else "New tasks"),
         task_table(hardest, links) if hardest else el("p", "No task of this step was stored.", cls="dim"),
         el("h2", "Trajectories"),
@@ -207,9 +211,10 @@ def step(index: RunIndex, links: Links, values: Values) -> Html:
     ])  # fmt: skip
 
 
-def _given_up(count: int) -> str:
+def _given_up(count: int) -> Html | None:
     were = "response" if count == 1 else "responses"
-    return f"{count} {were} took an engine longer than timeout.generate_s: given up."
+    sentence = f"{count} {were} took an engine longer than timeout.generate_s: given up."
+    return el("p", sentence, cls="note") if count else None
 
 
 def _step_form(index: RunIndex, links: Links, wanted: SampleFilter, known: Sequence[str]) -> Html:
@@ -227,21 +232,12 @@ def _step_form(index: RunIndex, links: Links, wanted: SampleFilter, known: Seque
 
 def sample_table(rows: Sequence[SampleRow], links: Links) -> Html:
     """Return a table of samples with their verdicts, rewards and training statistics."""
-    cells: list[list[Child]] = [
-        [
-            links.sample(f"#{row.line}", row),
-            row.sample.kind,
-            row.sample.role,
-            links.problem(row.sample),
-            outcome(row.sample.verdict),
-            _why(row.sample, links),
-            number(row.sample.reward),
-            number(row.sample.advantage),
-            number(row.sample.mismatch),
-            _tokens(row.sample),
-        ]
-        for row in rows
-    ]
+    cells: list[list[Child]] = []
+    for row in rows:
+        sample, link = row.sample, links.sample(f"#{row.line}", row)
+        numbers = map(number, (sample.reward, sample.advantage, sample.mismatch))
+        verdict, why = outcome(sample.verdict), _why(sample, links)
+        cells.append([link, sample.kind, sample.role, links.problem(sample), verdict, why, *numbers, _tokens(sample)])
     heads = ["response", "kind", "role", "task", "outcome", "why", "reward", "advantage", "mismatch", "tokens"]
     return table(heads, cells)
 
@@ -296,10 +292,6 @@ def _facts(sample: Sample, links: Links) -> Html:
     return join([shown, el("p", "why: ", _reason(detail, links), cls="note") if detail else None])
 
 
-def _not_trained_on(sample: Sample) -> str:
-    return "" if sample.used == "trained" else f"not trained on ({sample.used})"
-
-
 def _detail(sample: Sample) -> str:
     return "" if sample.judgement is None else sample.judgement.detail
 
@@ -324,13 +316,114 @@ def outcome(name: str) -> Html:
     return el("span", name or "not graded", cls=f"tag {cls}")
 
 
-def _sections(sample: Sample) -> Html:
-    return join(el("div", el("code", _cut(text))) for _, text in _answer(sample))
-
-
 def _tokens(sample: Sample) -> str:
     return f"{number(sample.response_tokens)}{' (cut off)' if sample.finish_reason is FinishReason.LENGTH else ''}"
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
+
+
+def lineage(index: RunIndex, links: Links, values: Values) -> Html:
+    """What a task was made from and what was made from it; without one, the tasks that most came from."""
+    id = values.get("id", "")
+    if not id:
+        rows: list[list[Child]] = [
+            [links.link(each, "lineage", id=each), kind, at, number(rate), count]
+            for each, kind, at, rate, count in queries.most_children(index, MAX_LISTED)
+        ]
+        heads = ["most often shown to proposers", "kind", "step", "solve rate", "children"]
+        return join([el("h1", "Lineage"), table(heads, rows)])
+    if queries.find_task(index, id) is None:
+        raise BadAddress(f"There is no task {id!r} in this run.")
+    columns: dict[str, int] = {id: 0}
+    edges: dict[tuple[str, str], None] = {}
+    above = [id]
+    for column in (-1, -2):
+        stored = [(child, known[0]) for child in above if (known := queries.find_task(index, child)) is not None]
+        pairs = [(parent, child) for child, row in stored for parent in row.parent_ids]
+        above = _place(columns, edges, pairs, [parent for parent, _ in pairs], column)
+    below = [id]
+    for column in (1, 2):
+        pairs = [(parent, child) for parent in below for child, *_ in queries.children(index, parent, MAX_BESIDE)[0]]
+        below = _place(columns, edges, pairs, [child for _, child in pairs], column)
+    rates = queries.solve_rates(index, list(columns))
+    nodes = [
+        TaskNode(each, each[-26:], column, links.to("task", id=each), _node_class(rates.get(each), each == id))
+        for each, column in columns.items()
+    ]
+    note = (
+        f"Up to {MAX_BESIDE} tasks of a generation; parents to the left, children to the right. Red: never solved; "
+        "green: always."
+    )
+    return join([
+        el("h1", "Lineage of ", links.task(id)), el("p", note, cls="dim"),
+        lineage_chart(nodes, [pair for pair in edges if columns.get(pair[0], 9) < columns.get(pair[1], -9)]),
+    ])  # fmt: skip
+
+
+def _place(
+    columns: dict[str, int],
+    edges: dict[tuple[str, str], None],
+    pairs: Sequence[tuple[str, str]],
+    ids: Sequence[str],
+    column: int,
+) -> list[str]:
+    """Puts tasks that have no place yet into a column, with their lines, and returns them."""
+    new = [each for each in dict.fromkeys(ids) if each not in columns][:MAX_BESIDE]
+    columns.update(dict.fromkeys(new, column))
+    edges.update(dict.fromkeys(pairs))
+    return new
+
+
+def _node_class(rate: float | None, is_centre: bool) -> str:
+    shade = "hard" if rate == 0 else "easy" if rate == 1 else ""
+    return f"{shade} centre" if is_centre else shade
+
+
+def flags(index: RunIndex, links: Links, values: Values) -> Html:
+    """Flagged responses by rule and step."""
+    counts = queries.flag_counts(index)
+    rule, step = values.get("rule", "") or ANY_RULE, whole(values, "step")
+    if rule != ANY_RULE and rule not in counts:
+        raise BadAddress(f"No response of this run was flagged by a rule {rule!r}.")
+    wanted = SampleFilter(flag=rule, step=step, offset=whole(values, "offset") or 0, limit=MAX_FLAGGED)
+    rows, total = queries.find_samples(index, wanted)
+    steps = queries.steps(index)
+    series = [Series(name, [(at, of_rule.get(at, 0)) for at in steps]) for name, of_rule in counts.items()]
+    form = links.form(
+        select("rule", "rule", [(name, name) for name in (ANY_RULE, *counts)], rule),
+        field("step", "step", step, step="1"),
+    )
+    cells: list[list[Child]] = [
+        [_step_link(row, links), row.sample.kind, row.sample.role, links.problem(row.sample), _found(index, row)]
+        for row in rows
+    ]
+    pages = paging(links, "flags", values, wanted.offset, MAX_FLAGGED, total)
+    return join([
+        el("h1", "Flagged responses"),
+        el("p", NO_JUDGE, cls="dim"),
+        el("div", line_chart("flagged responses", series, least=0.0), cls="charts") if counts else None,
+        form, pages,
+        table(["response", "kind", "role", "task", "what was found"], cells) if rows else el("p", "None.", cls="dim"),
+        pages,
+    ])  # fmt: skip
+
+
+def flags_with_text(sample: Sample) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Yield each rule with the text before what it found, what it found, and the text after it."""
+    response = sample.response
+    for rule, start, end in sample.flags:
+        before, after = response[max(0, start - AROUND) : start], response[end : end + AROUND]
+        yield rule, (before, response[start:end], after)
+
+
+def _found(index: RunIndex, row: SampleRow) -> Html:
+    try:
+        sample = queries.read_texts(index, row)
+    except Problem as problem:
+        return el("p", str(problem), cls="note")
+    return join(
+        el("p", el("span", rule, cls="tag warn"), " ", before, el("mark", found), after, cls="text")
+        for rule, (before, found, after) in flags_with_text(sample)
+    )

@@ -1,19 +1,18 @@
-"""Questions about a run, asked of its index; texts that the index does not hold come from the records."""
+"""Queries of a run's index; texts that it does not hold come from the records."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import msgspec
 
 from azr.explorer.index import RunIndex
+from azr.explorer.index_file import SampleRow, kept, made
 from azr.explorer.record_files import Problem, read_records
-from azr.explorer.rows import ANY_RULE, SampleFilter, Spread, TaskFilter, TaskRow, TaskTexts
-from azr.explorer.sample_table import SampleRow, kept, made
 from azr.records import VALID, Sample
 from azr.runs.sample_file import read_sample
 
@@ -35,37 +34,113 @@ SAMPLE_ORDERS = {
     "advantage": "abs(advantage) DESC, n",
     "mismatch": "mismatch DESC, n",
 }
-
-
 REFUSED = "refused"
 """A verdict that stands for those of all proposals that are not valid."""
+ANY_RULE = "any rule"
+ORIGINS = {"sampled": "", "prefix": "goes on from a trace", "trace": "another model's trace"}
+"""Words for `azr.records.Sample.origin`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """A task that entered the buffer, without its texts."""
+
+    n: int
+    id: str
+    kind: str
+    step: int
+    solve_rate: float | None
+    lines: int
+    nodes: int | None
+    """Of the syntax tree."""
+    inputs: int
+    parents: str
+    """A JSON list of ids."""
+    head: str
+    """The program's beginning."""
+
+    @property
+    def parent_ids(self) -> list[str]:
+        return list(json.loads(self.parents))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTexts:
+    program: str
+    message: str
+    inputs: list[str]
+    outputs: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Response lengths in tokens of one kind and role in one step."""
+
+    step: int
+    kind: str
+    role: str
+    count: int
+    truncated: int
+    mean: float
+    p10: int
+    p50: int
+    p90: int
+    longest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """Which tasks; what is None or empty matches all."""
+
+    kind: str = ""
+    text: str = ""
+    """Anywhere in the program, its inputs, outputs, message or id; letters in either case."""
+    step_from: int | None = None
+    step_to: int | None = None
+    rate_from: float | None = None
+    rate_to: float | None = None
+    lines_from: int | None = None
+    lines_to: int | None = None
+    nodes_from: int | None = None
+    nodes_to: int | None = None
+    order: str = "newest"
+    offset: int = 0
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleFilter:
+    """Which samples; what is None or empty matches all."""
+
+    step: int | None = None
+    role: str = ""
+    kind: str = ""
+    verdict: str = ""
+    problem_id: str = ""
+    used: str = ""
+    flag: str = ""
+    """A rule of the safety screen, or `ANY_RULE`."""
+    order: str = "step"
+    offset: int = 0
+    limit: int = 50
 
 
 def find_tasks(index: RunIndex, wanted: TaskFilter) -> tuple[list[TaskRow], int]:
     """Tasks in the asked order, and how many there are in all."""
-    where, values = list[str](), list[Any]()
-    for condition, value in (
-        ("kind = ?", wanted.kind or None),
-        ("step >= ?", wanted.step_from),
-        ("step <= ?", wanted.step_to),
-        ("solve_rate >= ?", wanted.rate_from),
-        ("solve_rate <= ?", wanted.rate_to),
-        ("lines >= ?", wanted.lines_from),
-        ("lines <= ?", wanted.lines_to),
-        ("nodes >= ?", wanted.nodes_from),
-        ("nodes <= ?", wanted.nodes_to),
-    ):
-        if value is not None:
-            where.append(condition)
-            values.append(value)
+    where, values = _given({
+        "kind = ?": wanted.kind,
+        "step >= ?": wanted.step_from, "step <= ?": wanted.step_to,
+        "solve_rate >= ?": wanted.rate_from, "solve_rate <= ?": wanted.rate_to,
+        "lines >= ?": wanted.lines_from, "lines <= ?": wanted.lines_to,
+        "nodes >= ?": wanted.nodes_from, "nodes <= ?": wanted.nodes_to,
+    })  # fmt: skip
     if wanted.text:
         # Every text is read, at a microsecond each; an index of words would not find parts of expressions.
         pattern = wanted.text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
         rows = index.select("SELECT n FROM texts WHERE text LIKE ? ESCAPE '\\'", f"%{pattern}%")
         where.append("n IN (SELECT value FROM json_each(?))")
         values.append(json.dumps([row[0] for row in rows]))
-    conditions = f"WHERE {' AND '.join(where)}" if where else ""
-    (total,) = index.select(f"SELECT count(*) FROM tasks {conditions}", *values)[0]
+    conditions, total = _counted(index, "tasks", where, values)
     order = TASK_ORDERS[wanted.order]
     rows = index.select(
         f"SELECT t.*, substr(json_extract(x.record, '$.program'), 1, 200) AS head "
@@ -73,14 +148,25 @@ def find_tasks(index: RunIndex, wanted: TaskFilter) -> tuple[list[TaskRow], int]
         f"ORDER BY {order}",
         *values, wanted.limit, wanted.offset,
     )  # fmt: skip
-    return [_made(TaskRow, row) for row in rows], int(total)
+    return [_made(TaskRow, row) for row in rows], total
+
+
+def _given(conditions: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
+    """Return those conditions that have a value, and their values."""
+    given = {condition: value for condition, value in conditions.items() if value not in (None, "")}
+    return [*given], [*given.values()]
+
+
+def _counted(index: RunIndex, table: str, where: Sequence[str], values: Sequence[Any]) -> tuple[str, int]:
+    """Return the WHERE clause, and how many rows match."""
+    conditions = f"WHERE {' AND '.join(where)}" if where else ""
+    return conditions, int(index.select(f"SELECT count(*) FROM {table} {conditions}", *values)[0][0])
 
 
 def find_task(index: RunIndex, id: str) -> tuple[TaskRow, TaskTexts] | None:
     """A task with its texts; None when there is none of this id."""
-    rows = index.select(
-        "SELECT t.*, x.record, '' AS head FROM tasks t JOIN task_records x ON x.n = t.n WHERE id = ?", id
-    )
+    query = "SELECT t.*, x.record, '' AS head FROM tasks t JOIN task_records x ON x.n = t.n WHERE id = ?"
+    rows = index.select(query, id)
     if not rows:
         return None
     return _made(TaskRow, rows[0]), msgspec.convert(json.loads(rows[0]["record"]), TaskTexts)
@@ -106,20 +192,19 @@ def most_children(index: RunIndex, limit: int) -> list[tuple[str, str, int, floa
     return [tuple(row) for row in rows]
 
 
-def known_tasks(index: RunIndex, ids: Sequence[str]) -> dict[str, tuple[str, int, float | None]]:
-    """Kind, step and solve rate of those tasks that were stored."""
-    known: dict[str, tuple[str, int, float | None]] = {}
-    for start in range(0, len(ids), 500):
-        some = ids[start : start + 500]
-        marks = ", ".join("?" * len(some))
-        rows = index.select(f"SELECT id, kind, step, solve_rate FROM tasks WHERE id IN ({marks})", *some)
-        known |= {row["id"]: (row["kind"], row["step"], row["solve_rate"]) for row in rows}
-    return known
+def solve_rates(index: RunIndex, ids: Sequence[str]) -> dict[str, float | None]:
+    """Return the solve rates of those tasks that were stored."""
+    query = "SELECT id, solve_rate FROM tasks WHERE id IN (SELECT value FROM json_each(?))"
+    return {row["id"]: row["solve_rate"] for row in index.select(query, json.dumps(ids))}
 
 
 def find_samples(index: RunIndex, wanted: SampleFilter) -> tuple[list[SampleRow], int]:
     """Return samples in the asked order, and how many there are in all."""
-    where, values = list[str](), list[Any]()
+    where, values = _given({
+        "step = ?": wanted.step, "role = ?": wanted.role, "kind = ?": wanted.kind,
+        "verdict = ?": "" if wanted.verdict == REFUSED else wanted.verdict,
+        "problem_id = ?": wanted.problem_id, "used = ?": wanted.used,
+    })  # fmt: skip
     if wanted.verdict == REFUSED:
         where.append(f"role = 'proposer' AND verdict IS NOT '{VALID}'")
     if wanted.flag == ANY_RULE:
@@ -129,24 +214,12 @@ def find_samples(index: RunIndex, wanted: SampleFilter) -> tuple[list[SampleRow]
             "flags IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(flags) WHERE json_extract(value, '$[0]') = ?)"
         )
         values.append(wanted.flag)
-    for condition, value in (
-        ("step = ?", wanted.step),
-        ("role = ?", wanted.role or None),
-        ("kind = ?", wanted.kind or None),
-        ("verdict = ?", wanted.verdict if wanted.verdict not in ("", REFUSED) else None),
-        ("problem_id = ?", wanted.problem_id or None),
-        ("used = ?", wanted.used or None),
-    ):
-        if value is not None:
-            where.append(condition)
-            values.append(value)
-    conditions = f"WHERE {' AND '.join(where)}" if where else ""
-    (total,) = index.select(f"SELECT count(*) FROM samples {conditions}", *values)[0]
+    conditions, total = _counted(index, "samples", where, values)
     rows = index.select(
         f"SELECT * FROM samples {conditions} ORDER BY {SAMPLE_ORDERS[wanted.order]} LIMIT ? OFFSET ?",
         *values, wanted.limit, wanted.offset,
     )  # fmt: skip
-    return [made(row) for row in rows], int(total)
+    return [made(row) for row in rows], total
 
 
 def flag_counts(index: RunIndex) -> dict[str, dict[int, int]]:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from azr.explorer import evaluations, flags, lineage, pages
+from azr.explorer import evaluations, pages
 from azr.explorer.index import RunIndex
 from azr.explorer.markup import Html, el
 from azr.explorer.overview import lengths, overview
@@ -38,17 +38,15 @@ STATIC = {"explorer.css": "text/css", "explorer.js": "text/javascript", "icon.sv
 REFRESH_S = 2.0
 """Between two looks at the files of runs that may grow."""
 Values = Mapping[str, str]
-Body = Callable[[RunIndex, Links, Values], Html]
-BODIES: dict[str, Body] = {
+BODIES: dict[str, Callable[[RunIndex, Links, Values], Html]] = {
     "tasks": pages.tasks,
     "task": pages.task,
     "step": pages.step,
     "response": pages.response,
-    "lineage": lineage.lineage,
-    "flags": flags.flags,
+    "lineage": pages.lineage,
+    "flags": pages.flags,
 }
-Comparison = Callable[[Sequence[ShownRun], int, Links, Values], Html]
-COMPARING: dict[str, Comparison] = {
+COMPARING: dict[str, Callable[[Sequence[ShownRun], int, Links, Values], Html]] = {
     "evaluations": evaluations.evaluations,
     "question": evaluations.question,
     "lengths": lambda runs, number, links, values: lengths(_with_curves(runs)),
@@ -140,16 +138,16 @@ def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts:
             return PlainTextResponse(seen(ShownRun(names[number], index, watcher.reading.get(paths[number], ""))))
 
     async def answer(request: Request) -> Response:
-        if hosts and _host(request.headers.get("host", "")) not in hosts:
-            return _sealed(PlainTextResponse("This name is not the explorer's.", 421))
-        parts = request.url.path.strip("/").split("/")
-        if token:
-            if not secrets.compare_digest(parts[0].encode(), token.encode()):
-                return _sealed(PlainTextResponse("Not found.", 404))
-            parts = parts[1:]
-        return _sealed(await run_in_threadpool(route, parts, dict(request.query_params)))
+        response = await run_in_threadpool(route, request)
+        response.headers.update(HEADERS)
+        return response
 
-    def route(parts: Sequence[str], values: Values) -> Response:
+    def route(request: Request) -> Response:
+        if hosts and _host(request.headers.get("host", "")) not in hosts:
+            return PlainTextResponse("This name is not the explorer's.", 421)
+        parts, values = request.url.path.strip("/").split("/"), dict(request.query_params)
+        if token and not secrets.compare_digest(parts.pop(0).encode(), token.encode()):
+            return PlainTextResponse("Not found.", 404)
         match parts:
             case [] | [""]:
                 return RedirectResponse(f"{root}/0/")
@@ -184,8 +182,3 @@ def _host(header: str) -> str:
     """The name of a Host header, without its port."""
     name = header.rpartition(":")[0] if header.rpartition(":")[2].isdigit() else header
     return name.strip("[]").lower()
-
-
-def _sealed(response: Response) -> Response:
-    response.headers.update(HEADERS)
-    return response

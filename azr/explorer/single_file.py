@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from azr.explorer import evaluations, lineage, pages, queries
-from azr.explorer.eval_files import Key
-from azr.explorer.index import RunIndex, Told
+from azr.explorer import evaluations, pages, queries
+from azr.explorer.evaluations import Key
+from azr.explorer.index import RunIndex
 from azr.explorer.markup import Child, Html, el, join
 from azr.explorer.overview import lengths, overview
-from azr.explorer.rows import SampleFilter, TaskFilter, TaskRow
+from azr.explorer.queries import SampleFilter, TaskFilter, TaskRow
 from azr.explorer.server import names_of, static
 from azr.explorer.site import Links, ShownRun, notes
 
@@ -21,8 +21,6 @@ MAX_TASKS = 40
 """With all their attempts: the hardest of the last step, then the hardest of all."""
 MAX_TRAJECTORIES = 200
 """Of the last step."""
-
-
 GENERATOR = "azr view"
 """By which a report is known again."""
 
@@ -48,15 +46,14 @@ class Anchors(Links):
         return Html()
 
     def of_task(self, id: str) -> str | None:
-        """The name of a task's place in the file; None where it is not there."""
+        """Return the name of a task's place in the file; None if the file does not hold it."""
         return self._tasks.get(id)
 
     def of_question(self, key: Key) -> str | None:
-        """As `of_task`, of a question."""
         return self._questions.get(key)
 
 
-def report(paths: Sequence[Path], tell: Told) -> str:
+def report(paths: Sequence[Path], tell: Callable[[str], None]) -> str:
     """The file's text. ``tell`` hears how far indexing is."""
     with ExitStack() as opened:
         runs = []
@@ -97,7 +94,10 @@ def _run(runs: Sequence[ShownRun], number: int) -> Html:
     tasks = _tasks(index, steps)
     evaluated = evaluations.reported_questions(runs, number)
     links = Anchors(number, [row.id for row in tasks], evaluated[1] if evaluated is not None else ())
-    answered = _evaluated(links, *evaluated) if evaluated is not None else None
+    answered = None
+    if evaluated is not None:
+        sides, keys = evaluated
+        answered = evaluations.reported(sides, keys, links, [links.of_question(key) for key in keys])
     if index.is_evaluation:
         return join([notes(run), answered])
     with_curves = [each for each in runs if not each.index.is_evaluation]
@@ -106,31 +106,22 @@ def _run(runs: Sequence[ShownRun], number: int) -> Html:
     if is_first:
         parts.append(lengths(with_curves))
     if steps:
-        parts += [pages.step(index, links, {"step": str(steps[-1])}), *_refusals(index, links, steps[-1])]
-    parts += [lineage.lineage(index, links, {}), el("h1", f"The hardest tasks of {run.name}")]
+        parts.append(pages.step(index, links, {"step": str(steps[-1])}))
+        refused = SampleFilter(step=steps[-1], verdict=queries.REFUSED, limit=MAX_TRAJECTORIES)
+        rows, total = queries.find_samples(index, refused)
+        if rows:
+            parts.append(el("h2", f"Refused proposals of step {steps[-1]}: {len(rows)} of {total}"))
+            parts.append(pages.sample_table(rows, links))
+    parts += [pages.lineage(index, links, {}), el("h1", f"The hardest tasks of {run.name}")]
     for row in tasks:
         parts.append(el("section", pages.task(index, links, {"id": row.id}), id=links.of_task(row.id)))
     return join([*parts, answered])
 
 
-def _evaluated(links: Anchors, sides: evaluations.Sides, keys: Sequence[Key]) -> Html:
-    return evaluations.reported(sides, keys, links, [links.of_question(key) for key in keys])
-
-
 def _tasks(index: RunIndex, steps: Sequence[int]) -> list[TaskRow]:
-    last, _ = (
-        queries.find_tasks(
-            index, TaskFilter(step_from=steps[-1], step_to=steps[-1], order="hardest", limit=MAX_TASKS // 2)
-        )
-        if steps
-        else ([], 0)
-    )
+    last: list[TaskRow] = []
+    if steps:
+        of_last = TaskFilter(step_from=steps[-1], step_to=steps[-1], order="hardest", limit=MAX_TASKS // 2)
+        last, _ = queries.find_tasks(index, of_last)
     hardest, _ = queries.find_tasks(index, TaskFilter(order="hardest", limit=MAX_TASKS))
     return [*{row.id: row for row in [*last, *hardest]}.values()][:MAX_TASKS]
-
-
-def _refusals(index: RunIndex, links: Links, step: int) -> list[Child]:
-    wanted = SampleFilter(step=step, verdict=queries.REFUSED, limit=MAX_TRAJECTORIES)
-    rows, total = queries.find_samples(index, wanted)
-    heading = el("h2", f"Refused proposals of step {step}: {len(rows)} of {total}")
-    return [heading, pages.sample_table(rows, links)] if rows else []

@@ -8,19 +8,14 @@ from urllib.parse import urlencode
 
 from azr.explorer import queries
 from azr.explorer.index import RunIndex
+from azr.explorer.index_file import SampleRow
 from azr.explorer.markup import Child, Html, el
-from azr.explorer.sample_table import SampleRow
 from azr.records import Sample
 
 PAGES = {
-    "": "overview",
-    "tasks": "tasks",
-    "step": "steps",
-    "lengths": "lengths",
-    "lineage": "lineage",
-    "flags": "flags",
+    "": "overview", "tasks": "tasks", "step": "steps", "lengths": "lengths", "lineage": "lineage", "flags": "flags",
     "evaluations": "evaluations",
-}
+}  # fmt: skip
 """By the last part of their address."""
 
 
@@ -94,8 +89,9 @@ def frame(
         el("link", rel="stylesheet", href=f"{root}/static/explorer.css"),
         el("script", src=f"{root}/static/explorer.js", defer=True),
     )
+    header = el("header", *others, el("nav", *pages))
     main = el("main", notes(run), body, data_changes=changes, data_seen=seen(run))
-    return Html(f"<!doctype html>{el('html', head, el('body', _header(others, pages), main), lang='en')}")
+    return Html(f"<!doctype html>{el('html', head, el('body', header, main), lang='en')}")
 
 
 def seen(run: ShownRun) -> str:
@@ -107,10 +103,6 @@ def notes(run: ShownRun) -> Html:
     """What is wrong with the run's files, and how far they are read."""
     sentences = [f"{path}: {sentence}" for path, sentence in queries.problems(run.index)]
     return el("div", *(el("p", each, cls="note") for each in [run.reading, *sentences] if each))
-
-
-def _header(others: Sequence[Html], pages: Sequence[Html]) -> Html:
-    return el("header", *others, el("nav", *pages))
 
 
 def whole(values: Mapping[str, str], name: str) -> int | None:

@@ -6,18 +6,18 @@ import unicodedata
 from collections.abc import Iterator
 
 from azr.explorer import queries
-from azr.explorer.flags import AROUND, flags_with_text
 from azr.explorer.index import RunIndex
+from azr.explorer.index_file import SampleRow
+from azr.explorer.pages import AROUND, flags_with_text
+from azr.explorer.queries import ORIGINS, SampleFilter, TaskFilter, TaskRow, TaskTexts
 from azr.explorer.record_files import Problem
-from azr.explorer.rows import ORIGINS, SampleFilter, TaskFilter, TaskRow, TaskTexts
-from azr.explorer.sample_table import SampleRow
 from azr.records import FinishReason, Role, Sample
 
 MAX_ATTEMPTS = 40
 """Lines of a task's attempts."""
 SHOWN_CHARS = 1500
 """Of a text's beginning and of its end, unless all of it is asked for."""
-_KEPT = "\n\t"
+_STEERING = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
 def overview(index: RunIndex) -> Iterator[str]:
@@ -113,7 +113,9 @@ def printable(text: str) -> str:
     """A text whose control characters, such as those that steer a terminal, are escapes."""
     if text.isprintable():
         return text
-    return "".join(char if char in _KEPT or not _steers(char) else ascii(char)[1:-1] for char in text)
+    return "".join(
+        char if char in "\n\t" or unicodedata.category(char) not in _STEERING else ascii(char)[1:-1] for char in text
+    )
 
 
 def shortened(text: str) -> str:
@@ -122,10 +124,6 @@ def shortened(text: str) -> str:
     if left_out <= 0:
         return text
     return f"{text[:SHOWN_CHARS]}\n[{left_out} characters; --whole shows them]\n{text[-SHOWN_CHARS:]}"
-
-
-def _steers(char: str) -> bool:
-    return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
 def _line(text: str, most: int = 200) -> str:

@@ -15,7 +15,7 @@ from azr.datasets.prepare.files import written
 from azr.datasets.prepare.preparing import IN_SUITE, NO_ANSWER, OTHER, REPEATED, count_parsed, prepare
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
-from azr.evaluation.suites.mathematics import ask
+from azr.evaluation.suites.short_answers import math_message
 from tests.datasets.test_overlap import TRAIN, overlap
 from tests.executor import public_data
 
@@ -75,7 +75,7 @@ def test_luffys_rows_keep_their_system_turn_and_whole_traces(tmp_path, out):
 
 def test_without_luffys_system_turn_the_question_states_the_form_of_the_answer(tmp_path):
     _, rows = prepared(tmp_path, "luffy", LUFFY[:1], options=Options(system="drop"))
-    assert rows[0].turns == ({"role": "user", "content": ask("1 + 1?")},)
+    assert rows[0].turns == ({"role": "user", "content": math_message("1 + 1?")},)
 
 
 def pair(question, answer):
@@ -85,7 +85,7 @@ def pair(question, answer):
 def test_orz_pairs_as_arrays_and_as_a_table(tmp_path):
     pairs = [pair("1 + 1?", "2"), pair("Give \\boxed{x} for x = 1/2.", "\\frac{1}{2}"), pair("Why?", "")]
     done, rows = prepared(tmp_path, "orz", pairs)
-    assert [row.turns[0]["content"] for row in rows] == [ask("1 + 1?"), "Give \\boxed{x} for x = 1/2."]
+    assert [row.turns[0]["content"] for row in rows] == [math_message("1 + 1?"), "Give \\boxed{x} for x = 1/2."]
     assert [row.question.gold.answers for row in rows] == [("2",), ("\\frac{1}{2}",)]
     assert done.dropped == {NO_ANSWER: 1} and {row.question.suite for row in rows} == {"orz"}
     _, same = prepared(tmp_path, "orz", [dict(zip("01", each, strict=True)) for each in pairs], "table.jsonl")
@@ -98,7 +98,7 @@ def test_gsm8k_answers_are_the_numbers_at_their_ends(tmp_path):
         {"question": "How few?", "answer": "A few: 3"},
     ]
     done, (row,) = prepared(tmp_path, "gsm8k", given)
-    assert (row.turns[0]["content"], row.question.gold.answers) == (ask("How many?"), ("1234",))
+    assert (row.turns[0]["content"], row.question.gold.answers) == (math_message("How many?"), ("1234",))
     assert done.dropped == {NO_ANSWER: 1}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from azr.errors import UserError
-from azr.evaluation.compare import compare, table
+from azr.evaluation.report import compare, differences_table
 from azr.tasks.base import Verdict
 from tests.evaluation.written import FORMER, answers_to, protocol, write_evaluation, write_former
 
@@ -35,7 +35,7 @@ def test_differences_are_paired_question_by_question(tmp_path: Path):
     # Paired, the interval is narrower than that of two samples that know nothing of each other.
     assert greedy.gain.high - greedy.gain.low < 0.35
     assert sampled.questions == 40
-    assert "| math500 | greedy  |        39 | 25.6 | 48.7 | +23.1 [" in table(differences)
+    assert "| math500 | greedy  |        39 | 25.6 | 48.7 | +23.1 [" in differences_table(differences)
 
 
 def test_an_evaluation_is_equal_to_itself(tmp_path: Path):

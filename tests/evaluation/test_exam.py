@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from azr.errors import UserError
+from azr.evaluation.suites import hash_of
 from azr.evaluation.suites.exam import ExamTask, read_exam, write_exam
-from azr.evaluation.suites.loading import hash_of
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Task
 from azr.tasks.base import Verdict

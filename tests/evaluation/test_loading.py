@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from azr.errors import UserError
-from azr.evaluation.suites import SUITES
+from azr.evaluation.suites import SUITES, hash_of, listing, load_suites, subset
 from azr.evaluation.suites.exam import OWN
-from azr.evaluation.suites.loading import hash_of, listing, load_suites, subset
 from tests.executor.public_data import file
 
 ROW = {"code": "def f(a):\n    return a", "input": "1", "output": "1"}

@@ -15,7 +15,7 @@ from azr.config import Config
 from azr.errors import UserError
 from azr.evaluation.answer_file import AnswerFile, read_answers
 from azr.evaluation.standalone import Evaluation, Serve, make_evaluation, run_evaluation
-from azr.evaluation.suites.loading import load_suites
+from azr.evaluation.suites import load_suites
 from azr.records import Completion, FinishReason
 from azr.runs.asked_model import AskedModel, open_model
 from azr.tasks.base import Verdict

@@ -15,9 +15,8 @@ from azr.errors import UserError
 from azr.evaluation.graders import make_grader
 from azr.evaluation.graders.plain_json import decode
 from azr.evaluation.suites import SUITES, suites_of
-from azr.evaluation.suites.competitive import private_tests
+from azr.evaluation.suites.code_generation import private_tests, restored
 from azr.evaluation.suites.exam import OWN
-from azr.evaluation.suites.functions import restored
 from azr.tasks.base import Verdict
 from tests.evaluation.grading import fenced, needs, questions
 from tests.executor.public_data import file

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from azr.explorer.eval_files import read_side
+from azr.explorer.evaluations import read_side
 from azr.explorer.record_files import Problem
 from azr.tasks.base import Verdict
 from tests.evaluation.written import FORMER, answers_to, protocol, write_evaluation, write_former

@@ -15,9 +15,8 @@ import pytest
 from azr.errors import UserError
 from azr.explorer import queries
 from azr.explorer.index import RunIndex
-from azr.explorer.index_file import NAME
-from azr.explorer.rows import SampleFilter, TaskFilter
-from azr.explorer.sample_table import MAX_KEPT
+from azr.explorer.index_file import MAX_KEPT, NAME
+from azr.explorer.queries import SampleFilter, TaskFilter
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
 
 

@@ -193,7 +193,7 @@ azr.records.Sample = dataclasses.make_dataclass(
 )
 from azr.explorer import queries
 from azr.explorer.index import RunIndex
-from azr.explorer.rows import SampleFilter
+from azr.explorer.queries import SampleFilter
 from azr.runs.run_dir import RunDirectory
 from azr.runs.sample_file import write_samples
 from tests.runs.factory import sample

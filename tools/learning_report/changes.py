@@ -9,8 +9,7 @@ from statistics import fmean, stdev
 import numpy as np
 
 from azr.errors import UserError
-from azr.evaluation.estimates import estimate
-from azr.evaluation.scores import GREEDY, greedy_share, mean_at, sampled_share
+from azr.evaluation.scores import GREEDY, estimate, greedy_share, mean_at, sampled_share
 from azr.runs.metrics import Metrics, scalar
 from azr.tasks.base import RejectReason
 from tools.learning_report.runs import EXAM, Run

@@ -10,7 +10,7 @@ from pathlib import Path
 from azr.config import Config
 from azr.config_tree import from_yaml, leaves
 from azr.errors import UserError
-from azr.evaluation.compare import load
+from azr.evaluation.report import load
 from azr.records import Sample
 from azr.runs.metrics import EVAL, Metrics, has_eval, scalar
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from azr.evaluation.question import GraderName
-from azr.evaluation.suites.mathematics import ask
+from azr.evaluation.suites.short_answers import math_message
 
 BOX = "\\boxed"
 """A prompt that speaks of it states the form that the grader reads."""
@@ -67,7 +67,7 @@ def math_prompt(turns: Sequence[Mapping[str, str]]) -> tuple[Mapping[str, str], 
     """The turns; the last one also says in which form the answer is graded, where no turn does."""
     if any(BOX in turn["content"] for turn in turns):
         return tuple(turns)
-    return (*turns[:-1], {"role": "user", "content": ask(turns[-1]["content"])})
+    return (*turns[:-1], {"role": "user", "content": math_message(turns[-1]["content"])})
 
 
 def math_answer(value: object) -> Mapping[str, str] | None:

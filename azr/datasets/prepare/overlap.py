@@ -9,8 +9,7 @@ from typing import Literal
 
 from azr.errors import UserError
 from azr.evaluation.question import Question
-from azr.evaluation.suites import exam, suites_of
-from azr.evaluation.suites.loading import load_suites, located
+from azr.evaluation.suites import exam, load_suites, located, suites_of
 
 Match = Literal["exactly", "13 words", "13 words of a trace"]
 WORDS = 13

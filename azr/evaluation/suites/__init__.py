@@ -1,20 +1,170 @@
-"""The suites by name."""
+"""The suites by name, loaded from a folder of data: their questions and the hashes of their files."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from azr.evaluation.question import Suite
-from azr.evaluation.suites import choices, competitive, exam, functions, mathematics, own, reasoning
+from azr.errors import UserError, nearest
+from azr.evaluation.question import Question, Suite
+from azr.evaluation.suites import code_generation, exam, own, short_answers
 
 SUITES: dict[str, Suite] = {
-    suite.name: suite
-    for module in (reasoning, functions, competitive, mathematics, choices, exam)
-    for suite in module.SUITES
+    suite.name: suite for suite in (*short_answers.VALUES, *code_generation.SUITES, *short_answers.TEXTS, exam.SUITE)
 }
 """Public benchmarks and the project's own exam."""
 
 
-def suites_of(folder: Path) -> dict[str, Suite]:
+def suites_of(folder: Path | None) -> dict[str, Suite]:
     """Return `SUITES` and the suites that TOML files in the folder declare. Raises UserError for an invalid TOML."""
-    return SUITES | own.declared(folder, SUITES)
+    return SUITES | own.declared(folder, SUITES) if folder is not None else SUITES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSuite:
+    """A suite with the questions to ask."""
+
+    suite: Suite
+    questions: tuple[Question, ...]
+    all_questions: tuple[Question, ...]
+    """All questions, with those that a limit left out."""
+    sha256: Mapping[str, str]
+    """SHA-256 by name of the files that were read."""
+
+    @property
+    def messages_sha256(self) -> str:
+        """SHA-256 of all user turns, which may change while the files do not."""
+        digest = hashlib.sha256()
+        for question in self.all_questions:
+            digest.update(f"{question.id}\0{question.message}\0".encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
+    @property
+    def on_record(self) -> dict[str, Any]:
+        """Entry of the suite in a protocol."""
+        return {
+            "sha256": dict(self.sha256),
+            "messages_sha256": self.messages_sha256,
+            "questions": len(self.questions),
+            "of": len(self.all_questions),
+        }
+
+
+def load_suites(
+    names: Sequence[str], folder: Path | None, limit: int | None = None, *, altered: bool = False
+) -> list[LoadedSuite]:
+    """Load suites in the order of ``names``.
+
+    ``folder``: of their files; the exam needs none. ``limit``: most questions of each, see `subset`. ``altered``: take
+    files other than those this project was tested with.
+
+    Raises UserError for a suite that does not exist, that the folder has no files for, or whose file is another one or
+    damaged.
+    """
+    if folder is not None and not folder.is_dir():
+        raise UserError(f"There is no folder {folder}: give the one that holds the files of the suites.")
+    known = suites_of(folder)
+    check_names(names, known)
+    needing = [name for name in names if name != exam.NAME]
+    if folder is None and needing:
+        raise UserError(f"The suite {needing[0]} is read from files: give their folder by --data.")
+    return [_load(known[name], folder or exam.OWN.parent, limit, altered=altered) for name in names]
+
+
+def check_names(names: Sequence[str], known: Mapping[str, Suite]) -> None:
+    """Raise UserError for an unknown or repeated name."""
+    for name in names:
+        if name not in known:
+            raise UserError(
+                f"There is no suite {name!r}; did you mean {nearest(name, known)}? azr eval --list names all."
+            )
+    if len(set(names)) < len(names):
+        raise UserError(f"A suite is named twice in {','.join(names)}: name each once.")
+
+
+def _load(suite: Suite, folder: Path, limit: int | None, *, altered: bool) -> LoadedSuite:
+    sha256 = {}
+    for path in located(suite, folder):
+        sha256[path.name] = hash_of(path)
+        if not altered and suite.sha256.get(path.name, sha256[path.name]) != sha256[path.name]:
+            # A row that cannot be read says more about what happened to the file.
+            suite.read(folder)
+            raise UserError(
+                f"{path} is not the file that the suite {suite.name} was tested with (SHA-256 "
+                f"{sha256[path.name][:12]}, not {suite.sha256[path.name][:12]}): get it again from {suite.source}, or "
+                "take it as it is by --altered."
+            )
+    return _loaded(suite, suite.read(folder), limit, sha256)
+
+
+def load_exam(folder: Path, limit: int) -> LoadedSuite:
+    """Load the exam in this folder as `load_suites` does. Raises UserError when there is none, or it is not an exam."""
+    sha256 = {path.name: hash_of(path) for path in exam.exam_files(folder).values()}
+    return _loaded(SUITES[exam.NAME], exam.exam_questions(folder), limit, sha256)
+
+
+def _loaded(suite: Suite, read: Sequence[Question], limit: int | None, sha256: Mapping[str, str]) -> LoadedSuite:
+    questions = tuple(read)
+    return LoadedSuite(
+        suite=suite,
+        questions=questions if limit is None else subset(questions, limit, groups_alike=suite.groups_alike),
+        all_questions=questions,
+        sha256=sha256,
+    )
+
+
+def located(suite: Suite, folder: Path) -> Sequence[Path]:
+    """Return the existing files that the suite is read from."""
+    if suite.locate is not None:
+        return suite.locate(folder)
+    return [path for name in suite.files if (path := folder / name).is_file()][:1]
+
+
+def hash_of(path: Path) -> str:
+    """Return the SHA-256 hex digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def subset(questions: Sequence[Question], limit: int, *, groups_alike: bool = False) -> tuple[Question, ...]:
+    """Return at most ``limit`` questions, spread evenly over the suite's order; always the same ones.
+
+    ``groups_alike``: as many of each group, whatever their sizes, as far as they have them; at least one.
+    """
+    groups: dict[str, list[Question]] = {}
+    for question in questions:
+        groups.setdefault(top(question.group) if groups_alike else "", []).append(question)
+    share = max(1, limit // len(groups))
+    return tuple(
+        of_group[index * len(of_group) // share] if share < len(of_group) else of_group[index]
+        for of_group in groups.values()
+        for index in range(min(share, len(of_group)))
+    )
+
+
+def top(group: str) -> str:
+    """Return the top-level group of a group."""
+    return group.partition("/")[0]
+
+
+def listing(folder: Path | None) -> Iterator[tuple[str, str, str, str, str, str]]:
+    """Yield name, state, rows, SHA-256, licence and source of every suite, for people."""
+    for suite in suites_of(folder).values():
+        place = folder if folder is not None else exam.OWN.parent
+        paths = located(suite, place) if folder is not None or suite.name == exam.NAME else []
+        rows, state, digests = str(suite.rows or "?"), "not found", "-"
+        if paths:
+            hashes = {path.name: hash_of(path) for path in paths}
+            digests = " ".join(digest[:12] for digest in hashes.values())
+            state = "found"
+            if any(suite.sha256.get(name, digest) != digest for name, digest in hashes.items()):
+                state = "another file"
+            try:
+                rows = str(len(suite.read(place)))
+            except UserError as error:
+                state = f"damaged: {error}"
+        files = " or ".join(suite.files) if suite.locate is None else ", ".join(suite.files)
+        yield suite.name, state, rows, digests, suite.licence, f"{files}: {suite.source}"

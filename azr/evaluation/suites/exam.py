@@ -52,8 +52,7 @@ def exam_files(folder: Path) -> dict[str, Path]:
 def read_exam(folder: Path) -> tuple[ExamTask, ...]:
     """Read the tasks in the folder's files.
 
-    Raises:
-        UserError: there is no file, or a line of one is no task.
+    Raises UserError when there is no file, or a line of one is no task.
     """
     files = exam_files(folder)
     if not files:
@@ -114,16 +113,14 @@ def _place(folder: Path) -> Path:
     return next((place for place in (folder / "exam", folder) if exam_files(place)), OWN)
 
 
-SUITES = (
-    Suite(
-        name=NAME,
-        files=tuple(f"exam/{kind}.jsonl" for kind in KINDS if (OWN / f"{kind}.jsonl").is_file()),
-        rows=800,
-        licence="MIT",
-        source="data/exam of this project, which is taken where the folder has none",
-        grader=TASK,
-        read=lambda folder: exam_questions(_place(folder)),
-        locate=lambda folder: tuple(exam_files(_place(folder)).values()),
-        groups_alike=True,
-    ),
+SUITE = Suite(
+    name=NAME,
+    files=tuple(f"exam/{kind}.jsonl" for kind in KINDS if (OWN / f"{kind}.jsonl").is_file()),
+    rows=800,
+    licence="MIT",
+    source="data/exam of this project, which is taken where the folder has none",
+    grader=TASK,
+    read=lambda folder: exam_questions(_place(folder)),
+    locate=lambda folder: tuple(exam_files(_place(folder)).values()),
+    groups_alike=True,
 )

@@ -45,11 +45,8 @@ def read_declaration(path: Path) -> Suite:
     """Return the suite that a TOML declares. Raises UserError when it declares none."""
     try:
         stated = msgspec.convert(tomllib.loads(path.read_text("utf-8-sig")), Declaration)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} declares no suite: {error}.") from error
-    try:
         check_grader(stated.grader)
-    except ValueError as error:
+    except ValueError as error:  # also of tomllib, msgspec and the decoder of UTF-8
         raise UserError(f"{path} declares no suite: {error}.") from error
     known = {*fields_of(stated.grader), TOLERANCE, "id", "group"}
     if unknown := stated.fields.keys() - known:

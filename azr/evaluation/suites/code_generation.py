@@ -1,0 +1,337 @@
+"""Code generation, judged by calls (HumanEval, HumanEval+, MBPP+) and by hidden tests (LiveCodeBench, APPS).
+
+The hidden tests call a function, or run a program on standard input.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import binascii
+import io
+import json
+import pickle
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from azr.evaluation.graders import plain_json
+from azr.evaluation.graders.calls import STARTER_IMPORTS, Calls
+from azr.evaluation.graders.sandboxed import DEEP_RECURSION, case_text
+from azr.evaluation.graders.stdin import Tests
+from azr.evaluation.question import Question, Suite
+from azr.evaluation.suites.files import Row, find, questions, reader, text
+
+_CODEC = Path(plain_json.__file__).read_text()
+_COMPLETE = (
+    "Complete this Python function. Give the whole function with all that it needs, in one block that begins with "
+    "```python.\n\n```python\n{prompt}\n```"
+)
+_WRITE = (
+    "Write a Python function for this task, with the name and the arguments that its example shows. Give the whole "
+    "program in one block that begins with ```python.\n\n{prompt}"
+)
+_RECORDER = """
+def record():
+    import copy, random
+    random.seed(0)
+    task, taken = {{}}, []
+    exec(compile({task!r}, "task", "exec"), task)
+
+    def recorded(*arguments):
+        taken.append(json.dumps(encode(list(copy.deepcopy(arguments)))))
+        return task[{entry!r}](*arguments)
+
+    task["check"](recorded)
+    return taken
+"""
+_HUMANEVAL_JUDGES = {
+    32: ("root", 1e-4), 33: ("sequence", 0.0), 37: ("sequence", 0.0), 52: ("truth", 0.0), 56: ("truth", 0.0),
+    61: ("truth", 0.0), 2: ("", 1e-6), 4: ("", 1e-6),
+}  # fmt: skip
+"""Rule and tolerance of tests that do not ask for equality, by task."""
+
+
+def _humaneval_row(row: Row, number: int) -> Question:
+    id, prompt, entry = text(row, "task_id"), text(row, "prompt"), text(row, "entry_point")
+    solution, test = text(row, "canonical_solution"), text(row, "test")
+    ast.parse(prompt + solution)
+    ast.parse(test)
+    judge, atol = _HUMANEVAL_JUDGES.get(_number(id), ("", 0.0))
+    task = f"{prompt}{solution}\n{test}"
+    recorder = f"import json\n{_CODEC}{_RECORDER.format(task=task, entry=entry)}"
+    gold = Calls(
+        entry=entry, cases={"base": ()}, reference=prompt + solution, recorder=recorder, prelude=prompt, begun=True,
+        atol=atol, judge=judge,
+    )  # fmt: skip
+    return _function_question("humaneval", id, _COMPLETE, prompt.rstrip(), gold)
+
+
+def _function_question(suite: str, id: str, form: str, prompt: str, gold: Calls) -> Question:
+    return Question(
+        id=id,
+        suite=suite,
+        group="all",
+        message=form.format(prompt=prompt),
+        problem=prompt,
+        gold=gold,
+        programs=(gold.reference,),
+    )
+
+
+def _number(id: str) -> int:
+    return int(id.partition("/")[2])
+
+
+def _plus_cases(row: Row, restore: Callable[[list[Any]], Iterable[Any]]) -> Mapping[str, tuple[str, ...]]:
+    return {
+        part: tuple(case_text(list(restore(arguments))) for arguments in row[f"{part}_input"])
+        for part in ("base", "plus")
+    }
+
+
+def _humaneval_plus_row(row: Row, number: int) -> Question:
+    id, prompt, entry = text(row, "task_id"), text(row, "prompt"), text(row, "entry_point")
+    reference = prompt + text(row, "canonical_solution")
+    ast.parse(reference)
+    gold = Calls(
+        entry=entry,
+        cases=_plus_cases(row, list),
+        reference=reference,
+        prelude=prompt,
+        begun=True,
+        atol=float(row["atol"]) if _number(id) != 32 else max(float(row["atol"]), 1e-4),
+        judge="root" if _number(id) == 32 else "",
+    )
+    return _function_question("humaneval+", id, _COMPLETE, prompt.rstrip(), gold)
+
+
+def _mbpp_row(row: Row, number: int) -> Question:
+    id, prompt, entry = text(row, "task_id"), text(row, "prompt"), text(row, "entry_point")
+    reference = text(row, "canonical_solution")
+    ast.parse(reference)
+    gold = Calls(
+        entry=entry,
+        cases=_plus_cases(row, lambda arguments: restored(_number(id), arguments)),
+        reference=f"{prompt}\n{reference}",
+        atol=float(row["atol"]),
+        judge=_MBPP_JUDGES.get(_number(id), ""),
+    )
+    return _function_question("mbpp+", id, _WRITE, prompt.strip().strip('"').strip(), gold)
+
+
+_MBPP_JUDGES = {
+    **dict.fromkeys((2, 7, 111, 140, 232, 249, 579, 769), "set"),
+    **dict.fromkeys((737, 787, 794), "not none"),
+    164: "any", 295: "or zero", 581: "surface", 558: "digits",
+}  # fmt: skip
+"""Rules of tasks that EvalPlus does not judge by equality, by task."""
+
+
+def _tuples(value: list[Any]) -> list[Any]:
+    return [tuple(each) for each in value]
+
+
+def _deep(value: Any) -> Any:
+    return tuple(map(_deep, value)) if isinstance(value, list) else value
+
+
+_EACH = (2, 116, 132, 143, 222, 261, 273, 394, 399, 421, 424, 429, 470, 560, 579, 596, 616, 630, 726, 740, 744, 809)
+_EACH_OF_EACH = (63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780)
+_RESTORE: dict[int, Callable[[list[Any]], Any]] = {
+    **dict.fromkeys(_EACH, _tuples),
+    **dict.fromkeys(_EACH_OF_EACH, lambda arguments: [_tuples(each) for each in arguments]),
+    **dict.fromkeys((75, 413, 444, 753), lambda arguments: [_tuples(arguments[0]), arguments[1]]),
+    **dict.fromkeys((106, 750), lambda arguments: [arguments[0], tuple(arguments[1])]),
+    **dict.fromkeys((250, 405, 446, 617, 720, 763, 808), lambda arguments: [tuple(arguments[0]), arguments[1]]),
+    **dict.fromkeys((259, 401, 445), lambda arguments: [tuple(_tuples(each)) for each in arguments]),
+    **dict.fromkeys((580, 615, 791), lambda arguments: [_deep(each) for each in arguments]),
+    115: lambda arguments: [[set(each) if isinstance(each, list) and each else {} for each in arguments[0]]],
+    124: lambda arguments: [float(arguments[0]), complex(arguments[1])],
+    252: lambda arguments: [complex(arguments[0])],
+    278: lambda arguments: [tuple(tuple(each) if isinstance(each, list) else each for each in arguments[0])],
+    307: lambda arguments: [tuple(arguments[0]), *arguments[1:]],
+    722: lambda arguments: [{key: tuple(value) for key, value in arguments[0].items()}, *arguments[1:]],
+}
+"""Types of MBPP+ arguments that JSON lost, by task, as EvalPlus restores them."""
+
+
+def restored(task: int, arguments: list[Any]) -> list[Any]:
+    """Restore tuples, sets and complex numbers, which JSON does not have, in the arguments of one call."""
+    return list(_RESTORE[task](arguments)) if task in _RESTORE else arguments
+
+
+MAX_TESTS_BYTES = 2**28
+"""Most bytes of private tests of one problem, unpacked."""
+_PROGRAM = (
+    "{problem}\n\nWrite a Python program that reads from standard input and writes to standard output. Give the whole "
+    "program in one block that begins with ```python."
+)
+_FUNCTION = (
+    "{problem}\n\nStart from this code:\n```python\n{starter}\n```\n\nGive the whole program in one block that begins "
+    "with ```python."
+)
+_CALLED = (
+    "{problem}\n\nWrite a Python function with the name {name}. Give the whole program in one block that begins with "
+    "```python."
+)
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Admits no class or function, so unpickling builds plain data and runs nothing."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise ValueError(f"the private tests name {module}.{name}, which plain data does not")
+
+    def persistent_load(self, id: Any) -> Any:
+        raise ValueError("the private tests refer to something outside")
+
+
+def private_tests(packed: str) -> list[dict[str, Any]]:
+    """Read tests from JSON text, or from base64 of zlib of a pickle of JSON text. Raises ValueError for other data."""
+    try:
+        tests = json.loads(packed)
+    except ValueError:
+        try:
+            unpacker = zlib.decompressobj()
+            data = unpacker.decompress(base64.b64decode(packed.encode(), validate=True), MAX_TESTS_BYTES)
+            if unpacker.unconsumed_tail:
+                raise ValueError("the private tests are too long")
+            tests = _PlainUnpickler(io.BytesIO(data)).load()
+        except (binascii.Error, zlib.error, pickle.UnpicklingError, EOFError, IndexError, KeyError) as error:
+            raise ValueError(f"the private tests cannot be read ({type(error).__name__})") from error
+        if not isinstance(tests, str):
+            raise ValueError("the pickle of the private tests holds no text") from None
+        tests = json.loads(tests)
+    if not isinstance(tests, list):
+        raise ValueError("the private tests are no list")
+    return tests
+
+
+def _calls(name: str, inputs: list[list[Any]], outputs: list[Any], *, json: bool = False) -> Calls:
+    return Calls(
+        entry=name,
+        cases={"tests": tuple(case_text(arguments) for arguments in inputs)},
+        expected={"tests": tuple(outputs)},
+        prelude=STARTER_IMPORTS,
+        recursion=DEEP_RECURSION,
+        outer_list=True,
+        json=json,
+    )
+
+
+def _livecodebench_row(row: Row, number: int) -> Question:
+    problem, starter = text(row, "question_content"), text(row, "starter_code")
+    metadata = row.get("metadata") or {}
+    metadata = json.loads(metadata) if isinstance(metadata, str) else metadata
+    tests = json.loads(text(row, "public_test_cases")) + private_tests(text(row, "private_test_cases"))
+    if not tests:
+        raise ValueError("there are no tests")
+    inputs, outputs = [str(test["input"]) for test in tests], [str(test["output"]) for test in tests]
+    name = metadata.get("func_name")
+    gold: Any
+    if name:
+        arguments = [[json.loads(line) for line in given.split("\n") if line.strip()] for given in inputs]
+        gold = _calls(str(name), arguments, [json.loads(output) for output in outputs])
+        message = _FUNCTION.format(problem=problem.rstrip(), starter=starter.rstrip())
+    else:
+        gold = Tests(tuple(inputs), tuple(outputs), tolerance=0.0)
+        message = _PROGRAM.format(problem=problem.rstrip())
+    return Question(
+        id=text(row, "question_id"),
+        suite="livecodebench",
+        group=text(row, "difficulty"),
+        message=message,
+        problem=problem,
+        gold=gold,
+    )
+
+
+def _apps_row(row: Row, number: int) -> Question | None:
+    tests = row["input_output"]
+    tests = json.loads(tests) if isinstance(tests, str) and tests.strip() else tests
+    if not tests or not tests["inputs"]:
+        return None
+    inputs, outputs = list(tests["inputs"]), list(tests["outputs"])
+    if len(inputs) != len(outputs):
+        raise ValueError("there are not as many outputs as inputs")
+    problem, starter, name = text(row, "question"), str(row.get("starter_code") or ""), tests.get("fn_name")
+    gold: Any
+    if name:
+        # Outputs come in a list of one.
+        wanted = [output[0] if isinstance(output, list) and len(output) == 1 else output for output in outputs]
+        gold = _calls(str(name), [list(arguments) for arguments in inputs], wanted, json=True)
+        form = _FUNCTION if starter.strip() else _CALLED
+        message = form.format(problem=problem.rstrip(), starter=starter.rstrip(), name=name)
+    else:
+        gold = Tests(tuple(map(_lines, inputs)), tuple(map(_lines, outputs)), tolerance=0.0)
+        message = _PROGRAM.format(problem=problem.rstrip())
+    solutions = row.get("solutions") or "[]"
+    programs = json.loads(solutions) if isinstance(solutions, str) else solutions
+    return Question(
+        id=str(row["problem_id"] if "problem_id" in row else row["id"]),
+        suite="apps",
+        group=str(row.get("difficulty") or "all"),
+        message=message,
+        problem=problem,
+        gold=gold,
+        programs=tuple(str(program) for program in programs[:1]),
+    )
+
+
+def _lines(stated: Any) -> str:
+    """Return a text that may be given as its lines."""
+    return "\n".join(map(str, stated)) if isinstance(stated, list) else str(stated)
+
+
+_LIVECODEBENCH = ("test.jsonl", "test2.jsonl", "test3.jsonl", "test4.jsonl", "test5.jsonl")
+
+
+def _read_livecodebench(folder: Path) -> list[Question]:
+    """Return the existing files among the first five, which are version 5."""
+    paths = _livecodebench_files(folder)
+    if not paths:
+        find(folder / "livecodebench", _LIVECODEBENCH)
+    return [question for path in paths for question in questions(path, _livecodebench_row)]
+
+
+def _livecodebench_files(folder: Path) -> list[Path]:
+    place = folder / "livecodebench" if (folder / "livecodebench").is_dir() else folder
+    return [place / name for name in _LIVECODEBENCH if (place / name).is_file()]
+
+
+_HUMANEVAL = ("HumanEval.jsonl.gz", "HumanEval.jsonl")
+_HUMANEVAL_PLUS = ("HumanEvalPlus.jsonl.gz", "HumanEvalPlus.jsonl")
+_MBPP_PLUS = ("MbppPlus.jsonl", "MbppPlus.jsonl.gz")
+_APPS = ("apps_test.jsonl", "apps_test.jsonl.gz")
+
+SUITES = (
+    Suite(
+        name="humaneval", files=_HUMANEVAL, rows=164, licence="MIT", metric="pass@1", grader="calls",
+        source="data/HumanEval.jsonl.gz of github.com/openai/human-eval", read=reader(_HUMANEVAL, _humaneval_row),
+        sha256={"HumanEval.jsonl.gz": "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef"},
+    ),
+    Suite(
+        name="humaneval+", files=_HUMANEVAL_PLUS, rows=164, licence="Apache-2.0", metric="pass@1", grader="calls",
+        source="HumanEvalPlus.jsonl.gz, version v0.1.10, of the releases of github.com/evalplus/humanevalplus_release",
+        read=reader(_HUMANEVAL_PLUS, _humaneval_plus_row),
+    ),
+    Suite(
+        name="mbpp+", files=_MBPP_PLUS, rows=378, licence="Apache-2.0 (MBPP: CC-BY-4.0)", metric="pass@1",
+        source="MbppPlus.jsonl.gz, version v0.2.0, of the releases of github.com/evalplus/mbppplus_release",
+        grader="calls", read=reader(_MBPP_PLUS, _mbpp_row),
+        sha256={"MbppPlus.jsonl": "b54e762755248ca411b523c917fa9f93c07b5ff2966bf60b3917b853926a3dad"},
+    ),
+    Suite(
+        name="livecodebench", files=tuple(f"livecodebench/{name}" for name in _LIVECODEBENCH), rows=880,
+        licence="CC (data card)", metric="pass@1", grader="calls",
+        source="test.jsonl to test5.jsonl (version 5) of the data set livecodebench/code_generation_lite, in a folder "
+        "livecodebench; fewer files make a smaller suite",
+        read=_read_livecodebench, locate=_livecodebench_files,
+    ),
+    Suite(
+        name="apps", files=_APPS, rows=5000, licence="MIT", metric="strict accuracy", grader="calls",
+        source="test.jsonl of the data set codeparrot/apps, saved under this name", read=reader(_APPS, _apps_row),
+    ),
+)  # fmt: skip
