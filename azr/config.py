@@ -6,6 +6,7 @@ properties, so an override of a parent field always reaches them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -575,3 +576,141 @@ class Config:
         """GPUs that trainers and engines take together; on a CPU, places for as many processes."""
         engines = self.rollout.engines * self.rollout.tensor_parallel
         return max(self.train.data_parallel, engines) if self.cluster.colocate else self.train.data_parallel + engines
+
+
+def contradictions(config: Config) -> Iterator[str]:
+    """Yield a sentence, with what to do about it, for each rule between options that the config breaks."""
+    for rules in (_prompt_rules, _data_rules, _reward_rules, _batch_rules, _composite_rules, _executor_rules):
+        yield from rules(config)
+    yield from _staleness_rules(config)
+
+
+def _prompt_rules(config: Config) -> Iterator[str]:
+    model = config.model
+    if model.prompt_format == "compact" and model.template != "auto":
+        yield (
+            f"model.template is {model.template}, but the compact format has no chat template: leave it at auto, or "
+            "set model.prompt_format to chat."
+        )
+    if config.train.lora.four_bit and not config.train.lora.rank:
+        yield (
+            "train.lora.four_bit holds weights in 4 bits, which cannot be trained themselves: set train.lora.rank, or "
+            "leave it off."
+        )
+
+
+def _data_rules(config: Config) -> Iterator[str]:
+    if config.data.path is None and config.data.play != "alone":
+        yield f"data.play is {config.data.play}, but data.path names no file of rows: give one."
+    if config.data.play == "alternate" and config.rollout.partial:
+        yield (
+            "rollout.partial leaves self-play over to the next step, and with data.play alternate that one has none: "
+            "take data.play mixed, or leave partial out."
+        )
+    if config.data.prefix != "none" and not config.data.traces:
+        yield (f"data.prefix is {config.data.prefix}, but data.traces is 0, so there is none to begin with: raise it.")
+    if config.data.path is not None and config.model.prompt_format == "compact":
+        yield (
+            "data.path has questions in words, but the compact format asks by tags: set model.prompt_format to chat."
+        )
+
+
+def _reward_rules(config: Config) -> Iterator[str]:
+    reward, longest = config.reward, config.rollout.max_response_tokens
+    if reward.overlong == "soft" and reward.overlong_buffer >= longest:
+        yield (
+            f"reward.overlong_buffer={reward.overlong_buffer} would make every response of up to "
+            f"rollout.max_response_tokens={longest} tokens too long: lower it."
+        )
+
+
+def _batch_rules(config: Config) -> Iterator[str]:
+    sizes = config.trajectories_by_step
+    if not all(sizes) and not config.selfplay.train_on_estimates:
+        yield (
+            "No step would train on anything: raise selfplay.solver_prompts, switch selfplay.train_on_estimates on, or "
+            "raise data.samples where rows of a file are answered."
+        )
+    of_play = "selfplay.proposer_prompts or selfplay.solver_prompts"
+    of_data = "data.prompts, data.samples or data.traces"
+    size_knobs = of_play if config.data.path is None else f"{of_data}, {of_play}" if config.kinds else of_data
+    for knob, parts in (
+        ("algorithm.policy_mini_batches", config.algorithm.policy_mini_batches),
+        ("algorithm.estimator.critic_mini_batches", config.algorithm.critic_mini_batches),
+        ("train.data_parallel", config.train.data_parallel),
+    ):
+        for total in sizes:
+            if total % parts:
+                yield (
+                    f"A step has {total} trajectories, which {knob}={parts} does not divide; change it, {size_knobs}."
+                )
+    play = config.selfplay
+    if (play.repeated_tasks or play.derived_tasks) and not play.train_on_estimates:
+        yield (
+            "selfplay.repeated_tasks and selfplay.derived_tasks are played only to be trained on: switch "
+            "selfplay.train_on_estimates on, or set both to 0."
+        )
+    algorithm = config.algorithm
+    if algorithm.drop_zero_advantage and algorithm.entropy_coef:
+        yield (
+            "algorithm.drop_zero_advantage would take trajectories from the entropy bonus: switch it off, or set "
+            "algorithm.entropy_coef to 0."
+        )
+    if config.max_trajectory_tokens > config.train.tokens_per_micro_batch:
+        yield (
+            f"train.tokens_per_micro_batch={config.train.tokens_per_micro_batch} cannot hold one trajectory of up "
+            f"to {config.max_trajectory_tokens} tokens (rollout.max_prompt_tokens + rollout.max_response_tokens); "
+            "raise it."
+        )
+
+
+def _composite_rules(config: Config) -> Iterator[str]:
+    composites, section = config.selfplay.composites, "selfplay.composites"
+    if not composites.chance:
+        return
+    if composites.functions > composites.max_functions:
+        yield (
+            f"{section}.functions is {composites.functions} and cannot grow to {section}.max_functions="
+            f"{composites.max_functions}: change one of the two."
+        )
+    if not config.ablation.new_tasks:
+        yield f"{section}.chance needs proposals: switch ablation.new_tasks on, or take 0."
+    if composites.start_step > config.run.steps:
+        yield (
+            f"{section}.start_step is {composites.start_step}, after the last of run.steps={config.run.steps}: lower "
+            f"it, or take {section}.chance=0."
+        )
+
+
+def _executor_rules(config: Config) -> Iterator[str]:
+    backend, runtime = config.executor.backend, config.executor.docker_runtime
+    if runtime is not None and backend not in ("auto", "docker"):
+        yield (
+            f"executor.docker_runtime={runtime} is for containers, and executor.backend={backend} has none: "
+            "leave one of them out."
+        )
+
+
+def _staleness_rules(config: Config) -> Iterator[str]:
+    rollout = config.rollout
+    if rollout.partial and not rollout.staleness:
+        yield (
+            "rollout.partial carries responses over to the next step, where they are older than the policy: set "
+            "rollout.staleness to 1 or more, or leave partial out."
+        )
+    if rollout.staleness and config.run.deterministic:
+        yield (
+            f"rollout.staleness={rollout.staleness} lets time decide which weights sample a token, so the run cannot "
+            "be deterministic: leave one of them out."
+        )
+    if rollout.staleness and config.cluster.colocate and not rollout.partial:
+        yield (
+            f"rollout.staleness={rollout.staleness} plays one step while another is learned, but engines and trainers "
+            "share their GPUs and take turns: give engines their own with --cluster.no-colocate, or set "
+            "rollout.partial."
+        )
+    if rollout.staleness and config.algorithm.importance_cap is None:
+        yield (
+            f"rollout.staleness={rollout.staleness} trains on what older weights sampled, and nothing corrects for it "
+            "while algorithm.importance_cap is switched off: give it a number such as 2."
+        )

@@ -6,6 +6,7 @@ is short for ``algorithm.estimator.name: gae``, and a knob of its own is ``algor
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -150,11 +151,20 @@ def override(config: Config, values: Mapping[str, Any]) -> Config:
         if isinstance(value, bool) and knobs()[path].type != "boolean":  # pydantic would take True for 1
             raise _refusal(path, tree)
     try:
-        return _CONFIG.validate_python(tree)
+        return _CONFIG.validate_python(at_home(tree))
     except ValidationError as error:
-        names = {*ESTIMATOR_TYPES, PluginEstimator.name}  # pydantic puts the estimator's name into the path
+        names = [*ESTIMATOR_TYPES, PluginEstimator.name]  # pydantic puts the estimator's name into the path
         path = ".".join(each for each in error.errors()[0]["loc"] if isinstance(each, str) and each not in names)
         raise _refusal(path, tree) from error
+
+
+def at_home(value: Any) -> Any:
+    """Plain data with the home folder for a ``~`` that begins a text: shells leave it in quotes and after ``=``."""
+    if isinstance(value, dict):
+        return {name: at_home(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [at_home(each) for each in value]
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~") else value
 
 
 def _knob(path: str) -> Knob:
@@ -177,7 +187,7 @@ def _set(tree: dict[str, Any], knob: Knob, value: Any) -> None:
             f"or set {ESTIMATOR} to {knob.estimator}."
         )
     if knob.path == ESTIMATOR:
-        if value not in ESTIMATOR_TYPES and value != PluginEstimator.name and _may_be_of_plugin(value, tree):
+        if value not in [*ESTIMATOR_TYPES, PluginEstimator.name] and _may_be_of_plugin(value, tree):
             node[name] = {"name": PluginEstimator.name, "function": value}
         elif value != node[name]["name"]:
             node[name] = {"name": value}
@@ -203,6 +213,6 @@ def _describe(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(_describe(each) for each in schema["anyOf"])
     if "enum" in schema:
-        return "one of " + ", ".join(map(str, schema["enum"]))
+        return "one of " + ", ".join(sorted(schema["enum"]))
     bounds = " and ".join(f"{words} {schema[key]:g}" for key, words in _BOUNDS.items() if key in schema)
     return f"{_TYPES[schema['type']]} {bounds}".rstrip()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, check_architecture, check_targets
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.weight_transfers import Site, choose_transfer
-from azr.config import TEMPLATES, Config
+from azr.config import TEMPLATES, Config, contradictions
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError, nearest
 from azr.evaluation.suites.exam import read_exam
@@ -58,14 +58,11 @@ def check(config: Config) -> None:
     """Load the config's plug-ins, and raise UserError for the first options that contradict each other."""
     load_for(config)
     _check_kinds(config)
-    _check_prompts(config)
-    _check_data(config)
-    _check_reward(config)
+    for sentence in contradictions(config):
+        raise UserError(sentence)
+    _check_template(config.model.template)
+    check_names(config.reward)
     engine_options(config.rollout.engine_options)
-    _check_batch(config)
-    _check_composites(config)
-    _check_executor(config)
-    _check_staleness(config)
     choose_transfer(config.cluster.push, Site.before_start(config))
     _check_kernels(config)
     _check_lora(config)
@@ -127,82 +124,17 @@ def _check_kinds(config: Config) -> None:
         raise UserError(f"There is no task kind {unknown[0]!r}; selfplay.kinds may hold {', '.join(KINDS)}.")
     if not config.selfplay.kinds or len(set(config.selfplay.kinds)) != len(config.selfplay.kinds):
         raise UserError("selfplay.kinds must name at least one kind, and none twice.")
-
-
-def _check_prompts(config: Config) -> None:
-    model = config.model
-    if model.prompt_format == "compact" and model.template != "auto":
+    if config.selfplay.composites.chance and not any(KINDS[kind].proposes_programs for kind in config.selfplay.kinds):
         raise UserError(
-            f"model.template is {model.template}, but the compact format has no chat template: leave it at auto, or "
-            "set model.prompt_format to chat."
-        )
-    if model.template not in TEMPLATES and not Path(model.template).is_file():
-        hint = "" if "." in model.template else f" Did you mean {nearest(model.template, TEMPLATES)}?"
-        raise UserError(
-            f"model.template is {model.template!r}, which is neither {', '.join(TEMPLATES)} nor a file.{hint}"
+            "selfplay.composites.chance asks for programs that call earlier ones, and no kind of selfplay.kinds "
+            "proposes programs: add one that does, or take 0."
         )
 
 
-def _check_data(config: Config) -> None:
-    if config.data.path is None and config.data.play != "alone":
-        raise UserError(f"data.play is {config.data.play}, but data.path names no file of rows: give one.")
-    if config.data.play == "alternate" and config.rollout.partial:
-        raise UserError(
-            "rollout.partial leaves self-play over to the next step, and with data.play alternate that one has none: "
-            "take data.play mixed, or leave partial out."
-        )
-    if config.data.prefix != "none" and not config.data.traces:
-        raise UserError(
-            f"data.prefix is {config.data.prefix}, but data.traces is 0, so there is none to begin with: raise it."
-        )
-    if config.data.path is not None and config.model.prompt_format == "compact":
-        raise UserError(
-            "data.path has questions in words, but the compact format asks by tags: set model.prompt_format to chat."
-        )
-
-
-def _check_reward(config: Config) -> None:
-    reward, longest = config.reward, config.rollout.max_response_tokens
-    check_names(reward)
-    if reward.overlong == "soft" and reward.overlong_buffer >= longest:
-        raise UserError(
-            f"reward.overlong_buffer={reward.overlong_buffer} would make every response of up to "
-            f"rollout.max_response_tokens={longest} tokens too long: lower it."
-        )
-
-
-def _check_staleness(config: Config) -> None:
-    rollout = config.rollout
-    if rollout.partial and not rollout.staleness:
-        raise UserError(
-            "rollout.partial carries responses over to the next step, where they are older than the policy: set "
-            "rollout.staleness to 1 or more, or leave partial out."
-        )
-    if rollout.staleness and config.run.deterministic:
-        raise UserError(
-            f"rollout.staleness={rollout.staleness} lets time decide which weights sample a token, so the run cannot "
-            "be deterministic: leave one of them out."
-        )
-    if rollout.staleness and config.cluster.colocate and not rollout.partial:
-        raise UserError(
-            f"rollout.staleness={rollout.staleness} plays one step while another is learned, but engines and trainers "
-            "share their GPUs and take turns: give engines their own with --cluster.no-colocate, or set "
-            "rollout.partial."
-        )
-    if rollout.staleness and config.algorithm.importance_cap is None:
-        raise UserError(
-            f"rollout.staleness={rollout.staleness} trains on what older weights sampled, and nothing corrects for it "
-            "while algorithm.importance_cap is switched off: give it a number such as 2."
-        )
-
-
-def _check_executor(config: Config) -> None:
-    backend, runtime = config.executor.backend, config.executor.docker_runtime
-    if runtime is not None and backend not in ("auto", "docker"):
-        raise UserError(
-            f"executor.docker_runtime={runtime} is for containers, and executor.backend={backend} has none: "
-            "leave one of them out."
-        )
+def _check_template(template: str) -> None:
+    if template not in TEMPLATES and not Path(template).is_file():
+        hint = "" if "." in template else f" Did you mean {nearest(template, TEMPLATES)}?"
+        raise UserError(f"model.template is {template!r}, which is neither {', '.join(TEMPLATES)} nor a file.{hint}")
 
 
 def _check_kernels(config: Config) -> None:
@@ -215,80 +147,12 @@ def _check_kernels(config: Config) -> None:
 
 def _check_lora(config: Config) -> None:
     lora = config.train.lora
-    if lora.four_bit and not lora.rank:
-        raise UserError(
-            "train.lora.four_bit holds weights in 4 bits, which cannot be trained themselves: set train.lora.rank, or "
-            "leave it off."
-        )
     if lora.four_bit:
         check_four_bit()
     if lora.rank and find_spec("peft") is None:
         raise UserError(
             "train.lora.rank asks for adapters, but the package peft is not installed: install it with pip install "
             "peft, or set the rank to 0."
-        )
-
-
-def _check_batch(config: Config) -> None:
-    sizes = config.trajectories_by_step
-    if not all(sizes) and not config.selfplay.train_on_estimates:
-        raise UserError(
-            "No step would train on anything: raise selfplay.solver_prompts, switch selfplay.train_on_estimates on, or "
-            "raise data.samples where rows of a file are answered."
-        )
-    of_play = "selfplay.proposer_prompts or selfplay.solver_prompts"
-    of_data = "data.prompts, data.samples or data.traces"
-    size_knobs = of_play if config.data.path is None else f"{of_data}, {of_play}" if config.kinds else of_data
-    for knob, parts in (
-        ("algorithm.policy_mini_batches", config.algorithm.policy_mini_batches),
-        ("algorithm.estimator.critic_mini_batches", config.algorithm.critic_mini_batches),
-        ("train.data_parallel", config.train.data_parallel),
-    ):
-        for total in sizes:
-            if total % parts:
-                raise UserError(
-                    f"A step has {total} trajectories, which {knob}={parts} does not divide; change it, {size_knobs}."
-                )
-    play = config.selfplay
-    if (play.repeated_tasks or play.derived_tasks) and not play.train_on_estimates:
-        raise UserError(
-            "selfplay.repeated_tasks and selfplay.derived_tasks are played only to be trained on: switch "
-            "selfplay.train_on_estimates on, or set both to 0."
-        )
-    algorithm = config.algorithm
-    if algorithm.drop_zero_advantage and algorithm.entropy_coef:
-        raise UserError(
-            "algorithm.drop_zero_advantage would take trajectories from the entropy bonus: switch it off, or set "
-            "algorithm.entropy_coef to 0."
-        )
-    if config.max_trajectory_tokens > config.train.tokens_per_micro_batch:
-        raise UserError(
-            f"train.tokens_per_micro_batch={config.train.tokens_per_micro_batch} cannot hold one trajectory of up "
-            f"to {config.max_trajectory_tokens} tokens (rollout.max_prompt_tokens + rollout.max_response_tokens); "
-            "raise it."
-        )
-
-
-def _check_composites(config: Config) -> None:
-    composites, section = config.selfplay.composites, "selfplay.composites"
-    if not composites.chance:
-        return
-    if composites.functions > composites.max_functions:
-        raise UserError(
-            f"{section}.functions is {composites.functions} and cannot grow to {section}.max_functions="
-            f"{composites.max_functions}: change one of the two."
-        )
-    if not any(KINDS[kind].proposes_programs for kind in config.selfplay.kinds):
-        raise UserError(
-            f"{section}.chance asks for programs that call earlier ones, and no kind of selfplay.kinds proposes "
-            "programs: add one that does, or take 0."
-        )
-    if not config.ablation.new_tasks:
-        raise UserError(f"{section}.chance needs proposals: switch ablation.new_tasks on, or take 0.")
-    if composites.start_step > config.run.steps:
-        raise UserError(
-            f"{section}.start_step is {composites.start_step}, after the last of run.steps={config.run.steps}: lower "
-            f"it, or take {section}.chance=0."
         )
 
 

@@ -29,6 +29,7 @@ import torch
 import torch.distributed as dist
 
 from azr.algorithms.packing import PackedBatch, pack
+from azr.cluster.weight_transfers import decide_push
 from azr.config import AlgorithmConfig, Config, ModelConfig, RolloutConfig, TrainConfig
 from azr.hardware import Device
 from azr.records import Completion, FinishReason
@@ -113,7 +114,7 @@ def measure(options: argparse.Namespace, model: Path) -> Result:
         rollout=RolloutConfig(temperature=1.0),
         algorithm=AlgorithmConfig(),
     )
-    worker = PolicyWorker("policy", 0, 1, device, config)
+    worker = PolicyWorker("policy", 0, 1, device, decide_push(config, device))
     worker._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     worker.init_process_group(Address("127.0.0.1", worker._store.port))
     worker.build()

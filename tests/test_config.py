@@ -63,6 +63,8 @@ def test_a_saved_config_is_read_back(config):
         ("train: {device: gpu}", "train.device is 'gpu'; it must be one of auto, cpu, cuda."),
         ("algorithm: {estimator: gea}", "it must be one of trrpp, gae, reinforce++"),
         ("algorithm: {estimator: {name: gea}}", "algorithm.estimator is 'gea'; it must be one of trrpp, gae"),
+        ("algorithm: {estimator: [gae]}", "algorithm.estimator is ['gae']; it must be one of trrpp, gae"),
+        ("run: {steps: true}", "run.steps is True; it must be a whole number of at least 1."),
         ("algorithm: {estimator: {name: rloo, lambda_: 1}}", "a knob of the estimator gae, and this run's is rloo"),
         ("algorithm: {estimator: {name: gae, lambda_: 2}}", "algorithm.estimator.lambda_ is 2; it must be"),
         ("algorithm: {kl_coef: .inf}", "algorithm.kl_coef is inf; it must be a number of at least 0"),

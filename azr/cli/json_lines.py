@@ -109,7 +109,8 @@ def _object(line: bytes | None) -> dict[str, Any]:
     if not line.strip():
         raise LineError("the line is empty")
     try:
-        text = line.decode("utf-8")
+        # A byte order mark begins a file, and a line where files were joined.
+        text = line.decode("utf-8-sig")
         message = json.loads(text, object_pairs_hook=_without_doubles, parse_float=_finite, parse_constant=_no_number)
     except UnicodeDecodeError as error:
         raise LineError("the line is not UTF-8") from error

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from azr.config import Config
-from azr.config_tree import from_tree, parse_yaml
+from azr.config_tree import at_home, from_tree, parse_yaml
 from azr.errors import UserError, nearest
 from azr.own_modules import search_here
 
@@ -99,6 +99,7 @@ def _read(file: Path, above: tuple[Path, ...]) -> Config:
         base = tree.pop(_BASE)
         if not isinstance(base, str):
             raise UserError(f"base is {base!r}; it must be the name of a recipe or of a YAML file.")
+        base = str(at_home(base))
         below = _read(file.parent / base, (*above, place)) if is_file(base) else load_recipe(base)
         return from_tree(tree, below)
     except FileNotFoundError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from azr.config_tree import Knob, knobs
+from azr.config_tree import Knob, at_home, knobs
 from azr.errors import UserError, nearest
 
 
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
             flag = word.partition("=")[0]
             if word.startswith("--") and flag not in self._option_string_actions:
                 raise _no_option(flag, [*self._option_string_actions, *others])
-        return self.parse_args(argv)
+        return self.parse_args(list(map(_at_home, argv)))
 
     def parse_with_knobs(self, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
         """As ``parse``, for a command that takes knobs of a config too, which have a dot in their option's name."""
@@ -54,6 +54,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; {self.prog} --help lists every option.")
+
+
+def _at_home(word: str) -> str:
+    """A word of a command line with the home folder for a ``~`` that the shell has left in it."""
+    flag, equals, value = word.partition("=")
+    return f"{flag}={at_home(value)}" if equals and flag.startswith("--") else str(at_home(word))
 
 
 def _no_option(flag: str, known: Collection[str]) -> UserError:

@@ -23,6 +23,9 @@ SOURCE = "data"
 """Where a row comes from that does not say it."""
 _SOURCE = re.compile(r"[\w.-]+")
 _ROLES = ("system", "user", "assistant")
+_TURNS_AS_TEXT = re.compile(r"""(?:array\()?\[?\s*\{\s*['"](?:role|content|from|value)['"]\s*:.*[\]})]""", re.DOTALL)
+_ROLE_AS_TEXT = re.compile(r"""['"](?:role|from)['"]\s*:\s*['"](?:system|developer|user|human|assistant|gpt)['"]""")
+"""A list of turns as JSON, Python and NumPy write it, which a round trip through CSV leaves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +113,8 @@ def _row(fields: Row, number: int) -> DataRow:
 
 def _turns(prompt: Any) -> tuple[Turn, ...]:
     if isinstance(prompt, str):
+        if _TURNS_AS_TEXT.fullmatch(prompt.strip()) and _ROLE_AS_TEXT.search(prompt):
+            raise TypeError("its prompt is the text of a list of turns, and no list: write the list itself")
         prompt = [{"role": "user", "content": prompt}]
     if not isinstance(prompt, list) or not prompt:
         raise TypeError("its prompt is neither text nor a list of turns")

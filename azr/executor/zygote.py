@@ -12,6 +12,7 @@ read. Runs of source and of code differ; all runs of code, in a validation or la
 from __future__ import annotations
 
 import builtins
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -379,8 +380,11 @@ def _failure(error: BaseException) -> tuple[bytes, str]:
 
 def _preload(more: tuple[str, ...]) -> None:
     # Nothing else can be imported once the files are out of reach.
-    for name in (*ALLOWED_MODULES, *more):
+    for name in ALLOWED_MODULES:
         importlib.import_module(name)
+    for name in more:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     for codec in _CODECS:
         "a".encode(codec).decode(codec)
     "\N{BULLET}".isidentifier()

@@ -11,7 +11,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from transformers import PreTrainedTokenizerBase
 
 from azr.errors import UserError
-from azr.tasks.prompts import THINK
+from azr.tasks.prompts import THINK, THOUGHT
 
 Turn = Mapping[Literal["role", "content"], str]
 """One message of a conversation; the role is ``user`` or ``assistant``."""
@@ -74,7 +74,7 @@ def _is_trained_on(own: str, tokenizer: PreTrainedTokenizerBase) -> bool:
 
 def _read(choice: str) -> str:
     try:
-        return Path(choice).read_text(encoding="utf-8")
+        return Path(choice).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The file {choice} of model.template cannot be read as text: {error}.") from error
 
@@ -114,14 +114,23 @@ def render_conversation(template: str, tokenizer: PreTrainedTokenizerBase, turns
     """The prompt that goes on with a conversation, oldest turn first, at whose end a user asks.
 
     Raises:
-        UserError: the template cannot write as many turns, or leaves out what a user said.
+        UserError: the template cannot write as many turns, or leaves one out.
     """
     try:
         prompt = _render_turns(template, tokenizer, turns)
     except _FAILURES as error:
         raise UserError(f"The chat template cannot write this conversation: {error}.") from error
-    if not all(turn["content"].strip() in prompt for turn in turns if turn["role"] == "user"):
-        raise UserError("The chat template does not write every message of this conversation.")
+    rest = prompt
+    # The longest first: a message that is part of another one must be there beside it.
+    for turn in sorted(turns, key=lambda turn: len(turn["content"]), reverse=True):
+        # Templates of thinking models leave out what an earlier response has thought.
+        said = turn["content"].rpartition(THOUGHT)[2] if turn["role"] == "assistant" else turn["content"]
+        if said.strip() not in rest:
+            raise UserError(
+                f"The chat template does not write every message of this conversation: the {turn['role']} message "
+                f"{said.strip()[:60]!r} is lost; take another model.template, or remove the message."
+            )
+        rest = rest.replace(said.strip(), "\0", 1)
     return prompt
 
 

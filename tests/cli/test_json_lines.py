@@ -127,6 +127,11 @@ def test_an_answer_has_the_documented_keys():
     }
 
 
+def test_a_byte_order_mark_before_a_request_is_no_part_of_it():
+    line = b'{"id": 1, "program": "def f(): return 1", "inputs": [""]}'
+    assert json_lines.parse(b"\xef\xbb\xbf" + line) == json_lines.parse(line)
+
+
 @pytest.fixture
 def pipe():
     reader, writer = os.pipe()

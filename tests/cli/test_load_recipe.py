@@ -13,8 +13,9 @@ import pytest
 from azr.cli.load_recipe import load_recipe, read_config
 from azr.cli.load_recipe import recipes as shipped
 from azr.cli.main import dispatch
+from azr.cli.options import Parser, overrides
 from azr.config import DrGRPO
-from azr.config_tree import from_yaml
+from azr.config_tree import from_yaml, override
 from azr.errors import UserError
 from playground.azr_14m_mini import config as mini
 from playground.azr_coder7b_ppo import config as coder
@@ -29,6 +30,22 @@ def write(folder: Path, **files: str) -> None:
 def test_a_name_and_its_module_are_the_same_recipe():
     assert load_recipe("azr_14m_mini") is load_recipe("playground.azr_14m_mini") is mini
     assert shipped() == recipes()
+
+
+def test_a_tilde_is_the_home_folder_in_a_file_in_quotes_and_after_an_equals_sign(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path, below="run: {root: ~/runs}\n", above="base: ~/below.yaml\ndata: {path: ~/rows.jsonl}\n")
+    config = read_config(str(tmp_path / "above.yaml"))
+    assert (config.run.root, config.data.path) == (f"{tmp_path}/runs", f"{tmp_path}/rows.jsonl")
+    for words in (["--data.path=~/b", "--run.root", "~/c"], ["--data.path", "~/b", "--run.root=~/c"]):
+        config = override(config, overrides(words))
+        assert (config.data.path, config.run.root) == (f"{tmp_path}/b", f"{tmp_path}/c")
+    parser = Parser("test", "")
+    parser.add_argument("place", type=Path)
+    parser.add_argument("--out")
+    options = parser.parse(["~/d", "--out=~/e"])
+    assert (options.place, options.out) == (tmp_path / "d", f"{tmp_path}/e")
+    assert parser.parse(["a~b", "--out", "=~"]).out == "=~"
 
 
 def test_a_module_of_the_users_is_found_from_where_they_are(tmp_path, monkeypatch):

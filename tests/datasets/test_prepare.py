@@ -1,7 +1,9 @@
 """What the rows of each source become, read back as a run reads them."""
 
+import errno
 import gzip
 import json
+import pathlib
 
 import pyarrow
 import pyarrow.parquet
@@ -9,7 +11,8 @@ import pytest
 
 from azr.datasets.prepare import SOURCES
 from azr.datasets.prepare.example import Options
-from azr.datasets.prepare.preparing import IN_SUITE, NO_ANSWER, REPEATED, count_parsed, prepare
+from azr.datasets.prepare.files import written
+from azr.datasets.prepare.preparing import IN_SUITE, NO_ANSWER, OTHER, REPEATED, count_parsed, prepare
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
 from azr.evaluation.suites.mathematics import ask
@@ -158,6 +161,32 @@ def test_a_file_that_is_no_file_of_the_source_leaves_nothing_behind(tmp_path, so
         prepared(tmp_path, source, rows, out)
     assert said in str(raised.value) and "\n" not in str(raised.value)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_programs_in_rows_of_luffys_form_are_left_out_and_empty_system_turns_dropped(tmp_path):
+    tests = json.dumps({"inputs": ["3\n"], "outputs": ["9\n"]})
+    empty = [{"role": "system", "content": " "}, {"role": "user", "content": "4 + 4?"}]
+    given = [
+        luffy_row("2 + 2?", "4"), luffy_row("Square it.", tests), luffy_row("Write f.", "f", ability="code"),
+        luffy_row("Write g.", '["assert g(1) == 1"]'), luffy_row("4 + 4?", "8", prompt=empty),
+        luffy_row("Half?", '["\\\\frac{1}{2}"]'), luffy_row("Which set?", "\\{1, 2\\}"),
+    ]  # fmt: skip
+    done, rows = prepared(tmp_path, "luffy", given)
+    assert done.dropped == {OTHER: 3} and [row.question.id for row in rows] == ["1", "5", "6", "7"]
+    assert [turn["role"] for turn in rows[1].turns] == ["user"]
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(pathlib.Path, "open", refuse)
+    monkeypatch.setattr(pathlib.Path, "unlink", refuse)
+    with (
+        pytest.raises(UserError, match=r"cannot be written \(Read-only file system\)"),
+        written(tmp_path / "o.jsonl", ()),
+    ):
+        pass
 
 
 def test_the_same_rows_are_the_same_bytes(tmp_path):

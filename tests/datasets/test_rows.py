@@ -25,6 +25,20 @@ CALLS = {"prompt": "?", "grader": "calls", "entry": "f", "inputs": [[1]], "outpu
 VALUE = {"prompt": "?", "grader": "value", "program": "def f(a):\n    return a", "input": "1", "output": "1"}
 NO_ANSWERS: tuple[Any, ...] = (" ", ["4", ""], True, float("nan"))
 HALVED = ({"prompt": "\ud800"}, {"answer": "\ud800"}, {"id": "\ud800"}, {"traces": ["\ud800"]})
+TURNS_AS_TEXT = (
+    json.dumps([{"role": "user", "content": "?"}]),
+    str([{"content": "Think.", "role": "system"}, {"content": "?", "role": "user"}]),
+    " [{'content': 'Think.',\n  'role': 'system'}\n {'content': '?', 'role': 'user'}]\n",
+    "array([{'content': '?', 'role': 'user'}], dtype=object)",
+    '{"role": "user", "content": "?"}',
+    '[{"from": "human", "value": "?"}]',
+)
+QUESTIONS = (
+    "[Easy] 1 + 1?", "{1, 2} has how many elements?", "[{'a': 1}]", '{"role": "user"} is JSON?',
+    "What is wrong with [{'role': 'user', 'content': '?'}]", "[1, 2]", '[{"value": 1, "content": 2}]',
+)  # fmt: skip
+"""Prompts that are text."""
+TESTS = ('{"inputs": ["1"], "outputs": ["2"]}', '[{"input": "1", "output": "2"}]', '["assert f(1) == 2"]')
 TURNS = [{"role": "system", "content": "Think."}, {"role": "user", "content": "3 + 3?"}]
 
 
@@ -101,6 +115,9 @@ def test_each_grader_gets_what_it_needs(tmp_path: Path) -> None:
         ({**VALUE, "program": "g = 1"}, "row 2: its program does not define f"),
         ({**VALUE, "output": "g(1)"}, "row 2: its output is no plain data: "),
         ({**VALUE, "input": 1}, "row 2: its program, input and output are not all text"),
+        *[({**MATH, "prompt": each}, "row 2: its prompt is the text of a list of turns") for each in TURNS_AS_TEXT],
+        *[({**MATH, "answer": each}, "row 2: the answer .* is tests of a program") for each in TESTS],
+        *[({**MATH, "tolerance": each}, "row 2: its tolerance .* is no number from 0") for each in ("1e-3", -1, True)],
     ],
 )
 def test_the_first_row_that_is_none_is_named(tmp_path: Path, row: Any, said: str) -> None:
@@ -108,12 +125,66 @@ def test_the_first_row_that_is_none_is_named(tmp_path: Path, row: Any, said: str
         read_rows(write(tmp_path / "rows.jsonl", MATH, row, MATH))
 
 
+@pytest.mark.parametrize("prompt", QUESTIONS)
+def test_a_question_may_begin_with_a_bracket(tmp_path: Path, prompt: str) -> None:
+    (row,) = read_rows(write(tmp_path / "rows.jsonl", {**MATH, "prompt": prompt}))
+    assert row.turns == ({"role": "user", "content": prompt},)
+
+
+def test_a_row_may_have_a_tolerance(tmp_path: Path) -> None:
+    stdin = {"prompt": "?", "grader": "stdin", "inputs": ["1"], "outputs": ["2"]}
+    rows = [{**row, "tolerance": 1e-3} for row in (MATH, CALLS, stdin)] + [MATH, CALLS, stdin]
+    golds = [row.question.gold for row in read_rows(write(tmp_path / "rows.jsonl", *rows))]
+    assert [golds[0].tolerance, golds[1].atol, golds[2].tolerance] == [1e-3] * 3
+    assert [golds[3].tolerance, golds[4].atol, golds[5].tolerance] == [None, 0.0, None]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_byte_order_mark_is_no_part_of_a_row(tmp_path: Path, end: str) -> None:
+    path, line = tmp_path / "rows.jsonl", json.dumps(MATH)
+    path.write_bytes(f"\ufeff{line}{end}{line}{end}\ufeff{line}".encode())
+    assert len(read_rows(path)) == 3
+    packed = tmp_path / "rows.jsonl.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert len(read_rows(packed)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("rows.jsonl", json.dumps(MATH).encode("utf-16"), "is UTF-16 text: save it as UTF-8"),
+        ("rows.jsonl", json.dumps(MATH).encode("utf-16-le"), "is UTF-16 text or no text"),
+        ("rows.jsonl", json.dumps(MATH).encode("utf-32"), "is UTF-32 text: save it as UTF-8"),
+        ("rows.jsonl", '{"prompt": "Café?"}'.encode("latin-1"), "row 1: .*not UTF-8: save the file as UTF-8"),
+        ("rows.jsonl", json.dumps(MATH, indent=1).encode(), "row 1: its JSON takes several lines"),
+        ("rows.jsonl", json.dumps([MATH, MATH], indent=1).encode(), "row 1: its JSON takes several lines"),
+        ("rows.jsonl", json.dumps([MATH, MATH]).encode(), "row 1: it is no JSON object, but an array"),
+        ("rows.jsonl", (json.dumps(MATH) * 2).encode(), "row 1: it is more than one JSON value"),
+        ("rows.jsonl", b"Entry not found", "row 1: it is no JSON .*'Entry not found'"),
+        ("rows.jsonl", b"version https://git-lfs.github.com/spec/v1\nsize 3\n", "is a Git LFS pointer"),
+        ("rows.parquet", b"version https://git-lfs.github.com/spec/v1\nsize 3\n", "is a Git LFS pointer"),
+        ("rows.jsonl.gz", b"version https://git-lfs.github.com/spec/v1\nsize 3\n", "is a Git LFS pointer"),
+        ("rows.jsonl", b"\n <!DOCTYPE HTML><html></html>", "is an HTML page"),
+        ("rows.parquet", b"\xef\xbb\xbf<html>", "is an HTML page"),
+        ("rows.jsonl", b"<?xml version='1.0'?><Error/>", "is an XML page"),
+        ("rows.jsonl", gzip.compress(b"{}"), "is compressed by gzip: its name must end with .gz"),
+        ("rows.jsonl", b"PAR1\0\0", "is a parquet file"), ("rows.parquet", b'{"a": 1}', "is JSON"),
+        ("rows.jsonl", b"PK\x03\x04\0", "is a zip archive"), ("rows.jsonl", b"(\xb5/\xfd", "compressed by zstd"),
+    ],
+)  # fmt: skip
+def test_a_file_of_another_kind_is_called_what_it_is(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=said) as raised:
+        read_rows(tmp_path / name)
+    assert "\n" not in str(raised.value)
+
+
 def test_files_that_are_none(tmp_path: Path) -> None:
     for name, text, said in [
         ("rows.csv", "a,b", "is none of .jsonl, .jsonl.gz, .parquet"),
         ("rows.jsonl", "", "holds no rows"),
         ("rows.parquet", "PAR1", "row 1: "),
-        ("rows.jsonl.gz", "{}", "row 1: "),
+        ("rows.jsonl.gz", "{}", "is not compressed by gzip"),
     ]:
         path = tmp_path / name
         path.write_text(text)

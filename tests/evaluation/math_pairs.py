@@ -41,6 +41,20 @@ EQUAL = [
     ("\\begin{pmatrix}1/2&0\\\\0&1\\end{pmatrix}", "\\begin{pmatrix}0.5&0\\\\0&1\\end{pmatrix}"),
     # words and wrappings
     ("\\text{east}", "east"), ("\\text{(B)}", "B"), ("$7$", "7"), ("7", "\\(7\\)"), ("7", "\\text{7}"),
+    # numbers in groups, signs of one piece, programming
+    ("25300", "25\\,300"), ("1,\\!234,\\!567", "1{,}234{,}567"), ("4096", "4\\;096"),
+    ("0.5", "½"), ("\\frac52", "2½"),
+    ("\\frac{7}{4}", "1 3/4"), ("2 1/3", "\\frac73"), ("-\\frac54", "-1 1/4"), ("x^3", "x³"), ("y^{12}", "y**12"),
+    ("3\\pi", "3*pi"), ("\\ln 5", "ln(5)"), ("e^{9}", "exp(9)"), ("\\sqrt{7}", "√7"), ("4-i", "4.0 + -1.0i"),
+    ("\\mathrm{e}^3", "e^3"), ("2+3i", "2+3\\mathrm{i}"), ("\\emptyset", "\\varnothing"), ("4", "\\mathbf{4}"),
+    ("9", "\\textcolor{blue}{9}"), ("\\infty", "∞"), ("8", "\\text{8 pears}"), ("\\text{No solution}", "no solution"),
+    # what is said of a number
+    ("7 \\text{ billion}", "7000000000"), ("40000", "40 \\text{ thousand}"), ("0.35", "35 \\text{ percent}"),
+    ("12\\text{ ways}", "12 \\text{ arrangements}"), ("6 \\text{ cm}", "6 centimeters"), ("6", "6\\,km"),
+    ("3 \\pmod{11}", "3"), ("11:00", "11:00"), ("4:00 \\text{ PM}", "4:00 p.m."), ("4:00 \\text{ PM}", "16:00"),
+    ("4:5", "8:10"), ("5, 10, \\ldots, 5n", "\\{5,10,\\dots,5n\\}"), ("3.2e-21", "3.2 \\times 10^{-21}"),
+    ("\\frac{1}{2^{70}}", "2^{-70}"), ("0", "\\sin \\pi"), ("D", "\\textbf{(D)}\\ 12"), ("D", "D. 12"),
+    ("12", "\\textbf{(D)}\\ 12"), ("2^{100000}", "2^{100000}"),
 ]  # fmt: skip
 
 UNEQUAL = [
@@ -80,6 +94,24 @@ UNEQUAL = [
     # words and bases
     ("\\text{east}", "west"), ("\\text{(B)}", "C"), ("4210_5", "4210_7"), ("101_2", "101_3"), ("7", "\\text{seven}"),
     ("\\text{even}", "odd"), ("42", "no solution"),
+    # numbers in groups, signs of one piece, programming
+    ("25300", "25\\,30"), ("2530", "25, 30"), ("2 1/3", "21/3"), ("\\frac52", "2-½"), ("x^3", "x²"), ("3*pi", "3p"),
+    ("\\text{True}", "False"), ("2^{100000}", "2^{100001}"),
+    # what is said of a number
+    ("7 \\text{ billion}", "7"), ("7 \\text{ billion}", "7 \\text{ million}"), ("35 \\text{ percent}", "3.5"),
+    ("6 \\text{ cm}", "6 \\text{ m}"), ("2\\text{ hours}", "2\\text{ minutes}"),
+    ("8 \\text{ north}", "8 \\text{ south}"),
+    ("3 \\pmod{11}", "3 \\pmod{5}"), ("k \\text{ odd}", "k"), ("k \\text{ odd}", "k \\text{ even}"),
+    ("11:00", "11:01"), ("11:00", "11"), ("11:00", "0"), ("4:00 \\text{ PM}", "4:00 \\text{ AM}"),
+    ("4:30 p.m.", "4:03 p.m."),
+    ("4:10", "2:05"), ("5, 10, \\ldots, 5n", "5, 11, \\ldots, 5n"), ("5, 10, \\ldots, 5n", "(5,10,5n)"),
+    ("5, 10, \\ldots, 5n", "5, \\ldots, 10, 5n"), ("1, 2, \\ldots, k", "1, 4, \\ldots, k^2"),
+    # small and large numbers
+    ("3.2e-21", "3.3 \\times 10^{-21}"), ("3.2e-21", "0"), ("0", "10^{-21}"), ("\\frac{1}{2^{70}}", "2^{-69}"),
+    ("\\{10^{-20},1\\}", "\\{10^{-21},1\\}"), ("(10^{-20},1)", "(2\\cdot 10^{-20},1)"), ("4.1e-9", "0.0000000014"),
+    ("5", "9^{9^{9^{9}}}"), ("5", "10000000!"), ("5", "((7!)!)!"), ("5", "\\binom{1000000}{500000}"), ("5", "1:0"),
+    # options
+    ("D", "\\textbf{(C)}\\ D"), ("D", "D+5"), ("D", "DE"), ("12", "\\textbf{(D)}\\ 13"),
 ]  # fmt: skip
 
 NOT_SEEN = [("i", "\\sqrt{-1}")]

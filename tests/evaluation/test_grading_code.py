@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from azr.evaluation.graders.stdin import StdinGrader, Tests, same_output
 from azr.evaluation.graders.value import ProgramValue, ValueGrader, stated_value
 from azr.evaluation.question import TASK, Question
 from azr.evaluation.suites import SUITES
+from azr.evaluation.suites.golds import gold
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.tasks.base import Verdict
@@ -34,13 +36,13 @@ SLOW = {"Mbpp/255": "its reference computes for seconds and returns tens of mega
 """Left out of the short test."""
 
 
-def question(gold: object) -> Question:
-    return Question(id="q", suite="s", group="all", message="?", gold=gold)
+def question(wanted: object) -> Question:
+    return Question(id="q", suite="s", group="all", message="?", gold=wanted)
 
 
 def function(expected: object, *arguments: object, entry: str = "f", **more: object) -> Question:
-    gold = Calls(entry=entry, cases={"base": (case_text(arguments),)}, expected={"base": (expected,)}, **more)
-    return question(gold)
+    called = Calls(entry=entry, cases={"base": (case_text(arguments),)}, expected={"base": (expected,)}, **more)
+    return question(called)
 
 
 @pytest.mark.parametrize("name", CODE_SUITES)
@@ -136,6 +138,40 @@ STDIN_PROGRAMS = {
     "    print(sum(map(int, input().split())))\nthread = threading.Thread(target=main)\nthread.start()\nthread.join()",
     "deep": "def down(n):\n    return 0 if n == 0 else 1 + down(n - 1)\ninput()\n"
     "print(sum(map(int, input().split())) + down(20000) - 20000)",
+    "number of the stream": "import os, sys\nprint(sum(map(int, os.read(sys.stdin.fileno(), 10**6).split()[1:])))",
+    "class with streams of its own": "import os, sys, io\nclass Fast(io.IOBase):\n    def __init__(self, file):\n"
+    "        self.number, self.writes = file.fileno(), 'r' not in file.mode\n        self.buffer = io.BytesIO()\n"
+    "    def write(self, text):\n        self.buffer.write(text.encode())\n"
+    "    def flush(self):\n        os.write(self.number, self.buffer.getvalue())\n        self.buffer = io.BytesIO()\n"
+    "assert not Fast(sys.stdin).writes and os.fstat(0).st_size\nsys.stdout = Fast(sys.stdout)\n{work}",
+    "open again": "import sys\nout = open(sys.stdout.fileno(), 'w')\n{read}\nout.write(str(total))",
+    "fdopen": "import os\ninput = os.fdopen(0).readline\n{work}",
+    "FileIO": "import io\ninput = io.BufferedReader(io.FileIO(0)).readline\n{work}",
+    "/dev/stdin": "input = open('/dev/stdin').readline\n{work}",
+    "Path": "import pathlib\nw = pathlib.Path('/dev/stdin').read_text().split()\nprint(sum(map(int, w[1:])))",
+    "second names": "import sys\nw = sys.__stdin__.read().split()\nprint(sum(map(int, w[1:])), file=sys.__stdout__)",
+    "wrapped again": "import io, sys\nsys.stdin = io.TextIOWrapper(sys.stdin.buffer)\n"
+    "sys.stdout = io.TextIOWrapper(sys.stdout.buffer)\n{work}",
+    "detached": "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.detach())\n{work}",
+    "caught": "import io, sys\nsys.stdout = io.StringIO()\n{work}\ntext = sys.stdout.getvalue()\n"
+    "sys.stdout = sys.__stdout__\nprint(text, end='')",
+    "closed": "import sys\n{work}\nsys.stdout.close()",
+    "at exit": "import atexit\n{read}\natexit.register(lambda: print(total))",
+    "limits": "from resource import *\nsetrlimit(RLIMIT_STACK, getrlimit(RLIMIT_STACK))\n{work}",
+    "fileinput": "import fileinput\nlines = list(fileinput.input())\nprint(sum(map(int, lines[1].split())))",
+    "signals": "import signal\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\n{work}",
+    "errors": "import sys\nprint('x', file=sys.stderr)\nsys.stderr.buffer.write(b'x')\n{work}",
+    "arguments": "import argparse, sys\nargparse.ArgumentParser().parse_args()\nassert len(sys.argv) == 1\n{work}",
+    "asyncio": "import asyncio\nasync def main():\n    input()\n"
+    "    print(sum(await asyncio.gather(*(asyncio.sleep(0, int(n)) for n in input().split()))))\nasyncio.run(main())",
+    "pool": "from concurrent.futures import ThreadPoolExecutor\ninput()\nwith ThreadPoolExecutor(4) as pool:\n"
+    "    print(sum(pool.map(int, input().split())))",
+    "long numbers": "{work}\nassert len(str(10**5000)) == 5001",
+}
+_READ = "input()\ntotal = sum(map(int, input().split()))"
+STDIN_PROGRAMS = {
+    name: source.replace("{work}", "{read}\nprint(total)").replace("{read}", _READ)
+    for name, source in STDIN_PROGRAMS.items()
 }
 
 
@@ -147,6 +183,111 @@ async def test_programs_read_standard_input_as_they_like(answers, name):
     tests = Tests(("3\n1 2 3\n",), ("7\n",))
     said = await StdinGrader(answers).grade(question(tests), fenced(STDIN_PROGRAMS[name]))
     assert said.verdict is Verdict.WRONG
+
+
+FAILING = {
+    "after the streams are closed": "import sys\nprint(6)\nsys.stdout.close()\nprint(7)",
+    "after its output": "print(6)\nraise ValueError",
+    "without its output": "import sys\nsys.stdout = sys.stderr\nprint(6)",
+    "its own streams": "import io, sys\nsys.stdout = io.StringIO()\nprint(6)",
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+async def test_programs_that_fail_elsewhere_fail_here(answers, name):
+    said = await StdinGrader(answers).grade(question(Tests(("",), ("6\n",))), fenced(FAILING[name]))
+    assert said.verdict is Verdict.WRONG
+
+
+async def test_no_module_of_answers_opens_a_wall(answers):
+    """Whatever answers may import, files, processes, sockets and threads are as far away as ever."""
+    attempts = [
+        "os.listdir('/')", "open('/etc/passwd')", "open('x', 'w')", "pathlib.Path('/').stat()", "os.pipe()",
+        "sqlite3.connect('x.db').execute('create table a (b)')", "shelve.open('x')", "zipfile.ZipFile('x.zip', 'w')",
+        "tarfile.open('x.tar', 'w')", "subprocess.run(['true'], check=True)", "os.fork()", "os.execv('/bin/sh', ['a'])",
+        "multiprocessing.Process(target=print).start()", "multiprocessing.Queue()", "asyncio.SelectorEventLoop()",
+        "_thread.start_new_thread(print, ())", "os.kill(1, 0)", "runpy.run_path('/etc/passwd')", "gzip.open('x.gz')",
+        "asyncio.run(asyncio.open_connection('127.0.0.1', 80))", "glob.glob('/*')[0]",
+        "importlib.import_module('ctypes')", "os.open('/dev/null', 0)", "os.environ['HOME']", "shutil.copy('/a', '/b')",
+        "importlib.import_module('socket')", "time.clock_settime(0, 1)", "faulthandler.enable(open('x', 'w'))",
+    ]  # fmt: skip
+    modules = {each.partition(".")[0] for each in attempts if "." in each.partition("(")[0]}
+    source = f"""import {", ".join(modules)}
+REFUSALS = OSError, ImportError, LookupError, RuntimeError, sqlite3.Error
+def f(attempt):
+    try:
+        return repr(eval(attempt))
+    except REFUSALS:
+        return True
+"""
+    ran = await calls(answers, call_program(source, "f"), [case_text([each]) for each in attempts])
+    assert ran.failure is None
+    assert dict(zip(attempts, ran.values, strict=True)) == dict.fromkeys(attempts, True)
+
+
+async def test_most_of_the_standard_library_can_be_imported(answers):
+    names = sorted(name for name in sys.stdlib_module_names if not name.startswith("_"))
+    names.append("numpy")
+    source = """import importlib
+def f(name):
+    try:
+        importlib.import_module(name)
+        return True
+    except Exception:
+        return False
+"""
+    ran = await calls(answers, call_program(source, "f"), [case_text([name]) for name in names])
+    missing = {name for name, found in zip(names, ran.values, strict=True) if not found}
+    assert {"numpy", "socket", "ctypes", "tkinter"} <= missing and len(missing) < 0.45 * len(names)
+    needed = {"unittest", "doctest", "xml", "asyncio", "concurrent", "atexit", "fileinput", "pickle", "resource", "bz2"}
+    assert not missing & needed
+
+
+ROWS = [
+    ([1, 2], "(1, 2)", True), ([[1, [2]], 3], "((1, (2,)), 3)", True), ([], "()", True), ([1], "[1]", True),
+    ({"1": [2], "a": {"2": 3}}, "{1: (2,), 'a': {2: 3}}", True), ({"true": 1, "null": 2}, "{True: 1, None: 2}", True),
+    ({"1": 1, "2": 2}, "{1: 2, 2: 1}", False), ({"1": 1}, "{1: 1, '1': 1}", False), ({"1": 1}, "{1: 1, 2: 2}", False),
+    ([1, 2], "(2, 1)", False), ([1, 2], "{1, 2}", False), ([1, 2], "'[1, 2]'", False), (["a"], "'a'", False),
+    ([], "None", False), ({}, "[]", False), ([1, 2], "(1, 2, 3)", False), ("1", "1", False),
+    ([0.1], "(0.1 + 1e-9,)", True),
+    ([0.1], "(0.2,)", False), (7, "List[int] and 7", True), (2, "gcd(4, 6)", True), (9, "pow(3, 2)", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wanted", "expression", "right"), ROWS)
+async def test_rows_hold_what_json_can_say(answers, wanted, expression, right):
+    asked = question(gold("calls", {"entry": "f", "inputs": [[1]], "outputs": [wanted]}))
+    said = await CallsGrader(answers).grade(asked, fenced(f"def f(_):\n    return {expression}"))
+    assert said.verdict is (Verdict.RIGHT if right else Verdict.WRONG)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def down(n):\n    return 0 if n == 0 else 1 + down(n - 1)",
+        "from functools import lru_cache\nclass Solution:\n    def down(self, n):\n        @lru_cache(None)\n"
+        "        def d(i):\n            return 0 if i == 0 else 1 + d(i - 1)\n        return d(n)",
+        "import threading\nfound = []\ndef down(n):\n    thread = threading.Thread(target=found.append, args=[n])\n"
+        "    thread.start()\n    thread.join()\n    return found[-1]",
+        "from __future__ import annotations\ndef down(n: Missing) -> Missing:\n    return n",
+        "import unittest\ndef down(n):\n    return n\nclass T(unittest.TestCase):\n    pass\n"
+        "if __name__ == '__main__':\n    unittest.main()",
+    ],
+)
+async def test_rows_run_as_in_the_harnesses_of_benchmarks(answers, source):
+    asked = question(gold("calls", {"entry": "down", "inputs": [[3000]], "outputs": [3000]}))
+    assert (await CallsGrader(answers).grade(asked, fenced(source))).verdict is Verdict.RIGHT
+
+
+@pytest.mark.parametrize(
+    "prelude", ["from math import *", "class Solution:\n    def gcd(self, a, b):\n        return 2"]
+)
+async def test_what_a_question_defines_is_no_answer(answers, prelude):
+    asked = function(2, 4, 6, entry="gcd", prelude=prelude)
+    for source in ("x = 1", "print(gcd(4, 6))"):
+        assert (await CallsGrader(answers).grade(asked, fenced(source))).verdict is Verdict.WRONG
+    said = await CallsGrader(answers).grade(asked, fenced("def gcd(a, b):\n    return 2"))
+    assert said.verdict is Verdict.RIGHT
 
 
 async def test_long_inputs_and_outputs_pass(answers):
@@ -170,6 +311,33 @@ async def test_long_inputs_and_outputs_pass(answers):
 )  # fmt: skip
 async def test_output_is_compared_line_by_line(written, wanted, same):
     assert same_output(written, wanted) is same
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted", "same"),
+    [
+        ("0.3333333333333333", "0.333333333", True), ("0.30000000000000004", "0.3", True), ("0.333", "0.3333", False),
+        ("0.333333", "0.333333333", True), ("1.41421356237", "1.41421356", True), ("3.00001", "3.0", False),
+        ("1000000008", "1000000007", False), ("1234567.90", "1234567.89", False), ("0.0000005", "0.0000001", False),
+        ("1e-20", "0.0", True), ("1e-6", "0.0", False), ("0.1", "0", False), ("nan", "0.5", False),
+        ("inf", "1e400", False), ("#1: 0.3333333333", "#1: 0.333333333", True), ("#2: 0.5", "#1: 0.5", False),
+        ("0.5 0.5", "0.5", False), ("123456789012.34501", "123456789012.345", True), ("0,5", "0.5", False),
+    ],
+)  # fmt: skip
+async def test_numbers_with_a_point_have_the_tolerance_of_judges(written, wanted, same):
+    assert same_output(written, wanted, None) is same
+    assert same_output(wanted, wanted, None)
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted", "tolerance", "same"),
+    [
+        ("0.334", "0.3333", 1e-3, True), ("0.335", "0.3333", 1e-3, False), ("1000.5", "1000.0", 1e-3, True),
+        ("1000000008", "1000000007", 1e-6, False), ("2.0000001", "2", 1e-6, True), ("0.3333", "0.33333", 0, False),
+    ],
+)  # fmt: skip
+async def test_a_tolerance_is_absolute_and_of_numbers_with_a_point_relative(written, wanted, tolerance, same):
+    assert same_output(written, wanted, tolerance) is same
 
 
 TOLERANCES = [

@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 (signs that look like others are what is tested)
 from __future__ import annotations
 
 import asyncio
@@ -5,12 +6,15 @@ import time
 
 import pytest
 import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from azr.errors import UserError
 from azr.evaluation.graders import make_grader
 from azr.evaluation.graders import maths as math_grader
 from azr.evaluation.graders.choice import Choice, ChoiceGrader
-from azr.evaluation.graders.extraction import boxes, code, final_answer
+from azr.evaluation.graders.code_blocks import program as code
+from azr.evaluation.graders.extraction import boxes, final_answer
 from azr.evaluation.graders.maths import MathGold, MathGrader
 from azr.evaluation.question import Question
 from azr.evaluation.suites import SUITES
@@ -102,6 +106,10 @@ SLOW_TO_READ = {
     "nothing after the answer": "answer is" + " " * 200_000,
     "stars": "answer is" + "* " * 100_000,
     "answers": "answer " * 30_000,
+    "parentheses": "(" * 100_000,
+    "backquotes": "`" * 100_000,
+    "ties": "\\boxed{1" + "~" * 1_900 + "x}",
+    "halves": "\\boxed{" + "½" * 1_900 + "}",
 }
 """What patterns with two ways to read a character take seconds for, in the process that all answers share."""
 
@@ -113,7 +121,29 @@ async def test_reading_an_answer_takes_no_time(name):
     said = await ChoiceGrader().grade(choice, SLOW_TO_READ[name])
     answer = final_answer(SLOW_TO_READ[name])
     math_grader.differ_in_kind("2", answer or "")
+    math_grader.normal(answer or "")
     assert said.verdict is Verdict.MALFORMED and time.process_time() - started < 0.3
+
+
+async def test_one_right_answer_of_several_is_enough_whatever_the_others_are(grader):
+    for golds, answer in ((["(2,5)", "[2,5]"], "(2,5)"), (["11_2", "11_3"], "11_3"), (["7:00", "8"], "8")):
+        assert (await grader.compare(golds, answer))["right"]
+        assert (await grader.compare(golds[::-1], answer))["right"]
+    assert not (await grader.compare(["(2,5)", "[2,5]"], "[2,5)"))["right"]
+
+
+async def test_what_cannot_be_read_is_wrong_and_not_ungraded(grader):
+    asked = question(MathGold(("5",)))
+    texts = ["x+", "\\frac{1}{0}", "9^{9^{9^{9}}}", "1000000!", "((((", "2^{100000000}", "\\binom{900000}{400000}"]
+    said = await grade_all(grader, [(asked, f"\\boxed{{{text}}}") for text in texts])
+    assert {each.verdict for each in said} == {Verdict.WRONG}
+
+
+@given(number=st.integers(1_000, 10**12), blank=st.sampled_from(["\\,", "\\;", "~", "{,}", ",\\!", "\\ ", "\u202f"]))
+async def test_numbers_in_groups_are_read_as_one(number, blank):
+    grouped = f"{number:,}".replace(",", blank)
+    assert math_grader.normal(grouped) == str(number)
+    assert math_grader.normal(grouped[:-1]) != str(number)
 
 
 async def test_what_the_library_prints_is_no_verdict(monkeypatch, tmp_path):
@@ -179,10 +209,15 @@ async def test_a_missing_library_is_one_sentence(monkeypatch):
 @pytest.mark.parametrize(
     ("response", "answer"),
     [
-        ("so \\boxed{\\frac{1}{2}} and \\boxed{3}", "3"), ("<think>\\boxed{4}</think> \\boxed{5}", "5"), ("", None),
+        ("so \\boxed{\\frac{1}{2}} and \\boxed{3}", "\\frac{1}{2}, 3"), ("<think>\\boxed{4}</think> \\boxed{5}", "5"),
+        ("", None),
         ("<think>\\boxed{4}</think>", None), ("The answer is $12$.", "12"), ("The final answer is: 3.5.", "3.5"),
         ("first 4, then 17 apples.", "17"), ("no idea", None), ("\\boxed{}", None), ("\\boxed 7", "7"),
         ("\\fbox{8}", "8"), ("\\boxed{\\{1,2\\}}", "\\{1,2\\}"), ("It costs 1,234 dollars", "1,234"),
+        ("both \\boxed{4} and $\\boxed{6}$", "4, 6"), ("\\boxed{4}. No: \\boxed{6}", "6"),
+        ("\\boxed{4}, $x=\\boxed{4}$", "4"),
+        ("<think>a</think>\\boxed{8}</think>", "8"), ("<think>\\boxed{8}</think></think>", None),
+        ("There are **8** ways by Lemma 2.", "8"), ("By **8** we are done.\nSo 9", "9"),
         ("<answer>\\boxed{9}</answer> and \\boxed{1}", "9"), ("\\boxed{" + "1" * 3_000 + "}", None),
     ],
 )  # fmt: skip
@@ -209,8 +244,13 @@ async def test_programs_are_found(response, program):
     [
         ("ANSWER: B", "B"), ("\\boxed{C}", "C"), ("\\boxed{C) text}", "C"), ("The answer is (D).", "D"), ("b", "B"),
         ("\\boxed{\\text{A}}", "A"), ("answer: A\nno, ANSWER: B", "B"), ("**Answer:** C", "C"), ("ANSWER: E", None),
-        ("", None), ("the answer is clear", None), ("<think>ANSWER: A</think>", None), ("\\boxed{E}\nANSWER: A", None),
+        ("", None), ("the answer is clear", None), ("<think>ANSWER: A</think>", None), ("\\boxed{E}\nANSWER: A", "A"),
         ("The answer is a matter of taste.", None), ("The answer is I think C", None), ("the answer is a.", "A"),
+        ("\\boxed{A = 2r}\nANSWER: C", "C"), ("\\boxed{A = 2r}", None), ("\\boxed{B}\nANSWER: C", "C"),
+        ("ANSWER: B\n\\boxed{C}", "C"), ("Answer: “C”", "C"), ("ＡＮＳＷＥＲ：Ｃ", "C"), ("__Answer: `B`__", "B"),
+        ("\\boxed{Choice D}", "D"), ("\\boxed{\\rm D}", "D"), ("The right choice is (C).", "C"), ("C) A cell", "C"),
+        ("The answer has to be B", "B"), ("The answer is not B", None), ("<answer>Option C</answer>", "C"),
+        ("\\boxed{2}", None), ("\\boxed{D + 1}", None), ("A cell is what I mean", None),
         ("The answer is A because of c", "A"), ("the answer is c because", "C"), ("answer is option **B**", "B"),
         ("\\boxed{a map}", None), ("\\boxed{$\\text{B}$}", "B"), ("Answer: $\\text{D}$", "D"),
     ],

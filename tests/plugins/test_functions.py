@@ -62,7 +62,7 @@ async def test_an_own_reward_is_paid(bad: str) -> None:
     paid = await pay("medium")
     assert paid == (0.5, {})
     config = RewardConfig(proposer="medium")
-    assert proposer_reward(TASK, {}, config, paid.base) == (0.5, {"medium": 0.5})
+    assert proposer_reward(TASK, {}, config, paid[0]) == (0.5, {"medium": 0.5})
     assert await pay() == (None, {}), "a reward of ours is paid as before"
 
 

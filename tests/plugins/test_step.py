@@ -12,8 +12,9 @@ import pytest_asyncio
 from azr import own_functions
 from azr.plugins import load_plugins, loading
 from azr.records import Role
+from azr.runs.metrics import num_ungraded
 from azr.tasks.base import RejectReason
-from tests.selfplay.test_play import CONFIG, Script, half_right, proposal, replace_play
+from tests.selfplay.test_play import CONFIG, Script, funnel, half_right, proposal, replace_play, trained, untrained
 from tests.selfplay.test_play import play as play
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -55,13 +56,13 @@ async def test_a_kind_that_raises_and_hangs_costs_those_responses_only(play, bro
 
     proposals = [proposal("a + 1"), proposal("a + 2"), expression("1 * 7"), expression("2 + 3")]
     result, buffer = await play(config, Script(proposals, solve))
-    assert result.proposal_stats["deduction"].solve_rates == [0.5, 0.5]
-    funnel = result.proposal_stats["broken"]
-    assert (funnel.rejected, funnel.solve_rates) == ({RejectReason.LOST: 1}, [1.0])
-    graded = Counter(t.role for t in result.trajectories if t.kind == "broken")
+    assert funnel(result, "deduction").solve_rates == [0.5, 0.5]
+    counts = funnel(result, "broken")
+    assert (counts.rejected, counts.solve_rates) == ({RejectReason.LOST: 1}, [1.0])
+    graded = Counter(t.role for t in trained(result) if t.kind == "broken")
     assert graded == {Role.PROPOSER: 1, Role.SOLVER: 3}, "of two proposals and four answers"
-    outcomes = sorted(t.judgement.verdict for t in result.untrained)
-    assert outcomes == ["lost", "ungraded"] and result.ungraded == 2
+    outcomes = sorted(t.judgement.verdict for t in untrained(result))
+    assert outcomes == ["lost", "ungraded"] and num_ungraded(result.samples) == 2
     assert buffer.sizes()["broken"] == 2
 
 
@@ -69,9 +70,9 @@ async def test_a_proposal_whose_reward_fails_is_recorded_and_not_trained_on(play
     config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
     config = replace(config, reward=replace(config.reward, proposer="picky"))
     result, buffer = await play(config, Script([proposal("a + 1"), proposal("a + 5")], half_right))
-    assert result.proposal_stats["deduction"].solve_rates == [0.0, 0.5]
-    (paid,) = [t for t in result.trajectories if t.role is Role.PROPOSER]
+    assert funnel(result, "deduction").solve_rates == [0.0, 0.5]
+    (paid,) = [t for t in trained(result) if t.role is Role.PROPOSER]
     assert (paid.reward, paid.reward_parts) == (2.0, {"picky": 2.0})
-    (unpaid,) = result.untrained
+    (unpaid,) = untrained(result)
     assert unpaid.role is Role.PROPOSER and unpaid.judgement.verdict == "valid"
     assert buffer.sizes() == {"deduction": 3}, "its task is as good as any"

@@ -300,6 +300,30 @@ def test_a_conversation_is_written_by_the_same_template(folders):
     assert opened == ""
 
 
+@pytest.mark.parametrize("lost", ["system", "assistant", "user"])
+def test_a_template_without_a_role_refuses_a_message_of_it(folders, lost: str):
+    template = (
+        "{% for m in messages %}{% if m.role != '" + lost + "' or loop.last %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+        "<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    codec = PromptCodec.with_template(str(folders["chatml"]), template)
+    said = [("system", "Sum?"), ("user", "One?"), ("assistant", "<think>so</think>1"), ("user", "Sum? Two?")]
+    turns = [{"role": role, "content": content} for role, content in said]
+    with pytest.raises(UserError, match=f"the {lost} message .* is lost"):
+        codec.converse(turns)
+    assert codec.converse([turn for turn in turns[:-1] if turn["role"] != lost] + turns[-1:])
+
+
+def test_a_template_may_leave_out_what_an_earlier_response_thought(folders):
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    codec = PromptCodec.with_template(str(folders["chatml"]), template)
+    said = [("user", "One?"), ("assistant", "<think>so</think>1"), ("user", "Two?")]
+    assert codec.converse([{"role": role, "content": content} for role, content in said])
+
+
 @pytest.mark.parametrize(
     "template, said",
     [

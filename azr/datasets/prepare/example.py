@@ -34,7 +34,9 @@ class Example:
     question: str
     """What is asked about, alone: compared with the questions of evaluation suites."""
     answer: Mapping[str, str] | None
-    """The fields of its grader; None where the source states no answer."""
+    """The fields of its grader; None where the source states no answer, or one for another grader."""
+    is_other: bool = False
+    """The row is of another field than its source's grader judges."""
     source: str
     traces: tuple[str, ...] = ()
     """Whole responses of another model."""

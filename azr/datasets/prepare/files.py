@@ -61,7 +61,8 @@ def written(out: Path, columns: tuple[str, ...]) -> Iterator[Callable[[Row], Non
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}): name another file.") from error
     finally:
-        staging.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where nothing can be written, nothing is left behind
+            staging.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

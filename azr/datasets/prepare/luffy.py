@@ -6,23 +6,35 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from azr.datasets.prepare.example import Example, Options, Source, math_answer, math_prompt, source_name, text
+from azr.evaluation.suites.golds import is_tests
 
 _ROLES = ("system", "user", "assistant")
+_PROGRAMS = ("code", "coding", "programming")
+"""Abilities that rows of the same form have in other authors' files."""
 
 
 def _read(row: Mapping[str, Any], options: Options) -> Iterator[Example]:
-    turns = [_turn(turn) for turn in row["prompt"]]
+    if not isinstance(row["prompt"], list):
+        raise TypeError("its prompt is no list of turns")
+    turns = [_turn(turn) for turn in row["prompt"] if not _is_empty_system(turn)]
     if not turns or turns[-1]["role"] != "user":
         raise ValueError("its prompt does not end with a user's turn")
     if options.system == "drop":
         turns = [turn for turn in turns if turn["role"] != "system"]
+    answer = row["reward_model"]["ground_truth"]
+    is_program = str(row.get("ability")).lower() in _PROGRAMS or is_tests(answer)
     yield Example(
         prompt=math_prompt(turns),
         question="\n\n".join(turn["content"] for turn in turns if turn["role"] == "user"),
-        answer=math_answer(row["reward_model"]["ground_truth"]),
+        answer=None if is_program else math_answer(answer),
+        is_other=is_program,
         source=source_name(row["data_source"], "luffy"),
         traces=_traces(row),
     )
+
+
+def _is_empty_system(turn: Mapping[str, Any]) -> bool:
+    return turn["role"] == "system" and not str(turn["content"] or "").strip()
 
 
 def _turn(turn: Mapping[str, Any]) -> Mapping[str, str]:

@@ -19,6 +19,7 @@ from azr.evaluation.suites.files import ROW_ERRORS, Row
 
 PREVIEW = 5
 NO_ANSWER, REPEATED, IN_SUITE = "no answer", "repeats an earlier prompt", "in an evaluation suite"
+OTHER = "a program is asked for"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,8 +99,8 @@ def _is_wanted(
     source: Source, example: Example, number: int, prompts: set[str], overlap: Overlap | None, done: Prepared
 ) -> bool:
     """Counts the reason where it is not; adds its prompt to those that were seen where it is."""
-    if example.answer is None:
-        done.dropped[NO_ANSWER] += 1
+    if example.answer is None or example.is_other:
+        done.dropped[OTHER if example.is_other else NO_ANSWER] += 1
         return False
     # Case and white space may be what tells two programs apart.
     form = normal if source.grader == "math" else str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
 import math
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from azr.evaluation.graders.extraction import code
+from azr.evaluation.graders.code_blocks import defines, definition, parses
 from azr.evaluation.graders.plain_json import decode, refuse_collisions
 from azr.evaluation.graders.sandboxed import RECURSION, Ran, call_program, calls
 from azr.evaluation.question import Question
@@ -28,6 +27,14 @@ _TOO_MUCH = ("timeout", "memory", "MemoryError", "output_too_large")
 """Failures of the reference solution for which a call is left out."""
 _FEWEST_KEPT = 0.9
 """Smallest share of calls that must remain for answers to be graded."""
+
+STARTER_IMPORTS = (
+    "import string, re, datetime, collections, heapq, bisect, copy, math, random, statistics, itertools, functools, "
+    "operator, io, sys, json\nfrom typing import *\nfrom collections import *\nfrom functools import *\n"
+    "from itertools import *\nfrom heapq import *\nfrom bisect import *\nfrom math import *\nfrom operator import *\n"
+    "from string import *\nfrom re import *\ninf = float('inf')\npow = __import__('builtins').pow\n"
+)
+"""Imports that LeetCode's starter code relies on, as in LiveCodeBench."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +52,7 @@ class Calls:
     recorder: str = ""
     """A program whose ``record()`` returns the arguments of all calls, for a suite whose tests are a program."""
     prelude: str = ""
-    """Definitions of the question, put in front of every answer."""
+    """Definitions of the question, run before every answer. A function ``entry`` in them is no answer."""
     begun: bool = False
     """The prelude ends with the head of the function, so that an answer may be its body."""
     atol: float = 0.0
@@ -54,7 +61,9 @@ class Calls:
     """Name of another rule than equality, in `JUDGES`."""
     recursion: int = RECURSION
     outer_list: bool = False
-    """Treat a returned tuple as a list."""
+    """Treat a returned tuple as a list, without tolerance for floats: LiveCodeBench's rule."""
+    json: bool = False
+    """``expected`` comes from JSON: tuples count as lists, and numeric keys as text."""
 
 
 @dataclass(slots=True)
@@ -73,15 +82,15 @@ class CallsGrader:
 
     async def grade(self, question: Question, response: str) -> Judgement:
         gold: Calls = question.gold
-        answer = code(response)
+        answer = definition(response, gold.entry, begun=gold.begun)
         if answer is None:
             return Judgement(verdict=Verdict.MALFORMED)
-        source = with_prelude(gold, answer)
         key = question.suite, question.id
         if key not in self._solved:
             self._solved[key] = asyncio.create_task(self._solve(gold))
         solved = await asyncio.shield(self._solved[key])
-        parts = await self._run(gold, call_program(source, gold.entry, gold.recursion), solved)
+        prelude, source = assembled(gold, answer)
+        parts = await self._run(gold, call_program(source, gold.entry, gold.recursion, prelude), solved)
         verdict = Verdict.UNGRADED if parts is None else Verdict.RIGHT if all(parts.values()) else Verdict.WRONG
         return Judgement(verdict=verdict, answer=(("answer", answer),), parts=parts or {})
 
@@ -125,34 +134,27 @@ class CallsGrader:
         return _Solved(kept, expected)
 
 
-def with_prelude(gold: Calls, answer: str) -> str:
-    """Return the answer's program with the question's definitions."""
-    if not gold.prelude:
-        return answer
-    if gold.begun and not defines(answer, gold.entry):
-        body = answer.lstrip("\n")
-        if body[:1] not in (" ", "\t"):
-            body = "\n".join("    " + line for line in body.split("\n"))
-        return gold.prelude + body
-    # A `from __future__` import must come first.
-    return answer if "from __future__" in answer else f"{gold.prelude}\n{answer}"
+def assembled(gold: Calls, answer: str) -> tuple[str, str]:
+    """Return the program to run before an answer, and the answer's program."""
+    if not gold.begun:
+        return gold.prelude, answer
+    if not defines(answer, gold.entry):
+        return "", gold.prelude + _as_body(gold.prelude, answer)
+    # A head alone is no program.
+    return gold.prelude if parses(gold.prelude) else f"{gold.prelude}\n    pass\n", answer
 
 
-def defines(source: str, name: str) -> bool:
-    """Whether a program defines the name at module level."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return f"def {name}" in source
-    for node in tree.body:
-        match node:
-            case ast.FunctionDef(name=found) | ast.ClassDef(name=found) | ast.AsyncFunctionDef(name=found):
-                if found == name:
-                    return True
-            case ast.Assign(targets=targets):
-                if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-                    return True
-    return False
+def _as_body(head: str, answer: str) -> str:
+    """Return the answer as the body of a function; all of it or its first line may lack the indentation."""
+    lines = answer.strip("\n").rstrip().split("\n")
+    later = next((at for at, line in enumerate(lines) if at and line[:1] not in (" ", "\t", "")), len(lines))
+    whole = "\n".join(lines)
+    indented = "\n".join("    " + line for line in lines)
+    if whole[:1] in (" ", "\t"):
+        tries = [whole, "\n".join(lines[:later])]
+    else:
+        tries = [indented, f"    {whole}", "\n".join(["    " + lines[0], *lines[1:later]])]
+    return next((each for each in tries if parses(head + each)), tries[0])
 
 
 def _pass(gold: Calls, cases: Sequence[str], expected: Sequence[Any], ran: Ran) -> bool:
@@ -163,6 +165,7 @@ def _pass(gold: Calls, cases: Sequence[str], expected: Sequence[Any], ran: Ran) 
     for text, returned, wanted in zip(cases, ran.values, expected, strict=True):
         try:
             value = list(returned) if gold.outer_list and type(returned) is tuple else returned
+            value = _like_json(value, wanted) if gold.json else value
             good = judge(value, wanted, _arguments(text) if gold.judge else (), atol)
             # As in EvalPlus: once a float was expected, its tolerance stays for the calls that follow.
             if atol == 0 and not gold.outer_list and gold.judge != "root" and _is_float(wanted):
@@ -172,6 +175,24 @@ def _pass(gold: Calls, cases: Sequence[str], expected: Sequence[Any], ran: Ran) 
         except (TypeError, ValueError, ArithmeticError, RecursionError, AttributeError):
             return False
     return True
+
+
+def _like_json(returned: Any, wanted: Any) -> Any:
+    """Return the value with lists and text keys where the expected value has them."""
+    if isinstance(wanted, list) and isinstance(returned, list | tuple) and len(returned) == len(wanted):
+        return [_like_json(each, other) for each, other in zip(returned, wanted, strict=True)]
+    if isinstance(wanted, dict) and isinstance(returned, dict):
+        named = {_key(key): item for key, item in returned.items()}
+        if len(named) == len(returned) and named.keys() == wanted.keys():
+            return {key: _like_json(named[key], item) for key, item in wanted.items()}
+    return returned
+
+
+def _key(key: Any) -> Any:
+    """Return a key as JSON writes it."""
+    if key is None or isinstance(key, bool | int | float):
+        return json.dumps(key)
+    return key
 
 
 def _arguments(text: str) -> tuple[Any, ...]:

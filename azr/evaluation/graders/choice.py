@@ -1,26 +1,40 @@
-"""Judges multiple choice: the label in the last box, after ``ANSWER:`` or after "answer is"."""
+# ruff: noqa: RUF001 (signs that look like others are what is read)
+"""Judges multiple choice: the label in the last box or after ``ANSWER:`` or "answer is", whichever comes last."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from azr.evaluation.graders.extraction import last_box, reply
+from azr.evaluation.graders.extraction import placed_boxes, reply
 from azr.evaluation.question import Question
 from azr.records import Judgement
 from azr.tasks.base import Verdict
 
-# Between words each character has one way to be read, so that time stays linear in the text. "a" and "I" before a word
+_OPEN = r"""[\s*_:$'"`‘’“”「『【<]{0,20}"""
+_WRAPPED = r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{|\{?\\rm\s)?\s?[(\[]?"
+_LABEL = r"([A-Z]|\d)(?![A-Za-z0-9])(?!(?-i:(?<=[aiI])) \w)"
+# Between words few characters are read, so that time stays linear in the text. "a" and "I" before a word
 # are words, not labels.
 _STATED = re.compile(
-    r"\banswer\b[\s*_]*(?:is|:|=)[\s*_:$]*(?:(?:option|choice)\b[\s*_:$]*)?(?:\\text\{|\\mathbf\{)?\(?\[?"
-    r"([A-Z]|\d)\b(?!(?-i:(?<=[aiI])) \w)",
+    r"(?<![A-Za-z0-9])(?:answer|(?:correct|right|best)\s(?:option|choice))(?![A-Za-z0-9])[\s*_]{0,20}"
+    r"(?:is|:|=|must\sbe|would\sbe|should\sbe|will\sbe|has\sto\sbe)"
+    + _OPEN + r"(?:(?:option|choice)(?![A-Za-z0-9])" + _OPEN + ")?" + _WRAPPED + _LABEL,
+    re.IGNORECASE,
+)  # fmt: skip
+_BOXED = re.compile(
+    r"[\s$]*(?:\\text(?:bf)?\s*\{\s*)?(?:(?:the\s)?(?:correct\s)?(?:answer|option|choice)(?:\s(?:is|option))?[\s:]+)?"
+    + _WRAPPED
+    + r"""([A-Z]|\d)(?:[\s)\]}$'"*.]*$|[\s}\\]*[).:\]](?!\d)|\}|\s*$)""",
+    re.IGNORECASE,
+)  # fmt: skip
+"""A label alone, or before its option's text; what goes on as mathematics does is a value."""
+_ALONE = re.compile(
+    r"""[\s*_(\["'`]{0,9}(?:(?:option|choice)\s)?[*_(\["'`]{0,9}([A-Z]|\d)(?:[\s*_)\].:"'`]{0,9}|[)\]:.]\*{0,3}\s[^\n]{1,300})""",
     re.IGNORECASE,
 )
-_BOXED = re.compile(
-    r"[\s$]*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{)?\s*\(?([A-Z]|\d)\b(?!(?-i:(?<=[aiI])) \w)", re.IGNORECASE
-)
-_ALONE = re.compile(r"[\s*(\[]*([A-Z]|\d)[\s*)\].:]*", re.IGNORECASE)
+"""A whole reply."""
+_FULL_WIDTH = {0xFF01 + n: 0x21 + n for n in range(94)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +59,13 @@ class ChoiceGrader:
 
 
 def _label(text: str, labels: tuple[str, ...]) -> str | None:
-    box = last_box(text)
-    if box is not None:
-        found = _BOXED.match(box)
-        stated = [found[1]] if found else []
-    else:
-        stated = _STATED.findall(text)
-        if not stated and (alone := _ALONE.fullmatch(text)):
-            stated = [alone[1]]
-    label = stated[-1].upper() if stated else None
+    """The label that the text gives last, in a box or in words; a box that holds none of them is a value."""
+    text = text.translate(_FULL_WIDTH)
+    said = [(found.start(), found[1]) for found in _STATED.finditer(text)]
+    boxed = placed_boxes(text)
+    if boxed and (found := _BOXED.match(boxed[-1][2])) and found[1].upper() in labels:
+        said.append((boxed[-1][0], found[1]))
+    if not said and not boxed and (alone := _ALONE.fullmatch(text.strip())):
+        said = [(0, alone[1])]
+    label = max(said)[1].upper() if said else None
     return label if label in labels else None

@@ -1,4 +1,4 @@
-"""Extract answers from responses: the text after the thinking, the last code block, last box or last number."""
+"""Extract answers from responses: the text after the thinking, the last box or the last number."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ MAX_FINAL = 2_000
 """Longest final answer of a mathematical question, characters: what is longer is no final answer."""
 
 _THOUGHT = "</think>"
+_BETWEEN = re.compile(
+    r"[\s$.]{0,20}(?:,|;|and\b|or\b|,\s*and\b|,\s*or\b)[\s$]{0,20}(?:[A-Za-z]\w{0,3}\s*=\s*)?[\s$]{0,20}"
+)
+"""What stands between boxes that make one answer together."""
+_BOLD_NUMBER = re.compile(r"(?<!^)\*\*\s{0,3}([-+]?\d[\d,.]{0,40}(?<=\d))\s{0,3}\*\*")
 _ANSWER, _ANSWERED = "<answer>", "</answer>"
-_FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
 _BOX = re.compile(r"\\(?:boxed|fbox)\b\s*")
 _STATED = re.compile(r"(?:final answer|answer)[ \t]*(?:is|:|=)[ \t]*:?[ \t]*([^\n]+)", re.IGNORECASE)
 _INNER = re.compile(r"\$([^$]+)\$|\\\(((?:(?!\\\().)+?)\\\)|\\\[((?:(?!\\\[).)+?)\\\]")
@@ -22,44 +26,26 @@ _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?:\s*/
 def reply(response: str) -> str:
     """Return the content of the last answer tag, or without one all text after the thinking."""
     text = response[-MAX_RESPONSE:].replace("\r\n", "\n")
+    if text.count(_THOUGHT) > 1 and (ended := text.rstrip()).endswith(_THOUGHT):
+        # Written once more after the answer.
+        text = ended.removesuffix(_THOUGHT)
     text = text.rpartition(_THOUGHT)[2]
     before, opened, answer = text.rpartition(_ANSWER)
     return answer.partition(_ANSWERED)[0] if opened else before + answer
 
 
-def blocks(text: str) -> list[tuple[str, str]]:
-    """Return language and content of each fenced block; an unclosed one ends with the text."""
-    found: list[tuple[str, str]] = []
-    opened: re.Match[str] | None = None
-    for fence in _FENCE.finditer(text):
-        if opened is None:
-            opened = fence
-        elif fence[1][0] == opened[1][0] and len(fence[1]) >= len(opened[1]) and not fence[2]:
-            found.append((opened[2].lower(), text[opened.end() + 1 : max(opened.end() + 1, fence.start())]))
-            opened = None
-    if opened is not None:
-        found.append((opened[2].lower(), text[opened.end() + 1 :]))
-    return found
-
-
-def code(response: str) -> str | None:
-    """Return the last Python block, else the last block, else the whole text; None if it is empty."""
-    text = reply(response)
-    fenced = blocks(text)
-    python = [content for language, content in fenced if language in ("python", "python3", "py")]
-    if python:
-        text = python[-1]
-    elif fenced:
-        text = fenced[-1][1]
-    return text if text.strip() else None
-
-
 def boxes(text: str) -> list[str]:
-    """Return the contents of all boxes with balanced braces, in order; time is linear in the text."""
+    """Contents of all boxes with balanced braces, in the order of their beginnings; time is linear in the text."""
+    return [content for _, _, content in placed_boxes(text)]
+
+
+def placed_boxes(text: str) -> list[tuple[int, int, str]]:
+    """Beginning, end and content of each box."""
     starts = {found.end(): found.start() for found in _BOX.finditer(text)}
     if not starts:
         return []
     contents: dict[int, str] = {}
+    ends: dict[int, int] = {}
     stack: list[int] = []
     position = 0
     while position < len(text):
@@ -74,11 +60,13 @@ def boxes(text: str) -> list[str]:
             start = stack.pop()
             if start in starts:
                 contents[start] = text[start + 1 : position] if position - start <= MAX_FINAL + 1 else ""
+                ends[start] = position + 1
         position += 1
     for end in starts:
         if text[end : end + 1] not in ("{", "") and (word := text[end : end + MAX_FINAL].split(maxsplit=1)):
             contents[end] = word[0].rstrip(".,;$")
-    return [contents[start] for start in sorted(contents)]
+            ends[end] = end + len(contents[end])
+    return [(starts[start], ends[start], contents[start]) for start in sorted(contents)]
 
 
 def last_box(text: str) -> str | None:
@@ -87,18 +75,48 @@ def last_box(text: str) -> str | None:
     return found[-1] if found else None
 
 
+def _joined_box(text: str) -> str | None:
+    """Contents of the last boxes that one enumeration holds, one time each."""
+    found = placed_boxes(text)
+    if not found:
+        return None
+    start, _, content = found[-1]
+    contents = [content]
+    for begun, ended, content in reversed(found[:-1]):
+        if ended > start or not _is_between(text[ended:start][:100]) or start - ended > 100:
+            break
+        contents.insert(0, content)
+        start = begun
+        if len(contents) >= 50:
+            break
+    return ", ".join(dict.fromkeys(content.strip() for content in contents))
+
+
+def _is_between(text: str) -> bool:
+    return _BETWEEN.fullmatch(text) is not None
+
+
+def _last_number(text: str) -> str | None:
+    """The last number, or the last in bold of the line that it stands on."""
+    lines = [line for line in text.splitlines() if _NUMBER.search(line)]
+    if not lines:
+        return None
+    bold = _BOLD_NUMBER.findall(lines[-1])
+    return bold[-1] if bold else _NUMBER.findall(lines[-1])[-1]
+
+
 def final_answer(response: str) -> str | None:
     """Return the final answer to a mathematical question: the last box, else the text after "answer is", else the last
     number; None if there is none or it is too long."""
     text = reply(response)
-    answer = last_box(text)
+    answer = _joined_box(text)
     if answer is None and (stated := _STATED.findall(text[-20_000:])):
         answer = stated[-1]
         sentence = re.split(r"(?<=[^\d])\.(?:\s|$)|\.$", answer.strip())[0]
         inner = _INNER.search(sentence)
         answer = next((part for part in inner.groups() if part), "") if inner else sentence.strip(" *`")
-    if answer is None and (numbers := _NUMBER.findall(text[-20_000:])):
-        answer = numbers[-1]
+    if answer is None:
+        answer = _last_number(text[-20_000:])
     if answer is None:
         return None
     answer = answer.strip()

@@ -7,15 +7,23 @@ each other and do not stop native code.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import re
 import resource
 import sys
+from collections.abc import Callable
 from typing import Any
 
 MEMORY_BYTES = 2 * 2**30
 RELATIVE = 1e-4
 """Within this share of the gold answer a number is close, as Qwen2.5-Math's grader has it."""
+SMALL, SMALL_RELATIVE = 1e-3, 5e-6
+"""Below the one, numbers are the same within this share of them: six places say less and less of them."""
+DIGITS = 20_000
+"""An answer of more digits is wrong where the gold answer has fewer: it is not computed."""
+_BIG_BINOMIAL = re.compile(r"\\[dt]?binom\s*\{[^{}]*\d{5}")
 
 
 def main() -> None:
@@ -27,11 +35,16 @@ def main() -> None:
     from math_verify import parse, verify
     from math_verify.parser import ExprExtractionConfig, LatexExtractionConfig
 
+    with contextlib.suppress(ImportError):
+        _patch()
     how = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
     parsed: dict[str, list[Any]] = {}
 
     def read(text: str) -> list[Any]:
         return list(parse(_boxed(text), extraction_config=how, parsing_timeout=None, raise_on_error=True))
+
+    def equal(gold: Any, answer: Any) -> bool:
+        return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True))
 
     print(json.dumps({"ready": True}), file=said_to, flush=True)
     for line in sys.stdin:
@@ -40,22 +53,104 @@ def main() -> None:
             for gold in asked["gold"]:
                 if gold not in parsed:
                     parsed[gold] = read(gold)
-            answer = read(asked["answer"])
-            golds = [parsed[gold] for gold in asked["gold"]]
-            if not all(golds):
-                said: dict[str, Any] = {"failed": "the gold answer cannot be parsed"}
-            else:
-                right = any(bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True)) for gold in golds)
-                right = right or any(_same_text(gold, asked["answer"]) for gold in asked["gold"])
-                distances = [_distance(gold, answer) for gold in golds]
-                within = asked["tolerance"] is not None and any(a <= asked["tolerance"] for a, _ in distances)
-                said = {"right": right or within, "exact": right}
-                said["close"] = right or any(relative <= RELATIVE for _, relative in distances)
-                # What the library makes nothing of it leaves as text.
-                said["parsed"] = all(any(not isinstance(each, str) for each in gold) for gold in golds)
+            print(json.dumps(_compare(asked, parsed, read, equal)), file=said_to, flush=True)
         except Exception as error:
-            said = {"failed": type(error).__name__}
-        print(json.dumps(said), file=said_to, flush=True)
+            print(json.dumps({"failed": type(error).__name__}), file=said_to, flush=True)
+
+
+def _compare(
+    asked: dict[str, Any],
+    parsed: dict[str, list[Any]],
+    read: Callable[[str], list[Any]],
+    equal: Callable[[Any, Any], bool],
+) -> dict[str, Any]:
+    texts, given = asked["gold"], asked["answer"]
+    # What the library makes nothing of it leaves as text.
+    seen = all(any(not isinstance(each, str) for each in parsed[gold]) for gold in texts)
+    if any(_same_text(gold, given) for gold in texts):
+        return {"right": True, "exact": True, "close": True, "parsed": seen}
+    golds = [parsed[gold] for gold in texts if parsed[gold]]
+    if not golds:
+        return {"failed": "the gold answer cannot be parsed"}
+    wrong = {"right": False, "exact": False, "close": False, "parsed": seen}
+    if _BIG_BINOMIAL.search(given):
+        return wrong
+    try:
+        answer = read(given)
+        if any(map(_is_large, answer)) and not any(_is_large(each) for gold in golds for each in gold):
+            return wrong
+        right = any(equal(gold, answer) for gold in golds)
+        distances = [_distance(gold, answer) for gold in golds]
+    except Exception:
+        # Raised for the gold answer alone too, this says nothing of the answer.
+        if all(equal(gold, gold) for gold in golds):
+            return wrong
+        raise
+    within = asked["tolerance"] is not None and any(a <= asked["tolerance"] for a, _ in distances)
+    close = right or any(relative <= RELATIVE for _, relative in distances)
+    return {"right": right or within, "exact": right, "close": close, "parsed": seen}
+
+
+def _patch() -> None:
+    """Tells numbers of any size apart: the library rounds to six places, and to zero below 1e-15 (Math-Verify#14)."""
+    from math_verify import grader
+    from sympy import Basic, Float  # type: ignore[import-untyped]
+
+    theirs = grader.sympy_numeric_eq
+
+    def numeric_eq(one: Any, other: Any, *how: Any) -> bool:
+        if not theirs(one, other, *how):
+            return False
+        if not all(isinstance(each, Basic) and not each.free_symbols for each in (one, other)):
+            return True
+        try:
+            first, second = (complex_of(each) for each in (one, other))
+        except (TypeError, ValueError, ArithmeticError, AttributeError):
+            return True
+        largest = max(abs(first), abs(second))
+        if one.has(Float) or other.has(Float):
+            return bool(largest >= SMALL or abs(first - second) <= SMALL_RELATIVE * largest)
+        return bool(abs(first - second) <= 1e-12 * largest)
+
+    def complex_of(each: Any) -> Any:
+        percent = grader.get_pct_val(each)
+        value = (each if percent is None else percent).doit().evalf(30)
+        if not value.is_number:
+            raise ValueError
+        return value
+
+    grader.sympy_numeric_eq = numeric_eq
+
+
+def _is_large(expression: Any) -> bool:
+    """Whether an expression stands for a number of more digits than can be computed at once."""
+    return hasattr(expression, "args") and _digits(expression, 0) > DIGITS
+
+
+def _digits(expression: Any, depth: int) -> float:
+    """No fewer than the decimal digits of the largest number within; of what is no number, of its parts."""
+    if depth > 200:
+        return math.inf
+    name: str = type(expression).__name__
+    parts: tuple[Any, ...] = getattr(expression, "args", ())
+    if getattr(expression, "is_Rational", False):
+        return max(expression.p.bit_length(), expression.q.bit_length()) * 0.30103
+    if getattr(expression, "is_Float", False):
+        return abs(math.log10(abs(expression))) if expression else 0.0
+    inner = [_digits(part, depth + 1) for part in parts if hasattr(part, "args")]
+    largest = max(inner, default=0.0)
+    if largest > DIGITS:
+        return math.inf
+    if name == "Pow" and not parts[1].free_symbols:
+        if inner[1] > 6:
+            return math.inf if parts[0] not in (0, 1, -1) else 1.0
+        times = 10 ** inner[1]
+        return (
+            math.inf if parts[0].is_Add and parts[0].free_symbols and times > 1_000 else max(times * inner[0], inner[1])
+        )
+    if name in ("factorial", "factorial2", "gamma") and not parts[0].free_symbols:
+        return math.inf if inner[0] > 6 else 10 ** inner[0] * max(inner[0], 1)
+    return sum(inner) if name == "Mul" else largest + (1 if name == "Add" else 0)
 
 
 def _boxed(text: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from azr.errors import UserError
+from azr.evaluation.graders import math_spelling
 from azr.evaluation.graders.extraction import final_answer
 from azr.evaluation.question import Question
 from azr.line_process import LineProcessPool
@@ -19,9 +20,6 @@ TIME_LIMIT_S = 10.0
 _WORKER = "azr.evaluation.graders.math_worker"
 _SCIENTIFIC = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d+)?|[-+]?\.\d+)[eE]([-+]?\d+)(?!\w)")
 _BARE_POINT = re.compile(r"(?<!\d)(\d+)\.(?!\d)")
-_UNIT = re.compile(
-    r"(?:\\[,;: ]|~|\s)*\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{[^{}]*\}(?:\s*\^\s*\{?-?\d+\}?)?\s*$"
-)
 _DEGREES = re.compile(r" ?\^ ?(?:\{ ?)?\\circ(?: ?\})?| ?°| ?\\degree")
 _BASE = re.compile(r"^\s*(-?\w+?)_\{?(\d+)\}?\s*$")
 _PAIR = re.compile(r"^\s*(?:\\left\s*)?([(\[]).*,.*?(?:\\right\s*)?([)\]])\s*$", re.DOTALL)
@@ -74,10 +72,15 @@ class MathGrader:
 
         ``parsed``, if present: whether the gold answers were compared as more than text.
         """
-        wanted = [form for gold in golds for form in gold_forms(gold)]
-        given = normal(answer)
-        if any(differ_in_kind(gold, answer) for gold in golds) or not given:
+        decided = [math_spelling.clock_verdict(gold, answer) for gold in golds]
+        if any(decided) or any(_is_said(gold, answer) for gold in golds):
+            return {"right": True, "exact": True, "close": True}
+        left = [gold for gold, verdict in zip(golds, decided, strict=True) if verdict is None]
+        left = [gold for gold in left if not differ_in_kind(gold, answer)]
+        given = normal(answer if any(map(math_spelling.letter, left)) else math_spelling.without_option(answer))
+        if not left or not given:
             return {"right": False, "exact": False, "close": False}
+        wanted = [form for gold in left for form in gold_forms(gold)]
         said = await self._pool.ask({"gold": wanted, "answer": given, "tolerance": tolerance}, TIME_LIMIT_S)
         return None if said is None or "failed" in said else {name: bool(value) for name, value in said.items()}
 
@@ -99,26 +102,40 @@ def gold_forms(gold: str) -> list[str]:
 def normal(text: str) -> str:
     """Normalize an answer: remove dollars, units and degrees, and write numbers in LaTeX's notation."""
     # One space is as good as many, on which patterns spend time of the order of their number cubed.
-    text = " ".join(text.split()).strip("$").strip()
+    text = " ".join(text.translate(math_spelling.THIN).split()).strip("$").strip()
     for opened, closed in (("\\(", "\\)"), ("\\[", "\\]")):
         if text.startswith(opened) and text.endswith(closed):
             text = text[2:-2].strip()
     text = text.removesuffix(".").strip() if not text.endswith("..") else text
-    text = _DEGREES.sub("", text)
-    shorter = _UNIT.sub("", text).strip()
-    text = shorter or text
+    text = _DEGREES.sub("", math_spelling.respelled(text))
+    text = math_spelling.without_words(math_spelling.without_modulus(text)).strip()
     text = text.removeprefix("\\$").replace("\\!", "").replace("\\%", "%").replace("%", "\\%")
     text = _BARE_POINT.sub(r"\1", text.replace("np.", "").replace("arcsin(", "\\arcsin("))
     text = _SCIENTIFIC.sub(lambda found: f"{found[1]} \\times 10^{{{int(found[2])}}}", text)
-    return text.strip()
+    dotted = math_spelling.list_with_dots(text)
+    return dotted[0] if dotted else text.strip()
+
+
+def _is_said(gold: str, answer: str) -> bool:
+    """Whether the answer is the gold answer in words: a word, or the letter of an option with its text."""
+    return math_spelling.same_word(gold, answer) or math_spelling.names_option(gold, answer)
 
 
 def differ_in_kind(gold: str, answer: str) -> bool:
-    """Whether two answers differ where math-verify ignores it: the base of a number, or an end of an interval."""
-    one, other = _BASE.match(normal(gold)), _BASE.match(normal(answer))
+    """Whether two answers differ in what the library does not see: the base of a number, an end of an interval, words,
+    units, a modulus, or the place of dots in a list."""
+    written = [math_spelling.respelled(" ".join(text.split())) for text in (gold, answer)]
+    wanted, given = map(math_spelling.apart, written)
+    if wanted.contradicts(given):
+        return True
+    dots = [listed and listed[1] for listed in map(math_spelling.list_with_dots, written)]
+    if dots[0] != dots[1]:
+        return True
+    gold, answer = normal(gold), normal(answer)
+    one, other = _BASE.match(gold), _BASE.match(answer)
     if one and other and one[2] != other[2]:
         return True
     if "\\cup" in gold or "\\cup" in answer:
         return False
-    first, second = _PAIR.match(normal(gold)), _PAIR.match(normal(answer))
+    first, second = _PAIR.match(gold), _PAIR.match(answer)
     return bool(first and second and first.groups() != second.groups())

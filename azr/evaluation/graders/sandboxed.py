@@ -39,25 +39,148 @@ _UNSURE = (CallStatus.TIMEOUT, CallStatus.MEMORY, CallStatus.CRASHED, CallStatus
 _PLAIN_JSON = Path(plain_json.__file__).read_text()
 
 _START = """
-import builtins, io, json, sys, time, types
+import atexit, builtins, gc, io, json, os, signal, sys, threading, time, types
+import concurrent.futures.thread
 
-class _Null(io.TextIOBase):
-    def write(self, text):
-        return len(text)
+class _Pipe(io.BytesIO):
+    # A standard stream: it has a number, and what was written outlives its closing.
+    kept = None
 
-def _begin(name):
+    def __init__(self, number, data=b"", forgets=False):
+        super().__init__(data)
+        self.number, self.forgets = number, forgets
+
+    def fileno(self):
+        return self.number
+
+    def write(self, data):
+        return len(data) if self.forgets else super().write(data)
+
+    def close(self):
+        if not self.closed:
+            self.kept = self.getvalue()
+        super().close()
+
+    def written(self):
+        return self.kept if self.closed else self.getvalue()
+
+def _stream(pipe, mode, errors):
+    stream = io.TextIOWrapper(pipe, encoding="utf-8", errors=errors, write_through=True)
+    stream.mode = mode
+    return stream
+
+def _standard(data, forgets):
+    # Python keeps a second name for each stream, so that one that a program replaces is not closed.
+    pipes = [_Pipe(0, data), _Pipe(1, forgets=forgets), _Pipe(2, forgets=True)]
+    sys.stdin = sys.__stdin__ = _stream(pipes[0], "r", "surrogatepass")
+    sys.stdout = sys.__stdout__ = _stream(pipes[1], "w", "replace")
+    sys.stderr = sys.__stderr__ = _stream(pipes[2], "w", "replace")
+    read, write, fstat, opened, raw = os.read, os.write, os.fstat, io.open, io.FileIO
+    places = {0: 0, 1: 1, 2: 2, "/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+    places |= {f"{folder}/{number}": number for folder in ("/dev/fd", "/proc/self/fd") for number in range(3)}
+
+    class _Size:
+        st_size, st_mode = len(data), 0o10600
+
+    def open_(file, mode="r", *rest, **more):
+        path = os.fspath(file) if isinstance(file, os.PathLike) else file
+        if not isinstance(path, (int, str)) or path not in places:
+            return opened(file, mode, *rest, **more)
+        stream = (sys.__stdin__, sys.__stdout__, sys.__stderr__)[places[path]]
+        return stream.buffer if "b" in mode else stream
+
+    builtins.open = io.open = open_
+    io.FileIO = lambda file, *rest, **more: pipes[file] if file in (0, 1, 2) else raw(file, *rest, **more)
+    os.read = lambda file, count: pipes[0].read(count) if file == 0 else read(file, count)
+    os.write = lambda file, some: pipes[file].write(some) if file in (1, 2) else write(file, some)
+    os.fstat = lambda file: _Size if file in (0, 1, 2) else fstat(file)
+    return pipes
+
+def _run_now(thread):
+    # No program can start a thread: what it would do is done here, and its exceptions end nothing else.
+    try:
+        thread.run()
+    except BaseException:
+        pass
+
+def _submit_now(pool, function, /, *arguments, **named):
+    future = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()
+    try:
+        future.set_result(function(*arguments, **named))
+    except BaseException as error:
+        future.set_exception(error)
+    return future
+
+def _exit(code=0):
+    raise SystemExit(code)
+
+def _resource():
+    # Limits are the sandbox's: a program sees none and may ask for any.
+    module = types.ModuleType("resource")
+    for number, name in enumerate("CPU FSIZE DATA STACK CORE RSS NPROC NOFILE MEMLOCK AS".split()):
+        setattr(module, "RLIMIT_" + name, number)
+    module.RLIM_INFINITY, module.RUSAGE_SELF, module.RUSAGE_CHILDREN = -1, 0, -1
+    module.error = OSError
+    module.getrlimit = lambda limit: (-1, -1)
+    module.setrlimit = lambda limit, limits: None
+    module.getrusage = lambda who: types.SimpleNamespace(ru_utime=0.0, ru_stime=0.0, ru_maxrss=0)
+    return module
+
+def _loop_without_sockets():
+    import asyncio
+
+    class Loop(asyncio.base_events.BaseEventLoop):
+        def __init__(self):
+            super().__init__()
+            self._selector = self
+
+        def select(self, timeout):
+            time.sleep(timeout or 0)
+            return []
+
+        def _process_events(self, events):
+            pass
+
+        def _write_to_self(self):
+            pass
+
+    class Policy(asyncio.events.BaseDefaultEventLoopPolicy):
+        _loop_factory = Loop
+
+    asyncio.set_event_loop_policy(Policy())
+
+def _begin(name, data=b"", forgets=True):
+    # A namespace as Python gives a program, and the pipes of its standard streams.
+    pipes = _standard(data, forgets)
+    sys.argv = ["answer.py"]
+    sys.setrecursionlimit(_RECURSION)
+    sys.set_int_max_str_digits(0)
+    sys.modules["resource"] = _resource()
+    signal.signal = lambda number, handler: signal.SIG_DFL
+    builtins.exit = builtins.quit = os._exit = _exit
+    threading.Thread.start = _run_now
+    threading.Thread.join = lambda thread, timeout=None: None
+    threading.Thread.is_alive = lambda thread: False
+    concurrent.futures.thread.ThreadPoolExecutor.submit = _submit_now
+    if "asyncio" in _SOURCE:
+        _loop_without_sockets()
+    atexit._clear()
     module = types.ModuleType(name)
     sys.modules[name] = module
     module.__dict__["__builtins__"] = builtins
-    return module.__dict__
+    return module.__dict__, pipes
 """
 
 _CALLS = """
 def f(text, budget_s, most):
     started = time.monotonic()
-    sys.stdin, sys.stdout, sys.stderr = io.StringIO(""), _Null(), _Null()
-    sys.setrecursionlimit(_RECURSION)
-    answer = _begin("answer")
+    answer, _ = _begin("answer")
+    if _PRELUDE:
+        exec(compile(_PRELUDE, "prelude", "exec"), answer)
+        # What the question defines is no answer to it.
+        for name in (_ENTRY, "Solution"):
+            answer.pop(name, None)
     exec(compile(_SOURCE, "answer", "exec"), answer)
     owner = answer.get("Solution")
     function = getattr(owner(), _ENTRY) if hasattr(owner, _ENTRY) else answer[_ENTRY]
@@ -79,42 +202,21 @@ def f(text, budget_s, most):
 
 _STDIN = """
 def f(text):
-    import os, threading
-    data = text.encode("utf-8", "surrogatepass")
-    stdin, written = io.BytesIO(data), io.BytesIO()
-    sys.stdin = io.TextIOWrapper(stdin, encoding="utf-8", errors="surrogatepass")
-    sys.stdout = io.TextIOWrapper(written, encoding="utf-8", errors="replace", write_through=True)
-    sys.stderr = _Null()
-    sys.setrecursionlimit(_RECURSION)
-    opened, read, write, fstat = builtins.open, os.read, os.write, os.fstat
-
-    def open_(file, mode="r", *rest, **more):
-        if file in (0, "/dev/stdin"):
-            return sys.stdin.buffer if "b" in mode else sys.stdin
-        if file in (1, "/dev/stdout"):
-            return sys.stdout.buffer if "b" in mode else sys.stdout
-        return opened(file, mode, *rest, **more)
-
-    class _Size:
-        st_size = len(data)
-
-    def exit_(code=0):
-        raise SystemExit(code)
-
-    builtins.open = io.open = open_
-    builtins.exit = builtins.quit = os._exit = exit_
-    os.read = lambda file, count: stdin.read(count) if file == 0 else read(file, count)
-    os.write = lambda file, some: written.write(some) if file == 1 else len(some) if file == 2 else write(file, some)
-    os.fstat = lambda file: _Size if file == 0 else fstat(file)
-    threading.Thread.start = lambda thread: thread.run()
-    threading.Thread.join = lambda thread, timeout=None: None
-    answer = _begin("__main__")
+    answer, pipes = _begin("__main__", text.encode("utf-8", "surrogatepass"), forgets=False)
     try:
         exec(compile(_SOURCE, "answer", "exec"), answer)
     except SystemExit:
         pass
-    sys.stdout.flush()
-    return written.getvalue().decode("utf-8", "replace")
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.__stdout__):
+        try:
+            stream.flush()
+        except ValueError:
+            pass  # closed
+    # Streams of the program's own write what they hold when they go.
+    answer.clear()
+    gc.collect()
+    return pipes[1].written().decode("utf-8", "replace")
 """
 
 RECURSION = 1_000
@@ -138,9 +240,10 @@ def answer_pool(config: ExecutorConfig, *, seed: int | None = None) -> SandboxPo
     return SandboxPool(answer_config(config), seed=seed, repeats=ANSWER_REPEATS, answers=True)
 
 
-def call_program(source: str, entry: str, recursion: int = RECURSION) -> str:
-    """Return a program for `calls` that calls a function of the source, or a method of its class ``Solution``."""
-    return f"{_PLAIN_JSON}\n_SOURCE = {source!r}\n_ENTRY = {entry!r}\n_RECURSION = {recursion}\n{_START}{_CALLS}"
+def call_program(source: str, entry: str, recursion: int = RECURSION, prelude: str = "") -> str:
+    """A program for `Calls` that calls a function of the source, or a method of its class ``Solution``."""
+    stated = {"_PRELUDE": prelude, "_SOURCE": source, "_ENTRY": entry, "_RECURSION": recursion}
+    return "\n".join([_PLAIN_JSON, *(f"{name} = {value!r}" for name, value in stated.items()), _START, _CALLS])
 
 
 def stdin_program(source: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
-from azr.evaluation.graders.extraction import code
+from azr.evaluation.graders import code_blocks
 from azr.evaluation.graders.sandboxed import standard_output, stdin_program
 from azr.evaluation.question import Question
 from azr.execution import CallStatus
@@ -17,6 +19,14 @@ from azr.tasks.base import Verdict
 if TYPE_CHECKING:
     from azr.answering import Executor
 
+_TOLERANCE = 1e-6
+"""Tolerance of most judges; absolute from 1 on, so that amounts of money stay apart, and relative below."""
+_ROUNDING = 1e-12
+"""Relative error of a computation with floats."""
+_ZERO = 1e-9
+"""Largest number that equals an expected ``0.0``."""
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
+
 
 @dataclass(frozen=True, slots=True)
 class Tests:
@@ -24,6 +34,9 @@ class Tests:
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    tolerance: float | None = None
+    """Tolerance of numbers: absolute, and relative too for an expected number with a point. 0: exact. None: an expected
+    number with a point may differ by 1e-6, below 1 by one part in a million."""
 
 
 @dataclass(slots=True)
@@ -34,7 +47,7 @@ class StdinGrader:
 
     async def grade(self, question: Question, response: str) -> Judgement:
         gold: Tests = question.gold
-        answer = code(response)
+        answer = code_blocks.program(response)
         if answer is None:
             return Judgement(verdict=Verdict.MALFORMED)
         return Judgement(verdict=await self._run(gold, stdin_program(answer)), answer=(("answer", answer),))
@@ -44,28 +57,44 @@ class StdinGrader:
             written, call = await standard_output(self.executor, program, given)
             if call.status is CallStatus.LOST:
                 return Verdict.UNGRADED
-            if written is None or not same_output(written, wanted):
+            if written is None or not same_output(written, wanted, gold.tolerance):
                 return Verdict.WRONG
         return Verdict.RIGHT
 
 
-def same_output(written: str, wanted: str) -> bool:
-    """Whether outputs are equal by line, as text or numbers: 1.0 is 1.00, 0.333 is not 0.3333. As LiveCodeBench."""
+def same_output(written: str, wanted: str, tolerance: float | None = 0.0) -> bool:
+    """Whether outputs are equal by line, as text or numbers: 1.0 is 1.00.
+
+    With tolerance 0, as in LiveCodeBench, 0.333 is not 0.3333. `Tests.tolerance` explains other values.
+    """
     one, other = _lines(written), _lines(wanted)
-    return len(one) == len(other) and all(map(_same_line, one, other))
+    return len(one) == len(other) and all(_same_line(*pair, tolerance) for pair in zip(one, other, strict=True))
 
 
 def _lines(text: str) -> Sequence[str]:
     return [line.strip() for line in text.strip().split("\n")]
 
 
-def _same_line(written: str, wanted: str) -> bool:
+def _same_line(written: str, wanted: str, tolerance: float | None) -> bool:
     if written == wanted:
         return True
     one, other = written.split(), wanted.split()
     if len(one) != len(other):
         return False
     try:
-        return all(Decimal(a) == Decimal(b) for a, b in zip(one, other, strict=True))
+        if all(Decimal(a) == Decimal(b) for a, b in zip(one, other, strict=True)):
+            return True
     except (InvalidOperation, ValueError):
+        pass
+    return tolerance != 0 and all(a == b or _is_close(a, b, tolerance) for a, b in zip(one, other, strict=True))
+
+
+def _is_close(written: str, wanted: str, tolerance: float | None) -> bool:
+    if not _NUMBER.fullmatch(written) or not _NUMBER.fullmatch(wanted):
         return False
+    number, size, is_whole = float(wanted), abs(float(wanted)), wanted.lstrip("+-").isdigit()
+    if tolerance is not None:
+        allowed = tolerance if is_whole else tolerance * max(1.0, size)
+    else:
+        allowed = 0.0 if is_whole else _TOLERANCE * min(1.0, size) + _ROUNDING * size + _ZERO * (size == 0)
+    return math.isfinite(number) and abs(float(written) - number) <= allowed

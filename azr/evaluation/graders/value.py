@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from azr import values
 from azr.evaluation.graders import extraction
+from azr.evaluation.graders.code_blocks import blocks
 from azr.evaluation.question import Question
 from azr.execution import CallResult, CallStatus, ExecutionRequest
 from azr.records import Judgement, Task
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from azr.answering import Executor
 
 _MAX_INPUT_CHARS = 2**13
+_ON_ONE_LINE = re.compile(r"```(?:(output|input|python)[ \t]+)?([^`\n]+)```")
+_WRAPPED = re.compile(r"\\(?:text|texttt|mathtt|mathrm|textbf|mathbf)\s*\{(.*)\}", re.DOTALL)
+_ESCAPED = re.compile(r"\\([{}_#$%&])")
+"""Characters that LaTeX escapes."""
 _TAKE = """
 def _take(*given, **named):
     return given, named
@@ -144,15 +150,15 @@ def _sections(response: str) -> tuple[Section, ...] | None:
 def stated_value(response: str, asked: str, entry: str) -> str | None:
     """Return the value or argument text of a response; None if there is none.
 
-    It is the last block, else the last box, else a short answer as a whole. A call such as ``f(1)`` gives its
-    arguments, and an assertion ``f(1) == 2`` the side that is asked for.
+    It is the last block labelled with what is asked for, else the last block, else the last box, else a short answer as
+    a whole. A call such as ``f(1)`` gives its arguments, and an assertion ``f(1) == 2`` the side that is asked for.
     """
     text = extraction.reply(response)
-    fenced = extraction.blocks(text)
+    fenced = [(block.language, block.content) for block in blocks(text)] or _ON_ONE_LINE.findall(text)
     if fenced:
-        text = fenced[-1][1]
+        text = next((content for language, content in reversed(fenced) if language == asked), fenced[-1][1])
     elif (box := extraction.last_box(text)) is not None:
-        text = box
+        text = _without_latex(box)
     text = text.strip()
     if not fenced and "[/ANSWER]" in text:
         text = text.partition("[/ANSWER]")[0].rpartition("[ANSWER]")[2].strip()
@@ -176,6 +182,14 @@ def stated_value(response: str, asked: str, entry: str) -> str | None:
     if not isinstance(arguments, ast.Call) or not isinstance(arguments.func, ast.Name) or arguments.func.id != "_":
         return None
     return None if not _is_input(arguments, entry) else text
+
+
+def _without_latex(box: str) -> str:
+    """Return the content of a box without LaTeX, if that makes it a Python expression."""
+    if "\\" not in box or _expression(box) is not None:
+        return box
+    plain = _ESCAPED.sub(r"\1", wrapped[1] if (wrapped := _WRAPPED.fullmatch(box.strip())) else box)
+    return box if _expression(plain) is None else plain
 
 
 def _expression(text: str) -> ast.expr | None:

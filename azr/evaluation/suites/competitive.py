@@ -11,7 +11,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from azr.evaluation.graders.calls import Calls
+from azr.evaluation.graders.calls import STARTER_IMPORTS, Calls
 from azr.evaluation.graders.sandboxed import DEEP_RECURSION, case_text
 from azr.evaluation.graders.stdin import Tests
 from azr.evaluation.question import Question, Suite
@@ -31,13 +31,6 @@ _CALLED = (
     "{problem}\n\nWrite a Python function with the name {name}. Give the whole program in one block that begins with "
     "```python."
 )
-_IMPORTS = (
-    "import string, re, datetime, collections, heapq, bisect, copy, math, random, statistics, itertools, functools, "
-    "operator, io, sys, json\nfrom typing import *\nfrom collections import *\nfrom functools import *\n"
-    "from itertools import *\nfrom heapq import *\nfrom bisect import *\nfrom math import *\nfrom operator import *\n"
-    "from string import *\nfrom re import *\ninf = float('inf')\npow = __import__('builtins').pow\n"
-)
-"""Imports that LiveCodeBench's starter code relies on."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -71,14 +64,15 @@ def private_tests(packed: str) -> list[dict[str, Any]]:
     return tests
 
 
-def _calls(name: str, inputs: list[list[Any]], outputs: list[Any]) -> Calls:
+def _calls(name: str, inputs: list[list[Any]], outputs: list[Any], *, json: bool = False) -> Calls:
     return Calls(
         entry=name,
         cases={"tests": tuple(case_text(arguments) for arguments in inputs)},
         expected={"tests": tuple(outputs)},
-        prelude=_IMPORTS,
+        prelude=STARTER_IMPORTS,
         recursion=DEEP_RECURSION,
         outer_list=True,
+        json=json,
     )
 
 
@@ -97,7 +91,7 @@ def _livecodebench_row(row: Row, number: int) -> Question:
         gold = _calls(str(name), arguments, [json.loads(output) for output in outputs])
         message = _FUNCTION.format(problem=problem.rstrip(), starter=starter.rstrip())
     else:
-        gold = Tests(tuple(inputs), tuple(outputs))
+        gold = Tests(tuple(inputs), tuple(outputs), tolerance=0.0)
         message = _PROGRAM.format(problem=problem.rstrip())
     return Question(
         id=text(row, "question_id"),
@@ -122,11 +116,11 @@ def _apps_row(row: Row, number: int) -> Question | None:
     if name:
         # Outputs come in a list of one.
         wanted = [output[0] if isinstance(output, list) and len(output) == 1 else output for output in outputs]
-        gold = _calls(str(name), [list(arguments) for arguments in inputs], wanted)
+        gold = _calls(str(name), [list(arguments) for arguments in inputs], wanted, json=True)
         form = _FUNCTION if starter.strip() else _CALLED
         message = form.format(problem=problem.rstrip(), starter=starter.rstrip(), name=name)
     else:
-        gold = Tests(tuple(map(_lines, inputs)), tuple(map(_lines, outputs)))
+        gold = Tests(tuple(map(_lines, inputs)), tuple(map(_lines, outputs)), tolerance=0.0)
         message = _PROGRAM.format(problem=problem.rstrip())
     solutions = row.get("solutions") or "[]"
     programs = json.loads(solutions) if isinstance(solutions, str) else solutions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import importlib
 import json
@@ -40,18 +41,73 @@ def read_rows(path: Path, *, arrays: bool = False) -> Iterator[Any]:
     Raises UserError with the number of the first that cannot be read.
     """
     number = 0
+    _check_kind(path)
     try:
-        for number, row in enumerate(_rows(path), 1):  # noqa: B007
-            if type(row) is not dict and not (arrays and type(row) is list):
-                raise ValueError("it is no JSON object" + " or array" * arrays)
+        for number, row in enumerate(_rows(path), 1):
+            if type(row) is list and not arrays:
+                raise _BadLine(number, "it is no JSON object, but an array: write one object on each line")
+            if type(row) is not dict and type(row) is not list:
+                raise _BadLine(number, f"it is no JSON object{' or array' * arrays}: correct it, or get the file again")
             yield row
+    except _BadLine as error:
+        raise UserError(f"{path}, row {error.number}: {error}.") from error
     except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:
-        at = error.args[0] if isinstance(error, _BadLine) else number
-        raise UserError(f"{path}, row {at or 1}: {error.args[-1]}; get the file again.") from error
+        said = str(error.args[-1]).rstrip(".") if error.args else type(error).__name__
+        raise UserError(f"{path}, row {number or 1}: {said}; get the file again.") from error
 
 
 class _BadLine(ValueError):
-    """Return the number of the line and its error."""
+    """A line that is no row; the message says why, and what to do about it."""
+
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(why)
+        self.number = number
+
+
+_START_BYTES = 4_096
+_BOM = codecs.BOM_UTF8
+_STARTS = {
+    b"version https://git-lfs": "a Git LFS pointer, and not the file that it stands for: `git lfs pull` gets that",
+    b"<!doctype html": "an HTML page, such as one that asks to log in: download the file itself",
+    b"<html": "an HTML page, such as one that asks to log in: download the file itself",
+    b"<?xml": "an XML page, such as a server sends for an error: download the file itself",
+    b"<error": "an XML page, such as a server sends for an error: download the file itself",
+    b"pk\x03\x04": "a zip archive: unpack it",
+    b"(\xb5/\xfd": "compressed by zstd: unpack it",
+    b"bzh": "compressed by bzip2: unpack it",
+    b"\xfd7zxz": "compressed by xz: unpack it",
+    codecs.BOM_UTF32_LE: "UTF-32 text: save it as UTF-8",
+    codecs.BOM_UTF32_BE: "UTF-32 text: save it as UTF-8",
+    codecs.BOM_UTF16_LE: "UTF-16 text: save it as UTF-8",
+    codecs.BOM_UTF16_BE: "UTF-16 text: save it as UTF-8",
+}
+"""Beginnings of files that hold no rows, in lower case, and their kinds."""
+_MOST_SPREAD = 2**24
+"""Longest row over several lines that is recognised, bytes."""
+_GZIP, _PARQUET = b"\x1f\x8b", b"par1"
+
+
+def _check_kind(path: Path) -> None:
+    """Raise UserError if the file is of another kind than its name says."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(_START_BYTES)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    begins = start.removeprefix(_BOM).lstrip().lower()
+    what = next((each for known, each in _STARTS.items() if begins.startswith(known)), None)
+    if what is None and path.suffix != ".gz" and begins.startswith(_GZIP):
+        what = "compressed by gzip: its name must end with .gz"
+    elif what is None and path.suffix == ".gz" and start and not begins.startswith(_GZIP):
+        what = "not compressed by gzip: its name must not end with .gz"
+    elif what is None and path.suffix != ".parquet" and begins.startswith(_PARQUET):
+        what = "a parquet file: its name must end with .parquet"
+    elif what is None and path.suffix == ".parquet" and begins.startswith((b"{", b"[")):
+        what = "JSON: its name must end with .jsonl or .json"
+    elif what is None and path.suffix not in (".parquet", ".gz") and b"\0" in start:
+        what = "UTF-16 text or no text at all: save it as UTF-8"
+    if what is not None:
+        raise UserError(f"{path} is {what}.")
 
 
 def _rows(path: Path) -> Iterator[Any]:
@@ -60,17 +116,47 @@ def _rows(path: Path) -> Iterator[Any]:
         return
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         if path.name.removesuffix(".gz").endswith(".json"):
-            rows = json.loads(file.read().decode())
+            rows = _json(file.read().removeprefix(_BOM), 1)
             if type(rows) is not list:
-                raise _BadLine(1, "the file is no JSON array")
+                raise _BadLine(1, "the file is no JSON array: write its rows between [ and ]")
             yield from rows
             return
         for number, line in enumerate(file, 1):
-            if line.strip():
+            if line := line.removeprefix(_BOM).strip():
                 try:
-                    yield json.loads(line.decode())
-                except (ValueError, RecursionError) as error:
-                    raise _BadLine(number, f"it is no JSON ({type(error).__name__})") from error
+                    row = _json(line, number)
+                except _BadLine as error:
+                    # Only here is the rest of the file read: the row may go on there.
+                    raise _spread(line + b"\n" + file.read(_MOST_SPREAD), number) or error from error
+                yield row
+
+
+def _json(text: bytes, number: int) -> Any:
+    try:
+        return json.loads(text.decode())
+    except UnicodeDecodeError as error:
+        raise _BadLine(number, "it is no JSON, for its text is not UTF-8: save the file as UTF-8") from error
+    except json.JSONDecodeError as error:
+        place = f"at column {error.colno} of {error.doc[:40]!r}"
+        if error.msg == "Extra data" and error.doc[:1] in ("{", "["):
+            raise _BadLine(
+                number, f"it is more than one JSON value, {place}: write each on a line of its own"
+            ) from error
+        raise _BadLine(number, f"it is no JSON ({error.msg}, {place}): correct it, or get the file again") from error
+    except (ValueError, RecursionError) as error:
+        raise _BadLine(number, f"it is no JSON ({type(error).__name__}): correct it, or get the file again") from error
+
+
+def _spread(text: bytes, number: int) -> _BadLine | None:
+    """Return the error of a row or an array that takes several lines; None if the text is something else."""
+    stated = text.decode(errors="replace")
+    try:
+        _, end = json.JSONDecoder().raw_decode(stated)
+    except (ValueError, RecursionError):
+        return None
+    if "\n" not in stated[:end]:
+        return None
+    return _BadLine(number, "its JSON takes several lines: write each row on one line")
 
 
 def _parquet(path: Path) -> Iterator[Any]:

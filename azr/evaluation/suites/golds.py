@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from azr import values
-from azr.evaluation.graders.calls import Calls, defines
+from azr.evaluation.graders.calls import STARTER_IMPORTS, Calls
 from azr.evaluation.graders.choice import Choice
+from azr.evaluation.graders.code_blocks import defines
 from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.graders.own import is_own
-from azr.evaluation.graders.sandboxed import case_text
+from azr.evaluation.graders.sandboxed import DEEP_RECURSION, case_text
 from azr.evaluation.graders.stdin import Tests
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import GRADERS, GraderName
@@ -27,6 +28,8 @@ FIELDS: dict[GraderName, tuple[str, ...]] = {
     "value": ("program", "input", "output"),
 }
 """Fields that each built-in grader needs; a user's grader gets the whole row."""
+TOLERANCE = "tolerance"
+"""Optional field of a row for ``math``, ``calls`` and ``stdin``."""
 
 
 def check_grader(name: object) -> None:
@@ -51,17 +54,21 @@ def labels(options: Sequence[Any]) -> tuple[str, ...]:
 def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | None = None, asked: str = "output") -> Any:
     """Return the gold answer for a grader from the fields of a row.
 
-    ``tolerance``: of ``math`` and ``calls``, absolute. ``asked``: of ``value``, ``output`` or ``input``.
+    ``tolerance``: of ``math``, ``calls`` and ``stdin``, where the row has none of its own; it is absolute.
+    ``asked``: of ``value``, ``output`` or ``input``.
     Raises KeyError with the name of a missing field, TypeError or ValueError for one of another form.
     """
     if is_own(grader):
         return json.loads(json.dumps(dict(given), default=str))
+    tolerance = _tolerance(given.get(TOLERANCE, tolerance))
     given = {name: given[name] for name in FIELDS[grader]}
     match grader:
         case "math":
             answers = given["answer"] if isinstance(given["answer"], list) else [given["answer"]]
             if not answers or not all(map(_is_answer, answers)):
                 raise TypeError(f"the answer {given['answer']!r} is neither text nor a number, nor a list of them")
+            if tests := next(filter(is_tests, answers), None):
+                raise ValueError(f"the answer {tests[:60]!r} is tests of a program: its grader is calls or stdin")
             return MathGold(tuple(map(str, answers)), tolerance)
         case "choice":
             options, label = given["options"], given["answer"]
@@ -83,7 +90,7 @@ def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | Non
     if grader == "stdin":
         if not all(isinstance(each, str | int | float) for each in (*inputs, *outputs)):
             raise TypeError("an input or output is neither text nor a number")
-        return Tests(tuple(map(str, inputs)), tuple(map(str, outputs)))
+        return Tests(tuple(map(str, inputs)), tuple(map(str, outputs)), tolerance)
     if not isinstance(given["entry"], str) or not given["entry"].isidentifier():
         raise ValueError(f"its entry {given['entry']!r} is no name of a function")
     if not all(isinstance(arguments, list) for arguments in inputs):
@@ -92,8 +99,35 @@ def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | Non
         entry=given["entry"],
         cases={"tests": tuple(map(case_text, inputs))},
         expected={"tests": tuple(outputs)},
+        prelude=STARTER_IMPORTS,
+        recursion=DEEP_RECURSION,
+        json=True,
         atol=tolerance or 0.0,
     )
+
+
+def is_tests(answer: object) -> bool:
+    """Whether an answer is a program's tests, or their JSON text: an object, or a list of objects or assertions."""
+    stated = answer
+    if isinstance(answer, str) and answer.strip()[:1] in ("{", "["):
+        try:
+            stated = json.loads(answer)
+        except (ValueError, RecursionError):
+            return False
+    if not isinstance(stated, dict | list):
+        return False
+    first = stated[0] if isinstance(stated, list) and stated else stated
+    return (isinstance(first, dict) and bool(first)) or (
+        isinstance(first, str) and first.lstrip().startswith("assert ")
+    )
+
+
+def _tolerance(stated: object) -> float | None:
+    if stated is None:
+        return None
+    if isinstance(stated, bool) or not isinstance(stated, int | float) or not 0 <= stated < math.inf:
+        raise ValueError(f"its tolerance {stated!r} is no number from 0")
+    return float(stated)
 
 
 def _is_answer(value: object) -> bool:

@@ -14,7 +14,7 @@ from azr.errors import UserError
 from azr.evaluation.graders.own import is_own
 from azr.evaluation.question import GraderName, Question, Suite
 from azr.evaluation.suites.files import Row, reader, text
-from azr.evaluation.suites.golds import check_grader, fields_of, gold, labels
+from azr.evaluation.suites.golds import TOLERANCE, check_grader, fields_of, gold, labels
 
 _NAME = re.compile(r"[\w+.-]+")
 _PLACE = re.compile(r"\{(\w+)\}")
@@ -34,7 +34,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     fields: Mapping[str, str] = {}
     """Names in the file of the grader's fields, ``id`` and ``group``, if they differ."""
     tolerance: float | None = None
-    """Absolute tolerance of ``math`` and ``calls``."""
+    """Tolerance of ``math``, ``calls`` and ``stdin``; a row may have its own."""
     asked: str = "output"
     """For ``value``: ``output`` or ``input``."""
     rows: int = 0
@@ -44,14 +44,14 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def read_declaration(path: Path) -> Suite:
     """Return the suite that a TOML declares. Raises UserError when it declares none."""
     try:
-        stated = msgspec.convert(tomllib.loads(path.read_text()), Declaration)
+        stated = msgspec.convert(tomllib.loads(path.read_text("utf-8-sig")), Declaration)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise UserError(f"{path} declares no suite: {error}.") from error
     try:
         check_grader(stated.grader)
     except ValueError as error:
         raise UserError(f"{path} declares no suite: {error}.") from error
-    known = {*fields_of(stated.grader), "id", "group"}
+    known = {*fields_of(stated.grader), TOLERANCE, "id", "group"}
     if unknown := stated.fields.keys() - known:
         needed = ", ".join(sorted(known))
         raise UserError(f"{path}: fields names {sorted(unknown)[0]!r}, and the grader {stated.grader} knows {needed}.")
@@ -113,4 +113,6 @@ def _gold(stated: Declaration, row: Row) -> Any:
     if is_own(stated.grader):
         return gold(stated.grader, row)
     given = {name: row[_field(stated, name)] for name in fields_of(stated.grader)}
+    if (own := row.get(_field(stated, TOLERANCE))) is not None:
+        given[TOLERANCE] = own
     return gold(stated.grader, given, tolerance=stated.tolerance, asked=stated.asked)

@@ -1,0 +1,376 @@
+"""Extract programs from responses: fenced blocks, or lines of code between prose, and the choice among several."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from azr.evaluation.graders import extraction
+
+PYTHON = frozenset({"python", "python3", "py", "py3", "ipython", "ipython3"})
+"""Labels of blocks that hold a program."""
+_THOUGHT, _MASKED_THOUGHT = "</think>", "\0/think>"
+_OPENING = re.compile(
+    r"(?P<before>[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?)"
+    r"(?P<fence>`{3,}(?=[^`]*$)|~{3,})[ \t]*\{?\.?(?P<language>[\w+-]*)(?P<rest>.*)"
+)
+"""A fence that begins its line, possibly in a list or a quotation."""
+_OPENING_AFTER_TEXT = re.compile(r"[^`]*(?:`{1,2}[^`]+)*?(?P<fence>`{3,})[ \t]*(?P<language>[\w+-]*)")
+_BARE = re.compile(r"[ \t>]*(?:`{3,}|~{3,})[ \t]*")
+_QUOTED = re.compile(r"[ \t]*> ?")
+_STRING = re.compile(r"""#|'''|\"\"\"|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\\.""")
+_STRING_END = {quote: re.compile(rf"(?:\\.|[^\\])*?{quote}") for quote in ("'''", '"""')}
+_TAGGED = re.compile(
+    r"\[(?:PYTHON|CODE|BEGIN)\](.*?)(?:\[/(?:PYTHON|CODE)\]|\[DONE\]|\Z)|<(?:code|python)>(.*?)(?:</(?:code|python)>|\Z)",
+    re.DOTALL,
+)
+_READS = re.compile(r"\binput\b|\bstdin\b|\bfileinput\b|\bopen\(\s*0\b|\bos\.read\b")
+_RETURNS = re.compile(r"^[ \t]*(?:return|yield|raise)\b", re.MULTILINE)
+_BEGINS_STATEMENT = re.compile(
+    r"@|[)\]}]|(?:async|def|class|if|for|while|try|with|import|from)\b|[\w.\[\]'\", ()]+ ?[-+*/]?="
+)
+_LOOKS_LIKE_CODE = re.compile(
+    r"@\w|(?:async |def |class |import |from \S+ import|return\b)|(?:for|while|if|with|elif|except)\b.*:\s*$"
+    r"|(?:try|else|finally):|[\w.]+\(|[\w.\[\], ]+ ?[-+*/%]?= "
+)
+_CONTINUES = re.compile(r"[)\]}]|(?:else|elif|except|finally)\b")
+_MOST_MERGED = 16
+"""Longest unfenced statement that is recognised, counted in lines without indentation."""
+_MOST_LINES, _MOST_CHARS, _MOST_TRIES = 1_000, 2**15, 2_000
+"""Limits of the search for code without fences."""
+_MARKS = " \t>`"
+_MOST_BLOCKS = 64
+"""Earlier blocks of a response are not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block."""
+
+    language: str
+    """Lower case; empty where the fence names none."""
+    content: str
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the fenced blocks in order; an unclosed one ends with the text.
+
+    A block may begin after other text on its line and end on its last line of code. Its content loses the indentation
+    of its list. A fence within a triple-quoted string belongs to the program.
+    """
+    lines = text.split("\n")
+    last_bare = max((number for number, line in enumerate(lines) if _BARE.fullmatch(line)), default=-1)
+    found: list[Block] = []
+    at = 0
+    while at < len(lines):
+        opened = _OPENING.fullmatch(lines[at])
+        if opened is None:
+            opened = _OPENING_AFTER_TEXT.fullmatch(lines[at].rstrip()) if "```" in lines[at] else None
+            if opened is not None and not opened["language"] and at >= last_bare:
+                opened = None
+        if opened is None:
+            at += 1
+        else:
+            block, at = _read_block(lines, at, opened)
+            found.append(block)
+    return found
+
+
+def _read_block(lines: Sequence[str], start: int, opened: re.Match[str]) -> tuple[Block, int]:
+    """Return the block that begins on a line, and the number of the line after it."""
+    language = opened["language"].lower()
+    endings = _endings(lines, start + 1, opened["fence"], language)
+    nearest = next(endings, None)
+    ending = nearest
+    while ending is not None and ending.in_string:
+        ending = next(endings, None)
+    before = opened.groupdict().get("before") or ""
+    content = _content(lines, start + 1, ending, before)
+    if ending is not nearest and (ending is None or not parses(content)):
+        ending, content = nearest, _content(lines, start + 1, nearest, before)
+    return Block(language, content), len(lines) if ending is None else ending.next_line
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    line: int
+    last: str | None
+    """Code on the line of the fence, before it."""
+    next_line: int
+    in_string: bool
+    """The fence stands in a triple-quoted string, if the block is Python."""
+
+
+def _endings(lines: Sequence[str], start: int, fence: str, language: str) -> Iterator[_Ending]:
+    """Yield the lines that may end a block, in order."""
+    open_quote: str | None = None
+    is_python = language in PYTHON
+    for number in range(start, len(lines)):
+        line = lines[number]
+        inner = line.lstrip(" \t>")
+        if fence[0] in line and (end := _fence_at(inner, fence)):
+            if end == len(inner.rstrip()):
+                yield _Ending(number, None, number + 1, open_quote is not None)
+            elif is_python:
+                # No program has such a line: the block before was left open, or prose follows the fence.
+                begins = _OPENING.fullmatch(line)
+                goes_on = number if begins and not begins["rest"].strip() else number + 1
+                yield _Ending(number, None, goes_on, open_quote is not None)
+        elif fence in line and (code := _before_fence(line, fence)):
+            yield _Ending(number, code, number + 1, _open_quote(code, open_quote) is not None)
+        if is_python or not language:
+            open_quote = _open_quote(line, open_quote)
+
+
+def _fence_at(line: str, fence: str) -> int:
+    """Return how often a line begins with the fence's character; 0 if that is shorter than the fence."""
+    run = len(line) - len(line.lstrip(fence[0]))
+    return run if run >= len(fence) else 0
+
+
+def _before_fence(line: str, fence: str) -> str:
+    """Return the code on a line that ends with the fence; empty if it does not, or the fence is a comment."""
+    text = line.rstrip()
+    code = text.rstrip(fence[0])
+    return code if len(text) - len(code) >= len(fence) and fence not in code and code.strip(" \t#>*/-") else ""
+
+
+def _open_quote(line: str, quote: str | None) -> str | None:
+    """Return the triple quotes that a line of Python leaves open, given those that were open before it."""
+    position = 0
+    while True:
+        found = _STRING_END[quote].match(line, position) if quote else _STRING.search(line, position)
+        if found is None or found[0] == "#":
+            return quote
+        position = found.end()
+        quote = None if quote else found[0] if found[0] in _STRING_END else None
+
+
+def _content(lines: Sequence[str], start: int, ending: _Ending | None, before: str) -> str:
+    """Return the text of a block without the marks and the indentation of its list or quotation."""
+    inner = list(lines[start : len(lines) if ending is None else ending.line])
+    if ending is not None and (ending.last is not None or inner):
+        inner.append(ending.last or "")
+    if ">" in before:
+        inner = [_QUOTED.sub("", line, count=1) for line in inner]
+        before = before.rpartition(">")[2].removeprefix(" ")
+    margins = [len(line) - len(line.lstrip()) for line in inner if line.strip()]
+    margin = min(len(before), min(margins, default=0))
+    shared = "\n".join(line[margin:] for line in inner)
+    if margin < len(before) and not parses(shared):
+        each = "\n".join(line[min(len(before), len(line) - len(line.lstrip())) :] for line in inner)
+        return each if parses(each) else shared
+    return shared
+
+
+def reply(response: str) -> str:
+    """Return the response without its thinking; the tag that ends it does not count inside a program."""
+    parts = response[-extraction.MAX_RESPONSE :].replace("\r\n", "\n").split(_THOUGHT)
+    first = len(parts) - 1
+    while first > 0 and len(parts) - first < 8 and _is_in_program(parts, first):
+        first -= 1
+    return extraction.reply(_MASKED_THOUGHT.join(parts[first:])).replace(_MASKED_THOUGHT, _THOUGHT)
+
+
+def _is_in_program(parts: Sequence[str], at: int) -> bool:
+    """Whether the tag before a part stands in a block of valid Python."""
+    before, after = parts[at - 1], _THOUGHT.join(parts[at:])
+    text, place = before + _THOUGHT + after, before.count("\n")
+    tagged = text.split("\n")[place].strip(_MARKS)
+    holding = (block for block in blocks(text) if tagged in (line.strip(_MARKS) for line in block.content.split("\n")))
+    return any(block.language in PYTHON | {""} and parses(block.content) for block in holding)
+
+
+def program(response: str) -> str | None:
+    """Return the script of a response; None if it is empty.
+
+    It is the last Python block that reads its input, else the last Python block, else the last block, else the lines
+    of code, else the whole text.
+    """
+    text = reply(response)
+    if not text.strip():
+        return None
+    found = _of_python(_found(text))
+    if not found and not parses(text):
+        found = _runs(text)
+    reading = [each for each in found if _READS.search(each) and parses(each)]
+    chosen = (reading or found or [text])[-1]
+    return with_borrowed(chosen, found) if chosen.strip() else None
+
+
+def definition(response: str, entry: str, *, begun: bool = False) -> str | None:
+    """Return the program of a response that defines a function or a method of ``Solution``; None if it is empty.
+
+    It is the last block that defines ``entry``, with the definitions that it lacks from the others, else the lines of
+    code that do, else the last block, else the whole text. ``begun``: the answer may be the function's body.
+    """
+    text = reply(response)
+    if not text.strip():
+        return None
+    found = _found(text)
+    python = _of_python(found)
+    every = [block.content for block in found]
+    for group in (python, every, [text] if not found and parses(text) else _runs(text)):
+        if defining := [each for each in group if defines(each, entry)]:
+            return with_borrowed(defining[-1], group)
+    bodies = [each for each in python if _RETURNS.search(each)] if begun else []
+    chosen = (bodies or python or [text])[-1]
+    return chosen if chosen.strip() else None
+
+
+def _found(text: str) -> list[Block]:
+    """Return the fenced blocks; if there are none, the text between tags such as ``[PYTHON]``."""
+    tagged = ((found[1] or found[2] or "").strip("\n") for found in _TAGGED.finditer(text))
+    return (blocks(text) or [Block("python", each) for each in tagged if each.strip()])[-_MOST_BLOCKS:]
+
+
+def _of_python(found: Sequence[Block]) -> list[str]:
+    """Return the contents of the Python blocks, else of all blocks."""
+    return [each.content for each in found if each.language in PYTHON] or [each.content for each in found]
+
+
+def parse(source: str) -> ast.Module | None:
+    """Return the program's tree; None if it is not Python."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(source)
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            return None
+
+
+def parses(source: str) -> bool:
+    """Whether a text is Python."""
+    return parse(source) is not None
+
+
+def defines(source: str, entry: str) -> bool:
+    """Whether a program defines the name at module level, or as a method of its class ``Solution``."""
+    tree = parse(source)
+    if tree is None:
+        # A head alone is quoted from the question and no attempt.
+        return f"def {entry}" in source and not parses(f"{source.rstrip()}\n    pass")
+    for node in tree.body:
+        if entry in bound_names(node):
+            return True
+        methods = node.body if isinstance(node, ast.ClassDef) and node.name == "Solution" else []
+        if any(entry in bound_names(each) for each in methods):
+            return True
+    return False
+
+
+def bound_names(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement binds in its module, also in branches; ``*`` for a star import."""
+    match statement:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return {name}
+        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            return {alias.asname or alias.name.partition(".")[0] for alias in aliases}
+        case ast.AnnAssign(value=None):
+            return set()
+    bound = set[str]()
+    for inner in ast.iter_child_nodes(statement):
+        if isinstance(inner, ast.stmt):
+            bound |= bound_names(inner)
+        elif isinstance(inner, ast.ExceptHandler):
+            bound |= set[str]().union(*map(bound_names, inner.body))
+        else:
+            bound |= {
+                each.id for each in ast.walk(inner) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+            }
+    return bound
+
+
+def with_borrowed(source: str, others: Sequence[str]) -> str:
+    """Return the program after the definitions and imports that it lacks, taken from other blocks of the response."""
+    tree = parse(source)
+    if tree is None or "__future__" in source:
+        return source
+    wanted = _lacking(tree)
+    offered = [
+        statement
+        for other in others
+        if other is not source and wanted
+        for statement in (parse(other) or ast.Module([], [])).body
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Assign)
+    ]
+    names = {name: statement for statement in offered for name in bound_names(statement)}
+    stars = [each for each in offered if "*" in bound_names(each)]
+    taken = set[ast.stmt]()
+    while wanted:
+        known = {names[name] for name in wanted if name in names}
+        fresh = known.union(stars if wanted - names.keys() else ()) - taken
+        taken |= fresh
+        wanted = set[str]().union(*(_lacking(ast.Module([each], [])) for each in fresh))
+    borrowed = [ast.unparse(each) for each in offered if each in taken]
+    return "\n".join([*borrowed, source])
+
+
+def _lacking(tree: ast.Module) -> set[str]:
+    """Return the names that a program reads and never binds."""
+    read, bound = set[str](), set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                read.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
+                bound.add(name)
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                bound.add(name)
+            case ast.stmt():
+                bound |= bound_names(node) if isinstance(node, _BINDING) else set()
+    return read - bound - set(dir(builtins))
+
+
+_BINDING = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
+
+
+def _runs(text: str) -> list[str]:
+    """Return runs of code lines between prose; none if a line looks like code and does not parse."""
+    pieces: list[list[str]] = []
+    for line in text[:_MOST_CHARS].split("\n")[:_MOST_LINES]:
+        indented = line[:1] in (" ", "\t") or not line.strip() or _CONTINUES.match(line)
+        if pieces and (indented or pieces[-1][-1].startswith("@")):
+            pieces[-1].append(line)
+        else:
+            pieces.append([line])
+    runs: list[list[str]] = [[]]
+    at = tries = 0
+    while at < len(pieces) and tries < _MOST_TRIES:
+        count, tried = _statement(pieces, at)
+        tries += tried
+        if count:
+            runs[-1] += [line for piece in pieces[at : at + count] for line in piece]
+        elif _LOOKS_LIKE_CODE.match(pieces[at][0]) and not parses(pieces[at][0]):
+            return []
+        elif runs[-1]:
+            runs.append([])
+        at += count or 1
+    return ["\n".join(run) for run in runs if run]
+
+
+def _statement(pieces: Sequence[Sequence[str]], at: int) -> tuple[int, int]:
+    """Return how many pieces form a statement of code (0 for prose), and the number of tries."""
+    most = _MOST_MERGED if _BEGINS_STATEMENT.match(pieces[at][0]) else 1
+    lines: list[str] = []
+    tried = 0
+    for piece in pieces[at : at + most]:
+        lines += piece
+        tried += 1
+        if tree := parse("\n".join(lines)):
+            return (tried if all(map(_is_code, tree.body)) else 0), tried
+    return 0, tried
+
+
+def _is_code(statement: ast.stmt) -> bool:
+    """Whether a statement is code; ``Done``, ``3`` and ``Output: x`` are prose that parses."""
+    match statement:
+        case ast.Expr(value=ast.Call()):
+            return True
+        case ast.Expr() | ast.AnnAssign(value=None):
+            return False
+    return True
