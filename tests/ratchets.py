@@ -23,7 +23,7 @@ STEP = 50
 """Limits of lines are rounded up to a multiple of this, so that small corrections need no new limit."""
 SPINE = (
     "azr/records.py", "azr/answering.py", "azr/experiment.py", "azr/prompts/*.py", "azr/selfplay/**/*.py",
-    "azr/datasets/play.py", "azr/algorithms/advantages.py", "azr/algorithms/packing.py",
+    "azr/datasets/play.py", "azr/algorithms/advantages.py", "azr/algorithms/packing.py", "azr/algorithms/batch.py",
     "azr/train/learner.py", "azr/train/train_batch.py", "azr/train/policy.py",
 )  # fmt: skip
 """Files between a proposal and the loss. Every public class defined in one of them counts."""

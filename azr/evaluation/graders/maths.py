@@ -74,7 +74,7 @@ class MathGrader:
         """
         decided = [math_spelling.clock_verdict(gold, answer) for gold in golds]
         if any(decided) or any(_is_said(gold, answer) for gold in golds):
-            return {"right": True, "exact": True, "close": True}
+            return {"right": True, "exact": True, "close": True, "parsed": True}
         left = [gold for gold, verdict in zip(golds, decided, strict=True) if verdict is None]
         left = [gold for gold in left if not differ_in_kind(gold, answer)]
         given = normal(answer if any(map(math_spelling.letter, left)) else math_spelling.without_option(answer))
