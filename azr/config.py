@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta, Struct
+from pydantic import ConfigDict, Field
 
 from azr.execution import MAX_INPUTS
 from azr.own_data import own_data
@@ -25,11 +25,11 @@ WEIGHT_BUCKET_BYTES = 256 << 20
 TEMPLATES = ("auto", "conversation", "tokenizer")
 """What `model.template` may be beside a file."""
 
-Count = Annotated[int, Meta(ge=1)]
-CountOrZero = Annotated[int, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0, le=1e6)]
-NotNegative = Annotated[float, Meta(ge=0, le=1e6)]
-Share = Annotated[float, Meta(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+CountOrZero = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, le=1e6)]
+NotNegative = Annotated[float, Field(ge=0, le=1e6)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class RunConfig:
     """Folder that holds run directories."""
     steps: Count = 500
     """Training steps: one propose/solve/update round each."""
-    max_minutes: Annotated[float, Meta(ge=0.01, le=1e6)] | None = None
+    max_minutes: Annotated[float, Field(ge=0.01, le=1e6)] | None = None
     """The run ends, as after its last step, with the step that passes this many minutes since its start; none for no
     bound."""
     seed: CountOrZero = 1
@@ -97,7 +97,7 @@ class SelfPlayConfig:
     """Solver prompts per kind and step, one response each, beside the groups that estimate solve rates."""
     references: CountOrZero = 6
     """K: past tasks shown to the proposer."""
-    induction_inputs: Annotated[int, Meta(ge=2, le=MAX_INPUTS)] = 10
+    induction_inputs: Annotated[int, Field(ge=2, le=MAX_INPUTS)] = 10
     """Inputs of an induction task; the first half is shown to the solver, the rest is hidden."""
     group_size: Count = 8
     """Solver samples per valid proposal that estimate its solve rate, at the rollout temperature."""
@@ -186,11 +186,11 @@ class IntrinsicRewardConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardConfig:
-    wrong: Annotated[float, Meta(ge=-10, le=1)] = -0.5
+    wrong: Annotated[float, Field(ge=-10, le=1)] = -0.5
     """Solver: well-formed but wrong; proposer: a task that is there already."""
-    malformed: Annotated[float, Meta(ge=-10, le=1)] = -1.0
+    malformed: Annotated[float, Field(ge=-10, le=1)] = -1.0
     """Solver and proposer: not in the asked form; proposer: refused by validation."""
-    unlearnable: Annotated[float, Meta(ge=-10, le=1)] = 0.0
+    unlearnable: Annotated[float, Field(ge=-10, le=1)] = 0.0
     """Proposer: solve rate 0 or 1. The paper says 0; the authors' code -0.5."""
     format: Literal["strict", "answer"] = "strict"
     """What a response must have: `strict` asks for closed thinking and right after it the answer, in the compact format
@@ -218,7 +218,7 @@ class RolloutConfig:
     """Longest prompt; a proposer is shown fewer references where they would not fit."""
     max_response_tokens: Count = 8096
     """Longest response; what is cut off there is malformed."""
-    temperature: Annotated[float, Meta(ge=0.01, le=10)] = 1.0
+    temperature: Annotated[float, Field(ge=0.01, le=10)] = 1.0
     """One temperature for proposing, estimating and solving; the losses use the same."""
     max_concurrent: Count = 256
     """Sequences decoded at once per engine."""
@@ -229,7 +229,7 @@ class RolloutConfig:
     partial: bool = False
     """A step ends when nine in ten of its rollouts are in; the others go on and belong to the next step, with the
     tokens they have. That takes one of `staleness`: with 1 nothing else is played ahead, with 2 one step is."""
-    gpu_memory_utilization: Annotated[float, Meta(gt=0, lt=1)] = 0.4
+    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = 0.4
     """Share of a GPU's memory the engine may take."""
     engine_options: tuple[str, ...] = ()
     """vLLM's own engine arguments, each as `name:value`, such as `max_num_batched_tokens:16384`, `kv_cache_dtype:fp8`
@@ -244,18 +244,24 @@ class ExecutorConfig:
     """Container runtime of the docker backend, such as gVisor's `runsc`; the engine's default when not given."""
     workers: Count = 4
     """Programs that run at once."""
-    wall_s: Annotated[float, Meta(ge=0.01, le=1e6)] = 1.0
+    wall_s: Annotated[float, Field(ge=0.01, le=1e6)] = 1.0
     """Wall-clock limit of one call, seconds."""
-    memory_mb: Annotated[int, Meta(ge=32)] = 512
+    memory_mb: Annotated[int, Field(ge=32)] = 512
     """Address space of one program, MiB."""
 
 
-class TRRPP(Struct, frozen=True, kw_only=True, tag="trrpp", tag_field="name"):
+@dataclass(frozen=True, kw_only=True)
+class TRRPP:
     """Task-Relative REINFORCE++, the paper's estimator: returns whitened per (kind, role). No critic."""
 
+    name: Literal["trrpp"] = "trrpp"
 
-class GAE(Struct, frozen=True, kw_only=True, tag="gae", tag_field="name"):
+
+@dataclass(frozen=True, kw_only=True)
+class GAE:
     """Generalised advantage estimation from a critic, as in PPO, then whitened per (kind, role)."""
+
+    name: Literal["gae"] = "gae"
 
     lambda_: Share = 1.0
     """Decay per token of what later rewards say: 0 trusts the critic, 1 the rewards."""
@@ -265,32 +271,47 @@ class GAE(Struct, frozen=True, kw_only=True, tag="gae", tag_field="name"):
     """Training steps at the beginning of a run in which only the critic learns."""
 
 
-class ReinforcePP(Struct, frozen=True, kw_only=True, tag="reinforce++", tag_field="name"):
+@dataclass(frozen=True, kw_only=True)
+class ReinforcePP:
     """REINFORCE++: returns whitened over the whole batch."""
 
+    name: Literal["reinforce++"] = "reinforce++"
 
-class RLOO(Struct, frozen=True, kw_only=True, tag="rloo", tag_field="name"):
+
+@dataclass(frozen=True, kw_only=True)
+class RLOO:
     """RLOO: reward minus the mean of the other responses to the same prompt."""
 
+    name: Literal["rloo"] = "rloo"
 
-class GRPO(Struct, frozen=True, kw_only=True, tag="grpo", tag_field="name"):
+
+@dataclass(frozen=True, kw_only=True)
+class GRPO:
     """GRPO: reward minus the mean of its group, over the group's deviation."""
 
+    name: Literal["grpo"] = "grpo"
 
-class DrGRPO(Struct, frozen=True, kw_only=True, tag="dr_grpo", tag_field="name"):
+
+@dataclass(frozen=True, kw_only=True)
+class DrGRPO:
     """Dr. GRPO: reward minus the mean of its group; see `algorithm.loss_weighting`."""
 
+    name: Literal["dr_grpo"] = "dr_grpo"
 
-class PluginEstimator(Struct, frozen=True, kw_only=True, tag="plugin", tag_field="name"):
+
+@dataclass(frozen=True, kw_only=True)
+class PluginEstimator:
     """One that a plug-in states, see docs/extending.md. No critic."""
+
+    name: Literal["plugin"] = "plugin"
 
     function: str = ""
     """Its name. `algorithm.estimator NAME` is short for it."""
 
 
-Estimator = TRRPP | GAE | ReinforcePP | RLOO | GRPO | DrGRPO | PluginEstimator
+Estimator = Annotated[TRRPP | GAE | ReinforcePP | RLOO | GRPO | DrGRPO | PluginEstimator, Field(discriminator="name")]
 ESTIMATOR_TYPES: dict[str, type[Estimator]] = {
-    str(cls.__struct_config__.tag): cls for cls in get_args(Estimator) if cls is not PluginEstimator
+    each.name: each for each in (TRRPP, GAE, ReinforcePP, RLOO, GRPO, DrGRPO)
 }
 """Those of this project, by name."""
 
@@ -337,10 +358,6 @@ class AlgorithmConfig:
     off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
 
     @property
-    def estimator_name(self) -> str:
-        return str(self.estimator.__struct_config__.tag)
-
-    @property
     def needs_critic(self) -> bool:
         return isinstance(self.estimator, GAE)
 
@@ -366,7 +383,7 @@ class LoraConfig:
     """Rank of the adapters; 0 for none: then all weights are trained."""
     alpha: Count = 32
     """What an adapter adds to its layer is multiplied by alpha / rank."""
-    dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of an adapter's inputs that training leaves out at random."""
     targets: tuple[str, ...] = ("all-linear",)
     """Linear layers that get adapters, by the last part of their names, such as `q_proj`; `all-linear` for all but the
@@ -394,7 +411,7 @@ class TrainConfig:
     decay_steps: CountOrZero = 0
     """Training steps of each model after its warm-up over which its rate falls linearly to 0, however many optimizer
     steps it takes in each; 0 keeps it as it is."""
-    adam_beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.95
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     """Decay of Adam's mean of squared gradients."""
     weight_decay: NotNegative = 0.0
     """AdamW's, per unit of learning rate."""
@@ -501,6 +518,8 @@ class TrackingConfig:
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """A whole run."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(use_attribute_docstrings=True, defer_build=True)
 
     run: RunConfig = field(default_factory=RunConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -6,21 +6,16 @@ is short for ``algorithm.estimator.name: gae``, and a knob of its own is ``algor
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-import inspect
 import os
-import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from itertools import pairwise
-from typing import Any, get_args, get_type_hints
+from functools import cache, reduce
+from typing import Any
 
 import msgspec
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
 from azr.errors import UserError, nearest
@@ -29,8 +24,8 @@ from azr.own_modules import find_entry
 ESTIMATOR = "algorithm.estimator"
 _ESTIMATOR_NAME = f"{ESTIMATOR}.name"
 """Where the tree holds what `ESTIMATOR` is short for."""
-_PLUGIN = str(PluginEstimator.__struct_config__.tag)
 _PLUGINS = "run.plugins"
+_CONFIG = TypeAdapter(Config)
 _TYPES = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
 _TYPES |= {"array": "a list of names", "null": "none"}
 _BOUNDS = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
@@ -42,83 +37,71 @@ class Knob:
     """One leaf of the tree."""
 
     path: str
-    type: Any
-    """Its annotation, with bounds."""
-    doc: str
-    """What stands below the field, on one line."""
+    schema: Mapping[str, Any]
+    """JSON Schema of its values."""
     estimator: str | None = None
     """The estimator that alone has it; None for a knob of every run."""
 
     @property
+    def doc(self) -> str:
+        """The docstring of the field, on one line."""
+        return " ".join(self.schema.get("description", "").split())
+
+    @property
+    def type(self) -> str | None:
+        """JSON type of its values; None if they have several."""
+        return self.schema.get("type")
+
+    @property
     def option(self) -> str:
-        """As the command line spells it."""
+        """Option of the command line."""
         return "--" + self.path.rstrip("_").replace("_", "-")
 
     @property
     def accepts(self) -> str:
-        """What it may hold, in words: ``a whole number of at least 1``."""
+        """Description of its values, e.g. ``a whole number of at least 1``."""
         if self.path == ESTIMATOR:
             return f"one of {', '.join(ESTIMATOR_TYPES)}, or the name that a plug-in gives one"
-        return _describe(msgspec.json.schema(self.type))
+        return _describe(self.schema)
 
 
 @cache
 def knobs() -> Mapping[str, Knob]:
-    """Every knob by its path, in the order of the tree."""
-    return {knob.path: knob for knob in _knobs(Config, "")}
+    """Return every knob by its path, in the order of the tree."""
+    schema = _CONFIG.json_schema(ref_template="{model}")
+    return {knob.path: knob for knob in _knobs(schema, schema["$defs"], "")}
 
 
-def _knobs(section: type, prefix: str) -> Iterator[Knob]:
-    docs, hints = _docs(section), get_type_hints(section, include_extras=True)
-    for field in dataclasses.fields(section):
-        hint, path = hints[field.name], prefix + field.name
-        if dataclasses.is_dataclass(hint):
-            assert isinstance(hint, type)
-            yield from _knobs(hint, f"{path}.")
-        else:
-            yield Knob(path=path, type=hint, doc=docs[field.name])
-        if path == ESTIMATOR:
-            for name, struct in {**ESTIMATOR_TYPES, _PLUGIN: PluginEstimator}.items():
-                types, docs_of_struct = get_type_hints(struct, include_extras=True), _docs(struct)
-                for knob in struct.__struct_fields__:
-                    yield Knob(path=f"{path}.{knob}", type=types[knob], doc=docs_of_struct[knob], estimator=name)
-
-
-def _docs(section: type) -> dict[str, str]:
-    """The string below each field of a class; empty for a field without one."""
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
-    assert isinstance(body, ast.ClassDef)
-    docs: dict[str, str] = {}
-    for statement, below in pairwise([*body.body, ast.Pass()]):
-        match statement, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                docs[name] = " ".join(text.split())
-            case ast.AnnAssign(target=ast.Name(id=name)), _:
-                docs[name] = ""
-    return docs
+def _knobs(section: Mapping[str, Any], classes: Mapping[str, Any], prefix: str) -> Iterator[Knob]:
+    estimator = section["properties"].get("name", {}).get("const")
+    for name, schema in section["properties"].items():
+        path = prefix + name
+        if "$ref" in schema:
+            yield from _knobs(classes[schema["$ref"]], classes, f"{path}.")
+        elif "const" not in schema:
+            yield Knob(path=path, schema=schema, estimator=estimator)
+        for member in schema.get("oneOf", ()):
+            yield from _knobs(classes[member["$ref"]], classes, f"{path}.")
 
 
 def to_tree(config: Config) -> dict[str, Any]:
-    """The config as nested plain data, as it is saved."""
+    """Return the config as nested plain data, as it is saved."""
     tree: dict[str, Any] = msgspec.to_builtins(config)
     return tree
 
 
 def leaves(config: Config) -> dict[str, Any]:
-    """The value of every knob of a config by its dotted path."""
-    return {_short(path): value for path, value in _flat(to_tree(config), "")}
+    """Return the value of every knob by its dotted path."""
+    return dict(_flat(to_tree(config)))
 
 
-def _short(path: str) -> str:
-    return ESTIMATOR if path == _ESTIMATOR_NAME else path
-
-
-def _flat(tree: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _flat(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
+        path = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _flat(value, f"{path}.")
         else:
-            yield f"{prefix}{name}", value
+            yield ESTIMATOR if path == _ESTIMATOR_NAME else path, value
 
 
 def from_yaml(text: str) -> Config:
@@ -149,7 +132,7 @@ class _Loader(yaml.SafeLoader):
 
 def from_tree(tree: Mapping[str, Any], base: Config) -> Config:
     """``base`` with the knobs that a tree of plain data holds. Raises UserError as `override` does."""
-    return override(base, dict(_flat(tree, "")))
+    return override(base, dict(_flat(tree)))
 
 
 def override(config: Config, values: Mapping[str, Any]) -> Config:
@@ -160,15 +143,19 @@ def override(config: Config, values: Mapping[str, Any]) -> Config:
             included, has a wrong type or is out of bounds.
     """
     tree = to_tree(config)
-    named = {_short(path): value for path, value in values.items()}
     # A change of estimator drops the knobs of the last one, so it comes before those of the next; and whether a name
     # may be that of a plug-in's depends on the plug-ins.
-    for path in sorted(named, key=lambda path: (path != _PLUGINS, path != ESTIMATOR)):
-        _set(tree, _knob(path), named[path])
+    for path in sorted(values, key=lambda path: (path != _PLUGINS, path != ESTIMATOR)):
+        _set(tree, _knob(path), values[path])
+    for path, value in _flat(tree):
+        if isinstance(value, bool) and knobs()[path].type != "boolean":  # pydantic would take True for 1
+            raise _refusal(path, tree)
     try:
-        return msgspec.convert(at_home(tree), Config, strict=False)
-    except msgspec.ValidationError as error:
-        raise UserError(_sentence(str(error), tree)) from error
+        return _CONFIG.validate_python(at_home(tree))
+    except ValidationError as error:
+        names = [*ESTIMATOR_TYPES, PluginEstimator.name]  # pydantic puts the estimator's name into the path
+        path = ".".join(each for each in error.errors()[0]["loc"] if isinstance(each, str) and each not in names)
+        raise _refusal(path, tree) from error
 
 
 def at_home(value: Any) -> Any:
@@ -200,14 +187,12 @@ def _set(tree: dict[str, Any], knob: Knob, value: Any) -> None:
             f"or set {ESTIMATOR} to {knob.estimator}."
         )
     if knob.path == ESTIMATOR:
-        if value not in ESTIMATOR_TYPES and value != _PLUGIN and _may_be_of_plugin(value, tree):
-            node[name] = {"name": _PLUGIN, "function": value}
+        if value not in [*ESTIMATOR_TYPES, PluginEstimator.name] and _may_be_of_plugin(value, tree):
+            node[name] = {"name": PluginEstimator.name, "function": value}
         elif value != node[name]["name"]:
             node[name] = {"name": value}
-    elif value == "none" and type(None) in get_args(knob.type):
-        node[name] = None
     else:
-        node[name] = _number(value) if isinstance(value, str) and "number" in knob.accepts else value
+        node[name] = None if value == "none" and {"type": "null"} in knob.schema.get("anyOf", ()) else value
 
 
 def _may_be_of_plugin(name: object, tree: Mapping[str, Any]) -> bool:
@@ -217,27 +202,17 @@ def _may_be_of_plugin(name: object, tree: Mapping[str, Any]) -> bool:
     return bool(tree["run"]["plugins"]) or find_entry("azr.estimators", name) is not None
 
 
-def _number(text: str) -> str:
-    """Text such as ``.5`` in the spelling of numbers that msgspec knows; other text as it is."""
-    try:
-        return repr(float(text)) if "." in text else text
-    except ValueError:
-        return text
-
-
-def _sentence(complaint: str, tree: Mapping[str, Any]) -> str:
-    """``run.steps is 0; it must be a whole number of at least 1.`` for what msgspec says about ``$.run.steps``."""
-    path = _short(re.sub(r"\[.*", "", complaint.partition(" - at `$.")[2].rstrip("`")))
-    value: Any = tree
-    for name in path.split("."):
-        value = value[name]
-    return f"{path} is {value['name'] if path == ESTIMATOR else value!r}; it must be {knobs()[path].accepts}."
+def _refusal(path: str, tree: Mapping[str, Any]) -> UserError:
+    """Return e.g. ``run.steps is 0; it must be a whole number of at least 1.``"""
+    value: Any = reduce(lambda node, name: node[name], path.split("."), tree)
+    shown = value["name"] if path == ESTIMATOR else value
+    return UserError(f"{path} is {shown!r}; it must be {knobs()[path].accepts}.")
 
 
 def _describe(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(_describe(each) for each in schema["anyOf"])
     if "enum" in schema:
-        return "one of " + ", ".join(map(str, schema["enum"]))
+        return "one of " + ", ".join(sorted(schema["enum"]))
     bounds = " and ".join(f"{words} {schema[key]:g}" for key, words in _BOUNDS.items() if key in schema)
     return f"{_TYPES[schema['type']]} {bounds}".rstrip()

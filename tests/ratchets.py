@@ -60,7 +60,7 @@ def options(config: Path) -> int:
     """Count the fields of the config's classes, except those that hold another of these classes, and tags."""
     classes = [node for node in ast.parse(config.read_text()).body if isinstance(node, ast.ClassDef)]
     fields = [field for node in classes for field in node.body if isinstance(field, ast.AnnAssign)]
-    others = "|".join([r"ClassVar.*", r"Literal\['\w+'\]", *(node.name for node in classes)])
+    others = "|".join([r"ClassVar.*", r"Literal\['[^']+'\]", *(node.name for node in classes)])
     return sum(re.fullmatch(others, ast.unparse(field.annotation)) is None for field in fields)
 
 

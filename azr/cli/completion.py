@@ -6,7 +6,6 @@ import argparse
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args, get_origin
 
 import shtab
 
@@ -75,7 +74,7 @@ def _add_knobs(command: argparse.ArgumentParser, name: str) -> None:
         for option, (knob, _) in knob_options().items():
             about = knob.doc.partition(". ")[0].replace("%", "%%")
             values = _values(knob)
-            if knob.type is bool:
+            if knob.type == "boolean":
                 command.add_argument(option, action="store_true", help=about)
             else:
                 command.add_argument(option, choices=values, help=about)
@@ -85,4 +84,4 @@ def _values(knob: Knob) -> list[str] | None:
     """What a knob may hold, where that is a list of names."""
     if knob.path == ESTIMATOR:
         return list(ESTIMATOR_TYPES)
-    return list(map(str, get_args(knob.type))) if get_origin(knob.type) is Literal else None
+    return knob.schema.get("enum")

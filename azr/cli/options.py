@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
-from typing import Any, NoReturn, get_origin
+from typing import Any, NoReturn
 
 from azr.config_tree import Knob, at_home, knobs
 from azr.errors import UserError, nearest
@@ -91,16 +91,16 @@ def knob_options() -> dict[str, tuple[Knob, bool]]:
     """Every option of a knob, and whether it is the one that turns a switch off."""
     options = {knob.option: (knob, False) for knob in knobs().values()}
     for option, (knob, _) in list(options.items()):
-        if knob.type is bool:
+        if knob.type == "boolean":
             section, _, name = option.rpartition(".")
             options[f"{section}.no-{name}"] = (knob, True)
     return options
 
 
 def _value(knob: Knob, flag: str, given: list[str], *, off: bool) -> Any:
-    if knob.type is bool and not given:
+    if knob.type == "boolean" and not given:
         return not off
-    if get_origin(knob.type) is tuple and given:
+    if knob.type == "array" and given:
         return given
     if len(given) == 1 and not off:
         return given[0]

@@ -45,7 +45,7 @@ def load_for(config: Config) -> None:
         name = config.algorithm.estimator.function
         _load_named(groups.ESTIMATORS, [name], OWN_ESTIMATORS)
         if name not in OWN_ESTIMATORS:
-            known = [*(str(each.__struct_config__.tag) for each in ESTIMATORS), *OWN_ESTIMATORS]
+            known = [*(each.name for each in ESTIMATORS), *OWN_ESTIMATORS]
             raise UserError(
                 f"There is no estimator {name!r}; did you mean {nearest(name, known)!r}? algorithm.estimator may be "
                 f"{', '.join(known)}."

@@ -134,8 +134,8 @@ def config_changes(saved: Config, wanted: Config) -> list[str]:
             )
     if wanted.algorithm.needs_critic and not saved.algorithm.needs_critic:
         raise UserError(
-            f"algorithm.estimator was {saved.algorithm.estimator_name} when the run was saved, so there is no critic "
-            f"for {wanted.algorithm.estimator_name}: leave it as it was, or start another run."
+            f"algorithm.estimator was {saved.algorithm.estimator.name} when the run was saved, so there is no critic "
+            f"for {wanted.algorithm.estimator.name}: leave it as it was, or start another run."
         )
     # A knob of one estimator is no knob of another.
     pairs = {name: (before.get(name, "unset"), after.get(name, "unset")) for name in after | before}
