@@ -195,6 +195,7 @@ class Driver:
         return SelfPlayExperiment(
             config=config,
             codec=prepared.codec,
+            seeds=prepared.seeds,
             evaluation=prepared.evaluation,
             data=data,
             buffer=buffer,
@@ -273,6 +274,7 @@ async def grow_seeds(prepared: Prepared, refused: Path) -> list[Task]:
         async with _started(prepared, stop, progress.busy, with_trainers=False) as system:
             seeding = Seeding(
                 config=config,
+                seeds=prepared.seeds,
                 codec=codec,
                 engines=system.engines,
                 executor=system.executor,
