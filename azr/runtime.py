@@ -22,6 +22,7 @@ from azr.datasets.play import DataPlay
 from azr.errors import RunEnded
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import answer_executor
+from azr.evaluation.report import gains
 from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
@@ -251,7 +252,7 @@ async def play(experiment: SelfPlayExperiment) -> None:
             await experiment.system.engines_turn(checkpointer.done, experiment.logger.phase)
         await experiment.run()
         await checkpointer.finish_last()
-        experiment.logger.finish()
+        experiment.logger.finish(await asyncio.to_thread(gains, experiment.logger.run.answers(0).parent))
     except (StopRequested, RunEnded):
         await checkpointer.finish_last()
         raise
