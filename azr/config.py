@@ -259,7 +259,8 @@ class TRRPP:
 
 @dataclass(frozen=True, kw_only=True)
 class GAE:
-    """Generalised advantage estimation from a critic, as in PPO, then whitened per (kind, role)."""
+    """Generalised advantage estimation from a critic, as in PPO, then centred per (kind, role) and divided by the
+    deviation of the batch."""
 
     name: Literal["gae"] = "gae"
 
