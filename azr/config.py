@@ -331,6 +331,19 @@ class OffPolicyConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KLConfig:
+    """Penalty for the distance KL(policy ‖ reference); docs/algorithms.md has the formulas."""
+
+    coef: NotNegative = 0.0
+    """Weight of the KL to the reference policy; 0 leaves the reference policy out."""
+    estimator: Literal["k1", "k2", "k3", "k3_unbiased"] = "k3_unbiased"
+    """Estimate from a sampled token's d = log p - log p_reference. `k1`: d; `k2`: d²/2; `k3`: exp(-d) - 1 + d, as in
+    GRPO; `k3_unbiased`: k3 times the importance ratio, which alone has the gradient of this KL for any policy."""
+    where: Literal["loss", "reward"] = "loss"
+    """`loss` differentiates the estimate; `reward` subtracts it from the rewards, as in PPO for language models."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig:
     estimator: Estimator = field(default_factory=TRRPP)
     """Advantage estimator by name, with knobs of its own where it has any; a plug-in's by the name it has there."""
@@ -343,8 +356,7 @@ class AlgorithmConfig:
     """The ratio of new to old probability is clipped below at 1 - this."""
     clip_high: NotNegative = 0.2
     """The ratio of new to old probability is clipped above at 1 + this."""
-    kl_coef: NotNegative = 0.0
-    """Weight of the KL to the reference policy; 0 leaves the reference policy out."""
+    kl: KLConfig = field(default_factory=KLConfig)
     entropy_coef: NotNegative = 0.0
     """Weight of the entropy bonus."""
     importance_cap: Positive | None = 2.0
@@ -372,7 +384,7 @@ class AlgorithmConfig:
 
     @property
     def needs_reference(self) -> bool:
-        return self.kl_coef != 0
+        return self.kl.coef != 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -656,6 +668,11 @@ def _batch_rules(config: Config) -> Iterator[str]:
         yield (
             "algorithm.drop_zero_advantage would take trajectories from the entropy bonus: switch it off, or set "
             "algorithm.entropy_coef to 0."
+        )
+    if algorithm.kl.estimator == "k1" and algorithm.kl.where == "loss":
+        yield (
+            "algorithm.kl.estimator k1 has a gradient that is 0 on average in the loss: take another estimator, or set "
+            "algorithm.kl.where to reward."
         )
     if config.max_trajectory_tokens > config.train.tokens_per_micro_batch:
         yield (

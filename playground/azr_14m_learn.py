@@ -6,7 +6,7 @@ The model knows deductions of one to four lines and works them out line by line;
 from dataclasses import replace
 
 from azr.cli.run import launch
-from azr.config import RLOO, AlgorithmConfig, CheckpointConfig, EvalConfig, ModelConfig, RewardConfig
+from azr.config import RLOO, AlgorithmConfig, CheckpointConfig, EvalConfig, KLConfig, ModelConfig, RewardConfig
 from azr.own_data import own_data
 from playground.azr_14m_mini import config as mini
 
@@ -29,7 +29,9 @@ config = replace(
     eval=EvalConfig(path=own_data("exam_worked"), every=20, limit=480, samples=4),
     checkpoint=CheckpointConfig(every=20),
     # A low rate, a KL to the start and a clip at the gradient's usual norm keep wrong rewards harmless.
-    algorithm=AlgorithmConfig(estimator=RLOO(), loss_weighting="trajectory", drop_zero_advantage=True, kl_coef=0.1),
+    algorithm=AlgorithmConfig(
+        estimator=RLOO(), loss_weighting="trajectory", drop_zero_advantage=True, kl=KLConfig(coef=0.1)
+    ),
     train=replace(mini.train, policy_lr=3e-5, warmup_steps=5, decay_steps=95, adam_beta2=0.99, grad_clip=0.1),
 )
 

@@ -8,7 +8,7 @@ import yaml
 
 import playground
 from azr.cli.run import describe
-from azr.config import GAE, RLOO, TRRPP, AlgorithmConfig, Config
+from azr.config import GAE, RLOO, TRRPP, AlgorithmConfig, Config, KLConfig
 from azr.config_tree import ESTIMATOR, from_yaml, knobs, leaves, override, to_tree
 from azr.datasets.prepare import SOURCES
 from azr.errors import UserError
@@ -67,8 +67,8 @@ def test_a_saved_config_is_read_back(config):
         ("run: {steps: true}", "run.steps is True; it must be a whole number of at least 1."),
         ("algorithm: {estimator: {name: rloo, lambda_: 1}}", "a knob of the estimator gae, and this run's is rloo"),
         ("algorithm: {estimator: {name: gae, lambda_: 2}}", "algorithm.estimator.lambda_ is 2; it must be"),
-        ("algorithm: {kl_coef: .inf}", "algorithm.kl_coef is inf; it must be a number of at least 0"),
-        ("algorithm: {kl_coef: .nan}", "algorithm.kl_coef is nan; it must be a number of at least 0"),
+        ("algorithm: {kl: {coef: .inf}}", "algorithm.kl.coef is inf; it must be a number of at least 0"),
+        ("algorithm: {kl: {coef: .nan}}", "algorithm.kl.coef is nan; it must be a number of at least 0"),
         ("[]", "a mapping of sections, not list"),
         ("", "a mapping of sections, not NoneType"),
         ("run: {", "not YAML"),
@@ -129,4 +129,4 @@ def test_there_are_few_knobs_and_each_says_what_it_means():
 
 def test_roles_follow_from_overrides():
     assert AlgorithmConfig(estimator=GAE()).needs_critic and not AlgorithmConfig(estimator=TRRPP()).needs_critic
-    assert AlgorithmConfig(kl_coef=0.1).needs_reference and not AlgorithmConfig().needs_reference
+    assert AlgorithmConfig(kl=KLConfig(coef=0.1)).needs_reference and not AlgorithmConfig().needs_reference

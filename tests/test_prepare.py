@@ -34,7 +34,7 @@ def sound(tmp_path) -> Config:
 def test_a_sound_config_passes(sound):
     check(sound)
     assert prepare(sound).notes == []
-    assert sound.algorithm.kl_coef
+    assert sound.algorithm.kl.coef
     check(override(sound, {"algorithm.drop_zero_advantage": True}))
 
 

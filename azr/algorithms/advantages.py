@@ -161,8 +161,8 @@ def reinforce_plus_plus(batch: Batch, knobs: ReinforcePP) -> tuple[Tensor, Tenso
 def gae(batch: Batch, knobs: GAE) -> tuple[Tensor, Tensor]:
     """Generalised advantages (arXiv 1506.02438, eq. 16), then centred per (kind, role) and divided by one deviation.
 
-    The reward is on the last token, and V = 0 after it. Undiscounted: delta_t = r_t + V_{t+1} - V_t,
-    A_t = Σ_j lambda^j delta_{t+j} and return_t = A_t + V_t.
+    The reward is on the last token, a KL penalty on each, and V = 0 after the last. Undiscounted:
+    delta_t = r_t + V_{t+1} - V_t, A_t = Σ_j lambda^j delta_{t+j} and return_t = A_t + V_t.
 
     A (kind, role) whose rewards are all equal gets 0: what is left there is the critic's error. The deviation is that
     of all others together, within their (kind, role). With one (kind, role) this whitens over the batch.
@@ -171,21 +171,13 @@ def gae(batch: Batch, knobs: GAE) -> tuple[Tensor, Tensor]:
     values_R, seq_index_R = batch.values_R.double(), batch.seq_index_R
     next_R = torch.zeros_like(values_R)
     next_R[:-1] = torch.where(seq_index_R[1:] == seq_index_R[:-1], values_R[1:], 0.0)
-    raw_R = discounted_sum(_token_rewards(batch) + next_R - values_R, seq_index_R, knobs.lambda_)
+    raw_R = discounted_sum(batch.rewards_R + next_R - values_R, seq_index_R, knobs.lambda_)
     label_R = batch.kind_role_N[seq_index_R]
     is_constant_R = _is_constant(batch.rewards_N[seq_index_R], label_R)
     centred_R = torch.where(is_constant_R, 0.0, _centred(raw_R, label_R))
     freedom = int((~is_constant_R).sum()) - len(label_R[~is_constant_R].unique())
     variance = centred_R.square().sum() / max(freedom, 1)
     return centred_R * (variance + VARIANCE_FLOOR).rsqrt(), raw_R + values_R
-
-
-def _token_rewards(batch: Batch) -> Tensor:
-    """The reward on each response's last token, 0 on the others (R)."""
-    rewards_R = torch.zeros(len(batch.seq_index_R), dtype=torch.float64)
-    nonempty_N = batch.lengths_N > 0
-    rewards_R[batch.lengths_N.cumsum(0)[nonempty_N] - 1] = batch.rewards_N[nonempty_N]
-    return rewards_R
 
 
 def _group_relative(batch: Batch, scale: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:

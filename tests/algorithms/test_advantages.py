@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from azr.algorithms.advantages import ESTIMATORS, discounted_sum, estimate_advantages, loss_weights, weighting_of
 from azr.algorithms.batch import Batch
-from azr.config import ESTIMATOR_TYPES, GAE, AlgorithmConfig, DrGRPO
+from azr.config import ESTIMATOR_TYPES, GAE, AlgorithmConfig, DrGRPO, KLConfig
 
 KIND_ROLE = ("deduction", "solver")
 
@@ -215,9 +215,7 @@ def test_equal_rewards_teach_nothing(estimator: str, reward: float) -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(st.sampled_from(list(ESTIMATOR_TYPES)), st.integers(1, 6), st.integers(0, 999))
-def test_a_kind_and_role_of_equal_rewards_gets_nothing_and_changes_nothing(
-    estimator: str, more: int, seed: int
-) -> None:
+def test_a_kind_and_role_of_equal_rewards_gets_and_changes_nothing(estimator: str, more: int, seed: int) -> None:
     """Except for reinforce++, whose one baseline is the mean over all kinds and roles."""
     rng = random.Random(seed)
     lengths = [rng.randint(1, 5) for _ in range(8 + more)]
@@ -328,3 +326,25 @@ def test_the_order_of_trajectories_does_not_matter(estimator: type) -> None:
     straight = estimate_advantages(batch, estimator())[0].split(lengths)
     got = estimate_advantages(shuffled, estimator())[0]
     torch.testing.assert_close(got, torch.cat([straight[i] for i in order]), rtol=1e-6, atol=1e-7)
+
+
+def test_a_kl_in_the_reward_is_charged_where_it_arises() -> None:
+    """By token with a critic, with each sample as a whole without one."""
+    batch = make_batch([1.0, 0.0], [3, 2], values=[0.0] * 5)
+    batch.rollout_logprobs_R = torch.tensor([-1.0, -2.0, -1.0, -1.0, -3.0])
+    batch.reference_logprobs_R = torch.tensor([-1.5, -2.0, -0.5, -2.0, -3.5])  # d = 0.5, 0, -0.5, 1, 0.5
+    batch.charge_kl(KLConfig(coef=0.1, estimator="k1", where="reward"))
+    near(estimate_advantages(batch, GAE())[1], [1.0, 1.05, 1.05, -0.15, -0.05])
+    near(estimate_advantages(batch, ESTIMATOR_TYPES["trrpp"]())[1], [1.0] * 3 + [-0.15] * 2)
+
+
+def test_a_kl_in_the_reward_charges_no_trace() -> None:
+    batch = make_batch([1.0, 0.0], [2, 2])
+    batch.trace_tokens = [2, 1]
+    batch.rollout_logprobs_R, batch.reference_logprobs_R = (
+        torch.tensor([0.0, 0, 0, -1]),
+        torch.tensor([-9.0, -9, -9, -3]),
+    )
+    batch.charge_kl(KLConfig(coef=0.5, estimator="k1", where="reward"))
+    near(batch.penalties_R, [0.0, 0.0, 0.0, 1.0])
+    assert batch.sampled_part().penalties_R.tolist() == [1.0]

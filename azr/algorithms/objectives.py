@@ -1,0 +1,81 @@
+"""Terms of the policy's loss, a function each: importance weights, objectives of sampled tokens and of traces, KL.
+
+docs/algorithms.md has a table of them, with their names elsewhere.
+
+Legend: R response tokens of one micro-batch.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from azr.config import AlgorithmConfig, KLConfig, OffPolicyConfig
+
+LOG_RATIO_LIMIT = 20.0
+"""exp of more overflows usefulness long before it overflows float32; such a token gets no gradient."""
+
+
+def log_ratio(numerator_R: Tensor, denominator_R: Tensor) -> Tensor:
+    """Difference of log-probabilities, clamped to ±20."""
+    return (numerator_R - denominator_R).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
+
+def importance_weights(trainer_R: Tensor, engine_R: Tensor, cap: float | None) -> Tensor:
+    """Truncated weights min(exp(logp_trainer - logp_engine), cap), detached; ones when ``cap`` is None.
+
+    Corrects for the engine having sampled from other probabilities than the trainer's (TIS): slightly, by another
+    rounding, or from weights that are some updates older.
+    """
+    if cap is None:
+        return torch.ones_like(trainer_R)
+    return log_ratio(trainer_R, engine_R).exp().clamp(max=cap).detach()
+
+
+def clipped_objective(ratio_R: Tensor, advantages_R: Tensor, config: AlgorithmConfig) -> Tensor:
+    """PPO's per-token loss -min(r A, clip(r) A)."""
+    clipped_R = ratio_R.clamp(1 - config.clip_low, 1 + config.clip_high)
+    return torch.maximum(-advantages_R * ratio_R, -advantages_R * clipped_R)
+
+
+def trace_objective(logprobs_R: Tensor, advantages_R: Tensor, config: OffPolicyConfig) -> Tensor:
+    """Per-token loss of tokens that another model's trace gave, with π = exp(logp) (arXiv 2504.14945, section 3).
+
+    That model counts as sure of its tokens, so π is the whole importance weight. ``shaped``: -A f(π) with f(π) =
+    π / (π + g) and g = gamma, whose gradient is -A gπ / (π + g)² ∇logp; ``plain``: -A π; ``sft``: -coef · logp,
+    whatever the advantage.
+    """
+    if config.loss == "sft":
+        return -config.sft_coef * logprobs_R
+    if config.loss == "plain":
+        return -advantages_R * logprobs_R.exp()
+    return -advantages_R * torch.sigmoid(logprobs_R - math.log(config.gamma))
+
+
+def kl_estimate(logprobs_R: Tensor, reference_R: Tensor, estimator: str) -> Tensor:
+    """Per-token estimate of KL(policy ‖ reference) from tokens that the policy sampled, with d = logp - logp_ref.
+
+    k1: d; k2: d² / 2; k3 and k3_unbiased: exp(-d) - 1 + d (J. Schulman, "Approximating KL divergence"). k1 and k3 are
+    unbiased, k2 and k3 never negative.
+    """
+    d_R = log_ratio(logprobs_R, reference_R)
+    if estimator == "k1":
+        return d_R
+    return d_R.square() / 2 if estimator == "k2" else torch.exp(-d_R) - 1 + d_R
+
+
+def kl_loss(logprobs_R: Tensor, reference_R: Tensor, ratio_R: Tensor, config: KLConfig) -> Tensor:
+    """Per-token KL term of the loss. ``ratio_R``: importance ratio r of the policy to the one that sampled.
+
+    Differentiated as it is, k3 pulls by (1 - exp(-d)) ∇logp, which is the gradient of KL(reference ‖ policy) on
+    average, and unbounded. k3_unbiased is r · k3, differentiated through r as well, so its gradient r d ∇logp is that
+    of KL(policy ‖ reference) (DeepSeek-V3.2, arXiv 2512.02556, section 3.1). It is written out here: autograd would
+    subtract two numbers of size exp(-d), which cancel but for rounding. |d| and |log r| are at most 20.
+    """
+    estimate_R = kl_estimate(logprobs_R, reference_R, config.estimator)
+    if config.estimator != "k3_unbiased":
+        return estimate_R
+    weight_R = ratio_R * log_ratio(logprobs_R, reference_R)
+    return (ratio_R * estimate_R).detach() + weight_R.detach() * (logprobs_R - logprobs_R.detach())
