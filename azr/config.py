@@ -318,6 +318,46 @@ ESTIMATOR_TYPES: dict[str, type[Estimator]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class PPO:
+    """PPO's clipped objective."""
+
+    name: Literal["ppo"] = "ppo"
+
+    clip_low: Share = 0.2
+    """The ratio of new to old probability is clipped below at 1 - this."""
+    clip_high: NotNegative = 0.2
+    """The ratio of new to old probability is clipped above at 1 + this. More than `clip_low`, such as 0.28, is DAPO's
+    clip-higher."""
+    dual_clip: Annotated[float, Field(gt=1, le=1e6)] | None = None
+    """Tokens with a negative advantage whose ratio is above this have no gradient; none for no such bound."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GSPO:
+    """The same with one ratio for all tokens of a response: the geometric mean of theirs."""
+
+    name: Literal["gspo"] = "gspo"
+
+    clip_low: Share = 3e-4
+    """The ratio of new to old probability is clipped below at 1 - this."""
+    clip_high: NotNegative = 4e-4
+    """The ratio of new to old probability is clipped above at 1 + this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CISPO:
+    """REINFORCE weighted by the ratio, which is clipped and not differentiated, so no token loses its gradient."""
+
+    name: Literal["cispo"] = "cispo"
+
+    ratio_cap: Positive = 5.0
+    """Largest ratio of new to old probability."""
+
+
+Objective = Annotated[PPO | GSPO | CISPO, Field(discriminator="name")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig:
     """What the policy learns from response tokens that another model's trace gave; see docs/training.md."""
 
@@ -352,10 +392,9 @@ class AlgorithmConfig:
     programs; by kind_role, each (kind, role) as a whole, and so few proposals beside many solutions. By constant,
     tokens do, as by token, but their sum is divided by `rollout.max_response_tokens` for each trajectory, not by the
     batch's tokens. `auto` is constant with dr_grpo, and token with the others."""
-    clip_low: Share = 0.2
-    """The ratio of new to old probability is clipped below at 1 - this."""
-    clip_high: NotNegative = 0.2
-    """The ratio of new to old probability is clipped above at 1 + this."""
+    objective: Objective = field(default_factory=PPO)
+    """Loss of sampled tokens, by name; docs/algorithms.md has the formulas. They differ in steps after the first of
+    `policy_mini_batches`, where the ratio of new to old probability is no longer 1."""
     kl: KLConfig = field(default_factory=KLConfig)
     entropy_coef: NotNegative = 0.0
     """Weight of the entropy bonus."""
@@ -369,6 +408,11 @@ class AlgorithmConfig:
     `loss_weighting`, the others weigh what they weigh with them. A KL loss then covers what is left. Not with
     `entropy_coef`, which is meant for what is always answered alike."""
     off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+
+    @property
+    def by_sequence(self) -> bool:
+        """Whether the loss needs to know which tokens are of the same response."""
+        return isinstance(self.objective, GSPO)
 
     @property
     def needs_critic(self) -> bool:

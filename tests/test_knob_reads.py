@@ -13,6 +13,7 @@ SECTIONS = {str(field.type): field.name for field in dataclasses.fields(Config)}
 SECTIONS |= {
     "IntrinsicRewardConfig": "intrinsic",
     "KLConfig": "kl",
+    "Objective": "objective",
     "CompositesConfig": "composites",
     "LoraConfig": "lora",
     "OffPolicyConfig": "off_policy",

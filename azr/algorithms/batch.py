@@ -22,7 +22,7 @@ from azr.config import AlgorithmConfig, KLConfig
 from azr.records import Sample
 
 POLICY_COLUMNS = (
-    "rollout_logprobs", "is_trace", "advantages", "loss_weights", "reference_logprobs", "old_logprobs",
+    "rollout_logprobs", "is_trace", "advantages", "loss_weights", "reference_logprobs", "old_logprobs", "seq_index",
 )  # fmt: skip
 """Columns over tokens that the policy's loss takes, without their suffix; see `azr.algorithms.losses.policy_loss`."""
 
@@ -129,9 +129,11 @@ class Batch:
     def only_traces(self) -> bool:
         return self.is_trace_R is not None and bool(self.is_trace_R.all())
 
-    def policy_columns(self) -> dict[str, Tensor]:
-        """Columns (R) of the policy's loss, those that are there."""
+    def policy_columns(self, config: AlgorithmConfig) -> dict[str, Tensor]:
+        """Columns (R) of the policy's loss, those that are there and needed."""
         columns = {name: getattr(self, f"{name}_R") for name in POLICY_COLUMNS}
+        if not config.by_sequence:
+            del columns["seq_index"]
         return {name: column_R for name, column_R in columns.items() if column_R is not None}
 
     def critic_columns(self) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from azr.algorithms.objectives import clipped_objective, importance_weights, kl_loss, log_ratio, trace_objective
+from azr.algorithms.objectives import importance_weights, kl_loss, log_ratio, sampled_objective, trace_objective
 from azr.config import AlgorithmConfig
 
 VALUE_CLIP = 0.2
@@ -41,25 +41,29 @@ def policy_loss(
     reference_logprobs_R: Tensor | None = None,
     loss_weights_R: Tensor | None = None,
     is_trace_R: Tensor | None = None,
+    seq_index_R: Tensor | None = None,
     normalizer: float,
     config: AlgorithmConfig,
 ) -> tuple[Tensor, Sums]:
-    """Σ_t w_t (c_t · PPO_t + c_t · kl.coef · KL_t - entropy_coef · H_t) / normalizer.
+    """Σ_t w_t (c_t · objective_t + c_t · kl.coef · KL_t - entropy_coef · H_t) / normalizer.
 
     Returns (scalar loss, sums for ``policy_metrics``). All arrays are (R). c_t is the truncated importance weight of
     the trainer's logprobs over the engine's ``rollout_logprobs_R``, which may be those of older weights. With
     ``kl.where`` reward, KL_t is only measured.
     ``old_logprobs_R`` None: the policy has not moved since the step began to learn, so the ratio is 1, with the
     gradient it should have, and no forward had to be spent on it. ``loss_weights_R`` None: every w_t is 1.
-    ``is_trace_R``, bool: tokens that no engine sampled, for which `trace_objective` stands in the place of c_t · PPO_t
-    and c_t of the KL is 1, and which clipping, KL to the old policy and importance weight of the sums leave out. None:
-    all were sampled.
+    ``is_trace_R``, bool: tokens that no engine sampled, for which `trace_objective` stands in the place of
+    c_t · objective_t and c_t of the KL is 1, and which clipping, KL to the old policy and importance weight of the sums
+    leave out. None: all were sampled. ``seq_index_R``: index of each token's sample, if ``config.by_sequence``.
     """
     old_R = logprobs_R.detach() if old_logprobs_R is None else old_logprobs_R
     log_ratio_R = log_ratio(logprobs_R, old_R)
     ratio_R = log_ratio_R.exp()
     importance_R = importance_weights(old_R, rollout_logprobs_R, config.importance_cap)
-    objective_R = importance_R * clipped_objective(ratio_R, advantages_R, config)
+    objective_R, is_low_R, is_high_R = sampled_objective(
+        logprobs_R, old_R, advantages_R, config.objective, seq_index_R, is_trace_R
+    )
+    objective_R = importance_R * objective_R
     if is_trace_R is not None:
         of_traces_R = trace_objective(logprobs_R, advantages_R, config.off_policy)
         objective_R = torch.where(is_trace_R, of_traces_R, objective_R)
@@ -76,8 +80,8 @@ def policy_loss(
     if loss_weights_R is not None:
         loss_R = loss_R * loss_weights_R
     of_sampled = {
-        "clipped_low": (advantages_R < 0) & (ratio_R < 1 - config.clip_low),
-        "clipped_high": (advantages_R > 0) & (ratio_R > 1 + config.clip_high),
+        "clipped_low": is_low_R,
+        "clipped_high": is_high_R,
         "approx_kl": ratio_R - 1 - log_ratio_R,
         "importance_weight": importance_R,
     }

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from azr.config import AlgorithmConfig, KLConfig, OffPolicyConfig
+from azr.config import CISPO, GSPO, PPO, KLConfig, Objective, OffPolicyConfig
 
 LOG_RATIO_LIMIT = 20.0
 """exp of more overflows usefulness long before it overflows float32; such a token gets no gradient."""
@@ -34,10 +34,67 @@ def importance_weights(trainer_R: Tensor, engine_R: Tensor, cap: float | None) -
     return log_ratio(trainer_R, engine_R).exp().clamp(max=cap).detach()
 
 
-def clipped_objective(ratio_R: Tensor, advantages_R: Tensor, config: AlgorithmConfig) -> Tensor:
-    """PPO's per-token loss -min(r A, clip(r) A)."""
-    clipped_R = ratio_R.clamp(1 - config.clip_low, 1 + config.clip_high)
-    return torch.maximum(-advantages_R * ratio_R, -advantages_R * clipped_R)
+def sequence_means(x_R: Tensor, sequence_R: Tensor, is_trace_R: Tensor | None) -> Tensor:
+    """Give each token the mean of x over the sampled tokens of its response, whose index is in ``sequence_R``."""
+    sequences, index_R = sequence_R.unique(return_inverse=True)
+    counted_R = torch.ones_like(x_R) if is_trace_R is None else (~is_trace_R).to(x_R)
+    zeros = x_R.new_zeros(len(sequences))
+    sums, counts = (zeros.index_add(0, index_R, each_R) for each_R in (x_R * counted_R, counted_R))
+    return (sums / counts.clamp(min=1))[index_R]
+
+
+def sampled_objective(
+    logprobs_R: Tensor,
+    old_R: Tensor,
+    advantages_R: Tensor,
+    config: Objective,
+    sequence_R: Tensor | None = None,
+    is_trace_R: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Per-token loss of sampled tokens, and which of them are clipped below and above, bool.
+
+    ``sequence_R``, int64: index of each token's response, which gspo alone needs.
+    """
+    ratio_R = log_ratio(logprobs_R, old_R).exp()
+    if isinstance(config, CISPO):
+        return cispo(logprobs_R, ratio_R, advantages_R, config.ratio_cap)
+    if isinstance(config, GSPO):
+        assert sequence_R is not None
+        ratio_R = sequence_ratio(logprobs_R, old_R, sequence_R, is_trace_R)
+    dual_clip = config.dual_clip if isinstance(config, PPO) else None
+    return ppo(ratio_R, advantages_R, config.clip_low, config.clip_high, dual_clip)
+
+
+def ppo(
+    ratio_R: Tensor, advantages_R: Tensor, low: float, high: float, dual_clip: float | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """-min(r A, clip(r, 1 - low, 1 + high) A) (arXiv 1707.06347, eq. 7); ``high`` above ``low``: arXiv 2503.14476.
+
+    ``dual_clip``: at most -dual_clip · A where A < 0 (arXiv 1912.09729, eq. 5).
+    """
+    loss_R = torch.maximum(-advantages_R * ratio_R, -advantages_R * ratio_R.clamp(1 - low, 1 + high))
+    is_low_R = (advantages_R < 0) & (ratio_R < 1 - low)
+    is_high_R = (advantages_R > 0) & (ratio_R > 1 + high)
+    if dual_clip is not None:
+        is_dual_R = (advantages_R < 0) & (ratio_R > dual_clip)
+        loss_R, is_high_R = torch.where(is_dual_R, -advantages_R * dual_clip, loss_R), is_high_R | is_dual_R
+    return loss_R, is_low_R, is_high_R
+
+
+def sequence_ratio(logprobs_R: Tensor, old_R: Tensor, sequence_R: Tensor, is_trace_R: Tensor | None) -> Tensor:
+    """GSPO's ratio s = exp(mean of logp - logp_old over the response), for each of its tokens (arXiv 2507.18071).
+
+    As s · p / p, with only the numerator differentiated (eq. 14, GSPO-token): summed over a response whose tokens have
+    one advantage, that is the gradient of s for each of them (eq. 7).
+    """
+    mean_R = sequence_means(log_ratio(logprobs_R, old_R).detach(), sequence_R, is_trace_R)
+    return mean_R.exp() * (logprobs_R - logprobs_R.detach()).exp()
+
+
+def cispo(logprobs_R: Tensor, ratio_R: Tensor, advantages_R: Tensor, cap: float) -> tuple[Tensor, Tensor, Tensor]:
+    """-min(r, cap) A logp, with only logp differentiated (arXiv 2506.13585, eq. 4, without a lower bound)."""
+    weight_R = ratio_R.detach().clamp(max=cap)
+    return -weight_R * advantages_R * logprobs_R, torch.zeros_like(ratio_R, dtype=torch.bool), ratio_R > cap
 
 
 def trace_objective(logprobs_R: Tensor, advantages_R: Tensor, config: OffPolicyConfig) -> Tensor:

@@ -84,4 +84,4 @@ def _values(knob: Knob) -> list[str] | None:
     """What a knob may hold, where that is a list of names."""
     if knob.path == ESTIMATOR:
         return list(ESTIMATOR_TYPES)
-    return knob.schema.get("enum")
+    return list(knob.choices) or knob.schema.get("enum")

@@ -177,7 +177,7 @@ class Learner:
             async with self._work(self._policy, "policy logprobs"):
                 batch.old_logprobs_R = packed.scatter(await self._score(self._policy, "logprobs", packed), tokens)
         async with self._work(self._policy, "train policy", training=True):
-            return await update_policy(self._policy, packed, batch.policy_columns(), config.timeout.train_s)
+            return await update_policy(self._policy, packed, batch.policy_columns(algorithm), config.timeout.train_s)
 
     async def _score_reference(self, batch: Batch, packed: TrainBatch) -> None:
         """Fill in the reference policy's log-probabilities of what was packed."""

@@ -9,8 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from azr.algorithms.objectives import clipped_objective, importance_weights, kl_estimate, kl_loss
-from azr.config import AlgorithmConfig, KLConfig
+from azr.algorithms.objectives import (
+    importance_weights,
+    kl_estimate,
+    kl_loss,
+    ppo,
+    sampled_objective,
+    sequence_ratio,
+)
+from azr.config import CISPO, GSPO, PPO, KLConfig, Objective
 
 
 def tensor(*values: float) -> Tensor:
@@ -22,10 +29,81 @@ def close(got: Tensor, expected: object, atol: float = 1e-9) -> None:
 
 
 def test_clipping_by_hand_at_the_edges_of_the_band() -> None:
-    config = AlgorithmConfig(clip_low=0.2, clip_high=0.3)
     ratio = tensor(0.7, 0.8, 1.0, 1.3, 1.5)
-    close(clipped_objective(ratio, tensor(*[1.0] * 5), config), [-0.7, -0.8, -1.0, -1.3, -1.3])
-    close(clipped_objective(ratio, tensor(*[-1.0] * 5), config), [0.8, 0.8, 1.0, 1.3, 1.5])
+    close(ppo(ratio, tensor(*[1.0] * 5), 0.2, 0.3)[0], [-0.7, -0.8, -1.0, -1.3, -1.3])
+    close(ppo(ratio, tensor(*[-1.0] * 5), 0.2, 0.3)[0], [0.8, 0.8, 1.0, 1.3, 1.5])
+    close(ppo(ratio, tensor(*[-1.0] * 5), 0.2, 0.3, dual_clip=1.4)[0], [0.8, 0.8, 1.0, 1.3, 1.4])
+
+
+LENGTHS = (4, 1, 7, 3)
+OWNERS = np.repeat(np.arange(4), LENGTHS)
+OBJECTIVES: list[Objective] = [
+    PPO(clip_low=0.1, clip_high=0.25), PPO(dual_clip=1.5), GSPO(clip_low=0.1, clip_high=0.15), CISPO(ratio_cap=1.2),
+]  # fmt: skip
+
+
+def reference(config: Objective, logprobs: np.ndarray, old: np.ndarray, advantages: np.ndarray) -> np.ndarray:
+    """Losses of tokens by the formulas of PPO and GSPO, number by number."""
+    ratio = np.exp(logprobs - old)
+    if isinstance(config, GSPO):
+        ratio = np.exp(np.array([(logprobs - old)[owner == OWNERS].mean() for owner in OWNERS]))
+    losses = []
+    for r, advantage in zip(ratio, advantages, strict=True):
+        assert not isinstance(config, CISPO)
+        kept = min(r * advantage, min(max(r, 1 - config.clip_low), 1 + config.clip_high) * advantage)
+        if isinstance(config, PPO) and config.dual_clip is not None and advantage < 0:
+            kept = max(kept, config.dual_clip * advantage)
+        losses.append(-kept)
+    return np.array(losses)
+
+
+def drawn(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Log-probabilities, old ones, and advantages of which all tokens of a response have the same."""
+    rng = np.random.default_rng(seed)
+    old = -2 + 0.5 * rng.standard_normal(len(OWNERS))
+    return old + 0.4 * rng.standard_normal(len(OWNERS)), old, rng.standard_normal(4)[OWNERS]
+
+
+def objective_of(config: Objective, logprobs: Tensor, old: np.ndarray, advantages: np.ndarray) -> tuple[Tensor, ...]:
+    arrays = torch.tensor(old), torch.tensor(advantages), config, torch.tensor(OWNERS)
+    return sampled_objective(logprobs, *arrays)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("config", OBJECTIVES, ids=["ppo", "dual_clip", "gspo", "cispo"])
+def test_an_objective_has_the_value_and_gradient_of_its_formula(config: Objective, seed: int) -> None:
+    given, old, advantages = drawn(seed)
+    logprobs = torch.tensor(given, requires_grad=True)
+    losses, is_low, is_high = objective_of(config, logprobs, old, advantages)
+    losses.sum().backward()
+    if isinstance(config, CISPO):
+        weight = np.minimum(np.exp(given - old), config.ratio_cap)
+        close(losses.detach(), -weight * advantages * given)
+        close(logprobs.grad, -weight * advantages)
+        assert (is_high.numpy() == (np.exp(given - old) > config.ratio_cap)).all() and not is_low.any()
+        return
+    close(losses.detach(), reference(config, given, old, advantages))
+    differences = []
+    for t in range(len(given)):
+        step = 1e-6 * (np.arange(len(given)) == t)
+        ends = [reference(config, given + sign * step, old, advantages).sum() for sign in (1, -1)]
+        differences.append((ends[0] - ends[1]) / 2e-6)
+    close(logprobs.grad, differences, atol=1e-7)
+    assert ((logprobs.grad == 0).numpy() == (is_low | is_high).numpy()).all(), "a clipped token has no gradient"
+
+
+@pytest.mark.parametrize("config", OBJECTIVES, ids=["ppo", "dual_clip", "gspo", "cispo"])
+def test_every_objective_has_the_policy_gradient_before_the_policy_moves(config: Objective) -> None:
+    given, _, advantages = drawn(0)
+    logprobs = torch.tensor(given, requires_grad=True)
+    objective_of(config, logprobs, given, advantages)[0].sum().backward()
+    close(logprobs.grad, -advantages)
+
+
+def test_the_ratio_of_a_response_leaves_tokens_of_traces_out() -> None:
+    logprobs, old = tensor(-1.0, -2.0, -3.0, -1.0), tensor(-9.0, -1.0, -1.0, -1.5)
+    owners, is_trace = torch.tensor([5, 5, 5, 2]), torch.tensor([True, False, False, False])
+    close(sequence_ratio(logprobs, old, owners, is_trace)[1:], [math.exp(-1.5), math.exp(-1.5), math.exp(0.5)])
 
 
 def test_importance_weights_are_capped_and_detached() -> None:

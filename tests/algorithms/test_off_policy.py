@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from azr.algorithms.losses import add_sums, policy_loss, policy_metrics, trace_objective, value_loss, value_metrics
-from azr.config import AlgorithmConfig, KLConfig, OffPolicyConfig
+from azr.config import PPO, AlgorithmConfig, KLConfig, OffPolicyConfig
 
 PROBS = (1e-6, 0.01, 0.1, 0.4, 1.0)
 TRACE = [False, True, True, False, True, False]
 """Of `inputs`."""
-CLIPS = {"clip_low": 0.1, "clip_high": 0.15}
+CLIPS = {"objective": PPO(clip_low=0.1, clip_high=0.15)}
 
 
 def tensor(*values: float) -> Tensor:
@@ -59,7 +59,7 @@ def written_out(config: AlgorithmConfig, given: dict[str, Tensor]) -> list[float
                 "sft": -off.sft_coef * at["logprobs"],
             }[off.loss]
         else:
-            clipped = min(max(ratio, 1 - config.clip_low), 1 + config.clip_high)
+            clipped = min(max(ratio, 1 - config.objective.clip_low), 1 + config.objective.clip_high)
             correction = min(math.exp(at["old_logprobs"] - at["rollout_logprobs"]), config.importance_cap or math.inf)
             loss = -correction * min(ratio * advantage, clipped * advantage)
         d = at["logprobs"] - at["reference_logprobs"]
