@@ -358,6 +358,56 @@ Objective = Annotated[PPO | GSPO | CISPO, Field(discriminator="name")]
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoImportance:
+    """Weigh all tokens alike."""
+
+    name: Literal["none"] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenCap:
+    """Weigh each token by its ratio, truncated above."""
+
+    name: Literal["token_cap"] = "token_cap"
+
+    cap: Positive = 2.0
+    """Largest weight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenMask:
+    """Weigh each token by its ratio, and leave out those whose ratio is too far from 1 on either side."""
+
+    name: Literal["token_mask"] = "token_mask"
+
+    bound: Annotated[float, Field(ge=1, le=1e6)] = 2.0
+    """Ratios above this or below its inverse are left out; of `sequence_mask` the geometric mean of a response's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceCap:
+    """Weigh each response by the geometric mean of its tokens' ratios, truncated above."""
+
+    name: Literal["sequence_cap"] = "sequence_cap"
+
+    cap: Positive = 2.0
+    """Largest weight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceMask:
+    """Weigh each response by the geometric mean of its tokens' ratios, and leave out those that are too far from 1."""
+
+    name: Literal["sequence_mask"] = "sequence_mask"
+
+    bound: Annotated[float, Field(ge=1, le=1e6)] = 1.05
+    """Ratios above this or below its inverse are left out; of `sequence_mask` the geometric mean of a response's."""
+
+
+Importance = Annotated[NoImportance | TokenCap | TokenMask | SequenceCap | SequenceMask, Field(discriminator="name")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig:
     """What the policy learns from response tokens that another model's trace gave; see docs/training.md."""
 
@@ -398,8 +448,9 @@ class AlgorithmConfig:
     kl: KLConfig = field(default_factory=KLConfig)
     entropy_coef: NotNegative = 0.0
     """Weight of the entropy bonus."""
-    importance_cap: Positive | None = 2.0
-    """Cap of the engine/trainer importance weight exp(logp_trainer - logp_engine); none switches it off."""
+    importance: Importance = field(default_factory=TokenCap)
+    """Weights that correct for engines sampling from other probabilities than the trainer's, by name: ratios
+    exp(logp_trainer - logp_engine) of tokens or of whole responses, capped or masked."""
     policy_mini_batches: Count = 1
     """Optimizer steps of the policy per training step; the batch is split into as many mini-batches."""
     drop_zero_advantage: bool = False
@@ -412,7 +463,7 @@ class AlgorithmConfig:
     @property
     def by_sequence(self) -> bool:
         """Whether the loss needs to know which tokens are of the same response."""
-        return isinstance(self.objective, GSPO)
+        return isinstance(self.objective, GSPO) or isinstance(self.importance, SequenceCap | SequenceMask)
 
     @property
     def needs_critic(self) -> bool:
@@ -771,8 +822,8 @@ def _staleness_rules(config: Config) -> Iterator[str]:
             "share their GPUs and take turns: give engines their own with --cluster.no-colocate, or set "
             "rollout.partial."
         )
-    if rollout.staleness and config.algorithm.importance_cap is None:
+    if rollout.staleness and isinstance(config.algorithm.importance, NoImportance):
         yield (
             f"rollout.staleness={rollout.staleness} trains on what older weights sampled, and nothing corrects for it "
-            "while algorithm.importance_cap is switched off: give it a number such as 2."
+            "while algorithm.importance is none: take another, such as token_cap."
         )

@@ -1,6 +1,7 @@
 """Absolute Zero self-play with a 14M model, minutes on two cores or a GPU: ``python -m playground.azr_14m_mini``."""
 
 from azr.cli.run import launch
+
 from azr.config import (  # isort: skip
     GAE, AlgorithmConfig, Config, EvalConfig, ExecutorConfig, KLConfig, ModelConfig, RolloutConfig, RunConfig,
     SelfPlayConfig, TrainConfig,

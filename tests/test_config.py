@@ -8,7 +8,7 @@ import yaml
 
 import playground
 from azr.cli.run import describe
-from azr.config import GAE, RLOO, TRRPP, AlgorithmConfig, Config, KLConfig
+from azr.config import GAE, RLOO, TRRPP, AlgorithmConfig, Config, KLConfig, NoImportance
 from azr.config_tree import ESTIMATOR, from_yaml, knobs, leaves, override, to_tree
 from azr.datasets.prepare import SOURCES
 from azr.errors import UserError
@@ -81,11 +81,11 @@ def test_other_texts_are_refused_in_one_line(text, said):
 
 
 def test_what_is_not_given_has_its_default_and_none_is_a_value():
-    config = from_yaml("run: {max_minutes: 3}\neval: {path: none}\nalgorithm: {estimator: gae, importance_cap: null}")
+    config = from_yaml("run: {max_minutes: 3}\neval: {path: none}\nalgorithm: {estimator: gae, importance: none}")
     assert config == Config(
         run=replace(Config().run, max_minutes=3.0),
         eval=replace(Config().eval, path=None),
-        algorithm=AlgorithmConfig(estimator=GAE(), importance_cap=None),
+        algorithm=AlgorithmConfig(estimator=GAE(), importance=NoImportance()),
     )
 
 

@@ -14,6 +14,7 @@ SECTIONS |= {
     "IntrinsicRewardConfig": "intrinsic",
     "KLConfig": "kl",
     "Objective": "objective",
+    "Importance": "importance",
     "CompositesConfig": "composites",
     "LoraConfig": "lora",
     "OffPolicyConfig": "off_policy",

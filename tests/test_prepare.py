@@ -74,8 +74,8 @@ def test_a_sound_config_passes(sound):
         ({"train.lora.four_bit": True}, "which cannot be trained themselves: set train.lora.rank"),
         ({"rollout.staleness": 1}, "give engines their own with --cluster.no-colocate, or set rollout.partial"),
         (
-            {"rollout.staleness": 1, "rollout.partial": True, "algorithm.importance_cap": None},
-            "nothing corrects for it while algorithm.importance_cap is switched off",
+            {"rollout.staleness": 1, "rollout.partial": True, "algorithm.importance": "none"},
+            "nothing corrects for it while algorithm.importance is none",
         ),
         (
             {"rollout.staleness": 1, "rollout.partial": True, "run.deterministic": True},

@@ -47,8 +47,8 @@ def policy_loss(
 ) -> tuple[Tensor, Sums]:
     """Σ_t w_t (c_t · objective_t + c_t · kl.coef · KL_t - entropy_coef · H_t) / normalizer.
 
-    Returns (scalar loss, sums for ``policy_metrics``). All arrays are (R). c_t is the truncated importance weight of
-    the trainer's logprobs over the engine's ``rollout_logprobs_R``, which may be those of older weights. With
+    Returns (scalar loss, sums for ``policy_metrics``). All arrays are (R). c_t is the importance weight of the
+    trainer's logprobs over the engine's ``rollout_logprobs_R``, which may be those of older weights. With
     ``kl.where`` reward, KL_t is only measured.
     ``old_logprobs_R`` None: the policy has not moved since the step began to learn, so the ratio is 1, with the
     gradient it should have, and no forward had to be spent on it. ``loss_weights_R`` None: every w_t is 1.
@@ -59,7 +59,7 @@ def policy_loss(
     old_R = logprobs_R.detach() if old_logprobs_R is None else old_logprobs_R
     log_ratio_R = log_ratio(logprobs_R, old_R)
     ratio_R = log_ratio_R.exp()
-    importance_R = importance_weights(old_R, rollout_logprobs_R, config.importance_cap)
+    importance_R, is_cut_R = importance_weights(old_R, rollout_logprobs_R, config.importance, seq_index_R, is_trace_R)
     objective_R, is_low_R, is_high_R = sampled_objective(
         logprobs_R, old_R, advantages_R, config.objective, seq_index_R, is_trace_R
     )
@@ -84,6 +84,7 @@ def policy_loss(
         "clipped_high": is_high_R,
         "approx_kl": ratio_R - 1 - log_ratio_R,
         "importance_weight": importance_R,
+        "importance_cut": is_cut_R,
     }
     sums = _sums(
         tokens=torch.ones_like(objective_R), loss=loss_R, objective=objective_R, kl_reference=kl_R, entropy=entropy_R
@@ -150,7 +151,9 @@ def policy_metrics(sums: Sums) -> dict[str, float]:
         metrics |= {name: values[name] / traced for name in ("trace_loss", "trace_prob")}
     if sampled:
         values["sampled_loss"] = values["loss"] - values["trace_loss"]
-        names = ("sampled_loss", "clipped_low", "clipped_high", "approx_kl", "importance_weight")
+        names = (
+            "sampled_loss", "clipped_low", "clipped_high", "approx_kl", "importance_weight", "importance_cut",
+        )  # fmt: skip
         metrics = _with_clip_fraction(metrics | {name: values[name] / sampled for name in names})
     return metrics
 

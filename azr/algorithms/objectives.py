@@ -12,7 +12,19 @@ import math
 import torch
 from torch import Tensor
 
-from azr.config import CISPO, GSPO, PPO, KLConfig, Objective, OffPolicyConfig
+from azr.config import (
+    CISPO,
+    GSPO,
+    PPO,
+    Importance,
+    KLConfig,
+    NoImportance,
+    Objective,
+    OffPolicyConfig,
+    SequenceCap,
+    SequenceMask,
+    TokenCap,
+)
 
 LOG_RATIO_LIMIT = 20.0
 """exp of more overflows usefulness long before it overflows float32; such a token gets no gradient."""
@@ -23,15 +35,38 @@ def log_ratio(numerator_R: Tensor, denominator_R: Tensor) -> Tensor:
     return (numerator_R - denominator_R).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
-def importance_weights(trainer_R: Tensor, engine_R: Tensor, cap: float | None) -> Tensor:
-    """Truncated weights min(exp(logp_trainer - logp_engine), cap), detached; ones when ``cap`` is None.
+def importance_weights(
+    trainer_R: Tensor,
+    engine_R: Tensor,
+    config: Importance,
+    sequence_R: Tensor | None = None,
+    is_trace_R: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Weights of sampled tokens, detached, and which of them were cut off at a cap or set to 0, bool.
 
-    Corrects for the engine having sampled from other probabilities than the trainer's (TIS): slightly, by another
-    rounding, or from weights that are some updates older.
+    They correct for the engine having sampled from other probabilities than the trainer's: slightly, by another
+    rounding, or from weights that are some updates older. With the ratio r = exp(logp_trainer - logp_engine) of a
+    token, and its geometric mean s over the token's response:
+
+        token_cap      min(r, cap)                         (TIS: F. Yao et al., "Your efficient RL framework ...")
+        token_mask     r if 1 / bound ≤ r ≤ bound, else 0  (IcePop, arXiv 2510.18855)
+        sequence_cap   min(s, cap)
+        sequence_mask  s if 1 / bound ≤ s ≤ bound, else 0  (J. Liu et al., "When speed kills stability")
+
+    ``sequence_R``, int64: index of each token's response, which the last two need.
     """
-    if cap is None:
-        return torch.ones_like(trainer_R)
-    return log_ratio(trainer_R, engine_R).exp().clamp(max=cap).detach()
+    apart_R = log_ratio(trainer_R, engine_R).detach()
+    if isinstance(config, SequenceCap | SequenceMask):
+        assert sequence_R is not None
+        apart_R = sequence_means(apart_R, sequence_R, is_trace_R)
+    ratio_R = apart_R.exp()
+    match config:
+        case NoImportance():
+            return torch.ones_like(ratio_R), torch.zeros_like(ratio_R, dtype=torch.bool)
+        case TokenCap() | SequenceCap():
+            return ratio_R.clamp(max=config.cap), ratio_R > config.cap
+    is_outside_R = apart_R.abs() > math.log(config.bound)
+    return ratio_R.masked_fill(is_outside_R, 0), is_outside_R
 
 
 def sequence_means(x_R: Tensor, sequence_R: Tensor, is_trace_R: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ from azr.algorithms.losses import (
     value_loss,
     value_metrics,
 )
-from azr.config import AlgorithmConfig, KLConfig
+from azr.config import AlgorithmConfig, KLConfig, NoImportance, TokenCap
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -57,14 +57,14 @@ def test_an_unmoved_policy_has_the_policy_gradient() -> None:
 
 def test_importance_weights_do_nothing_when_engine_and_trainer_agree() -> None:
     logprobs = tensor(-1.0, -2.0)
-    on, _ = loss_of(AlgorithmConfig(importance_cap=2.0), logprobs)
-    off, _ = loss_of(AlgorithmConfig(importance_cap=None), logprobs)
+    on, _ = loss_of(AlgorithmConfig(), logprobs)
+    off, _ = loss_of(AlgorithmConfig(importance=NoImportance()), logprobs)
     assert torch.equal(on, off)
 
 
 def test_importance_weights_scale_objective_and_kl_but_not_the_entropy() -> None:
     logprobs = tensor(-1.0)
-    config = AlgorithmConfig(entropy_coef=0.1, kl=KLConfig(coef=0.5), importance_cap=10.0)
+    config = AlgorithmConfig(entropy_coef=0.1, kl=KLConfig(coef=0.5), importance=TokenCap(cap=10.0))
     loss, sums = loss_of(
         config,
         logprobs,
@@ -136,6 +136,7 @@ def test_policy_sums_by_hand() -> None:
     assert metrics["clipped_high"] == metrics["clipped_low"] == 0.25
     assert metrics["entropy"] == 2.5
     assert metrics["clip_fraction"] == 0.5
+    assert metrics["importance_cut"] == 0.0
     assert metrics["importance_weight"] == pytest.approx((1.2 + 1.0 + 1.05 + 1.0) / 4)
 
 

@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from azr.algorithms.objectives import (
@@ -17,7 +19,19 @@ from azr.algorithms.objectives import (
     sampled_objective,
     sequence_ratio,
 )
-from azr.config import CISPO, GSPO, PPO, KLConfig, Objective
+from azr.config import (
+    CISPO,
+    GSPO,
+    PPO,
+    Importance,
+    KLConfig,
+    NoImportance,
+    Objective,
+    SequenceCap,
+    SequenceMask,
+    TokenCap,
+    TokenMask,
+)
 
 
 def tensor(*values: float) -> Tensor:
@@ -106,11 +120,46 @@ def test_the_ratio_of_a_response_leaves_tokens_of_traces_out() -> None:
     close(sequence_ratio(logprobs, old, owners, is_trace)[1:], [math.exp(-1.5), math.exp(-1.5), math.exp(0.5)])
 
 
-def test_importance_weights_are_capped_and_detached() -> None:
-    trainer = tensor(0.0, math.log(1.5), math.log(5.0), math.log(0.1), 500.0).requires_grad_()
-    weights = importance_weights(trainer, tensor(0.0, 0.0, 0.0, 0.0, 0.0), 2.0)
-    close(weights, [1.0, 1.5, 2.0, 0.1, 2.0])
-    assert not weights.requires_grad
+RATIOS = (1.0, 1.5, 5.0, 0.1, 1.02, 0.99)
+PAIRS = torch.tensor([0, 0, 1, 1, 2, 2])
+"""Responses of two tokens each; their mean ratios are 1.22, 0.71 and 1.005."""
+
+
+@pytest.mark.parametrize(
+    ("config", "expected", "cut"),
+    [
+        (NoImportance(), [1.0] * 6, []),
+        (TokenCap(cap=2.0), [1.0, 1.5, 2.0, 0.1, 1.02, 0.99], [2]),
+        (TokenMask(bound=2.0), [1.0, 1.5, 0.0, 0.0, 1.02, 0.99], [2, 3]),
+        (SequenceCap(cap=1.1), [1.1, 1.1, 0.5**0.5, 0.5**0.5, 1.0098**0.5, 1.0098**0.5], [0, 1]),
+        (SequenceMask(bound=1.3), [1.5**0.5, 1.5**0.5, 0.0, 0.0, 1.0098**0.5, 1.0098**0.5], [2, 3]),
+    ],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_importance_weights_by_hand(config: Importance, expected: list[float], cut: list[int]) -> None:
+    trainer = tensor(*RATIOS).log().requires_grad_()
+    weights, is_cut = importance_weights(trainer, torch.zeros(6, dtype=torch.float64), config, PAIRS)
+    close(weights, expected)
+    assert is_cut.nonzero().flatten().tolist() == cut and not weights.requires_grad
+    equal, is_cut = importance_weights(trainer, trainer, config, PAIRS)
+    assert torch.equal(equal, torch.ones_like(equal)) and not is_cut.any(), "nothing where both agree"
+    far, _ = importance_weights(tensor(500.0), tensor(0.0), config, PAIRS[:1])
+    assert far.isfinite().all()
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.permutations(range(18)), st.integers(0, 99), st.sampled_from([SequenceCap(cap=1.1), SequenceMask(bound=1.2)]))
+def test_weights_of_a_response_do_not_depend_on_where_it_stands(
+    order: list[int], seed: int, config: Importance
+) -> None:
+    """Nor on how responses are numbered."""
+    rng = np.random.default_rng(seed)
+    owners = np.repeat(np.arange(6), 3)
+    apart = torch.tensor(0.2 * rng.standard_normal(18))
+    zeros, moved = torch.zeros(18, dtype=torch.float64), torch.tensor(order)
+    straight, _ = importance_weights(apart, zeros, config, torch.tensor(owners))
+    shuffled, _ = importance_weights(apart[moved], zeros, config, torch.tensor(7 + 3 * owners)[moved])
+    close(shuffled, straight[moved])
 
 
 def test_the_kl_estimates_by_hand() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from azr.algorithms.losses import add_sums, policy_loss, policy_metrics, trace_objective, value_loss, value_metrics
-from azr.config import PPO, AlgorithmConfig, KLConfig, OffPolicyConfig
+from azr.config import PPO, AlgorithmConfig, KLConfig, OffPolicyConfig, TokenCap
 
 PROBS = (1e-6, 0.01, 0.1, 0.4, 1.0)
 TRACE = [False, True, True, False, True, False]
@@ -60,7 +60,7 @@ def written_out(config: AlgorithmConfig, given: dict[str, Tensor]) -> list[float
             }[off.loss]
         else:
             clipped = min(max(ratio, 1 - config.objective.clip_low), 1 + config.objective.clip_high)
-            correction = min(math.exp(at["old_logprobs"] - at["rollout_logprobs"]), config.importance_cap or math.inf)
+            correction = min(math.exp(at["old_logprobs"] - at["rollout_logprobs"]), config.importance.cap)
             loss = -correction * min(ratio * advantage, clipped * advantage)
         d = at["logprobs"] - at["reference_logprobs"]
         loss += correction * config.kl.coef * ratio * (math.exp(-d) - 1 + d) - config.entropy_coef * at["entropy"]
@@ -73,7 +73,7 @@ def written_out(config: AlgorithmConfig, given: dict[str, Tensor]) -> list[float
 def test_a_mixed_batch_is_the_sum_of_its_tokens_over_one_normalizer(loss: str, seed: int) -> None:
     off_policy = OffPolicyConfig(loss=loss, gamma=0.3, sft_coef=0.7)
     config = AlgorithmConfig(
-        off_policy=off_policy, kl=KLConfig(coef=0.2), entropy_coef=0.05, importance_cap=1.1, **CLIPS
+        off_policy=off_policy, kl=KLConfig(coef=0.2), entropy_coef=0.05, importance=TokenCap(cap=1.1), **CLIPS
     )
     given = inputs(seed)
     expected = written_out(config, given)
@@ -95,7 +95,7 @@ def test_what_is_known_of_sampled_tokens_alone_is_as_if_there_were_no_others(los
     sampled = {name: column[~given["is_trace_R"]] for name, column in given.items()}
     del sampled["is_trace_R"]
     mixed, alone = policy_metrics(loss_of(config, given)[1]), policy_metrics(loss_of(config, sampled)[1])
-    for name in ("approx_kl", "importance_weight", "clipped_low", "clipped_high", "clip_fraction"):
+    for name in ("approx_kl", "importance_weight", "importance_cut", "clipped_low", "clipped_high", "clip_fraction"):
         assert mixed[name] == pytest.approx(alone[name], rel=1e-12), name
     assert alone["clip_fraction"] > 0 and alone["importance_weight"] != 1 and alone["approx_kl"] > 0
     assert alone["loss"] == pytest.approx(mixed["sampled_loss"])
