@@ -92,7 +92,10 @@ class SelfPlayConfig:
     kinds: tuple[str, ...] = ("deduction", "abduction", "induction")
     """Reasoning kinds to play; `error` is the fourth."""
     proposer_prompts: Count = 64
-    """Proposer prompts per kind and step, one response each."""
+    """Proposals per kind and step, each the one response to a prompt, see `proposals_per_prompt`."""
+    proposals_per_prompt: Count = 1
+    """Proposals in a row that answer the same prompt. They form a group, which `rloo`, `grpo` and `dr_grpo` compare
+    within; with 1 these compare all proposals of a kind."""
     solver_prompts: CountOrZero = 64
     """Solver prompts per kind and step, one response each, beside the groups that estimate solve rates."""
     references: CountOrZero = 6
@@ -227,8 +230,9 @@ class RolloutConfig:
     with engines of their own (`cluster.colocate` off), the next steps are played while one is learned; responses that
     are in flight when the weights change are interrupted and go on. Not with `run.deterministic`."""
     partial: bool = False
-    """A step ends when nine in ten of its rollouts are in; the others go on and belong to the next step, with the
-    tokens they have. That takes one of `staleness`: with 1 nothing else is played ahead, with 2 one step is."""
+    """A step ends when nine in ten of its self-play is in; the rest goes on and belongs to the next step, with the
+    tokens it has. Answers to rows of a file are always waited for. That takes one of `staleness`: with 1 nothing else
+    is played ahead, with 2 one step is."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = 0.4
     """Share of a GPU's memory the engine may take."""
     engine_options: tuple[str, ...] = ()
@@ -492,7 +496,8 @@ class LoraConfig:
     alpha: Count = 32
     """What an adapter adds to its layer is multiplied by alpha / rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of an adapter's inputs that training leaves out at random."""
+    """Share of an adapter's inputs that training leaves out at random. For supervised fine-tuning alone: no sampled
+    token would have the probability that it was sampled with."""
     targets: tuple[str, ...] = ("all-linear",)
     """Linear layers that get adapters, by the last part of their names, such as `q_proj`; `all-linear` for all but the
     output head."""
@@ -700,6 +705,11 @@ def _prompt_rules(config: Config) -> Iterator[str]:
             f"model.template is {model.template}, but the compact format has no chat template: leave it at auto, or "
             "set model.prompt_format to chat."
         )
+    if config.train.lora.dropout and (config.kinds or config.data.samples):
+        yield (
+            "train.lora.dropout makes the ratio of new to old probabilities differ from 1 at random: take 0, or learn "
+            "from traces alone (data.samples 0, data.play alone)."
+        )
     if config.train.lora.four_bit and not config.train.lora.rank:
         yield (
             "train.lora.four_bit holds weights in 4 bits, which cannot be trained themselves: set train.lora.rank, or "
@@ -710,6 +720,11 @@ def _prompt_rules(config: Config) -> Iterator[str]:
 def _data_rules(config: Config) -> Iterator[str]:
     if config.data.path is None and config.data.play != "alone":
         yield f"data.play is {config.data.play}, but data.path names no file of rows: give one."
+    if config.rollout.partial and not config.kinds:
+        yield (
+            "rollout.partial carries self-play over to the next step, and this run has none; answers to rows are "
+            "always waited for: leave it out."
+        )
     if config.data.play == "alternate" and config.rollout.partial:
         yield (
             "rollout.partial leaves self-play over to the next step, and with data.play alternate that one has none: "

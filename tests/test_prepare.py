@@ -71,6 +71,7 @@ def test_a_sound_config_passes(sound):
         ({"algorithm.drop_zero_advantage": True, "algorithm.entropy_coef": 0.1}, "drop_zero_advantage would take"),
         ({"data.prefix": "random"}, "data.prefix is random, but data.traces is 0"),
         ({"rollout.partial": True}, "set rollout.staleness to 1 or more, or leave partial out"),
+        ({"train.lora.rank": 4, "train.lora.dropout": 0.1}, "differ from 1 at random: take 0, or learn from traces"),
         ({"train.lora.four_bit": True}, "which cannot be trained themselves: set train.lora.rank"),
         ({"rollout.staleness": 1}, "give engines their own with --cluster.no-colocate, or set rollout.partial"),
         (
