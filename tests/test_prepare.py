@@ -16,7 +16,7 @@ from azr.records import Stops
 from azr.runs.resume import INITIAL, ResumeState
 from azr.runs.run_dir import PromptForm, RunDirectory
 from azr.train import adapter_files
-from playground.azr_14m_mini import config as mini
+from tests.e2e.three_kinds import config as mini
 from tests.conftest import byte_tokenizer
 
 RESUMED = ResumeState(state=INITIAL, notes=())

@@ -10,7 +10,7 @@ from ray._private.utils import validate_socket_filepath
 from azr.config_tree import override
 from azr.doctor.gpus import Gpu, Gpus, check_fit, check_machine
 from azr.errors import UserError
-from playground.azr_14m_mini import config as mini
+from tests.e2e.three_kinds import config as mini
 
 
 def cards(gib: float, count: int = 1) -> Gpus:
