@@ -16,8 +16,8 @@ from azr.records import Stops
 from azr.runs.resume import INITIAL, ResumeState
 from azr.runs.run_dir import PromptForm, RunDirectory
 from azr.train import adapter_files
-from tests.e2e.three_kinds import config as mini
 from tests.conftest import byte_tokenizer
+from tests.e2e.three_kinds import config as mini
 
 RESUMED = ResumeState(state=INITIAL, notes=())
 
