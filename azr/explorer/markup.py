@@ -55,9 +55,10 @@ def _escaped(text: str) -> str:
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Every quote ends a token, closed or not, so that no character is read twice: the time is linear in the length.
 _TOKENS = re.compile(
     r"(?P<comment>#[^\n]*)"
-    r"|(?P<string>[rbfuRBFU]{0,2}(?:'''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"|'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"))"
+    r"|(?P<string>[rbfuRBFU]{0,2}(?:'''(?:\\.?|[^\\])*?(?:'''|\Z)|\"\"\"(?:\\.?|[^\\])*?(?:\"\"\"|\Z)|'(?:\\.|[^'\\\n])*+'?|\"(?:\\.|[^\"\\\n])*+\"?))"
     r"|(?P<number>\b\d[\w.]*)"
     r"|(?P<word>[^\W\d]\w*)",
     re.DOTALL,

@@ -1,6 +1,7 @@
 """Charts: round axes, long lines as means, and stacks that add up."""
 
 import re
+import time
 
 import pytest
 
@@ -65,6 +66,18 @@ def test_markup_escapes_text_and_attributes_and_keeps_what_was_made():
     made = el("a", "<b>&", el("i", 1), None, ["x", Html("<u></u>")], href='"><script>', hidden=True, title=None)
     assert made == '<a href="&quot;&gt;&lt;script&gt;" hidden>&lt;b&gt;&amp;<i>1</i>x<u></u></a>'
     assert el("p", "\x1b[2J\u202e\r\ud800\n\t") == "<p>\\x1b[2J\\u202e\\r\\ud800\n\t</p>"
+
+
+@pytest.mark.parametrize(
+    "piece", ["'", '"', "\\'", '\\"', "'\\", "'''\\", '"""x', "f'{", "rb'", "#", "\\", "1_", "a.", "λ", "\x00", "\n'"]
+)
+def test_highlighting_takes_time_linear_in_the_length(piece):
+    program = piece * (100_000 // len(piece))
+    started = time.perf_counter()
+    highlighted(program)
+    assert time.perf_counter() - started < 1.5, (
+        "about 0.2 s; a text of this length that is read again and again takes 20"
+    )
 
 
 @pytest.mark.parametrize(
