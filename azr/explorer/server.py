@@ -108,7 +108,8 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts: Sequence[str] = ()) -> Starlette:
     """The application.
 
-    ``token``: every address begins with it; without it, nothing is there. ``hosts``: names that a request's Host may
+    ``token``: every address begins with it; without it, nothing is there. A cookie would be sent to every port of this
+    host, so to servers of its other users too. ``hosts``: names that a request's Host may
     have, whatever its port; all where none is given.
     """
     root = f"/{token}" if token else ""
@@ -147,7 +148,7 @@ def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts:
             return PlainTextResponse("This name is not the explorer's.", 421)
         parts, values = request.url.path.strip("/").split("/"), dict(request.query_params)
         if token and not secrets.compare_digest(parts.pop(0).encode(), token.encode()):
-            return PlainTextResponse("Not found.", 404)
+            return PlainTextResponse("Not found: open the whole address that azr view printed, with its token.", 404)
         match parts:
             case [] | [""]:
                 return RedirectResponse(f"{root}/0/")
