@@ -62,8 +62,7 @@ def _write_report(runs: Sequence[Path], out: Path) -> int:
         if out.exists() and not is_report(out):
             raise UserError(f"{out} is there already and no report: remove it, or choose another --out.")
         staging.touch()  # before what takes long
-        html = report(runs, lambda sentence: print(sentence, file=sys.stderr))
-        staging.write_bytes(html.encode("utf-8", "backslashreplace"))
+        staging.write_bytes(report(runs, lambda sentence: print(sentence, file=sys.stderr)))
         os.replace(staging, out)
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}): choose another --out.") from error

@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from azr.explorer import queries
 from azr.explorer.charts import Series, area_chart, line_chart
-from azr.explorer.index import RunIndex
-from azr.explorer.markup import Html, el, join, number, table
 from azr.explorer.queries import Spread, TaskFilter
-from azr.explorer.site import Links, ShownRun
+from azr.explorer.site import Links, ShownRun, number, render
 from azr.tasks.base import RejectReason
 
 EVAL = "eval/"
@@ -31,11 +31,13 @@ _SINGLE = {
 LENGTHS = ("p90", "p50", "p10", "mean")
 """Curves of response lengths: columns of the index."""
 _NO_PHASES = ("step", "executor alone", "checkpoint", "learned beside play")
+LATEST = 15
+"""Steps in the table of the latest."""
 Numbers = Mapping[str, Any]
 StepNumbers = Sequence[Numbers]
 
 
-def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links) -> Html:
+def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links) -> Markup:
     """Curves of all runs together, then the latest steps of the current one."""
     index = current.index
     steps = queries.metrics(index)
@@ -48,18 +50,17 @@ def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links) -> Html:
         ("responses recorded", number(int(rollouts[0]))),
         ("time of steps", f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"),
     ]
-    together = [(run.name, queries.metrics(run.index)) for run in runs]
-    return el(
-        "section",
-        el("h1", " and ".join(run.name for run in runs)),
-        el("div", *(el("span", f"{name} ", el("b", value)) for name, value in facts), cls="facts"),
-        el("div", *charts(together), cls="charts"),
-        el("h2", f"Latest steps of {current.name}"),
-        _latest(index, steps, links),
-    )
+    kinds, recorded = _kinds(steps), queries.steps(index)
+    return render(
+        "overview", names=[run.name for run in runs], current=current.name, pairs=facts, config="",
+        charts=[*charts([(run.name, queries.metrics(run.index)) for run in runs])],
+        kinds=[f"#solved, {kind}" for kind in kinds],
+        steps=[(step["step"], step["step"] in recorded, _latest(step, kinds)) for step in reversed(steps[-LATEST:])],
+        links=links,
+    )  # fmt: skip
 
 
-def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Html]:
+def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Markup]:
     """Of what was measured in any of the runs."""
     yield line_chart("solve rate of this step's attempts", _by_kind(runs, "/solver/accuracy"), least=0.0, most=1.0)
     yield line_chart("valid proposals, share", _by_kind(runs, "/proposer/valid_rate"), least=0.0, most=1.0)
@@ -89,7 +90,7 @@ def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Html]:
     yield line_chart("tasks in the buffer", _series(runs, buffered), least=0.0)
 
 
-def lengths(runs: Sequence[ShownRun]) -> Html:
+def lengths(runs: Sequence[ShownRun]) -> Markup:
     """Return the page of response lengths: percentiles and the share that was cut off, runs in the same charts."""
     players: dict[tuple[str, str], list[tuple[str, list[Spread]]]] = {}
     for run in runs:
@@ -113,25 +114,19 @@ def lengths(runs: Sequence[ShownRun]) -> Html:
         )
     for role, series in cut_off.items():
         charts.append(line_chart(f"cut off, share of {role} responses", series, least=0.0, most=1.0))
-    shown = el("div", *charts, cls="charts") if charts else el("p", "No lengths have been recorded.", cls="note")
-    return join([el("h1", "Response lengths"), shown])
+    return render("lengths", charts=charts)
 
 
-def _latest(index: RunIndex, steps: StepNumbers, links: Links, count: int = 15) -> Html:
-    recorded = set(queries.steps(index))
-    rows = []
-    for step in reversed(steps[-count:]):
-        at = step["step"]
-        proposed = _total(step, "/proposer/funnel/proposed")
-        accuracies = [step.get(f"{kind}/solver/accuracy") for kind in _kinds(steps)]
-        rows.append([
-            links.link(f"step {at}", "step", step=at) if at in recorded else f"step {at}",
-            f"{_total(step, '/proposer/funnel/valid'):.0f} of {proposed:.0f}" if proposed else "-",
-            *("-" if share is None else f"{share:.1%}" for share in accuracies),
-            number(step.get("policy/loss")), number(step.get("seconds/step")),
-        ])  # fmt: skip
-    heads = ["", "valid proposals", *(f"solved, {kind}" for kind in _kinds(steps)), "policy loss", "seconds"]
-    return table(heads, rows)
+def _latest(step: Numbers, kinds: Sequence[str]) -> list[str]:
+    """Cells of a step's row."""
+    proposed = _total(step, "/proposer/funnel/proposed")
+    solved = [step.get(f"{kind}/solver/accuracy") for kind in kinds]
+    return [
+        f"{_total(step, '/proposer/funnel/valid'):.0f} of {proposed:.0f}" if proposed else "-",
+        *("-" if share is None else f"{share:.1%}" for share in solved),
+        number(step.get("policy/loss")),
+        number(step.get("seconds/step")),
+    ]
 
 
 def _total(step: Numbers, suffix: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -37,6 +37,8 @@ SAMPLE_ORDERS = {
 REFUSED = "refused"
 """A verdict that stands for those of all proposals that are not valid."""
 ANY_RULE = "any rule"
+AROUND = 120
+"""Characters before and after what was found."""
 ORIGINS = {"sampled": "", "prefix": "goes on from a trace", "trace": "another model's trace"}
 """Words for `azr.records.Sample.origin`."""
 
@@ -231,6 +233,14 @@ def flag_counts(index: RunIndex) -> dict[str, dict[int, int]]:
     ):
         counts.setdefault(rule, {})[step] = count
     return counts
+
+
+def flags_with_text(sample: Sample) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Yield each rule with the text before what it found, what it found, and the text after it."""
+    response = sample.response
+    for rule, start, end in sample.flags:
+        before, after = response[max(0, start - AROUND) : start], response[end : end + AROUND]
+        yield rule, (before, response[start:end], after)
 
 
 def derived_attempts(index: RunIndex, id: str) -> list[tuple[str, int, float | None]]:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from azr.explorer import queries
 from azr.explorer.index import RunIndex
 from azr.explorer.index_file import SampleRow
-from azr.explorer.pages import AROUND, flags_with_text
-from azr.explorer.queries import ORIGINS, SampleFilter, TaskFilter, TaskRow, TaskTexts
+from azr.explorer.queries import AROUND, ORIGINS, SampleFilter, TaskFilter, TaskRow, TaskTexts
 from azr.explorer.record_files import Problem
 from azr.records import FinishReason, Role, Sample
 
@@ -48,7 +47,7 @@ def rollout(index: RunIndex, row: SampleRow, *, whole: bool) -> Iterator[str]:
     except Problem as problem:
         yield f"note: {problem}"
         return
-    for rule, around in flags_with_text(sample):
+    for rule, around in queries.flags_with_text(sample):
         yield f"flagged by {rule}: {_line(''.join(around), 2 * AROUND + 200)}"
     for name, text in (("prompt", sample.prompt), ("response", sample.response)):
         yield f"{name}:"

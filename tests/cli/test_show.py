@@ -1,6 +1,8 @@
 """`azr show` prints what the records hold."""
 
 import gzip
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 
 from azr.cli.main import dispatch
 from azr.records import Judgement
-from tests.cli.test_main import assert_light
+from tests.cli.test_main import ROOT, assert_light
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
 
 
@@ -106,3 +108,12 @@ def test_mistakes_are_one_sentence(argv, said, run, capsys):
 
 def test_nothing_heavy_is_loaded(run):
     assert_light(["show", str(run.path)])
+
+
+def test_the_page_templates_are_not_loaded(run):
+    code = (
+        f"import sys; from azr.cli.main import dispatch; dispatch(['show', {str(run.path)!r}]); import azr.cli.view; "
+    )
+    code += "print([name for name in ('jinja2', 'markupsafe', 'starlette') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr

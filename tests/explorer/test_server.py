@@ -200,7 +200,7 @@ def rows(of: Page) -> list[str]:
 def test_two_evaluations_stand_side_by_side(run: MadeRun, tmp_path: Path) -> None:
     of = client(run)
     both = page(of, "/0/evaluations")
-    assert "step 0: greedystep 0: all rightstep 2: greedystep 2: all right" in both.text
+    assert "step 0: greedystep 0: right answersstep 2: greedystep 2: right answers" in both.text
     assert (
         "q1examdeductionwrong0 of 2right1 of 2" in both.text
         and "q2examdeductionright1 of 1malformed0 of 1" in both.text
@@ -229,9 +229,9 @@ def test_answers_of_an_evaluation_that_are_cut_short_are_shown_as_far_as_they_go
 def test_evaluations_of_azr_eval_stand_beside_those_of_the_run(run: MadeRun, tmp_path: Path) -> None:
     run.azr_eval("step_000002", [eval_answer("q1", "right", answer="8"), eval_answer("q7", "wrong", suite="math500")])
     both = page(client(run), "/0/evaluations?left=0-2&right=0-eval-step_000002")
-    assert "step 2: greedystep 2: all rightazr eval, step_000002: greedy" in both.text
+    assert "step 2: greedystep 2: right answersazr eval, step_000002: greedy" in both.text
     assert "q7math500deduction--wrong0 of 1" in both.text
-    assert "step 0: greedystep 0: all rightstep 2: greedy" in page(client(run), "/0/evaluations").text
+    assert "step 0: greedystep 0: right answersstep 2: greedy" in page(client(run), "/0/evaluations").text
 
 
 def test_folders_of_azr_eval_have_pages_of_their_own_and_stand_beside_a_run(run: MadeRun, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_folders_of_azr_eval_have_pages_of_their_own_and_stand_beside_a_run(run:
     azr_eval(after, [eval_answer("q1", "right")])
     of = client(before, after, run)
     alone = page(of, "/0/")
-    assert "base: greedybase: all rightrun, step 2: greedy" in alone.text and rows(alone) == ["q1", "q2"]
+    assert "base: greedybase: right answersrun, step 2: greedy" in alone.text and rows(alone) == ["q1", "q2"]
     assert [link for link in alone.links if "question" not in link] == ["/0/", "/1/", "/2/", "/0/"]
     compared = page(of, "/0/evaluations?left=0-eval&right=1-eval")
     assert "q1examdeductionwrong0 of 1right1 of 1" in compared.text
