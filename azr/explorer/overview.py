@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from markupsafe import Markup
 
 from azr.explorer import queries
 from azr.explorer.charts import Series, area_chart, line_chart
-from azr.explorer.queries import Spread, TaskFilter
+from azr.explorer.queries import TaskFilter
 from azr.explorer.site import Links, ShownRun, number, render
 from azr.tasks.base import RejectReason
 
@@ -20,6 +21,18 @@ _MEASURE = re.compile(r"greedy|accuracy|(?:mean|pass)@\d+")
 """Ends the names of evaluations' shares of right answers; ``accuracy`` in older runs."""
 MAX_SERIES = 12
 """Lines of one chart; of more, the first."""
+_SHARES = {
+    "solve rate of this step's attempts": "/solver/accuracy",
+    "valid proposals, share": "/proposer/valid_rate",
+    "learnable among valid tasks, share": "/proposer/learnable_rate",
+    "estimated solve rate of new tasks": "/proposer/solve_rate",
+}
+_MEANS = {
+    "reward of proposers": ("/proposer/reward", None),
+    "reward of solvers": ("/solver/reward", None),
+    "mean length of proposals, tokens": ("/proposer/response_length", 0.0),
+    "mean length of answers, tokens": ("/solver/response_length", 0.0),
+}
 _SINGLE = {
     "policy/loss": "policy loss",
     "policy/grad_norm": "gradient norm of the policy",
@@ -62,28 +75,23 @@ def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links) -> Marku
 
 def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Markup]:
     """Of what was measured in any of the runs."""
-    yield line_chart("solve rate of this step's attempts", _by_kind(runs, "/solver/accuracy"), least=0.0, most=1.0)
-    yield line_chart("valid proposals, share", _by_kind(runs, "/proposer/valid_rate"), least=0.0, most=1.0)
-    yield line_chart(
-        "learnable among valid tasks, share", _by_kind(runs, "/proposer/learnable_rate"), least=0.0, most=1.0
-    )
-    yield line_chart("estimated solve rate of new tasks", _by_kind(runs, "/proposer/solve_rate"), least=0.0, most=1.0)
+    several = len(runs) > 1
+    for title, ending in _SHARES.items():
+        yield line_chart(title, _by_kind(runs, ending), least=0.0, most=1.0)
     for title, names in _evaluations(runs).items():
         yield line_chart(title, _series(runs, names), least=0.0)
     for name, steps in runs:
         for kind in _kinds(steps):
-            title = f"proposal funnel, {kind}" + (f" ({name})" if len(runs) > 1 else "")
             reasons = ["valid", *map(str, RejectReason)]
             funnel = [Series(reason, _points(steps, f"{kind}/proposer/funnel/{reason}")) for reason in reasons]
-            yield area_chart(title, funnel)
-    yield line_chart("reward of proposers", _by_kind(runs, "/proposer/reward"))
-    yield line_chart("reward of solvers", _by_kind(runs, "/solver/reward"))
-    yield line_chart("mean length of proposals, tokens", _by_kind(runs, "/proposer/response_length"), least=0.0)
-    yield line_chart("mean length of answers, tokens", _by_kind(runs, "/solver/response_length"), least=0.0)
+            yield area_chart(f"proposal funnel, {kind}{f' ({name})' if several else ''}", funnel)
+    for title, (ending, least) in _MEANS.items():
+        yield line_chart(title, _by_kind(runs, ending), least=least)
     yield line_chart("seconds per step", _series(runs, {"seconds/step": "step"}), least=0.0)
     for name, steps in runs:
-        title = "seconds per phase; phases overlap" + (f" ({name})" if len(runs) > 1 else "")
-        yield line_chart(title, _phases(steps), least=0.0)
+        yield line_chart(
+            f"seconds per phase; phases overlap{f' ({name})' if several else ''}", _phases(steps), least=0.0
+        )
     for metric, title in _SINGLE.items():
         yield line_chart(title, _series(runs, {metric: metric.partition("/")[2]}))
     buffered = {name: name.split("/")[1] for name in _names(runs) if name.startswith("buffer/")}
@@ -92,28 +100,23 @@ def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Markup]:
 
 def lengths(runs: Sequence[ShownRun]) -> Markup:
     """Return the page of response lengths: percentiles and the share that was cut off, runs in the same charts."""
-    players: dict[tuple[str, str], list[tuple[str, list[Spread]]]] = {}
-    for run in runs:
-        of_run: dict[tuple[str, str], list[Spread]] = {}
-        for spread in queries.lengths(run.index):
-            of_run.setdefault((spread.kind, spread.role), []).append(spread)
-        for player, spreads in of_run.items():
-            players.setdefault(player, []).append((f"{run.name} · " if len(runs) > 1 else "", spreads))
-    charts = []
+    lines: dict[tuple[str, str], list[Series]] = {}
     cut_off: dict[str, list[Series]] = {}
-    for (kind, role), some in sorted(players.items(), key=lambda item: item[0][::-1]):
-        lines = [
-            Series(f"{run}{name}", [(each.step, getattr(each, name)) for each in spreads])
-            for run, spreads in some
-            for name in LENGTHS
-        ]
-        charts.append(line_chart(f"{kind}, {role}: tokens", lines, least=0.0))
-        cut_off.setdefault(role, []).extend(
-            Series(f"{run}{kind}", [(each.step, each.truncated / each.count) for each in spreads])
-            for run, spreads in some
-        )
-    for role, series in cut_off.items():
-        charts.append(line_chart(f"cut off, share of {role} responses", series, least=0.0, most=1.0))
+    for run in runs:
+        prefix = f"{run.name} · " if len(runs) > 1 else ""
+        spreads = sorted(queries.lengths(run.index), key=lambda each: (each.role, each.kind))
+        for (role, kind), group in groupby(spreads, key=lambda each: (each.role, each.kind)):
+            some = [*group]
+            lines.setdefault((role, kind), []).extend(
+                Series(f"{prefix}{name}", [(each.step, getattr(each, name)) for each in some]) for name in LENGTHS
+            )
+            shares = [(each.step, each.truncated / each.count) for each in some]
+            cut_off.setdefault(role, []).append(Series(f"{prefix}{kind}", shares))
+    charts = [line_chart(f"{kind}, {role}: tokens", lines[role, kind], least=0.0) for role, kind in sorted(lines)]
+    charts += [
+        line_chart(f"cut off, share of {role} responses", series, least=0.0, most=1.0)
+        for role, series in sorted(cut_off.items())
+    ]
     return render("lengths", charts=charts)
 
 

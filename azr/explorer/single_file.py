@@ -33,23 +33,16 @@ class Anchors(Links):
 
     def __init__(self, run: int, ids: Sequence[str], questions: Sequence[Key] = ()) -> None:
         super().__init__("")
-        self._tasks = {id: f"task-{run}-{number}" for number, id in enumerate(ids)}
-        self._questions = {key: f"question-{run}-{number}" for number, key in enumerate(questions)}
+        self._anchors = {("task", "", id): f"task-{run}-{place}" for place, id in enumerate(ids)}
+        self._anchors |= {("question", *key): f"question-{run}-{place}" for place, key in enumerate(questions)}
+
+    def anchor(self, page: str, id: str, suite: str = "") -> str | None:
+        """Return the name of a place in the file; None if the file does not hold it."""
+        return self._anchors.get(("task" if page == "lineage" else page, suite, id))
 
     def to(self, page: str, /, **values: str | int | float | None) -> str | None:
-        anchor = None
-        if page in ("task", "lineage"):
-            anchor = self.of_task(str(values.get("id", "")))
-        elif page == "question":
-            anchor = self.of_question((str(values.get("suite", "")), str(values.get("id", ""))))
+        anchor = self.anchor(page, str(values.get("id", "")), str(values.get("suite", "")))
         return None if anchor is None else f"#{anchor}"
-
-    def of_task(self, id: str) -> str | None:
-        """Return the name of a task's place in the file; None if the file does not hold it."""
-        return self._tasks.get(id)
-
-    def of_question(self, key: Key) -> str | None:
-        return self._questions.get(key)
 
 
 def report(paths: Sequence[Path], tell: Callable[[str], None]) -> bytes:

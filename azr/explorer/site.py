@@ -129,7 +129,7 @@ class Links:
     def link(self, text: str | int, page: str, /, **values: str | int | float | None) -> Markup:
         """A link, or the text alone where there is no such page."""
         href = self.to(page, **values)
-        return Markup("<span>{}</span>").format(text) if href is None else _anchor(href, text)
+        return Markup("<span>{1}</span>" if href is None else '<a href="{}">{}</a>').format(href, text)
 
     def task(self, id: str, *, kind: str = "", most: int = 60) -> Markup:
         """``kind``: of a row of a file, whose id is one in its file alone."""
@@ -160,10 +160,6 @@ class Links:
             previous=self.to(page, **others, offset=max(0, offset - limit)) if before and self.forms else None,
             next=self.to(page, **others, offset=offset + limit) if after and self.forms else None,
         )  # fmt: skip
-
-
-def _anchor(href: str, text: str | int) -> Markup:
-    return Markup('<a href="{}">{}</a>').format(href, text)
 
 
 def whole(values: Mapping[str, str], name: str) -> int | None:
