@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 from markupsafe import Markup
 
 from azr.evaluation.answer_file import ANSWERS, without_texts
@@ -43,9 +44,9 @@ class EvalSide:
     places: Mapping[Key, Sequence[LinePlace]]
     problems: Sequence[str]
 
-    def share(self, key: Key) -> float | None:
+    def share(self, key: Key, only_greedy: bool = False) -> float | None:
         """Return the share of right answers to a question; None if none was graded."""
-        verdicts = [each.verdict for each in self.answers.get(key, ())]
+        verdicts = [each.verdict for each in self.answers.get(key, ()) if each.index is None or not only_greedy]
         graded = [verdict == Verdict.RIGHT for verdict in verdicts if verdict != Verdict.UNGRADED]
         return sum(graded) / len(graded) if graded else None
 
@@ -237,22 +238,35 @@ def _by_numbers(key: Key) -> tuple[str, str]:
 
 
 def _totals(sides: Sides, keys: Sequence[Key]) -> list[tuple[str, int, str, str]]:
-    """Return title, questions, and shares of right greedy and of all answers, of each side to these questions."""
-    rows = []
+    """Return title, questions, and shares of right greedy and of all answers, of each side to these questions.
+
+    The last row is of two sides that share questions: the mean difference, right side less left, on those.
+    """
+    rows, columns = list[tuple[str, int, str, str]](), list[list[dict[Key, float]]]()
     for side in sides.shown:
-        shares = [share for key in keys if (share := side.share(key)) is not None]
-        greedy = [
-            float(each.verdict == Verdict.RIGHT)
-            for key in keys
-            for each in side.answers.get(key, ())
-            if each.index is None and each.verdict != Verdict.UNGRADED
+        shares = [
+            {key: share for key in keys if (share := side.share(key, only_greedy)) is not None}
+            for only_greedy in (True, False)
         ]
-        rows.append((side.title, len(shares), _percent(greedy), _percent(shares)))
+        greedy, mean = (_mean([*each.values()]) for each in shares)
+        rows.append((side.title, len(shares[1]), greedy, mean))
+        columns.append(shares)
+    if len(columns) == 2 and (paired := columns[0][1].keys() & columns[1][1].keys()):
+        greedy, mean = (
+            _mean([new[key] - old[key] for key in old.keys() & new.keys()], points=True)
+            for old, new in zip(*columns, strict=True)
+        )
+        rows.append(("difference on the same questions", len(paired), greedy, mean))
     return rows
 
 
-def _percent(shares: Sequence[float]) -> str:
-    return f"{sum(shares) / len(shares):.1%}" if shares else "-"
+def _mean(values: Sequence[float], *, points: bool = False) -> str:
+    """Return a mean over questions in percent, or in points, with its 95% interval by the normal approximation."""
+    if not values:
+        return "-"
+    sign, unit = ("+", " points") if points else ("", "%")
+    half = f" ± {196 * np.std(values, ddof=1) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
+    return f"{100 * np.mean(values):{sign}.1f}{half}{unit}"
 
 
 def _is(change: str, left: float | None, right: float | None) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -44,6 +45,14 @@ _SINGLE = {
 LENGTHS = ("p90", "p50", "p10", "mean")
 """Curves of response lengths: columns of the index."""
 _NO_PHASES = ("step", "executor alone", "checkpoint", "learned beside play")
+MAX_CONFIG = 100_000
+"""Bytes of a config that are read."""
+_SETUP = {
+    "model": re.compile(r"^model:\n(?:  .*\n)*?  path: (.*)", re.MULTILINE),
+    "estimator": re.compile(r"^algorithm:\n(?:  .*\n)*?    name: (.*)", re.MULTILINE),
+    "seed": re.compile(r"^run:\n(?:  .*\n)*?  seed: (.*)", re.MULTILINE),
+}
+"""What of a run's config stands on top."""
 LATEST = 15
 """Steps in the table of the latest."""
 Numbers = Mapping[str, Any]
@@ -63,14 +72,33 @@ def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links) -> Marku
         ("responses recorded", number(int(rollouts[0]))),
         ("time of steps", f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"),
     ]
+    config = _head_of(index.run / "config.yaml")
+    setup = [(name, found[1]) for name, pattern in _SETUP.items() if (found := pattern.search(config))]
     kinds, recorded = _kinds(steps), queries.steps(index)
     return render(
-        "overview", names=[run.name for run in runs], current=current.name, pairs=facts, config="",
+        "overview", names=[run.name for run in runs], current=current.name, config=config,
+        pairs=setup + _code(index.run) + facts,
         charts=[*charts([(run.name, queries.metrics(run.index)) for run in runs])],
         kinds=[f"#solved, {kind}" for kind in kinds],
         steps=[(step["step"], step["step"] in recorded, _latest(step, kinds)) for step in reversed(steps[-LATEST:])],
         links=links,
     )  # fmt: skip
+
+
+def _head_of(path: Path) -> str:
+    """Return the beginning of a file's text; empty if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_CONFIG).decode("utf-8", "backslashreplace")
+    except OSError:
+        return ""
+
+
+def _code(run: Path) -> list[tuple[str, str]]:
+    """Return the version of the code that the newest checkpoint names."""
+    newest = max(run.glob("checkpoints/step_*/driver.json"), default=run)
+    found = re.search(r'"code": "([^"\\]*)"', _head_of(newest))
+    return [("code", found[1])] if found else []
 
 
 def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Markup]:

@@ -171,7 +171,7 @@ def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts:
 def _first(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Markup:
     if runs[number].index.is_evaluation:
         return evaluations.evaluations(runs, number, links, values)
-    return overview(_with_curves(runs), runs[number], links)
+    return overview([runs[number]] if values.get("alone") else _with_curves(runs), runs[number], links)
 
 
 def _with_curves(runs: Sequence[ShownRun]) -> list[ShownRun]:

@@ -205,12 +205,14 @@ def test_two_evaluations_stand_side_by_side(run: MadeRun, tmp_path: Path) -> Non
         "q1examdeductionwrong0 of 2right1 of 2" in both.text
         and "q2examdeductionright1 of 1malformed0 of 1" in both.text
     )
-    assert "step 0250.0%50.0%" in both.text and "step 2250.0%25.0%" in both.text
+    assert "step 0250.0 ± 98.0%50.0 ± 98.0%" in both.text and "step 2250.0 ± 98.0%25.0 ± 49.0%" in both.text
+    assert "difference on the same questions2+0.0 ± 196.0 points-25.0 ± 147.0 points" in both.text
     assert rows(page(of, "/0/evaluations?change=better")) == ["q1"]
     assert rows(page(of, "/0/evaluations?change=worse&suite=exam")) == ["q2"]
     assert rows(page(of, "/0/evaluations?change=wrong")) == []
     asked = page(of, "/0/question?suite=exam&id=q1")
     assert "What is q1?" in asked.text and asked.text.count(HOSTILE) == 2 and "sample 0, 7 tokens wrong" in asked.text
+    assert "why: a list" in page(of, "/0/question?suite=exam&id=q2").text
     other = MadeRun(tmp_path / "other")
     other.evaluation(5, [eval_answer("q1", "right"), eval_answer("q3", "right")])
     two = client(run, other)
@@ -282,6 +284,30 @@ def test_rows_of_files_have_pages_though_their_ids_are_equal(run: MadeRun) -> No
     assert links == ["/0/task?id=7&kind=math500", "/0/task?id=7&kind=gsm8k"]
     of_one = page(of, links[0])
     assert "It is a row of a file." in of_one.text and "of math500" in of_one.text and "of gsm8k" not in of_one.text
+
+
+def test_the_setup_of_a_run_stands_on_top_and_a_run_can_be_seen_alone(run: MadeRun, tmp_path: Path) -> None:
+    assert "config.yaml" not in page(client(run), "/0/").text
+    config = f"run:\n  seed: 7\nmodel:\n  path: {HOSTILE}\nalgorithm:\n  estimator:\n    name: rloo\n    x: \x1b\n"
+    (run.path / "config.yaml").write_text(config)
+    for step, code in (1, "old"), (2, "0.1.0 (<b>)"):
+        (run.path / "checkpoints" / f"step_{step:06d}").mkdir(parents=True)
+        (run.path / "checkpoints" / f"step_{step:06d}" / "driver.json").write_text(f'{{"code": "{code}"}}')
+    other = MadeRun(tmp_path / "other")
+    other.step(1, [answer("a")], deduction__solver__accuracy=0.125)
+    of = client(run, other)
+    both = page(of, "/0/")
+    assert f"model {HOSTILE}" in both.text and "estimator rloo" in both.text and "seed 7" in both.text
+    assert "code 0.1.0 (<b>)" in both.text and config.replace("\x1b", "\\x1b") in both.text
+    (alone,) = (link for link in both.links if "alone" in link)
+    assert "other · deduction" in both.text and "other · deduction" not in page(of, alone).text
+
+
+def test_responses_of_a_step_lead_to_each_other(run: MadeRun) -> None:
+    of = client(run)
+    links = [link for link in page(of, "/0/response?step=2&line=1").links if "response" in link]
+    assert links == ["/0/response?step=2&line=0", "/0/response?step=2&line=2"]
+    assert [link for link in page(of, links[0]).links if "response" in link] == ["/0/response?step=2&line=1"]
 
 
 def test_lengths_of_two_runs_share_their_charts(run: MadeRun, tmp_path: Path) -> None:
