@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import time
 from html.parser import HTMLParser
@@ -13,6 +14,8 @@ from starlette.testclient import TestClient
 from azr.explorer.index import RunIndex
 from azr.explorer.index_file import NAME
 from azr.explorer.server import BODIES, COMPARING, Watcher, make_app, names_of
+from azr.explorer.single_file import report
+from azr.records import Judgement
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, azr_eval, eval_answer, proposal, small_run, task
 
 
@@ -80,6 +83,52 @@ def test_every_link_leads_somewhere_and_nothing_in_a_run_becomes_markup(run: Mad
                 assert str(value).startswith(("/0/", "/static/")), (path, tag, value)
     hostile = pages["/0/task?id=000001-deduction-0001"]
     assert hostile.text.count(HOSTILE) >= 6, "in program, prompt, thinking, answers and reasons"
+
+
+EVIL = f"{HOSTILE}\x00\x1b[2J\x9b\u2028\u202e\u2066\ud800{{{{7*7}}}}{{%"
+"""Markup, what steers terminals and reorders text, half a surrogate pair, and a template."""
+RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def evil_run(path: Path) -> MadeRun:
+    run = MadeRun(path)
+    judged = Judgement(verdict=EVIL, detail=EVIL, answer=((EVIL, EVIL), ("program", EVIL)), parts={EVIL: True})
+    fields = {"kind": EVIL, "prompt": EVIL, "flags": [(EVIL, 0, 9)], "judgement": judged}
+    samples = [answer(EVIL, group=f"{EVIL}:1", text=EVIL, **fields), proposal(EVIL, text=EVIL, **fields)]
+    samples += [answer(f"{EVIL}-0", **fields), answer("7", group="data:0", **fields)]
+    made = task(EVIL, kind=EVIL, inputs=(EVIL,), outputs=(EVIL,), message=EVIL, parents=(EVIL, "x"), body=repr(EVIL))
+    numbers = {f"{EVIL}/solver/accuracy": 0.5, f"eval/{EVIL}/greedy": 0.5, f"{EVIL}/proposer/funnel/valid": 1.0}
+    run.step(1, samples, [made, task("x", kind=EVIL, parents=(EVIL,))], **numbers)
+    run.evaluation(1, [eval_answer(EVIL, "wrong", suite=EVIL, answer=EVIL, detail=EVIL, response=EVIL)])
+    run.evaluation(2, [eval_answer(EVIL, "right", suite=EVIL)])
+    (run.path / "config.yaml").write_bytes(f"model:\n  path: {EVIL}\n".encode("utf-8", "backslashreplace"))
+    (run.path / "rollouts" / "step_000002.jsonl.gz").write_bytes(gzip.compress(b'{"</p><script>\x1b": 1}\n'))
+    return run
+
+
+def test_no_field_of_a_strangers_run_becomes_markup_or_steers_a_reader(tmp_path: Path) -> None:
+    of = client(evil_run(tmp_path / "run"))
+    pages = crawl(of)
+    assert {re.split(r"[/?]", path)[2] for path in pages} == {"", *BODIES, *COMPARING}
+    for path, found in pages.items():
+        assert found.tags.count("script") == 1, path
+        assert not [each for each in found.attributes if each[1].startswith("on") or each[1] == "style"], path
+        assert all(str(v).startswith(("/0/", "/static/")) for _, name, v in found.attributes if name in ("href", "src"))
+        assert not RAW.search(of.get(path).text), path
+    html = report([tmp_path / "run"], print).decode()
+    assert Page(html).tags.count("script") == 1 and HOSTILE in Page(html).text and not RAW.search(html)
+
+
+@pytest.mark.parametrize("piece", ["'", "\\'", '\\"', "<", "\x00", "f'{", "\u202e", "&", "{{", "9", "\n"])
+def test_100_kb_of_anything_are_shown_in_time_linear_in_their_length(piece: str, tmp_path: Path) -> None:
+    run, text = MadeRun(tmp_path / "run"), piece * (100_000 // len(piece))
+    read = Judgement(verdict="wrong", detail=text, answer=(("program", text), ("output", text)))
+    run.step(1, [answer("t", text=text, judgement=read)], [task("t", body=text, inputs=(text,), outputs=(text,))])
+    of = client(run)
+    started = time.process_time()
+    for path in ("/0/task?id=t", "/0/response?step=1&line=0", "/0/step", "/0/tasks"):
+        assert of.get(path).status_code == 200
+    assert time.process_time() - started < 3.0, "about 0.5 s"
 
 
 def test_the_policy_allows_only_what_the_explorer_serves(run: MadeRun) -> None:
