@@ -148,11 +148,11 @@ class TaskNode:
     """A task in a lineage graph."""
 
     id: str
-    label: str
     column: int
     """Generations after the task that the graph is about, which is at 0."""
     href: str | None
-    cls: str
+    shade: str
+    """``hard`` if it was never solved, ``easy`` if always, or empty."""
 
 
 NODE_WIDTH, NODE_HEIGHT, GAP_X, GAP_Y = 190, 26, 60, 8

@@ -60,22 +60,12 @@ def eval_files(run: Path) -> list[tuple[str, str, Path]]:
 
     The title of an evaluation that is the folder itself is empty.
     """
-    within = sorted(
-        (int(match[1]), path)
-        for path in _entries(run / "evaluations")
-        if (match := ROLLOUTS.fullmatch(path.name)) is not None
-    )
+    there = ((ROLLOUTS.fullmatch(path.name), path) for path in run.glob("evaluations/*"))
+    within = sorted((int(match[1]), path) for match, path in there if match is not None)
     files = [(str(step), f"step {step}", path) for step, path in within]
-    folders = sorted(folder for folder in _entries(run / "eval") if (folder / ANSWERS).is_file())
-    files += [(f"eval-{folder.name}", f"azr eval, {folder.name}", folder / ANSWERS) for folder in folders]
+    for path in sorted(run.glob(f"eval/*/{ANSWERS}")):
+        files.append((f"eval-{path.parent.name}", f"azr eval, {path.parent.name}", path))
     return [*files, ("eval", "", run / ANSWERS)] if (run / ANSWERS).is_file() else files
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 def known_sides(runs: Sequence[ShownRun], number: int) -> dict[str, tuple[str, Path]]:

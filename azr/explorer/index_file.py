@@ -67,7 +67,7 @@ CREATE TABLE problems (path TEXT, sentence TEXT);
 CREATE TABLE metrics (step INTEGER PRIMARY KEY, numbers TEXT);
 CREATE TABLE tasks (
     n INTEGER PRIMARY KEY, id TEXT UNIQUE, kind TEXT, step INTEGER, solve_rate REAL, lines INTEGER, nodes INTEGER,
-    inputs INTEGER, parents TEXT
+    parents TEXT
 );
 CREATE TABLE children (parent TEXT, child TEXT);
 CREATE INDEX child_of ON children (parent);

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -132,13 +133,12 @@ def lengths(runs: Sequence[ShownRun]) -> Markup:
     cut_off: dict[str, list[Series]] = {}
     for run in runs:
         prefix = f"{run.name} · " if len(runs) > 1 else ""
-        spreads = sorted(queries.lengths(run.index), key=lambda each: (each.role, each.kind))
-        for (role, kind), group in groupby(spreads, key=lambda each: (each.role, each.kind)):
-            some = [*group]
+        for (role, kind), group in groupby(queries.lengths(run.index), key=itemgetter("role", "kind")):
+            spreads = [*group]
             lines.setdefault((role, kind), []).extend(
-                Series(f"{prefix}{name}", [(each.step, getattr(each, name)) for each in some]) for name in LENGTHS
+                Series(f"{prefix}{name}", [(each["step"], each[name]) for each in spreads]) for name in LENGTHS
             )
-            shares = [(each.step, each.truncated / each.count) for each in some]
+            shares = [(each["step"], each["truncated"] / each["count"]) for each in spreads]
             cut_off.setdefault(role, []).append(Series(f"{prefix}{kind}", shares))
     charts = [line_chart(f"{kind}, {role}: tokens", lines[role, kind], least=0.0) for role, kind in sorted(lines)]
     charts += [

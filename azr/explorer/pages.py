@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from markupsafe import Markup
@@ -36,13 +36,9 @@ def tasks(index: RunIndex, links: Links, values: Values) -> Markup:
     bounds |= {name: decimal(values, name) for name in ("rate_from", "rate_to")}
     kinds = ["", *queries.kinds(index)]
     wanted = TaskFilter(
-        kind=choice(values, "kind", kinds, ""),
-        text=values.get("text", ""),
-        order=choice(values, "order", [*TASK_ORDERS], "newest"),
-        offset=whole(values, "offset") or 0,
-        limit=LIMIT,
-        **bounds,
-    )
+        kind=choice(values, "kind", kinds, ""), order=choice(values, "order", [*TASK_ORDERS], "newest"),
+        text=values.get("text", ""), offset=whole(values, "offset") or 0, limit=LIMIT, **bounds,
+    )  # fmt: skip
     rows, total = queries.find_tasks(index, wanted)
     pages = links.paging("tasks", values, wanted.offset, LIMIT, total)
     return render(
@@ -62,12 +58,9 @@ def task(index: RunIndex, links: Links, values: Values) -> Markup:
     if known is not None:
         below, num_below = queries.children(index, id)
         stored = {
-            "row": known[0],
-            "texts": known[1],
-            "has_step": known[0].step in queries.steps(index),
-            "children": [child for child, *_ in below],
-            "total": num_below,
-        }
+            "row": known[0], "texts": known[1], "has_step": known[0].step in queries.steps(index),
+            "children": [child for child, *_ in below], "total": num_below,
+        }  # fmt: skip
     attempts = [row for row in rows if row.sample.role == Role.SOLVER]
     return render(
         "task", links=links, id=id,
@@ -89,15 +82,10 @@ def step(index: RunIndex, links: Links, values: Values) -> Markup:
         raise BadAddress(f"There are no records of step {at}: the run has steps {there[0]} to {there[-1]}.")
     kinds, uses = ["", *queries.kinds(index)], ["", *get_args(Used)]
     wanted = SampleFilter(
-        step=at,
-        role=choice(values, "role", ["", "proposer", "solver"], ""),
-        kind=choice(values, "kind", kinds, ""),
-        verdict=values.get("verdict", ""),
-        used=choice(values, "used", uses, ""),
-        order=choice(values, "order", [*SAMPLE_ORDERS], "step"),
-        offset=whole(values, "offset") or 0,
-        limit=LIMIT,
-    )
+        step=at, role=choice(values, "role", ["", "proposer", "solver"], ""), kind=choice(values, "kind", kinds, ""),
+        verdict=values.get("verdict", ""), used=choice(values, "used", uses, ""),
+        order=choice(values, "order", [*SAMPLE_ORDERS], "step"), offset=whole(values, "offset") or 0, limit=LIMIT,
+    )  # fmt: skip
     counts, place = queries.verdicts(index, at), there.index(at)
     hardest, _ = queries.find_tasks(index, TaskFilter(step_from=at, step_to=at, order="hardest", limit=HARDEST))
     rows, total = queries.find_samples(index, wanted)
@@ -137,43 +125,31 @@ def lineage(index: RunIndex, links: Links, values: Values) -> Markup:
     if queries.find_task(index, id) is None:
         raise BadAddress(f"There is no task {id!r} in this run.")
     columns: dict[str, int] = {id: 0}
-    edges: dict[tuple[str, str], None] = {}
+    edges: list[tuple[str, str]] = []
     above = [id]
     for column in (-1, -2):
         stored = [(child, known[0]) for child in above if (known := queries.find_task(index, child)) is not None]
         pairs = [(parent, child) for child, row in stored for parent in row.parent_ids]
-        above = _place(columns, edges, pairs, [parent for parent, _ in pairs], column)
+        edges += pairs
+        above = _place(columns, (parent for parent, _ in pairs), column)
     below = [id]
     for column in (1, 2):
         pairs = [(parent, child) for parent in below for child, *_ in queries.children(index, parent, MAX_BESIDE)[0]]
-        below = _place(columns, edges, pairs, [child for _, child in pairs], column)
-    rates = queries.solve_rates(index, list(columns))
-    shades: dict[float | None, str] = {0.0: "hard ", 1.0: "easy "}
-    nodes = [
-        TaskNode(
-            each,
-            each[-26:],
-            column,
-            links.to("task", id=each),
-            shades.get(rates.get(each), "") + ("centre" if each == id else ""),
-        )
-        for each, column in columns.items()
-    ]
-    drawn = [pair for pair in edges if columns.get(pair[0], 9) < columns.get(pair[1], -9)]
+        edges += pairs
+        below = _place(columns, (child for _, child in pairs), column)
+    rates, shades = queries.solve_rates(index, list(columns)), {0.0: "hard", 1.0: "easy"}
+    nodes = []
+    for each, column in columns.items():
+        shade = shades.get(rate, "") if (rate := rates.get(each)) is not None else ""
+        nodes.append(TaskNode(each, column, links.to("task", id=each), shade))
+    drawn = [pair for pair in dict.fromkeys(edges) if columns.get(pair[0], 9) < columns.get(pair[1], -9)]
     return render("lineage", links=links, id=id, most=MAX_BESIDE, graph=lineage_chart(nodes, drawn))
 
 
-def _place(
-    columns: dict[str, int],
-    edges: dict[tuple[str, str], None],
-    pairs: Sequence[tuple[str, str]],
-    ids: Sequence[str],
-    column: int,
-) -> list[str]:
-    """Puts tasks that have no place yet into a column, with their lines, and returns them."""
+def _place(columns: dict[str, int], ids: Iterable[str], column: int) -> list[str]:
+    """Puts tasks that have no place yet into a column and returns them."""
     new = [each for each in dict.fromkeys(ids) if each not in columns][:MAX_BESIDE]
     columns.update(dict.fromkeys(new, column))
-    edges.update(dict.fromkeys(pairs))
     return new
 
 
