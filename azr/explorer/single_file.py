@@ -73,31 +73,32 @@ def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _run(runs: Sequence[ShownRun], number: int) -> list[Markup]:
-    """Return the parts of the file on one run."""
+def _run(runs: Sequence[ShownRun], number: int) -> list[tuple[str, Markup]]:
+    """Return the parts of the file on one run with their names in the table of contents."""
     run = runs[number]
     index, steps = run.index, queries.steps(run.index)
     tasks = _tasks(index, steps)
     evaluated = evaluations.reported_questions(runs, number)
     links = Anchors(number, [row.id for row in tasks], evaluated[1] if evaluated is not None else ())
-    answered = [] if evaluated is None else [evaluations.reported(*evaluated, links)]
-    parts = [render("notes", sentences=run.notes)]
+    answered = [] if evaluated is None else [(f"evaluations of {run.name}", evaluations.reported(*evaluated, links))]
+    parts = [("", render("notes", sentences=run.notes))]
     if index.is_evaluation:
         return parts + answered
     with_curves = [each for each in runs if not each.index.is_evaluation]
     is_first = run is with_curves[0]  # which has the curves of all
-    parts.append(overview(with_curves if is_first else [run], run, links))
+    parts.append((f"curves of {run.name}", overview(with_curves if is_first else [run], run, links)))
     if is_first:
-        parts.append(lengths(with_curves))
+        parts.append(("lengths", lengths(with_curves)))
     if steps:
-        parts.append(pages.step(index, links, {"step": str(steps[-1])}))
+        parts.append((f"step {steps[-1]}", pages.step(index, links, {"step": str(steps[-1])})))
         refused = SampleFilter(step=steps[-1], verdict=queries.REFUSED, limit=MAX_TRAJECTORIES)
         rows, total = queries.find_samples(index, refused)
         if rows:
-            parts.append(render("refused", links=links, step=steps[-1], rows=rows, total=total))
-    parts.append(pages.lineage(index, links, {}))
+            parts.append(("refused", render("refused", links=links, step=steps[-1], rows=rows, total=total)))
+    parts.append(("lineage", pages.lineage(index, links, {})))
     shown = [(row.id, pages.task(index, links, {"id": row.id})) for row in tasks]
-    return [*parts, render("reported_tasks", links=links, name=run.name, tasks=shown), *answered]
+    hardest = render("reported_tasks", links=links, name=run.name, tasks=shown)
+    return [*parts, ("hardest tasks", hardest), *answered]
 
 
 def _tasks(index: RunIndex, steps: Sequence[int]) -> list[TaskRow]:
