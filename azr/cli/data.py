@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from azr.cli.options import Parser
-from azr.errors import UserError, nearest
+from azr.errors import UserError, nearest, printable
 
 if TYPE_CHECKING:
     from azr.datasets.prepare.example import Options, Source
@@ -142,7 +142,5 @@ def _print_preview(done: Prepared) -> None:
 
 def _short(text: str) -> str:
     """One line that does nothing to a terminal."""
-    from azr.explorer.terminal import printable
-
     flat = printable(text[: 2 * _SHOWN_CHARS].replace("\n", "⏎"))
     return flat if len(text) <= _SHOWN_CHARS else f"{flat[:_SHOWN_CHARS]}…"

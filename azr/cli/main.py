@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from azr.errors import UserError, nearest
+from azr.errors import UserError, nearest, printable
 from azr.version import code_version
 
 COMMANDS = {
@@ -70,7 +70,7 @@ def exit_code(command: Callable[[], int]) -> int:
             raise
         return _PIPE_CLOSED
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return _USER_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

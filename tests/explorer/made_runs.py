@@ -112,6 +112,7 @@ def eval_answer(
     *,
     suite: str = "exam",
     answer: str | None = None,
+    detail: str = "",
     response="",
 ) -> Sample:
     return Sample(
@@ -123,7 +124,9 @@ def eval_answer(
         prompt=f"What is {question}?",
         response=response or f"{verdict} answer",
         response_tokens=7,
-        judgement=Judgement(verdict=Verdict(verdict), answer=None if answer is None else (("answer", answer),)),
+        judgement=Judgement(
+            verdict=Verdict(verdict), detail=detail, answer=None if answer is None else (("answer", answer),)
+        ),
         used="recorded",
     )
 
@@ -165,5 +168,5 @@ def small_run(path: Path) -> MadeRun:
     )  # fmt: skip
     run.evaluation(0, [eval_answer("q1", "wrong"), eval_answer("q1", "wrong", 0), eval_answer("q2", "right")])
     now = [eval_answer("q1", "right", answer="7"), eval_answer("q1", "wrong", 0, response=HOSTILE, answer=HOSTILE)]
-    run.evaluation(2, [*now, eval_answer("q2", "malformed")])
+    run.evaluation(2, [*now, eval_answer("q2", "malformed", detail="a list")])
     return run
