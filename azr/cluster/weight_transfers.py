@@ -52,6 +52,7 @@ class Outbox(ABC):
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
+        self._writer: BucketWriter | None = None
 
     @abstractmethod
     def open(self, bucket_nbytes: int, receivers: Sequence[Receiver], timeout_s: float) -> BucketWriter:
@@ -61,13 +62,15 @@ class Outbox(ABC):
         """Wait until every sending rank is here and its writes have reached its block."""
         return None
 
-    @abstractmethod
     def deliver(self, bucket: WeightBucket, receivers: Sequence[Receiver], timeout_s: float) -> list[ObjectRef]:
         """Rank 0: let every engine load the bucket; returns one answer per engine, in order."""
+        return [receiver.actor.load_bucket.remote(bucket) for receiver in receivers]
 
     def close(self) -> None:
         """End a push that every engine has loaded. After a failed push `open` is called instead."""
-        return None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
 
 class Inbox(ABC):
@@ -112,25 +115,6 @@ class Site:
         return cls(device=config.train.device, colocated=config.cluster.colocate, engine_gpus_alone=alone)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """One weight transfer."""
-
-    module: str
-    """Module of `azr.cluster` with the two ends, `OUTBOX` and `INBOX`. It is imported late: commands without torch and
-    Ray ask which transfers are possible."""
-    refusal: Callable[[Site], str | None]
-    """Return why this transfer is impossible, as the end of a sentence on `cluster.push`, or None."""
-
-    def outbox(self, rank: Rank) -> Outbox:
-        """Make the outbox of a policy rank."""
-        return cast("Outbox", import_module(f"azr.cluster.{self.module}").OUTBOX(rank))
-
-    def inbox(self, device: torch.device) -> Inbox:
-        """Make the inbox of an engine's worker."""
-        return cast("Inbox", import_module(f"azr.cluster.{self.module}").INBOX(device))
-
-
 def _ipc_refusal(site: Site) -> str | None:
     if site.device == "cpu":
         return "is for memory of GPUs, and this run is on CPUs: leave it at auto, or take host"
@@ -158,25 +142,36 @@ def _nccl_refusal(site: Site) -> str | None:
     return None
 
 
-TRANSFERS: dict[str, Transfer] = {
-    "ipc": Transfer(module="push_ipc", refusal=_ipc_refusal),
-    "nccl": Transfer(module="push_nccl", refusal=_nccl_refusal),
-    "host": Transfer(module="push_host", refusal=lambda site: None),
+TRANSFERS: dict[str, Callable[[Site], str | None]] = {
+    "ipc": _ipc_refusal,
+    "nccl": _nccl_refusal,
+    "host": lambda site: None,
 }
-"""By name; `auto` takes the first possible one."""
+"""By name: returns why the transfer is impossible, as the end of a sentence on `cluster.push`, or None. `auto` takes
+the first possible one. Module `azr.cluster.push_NAME` has its two ends, `OUTBOX` and `INBOX`, and is imported late:
+commands without torch and Ray ask which transfers are possible."""
+
+
+def make_outbox(transfer: str, rank: Rank) -> Outbox:
+    """Make the outbox of a policy rank."""
+    return cast(Outbox, import_module(f"azr.cluster.push_{transfer}").OUTBOX(rank))
+
+
+def make_inbox(transfer: str, device: torch.device) -> Inbox:
+    """Make the inbox of an engine's worker."""
+    return cast(Inbox, import_module(f"azr.cluster.push_{transfer}").INBOX(device))
 
 
 def choose_transfer(push: str, site: Site) -> str:
     """Return the name of the transfer for `cluster.push`. Raises UserError if the named one is impossible."""
     if push == "auto":
-        return next(name for name, transfer in TRANSFERS.items() if transfer.refusal(site) is None)
-    if reason := TRANSFERS[push].refusal(site):
+        return next(name for name, refusal in TRANSFERS.items() if refusal(site) is None)
+    if reason := TRANSFERS[push](site):
         raise UserError(f"cluster.push={push} {reason}.")
     return push
 
 
 def decide_push(config: Config, device: Literal["cuda", "cpu"]) -> Config:
     """Return the config with the chosen transfer. Raises UserError if the named one is impossible."""
-    site = replace(Site.before_start(config), device=device)
-    push = choose_transfer(config.cluster.push, site)
+    push = choose_transfer(config.cluster.push, replace(Site.before_start(config), device=device))
     return replace(config, cluster=replace(config.cluster, push=cast(Any, push)))

@@ -21,7 +21,7 @@ from azr.algorithms.losses import Sums, policy_loss
 from azr.algorithms.models import PolicyModel
 from azr.algorithms.packing import PackedBatch
 from azr.cluster.weight_sync import SentWeights, send_weights
-from azr.cluster.weight_transfers import TRANSFERS, Rank, Receiver
+from azr.cluster.weight_transfers import Rank, Receiver, make_outbox
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.hashed_files import HashedFile, hash_file
 from azr.train.adapter_files import ADAPTER_FILE, write_base
@@ -71,7 +71,7 @@ class PolicyWorker(PolicyScorer):
             control=self.control if self.world_size > 1 else None,
             engine_gpus=self.config.rollout.tensor_parallel,
         )
-        self._outbox = TRANSFERS[self.config.cluster.push].outbox(rank)
+        self._outbox = make_outbox(self.config.cluster.push, rank)
 
     def reference_logprobs(self, batch: RankBatch) -> Tensor:
         """Return `logprobs` of the model without its adapters: the reference policy of a run that trains adapters."""
