@@ -140,8 +140,10 @@ class ReceivingEngine:
         return inbox
 
     async def load_bucket(self, bucket: WeightBucket) -> None:
-        while bucket.index > len(self.buckets):
+        while bucket.version == self.version and bucket.index > len(self.buckets):
             await asyncio.sleep(0.001)
+        if bucket.version != self.version:
+            raise ValueError("of a push that failed")
         if self.mischief == "fail":
             raise ValueError("no room")
         if self.mischief == "die":
