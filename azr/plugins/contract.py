@@ -23,8 +23,8 @@ from azr.config import Config, ExecutorConfig
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
+from azr.isolated import TIME_LIMIT_S
 from azr.own_data import own_data
-from azr.own_functions import TIME_LIMIT_S
 from azr.plugins.own import with_views
 from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, TaskKind, Verdict

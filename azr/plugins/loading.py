@@ -10,7 +10,7 @@ from typing import Any
 
 from azr.config import Config, PluginEstimator
 from azr.errors import UserError, nearest
-from azr.own_functions import OwnFunctions
+from azr.isolated import OwnFunctions
 from azr.own_modules import find_entry
 from azr.plugins import own as groups
 from azr.plugins.own import BadTask, OwnBonus, OwnEstimator, OwnKind, OwnReward, Stated, read_stated

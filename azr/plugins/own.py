@@ -20,7 +20,7 @@ import numpy as np
 from azr.config import RewardConfig
 from azr.errors import UserError
 from azr.execution import ExecutionRequest
-from azr.own_functions import OwnFunctions, Trouble
+from azr.isolated import OwnFunctions, Trouble
 from azr.own_modules import entries_of, find_entry, import_own, load_entry
 from azr.records import Task
 from azr.selfplay.rewards import BonusInputs

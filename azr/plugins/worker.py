@@ -12,7 +12,7 @@ import msgspec
 
 from azr.config import RewardConfig
 from azr.execution import MAX_INPUTS, ExecutionRequest, ExecutionResult
-from azr.own_functions import Ask, Nonsense, serve
+from azr.isolated import Ask, Nonsense, serve
 from azr.plugins.own import BONUSES, ESTIMATORS, REWARDS, BadTask, Stated, read_stated, with_views
 from azr.records import Task
 from azr.selfplay.rewards import BonusInputs

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from azr import own_functions
+from azr import isolated
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.plugins import load_plugins, loading, plugin_processes
 from azr.records import Task
@@ -198,7 +198,7 @@ kinds = [Broken()]
 
 @pytest.fixture
 def broken(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, processes: None) -> str:
-    monkeypatch.setattr(own_functions, "TIME_LIMIT_S", 1.5)
+    monkeypatch.setattr(isolated, "TIME_LIMIT_S", 1.5)
     load_plugins([name := plugin(BROKEN)])
     return name
 
@@ -228,9 +228,9 @@ async def test_a_proposal_that_a_kind_fails_over_is_lost_and_the_log_names_the_k
     async def run(request: ExecutionRequest) -> ExecutionResult:
         return ExecutionResult(outputs=(CallResult(status=CallStatus.OK, value="1"),))
 
-    with caplog.at_level(logging.WARNING, own_functions.__name__):
+    with caplog.at_level(logging.WARNING, isolated.__name__):
         assert await proposed("broken", Section("output", text), run=run) is RejectReason.LOST
-    (record,) = [each for each in caplog.records if each.name == own_functions.__name__]
+    (record,) = [each for each in caplog.records if each.name == isolated.__name__]
     assert record.getMessage().startswith(f"{broken}: kind broken, validate {said}")
     assert record.getMessage().endswith("; such a response is not trained on")
     assert isinstance(await proposed("broken", Section("output", "fine")), Task), "the next one is validated"

@@ -244,8 +244,8 @@ def test_the_example_kind_and_reward_play_the_mini_beside_a_broken_plugin(tmp_pa
 
 SHORT_LIMIT = """
 import sys
-from azr import own_functions
-own_functions.TIME_LIMIT_S = 1.0
+from azr import isolated
+isolated.TIME_LIMIT_S = 1.0
 from azr.cli.main import dispatch
 sys.exit(dispatch(["run", "azr_14m_mini", *sys.argv[1:]]))
 """
