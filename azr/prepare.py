@@ -118,9 +118,8 @@ def prepare(
 
 
 def _check_kinds(config: Config) -> None:
-    unknown = [kind for kind in config.selfplay.kinds if kind not in KINDS]
-    if unknown:
-        raise UserError(f"There is no task kind {unknown[0]!r}; selfplay.kinds may hold {', '.join(KINDS)}.")
+    for kind in config.selfplay.kinds:
+        KINDS.find(kind)
     if not config.selfplay.kinds or len(set(config.selfplay.kinds)) != len(config.selfplay.kinds):
         raise UserError("selfplay.kinds must name at least one kind, and none twice.")
     if config.selfplay.composites.chance and not any(KINDS[kind].proposes_programs for kind in config.selfplay.kinds):

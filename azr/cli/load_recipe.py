@@ -11,7 +11,7 @@ from pathlib import Path
 from azr.config import Config
 from azr.config_tree import at_home, from_tree, parse_yaml
 from azr.errors import UserError, nearest
-from azr.own_modules import search_here
+from azr.registry import search_here
 
 PACKAGE = "playground"
 RECIPE_HELP = "a recipe by name, a dotted module with a config, or a YAML file"

@@ -17,7 +17,7 @@ from azr.config import Config, ExecutorConfig
 from azr.config_tree import override
 from azr.doctor import gpus
 from azr.doctor.gpus import check_machine
-from azr.errors import UserError, nearest
+from azr.errors import UserError
 from azr.executor.pool import SandboxPool
 from azr.prepare import check, prepare
 from azr.records import Task
@@ -115,9 +115,7 @@ def _kinds(names: Sequence[str] | None) -> Sequence[str]:
     if names is None:
         return SINGLE_CALL_KINDS
     for name in names:
-        if name not in KINDS:
-            raise UserError(f"There is no task kind {name!r}; did you mean {nearest(name, KINDS)!r}?")
-        if not isinstance(KINDS[name], SingleCallKind):
+        if not isinstance(KINDS.find(name), SingleCallKind):
             raise UserError(f"A record with one call is no task of kind {name}; those with a message become that.")
     return tuple(dict.fromkeys(names))
 

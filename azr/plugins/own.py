@@ -21,8 +21,8 @@ from azr.config import RewardConfig
 from azr.errors import UserError
 from azr.execution import ExecutionRequest
 from azr.isolated import OwnFunctions, Trouble
-from azr.own_modules import entries_of, find_entry, import_own, load_entry
 from azr.records import Task
+from azr.registry import entries_of, find_entry, import_own, load_entry
 from azr.selfplay.rewards import BonusInputs
 from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
 from azr.tasks.normalize import parse_program
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 KINDS, REWARDS, BONUSES, ESTIMATORS = "azr.kinds", "azr.rewards", "azr.bonuses", "azr.estimators"
 """Groups of entry points. Those of graders are `azr.evaluation.graders.own.GROUP`, and are looked up there."""
+WORDS = {KINDS: "kind", REWARDS: "reward", BONUSES: "bonus", ESTIMATORS: "estimator"}
 _FUNCTIONS = {REWARDS: "proposer_rewards", BONUSES: "bonuses", ESTIMATORS: "estimators"}
 """Their names in a module."""
 ESTIMATE_LIMIT_S = 60.0

@@ -6,29 +6,30 @@ Another tracker is a module beside these, with the shape of `azr.runs.trackers.b
 from __future__ import annotations
 
 from azr.config import Config, TrackingConfig
-from azr.errors import UserError, nearest
+from azr.errors import UserError
+from azr.registry import Registry
 from azr.runs.trackers.base import Tracker
 from azr.runs.trackers.mlflow import MlflowTracker
 from azr.runs.trackers.prometheus import PrometheusTracker
 from azr.runs.trackers.tensorboard import TensorBoardTracker
 from azr.runs.trackers.wandb import WandbTracker
 
-TRACKERS: dict[str, type[Tracker]] = {
-    "tensorboard": TensorBoardTracker,
-    "wandb": WandbTracker,
-    "mlflow": MlflowTracker,
-    "prometheus": PrometheusTracker,
-}
+TRACKERS = Registry[type[Tracker]](
+    "tracker",
+    {
+        "tensorboard": TensorBoardTracker,
+        "wandb": WandbTracker,
+        "mlflow": MlflowTracker,
+        "prometheus": PrometheusTracker,
+    },
+    "tracking.to may hold",
+)
 
 
 def check_names(tracking: TrackingConfig) -> None:
     """Raises UserError for a name that no tracker has, or that stands there twice."""
     for name in tracking.names:
-        if name not in TRACKERS:
-            raise UserError(
-                f"There is no tracker {name!r}; did you mean {nearest(name, TRACKERS)}? tracking.to may hold "
-                f"{', '.join(TRACKERS)}."
-            )
+        TRACKERS.find(name)
     if len(set(tracking.names)) < len(tracking.names):
         raise UserError(f"A tracker is named twice in {', '.join(tracking.names)}: name each once.")
 
