@@ -58,7 +58,12 @@ def _registry(group: str) -> dict[str, Any]:
         from azr.algorithms.advantages import OWN_ESTIMATORS  # imports torch
 
         return OWN_ESTIMATORS
-    return {groups.KINDS: KINDS, groups.REWARDS: SOLVE_RATE_REWARDS, groups.BONUSES: BONUSES}[group]
+    registries: dict[str, dict[str, Any]] = {
+        groups.KINDS: KINDS,
+        groups.REWARDS: SOLVE_RATE_REWARDS,
+        groups.BONUSES: BONUSES,
+    }
+    return registries[group]
 
 
 def load_plugins(names: Sequence[str]) -> None:
