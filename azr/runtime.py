@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ray.exceptions import RayTaskError
 
-from azr.cluster.ray_start import start_ray
+from azr.cluster.placement import start_ray
 from azr.cluster.supervisor import root_cause
 from azr.concurrency import Phase
 from azr.datasets.choice import keep_identity

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from azr.cli.run import parse
-from azr.cluster.ray_start import start_ray
+from azr.cluster.placement import start_ray
 from azr.cluster.weight_transfers import TRANSFERS, Site, make_outbox
 from azr.config import Config
 from azr.prepare import check

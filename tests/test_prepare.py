@@ -48,7 +48,10 @@ def test_a_sound_config_passes(sound):
             r"neither auto, conversation, tokenizer nor a file. Did you mean conversation\?",
         ),
         ({"model.prompt_format": "chat", "model.template": "no.jinja"}, "is 'no.jinja', which is neither"),
-        ({"selfplay.kinds": ("deduction", "magic")}, "There is no task kind 'magic'; did you mean induction? selfplay.kinds may hold"),
+        (
+            {"selfplay.kinds": ("deduction", "magic")},
+            "There is no task kind 'magic'; did you mean induction? selfplay.kinds may hold",
+        ),
         ({"selfplay.kinds": ("deduction", "deduction")}, "none twice"),
         (
             {"selfplay.proposer_prompts": 7, "selfplay.solver_prompts": 0, "algorithm.policy_mini_batches": 5},

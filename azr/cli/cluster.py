@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from azr.cli.load_recipe import RECIPE_HELP, is_file, load_recipe
-from azr.cli.options import Parser, whole
+from azr.cli.options import RECIPE_HELP, Parser, is_file, load_recipe, whole
 from azr.config import Config
 from azr.config_tree import knobs, leaves, override
 from azr.errors import UserError

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import shtab
 
-from azr.cli.load_recipe import RECIPE_HELP, recipes
 from azr.cli.main import COMMANDS
-from azr.cli.options import Parser, knob_options
+from azr.cli.options import RECIPE_HELP, Parser, knob_options, recipes
 from azr.config import ESTIMATOR_TYPES, Config
 from azr.config_tree import ESTIMATOR, Knob
 

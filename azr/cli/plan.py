@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from azr.cli.load_recipe import RECIPE_HELP, load_recipe
-from azr.cli.options import Parser, above, whole, wholes
+from azr.cli.options import RECIPE_HELP, Parser, above, load_recipe, whole, wholes
 from azr.config_tree import override
 from azr.errors import UserError
 from azr.plan.inputs import Assumptions, ClusterSpec

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from azr.cli.load_recipe import RECIPE_HELP, load_recipe
-from azr.cli.options import Parser
+from azr.cli.options import RECIPE_HELP, Parser, load_recipe
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from azr.cli.load_recipe import PACKAGE, recipes
-from azr.cli.options import Parser
+from azr.cli.options import PACKAGE, Parser, recipes
 from azr.config import Config
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec
 from azr.plan.planner import make_plan

@@ -11,12 +11,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from azr.cli.load_recipe import RECIPE_HELP, load_recipe
-from azr.cli.options import Parser
+from azr.cli.options import RECIPE_HELP, Parser, load_recipe
 from azr.config import Config, ExecutorConfig
 from azr.config_tree import override
-from azr.doctor import gpus
-from azr.doctor.gpus import check_machine
+from azr.doctor.machine import check_machine, query_gpus
 from azr.errors import UserError
 from azr.executor.pool import SandboxPool
 from azr.prepare import check, prepare
@@ -63,7 +61,7 @@ def _growing(options: argparse.Namespace, values: dict[str, Any]) -> Coroutine[A
         raise UserError("--kinds is for --convert; those of a recipe are selfplay.kinds.")
     config = override(load_recipe(options.recipe), values)
     check(config)
-    check_machine(config, gpus.query())
+    check_machine(config, query_gpus())
     prepared = prepare(config, into_run=False)
     from azr.runtime import grow_seeds  # Ray and vLLM take seconds to load.
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from azr.config import Config
 from azr.doctor.findings import Finding, FindingGroup, missing, ok, warning
-from azr.doctor.gpus import Gpus
-from azr.doctor.machine import existing, free_bytes
+from azr.doctor.machine import Gpus, existing, free_bytes
 from azr.errors import UserError
 from azr.hardware import compute_type
 from azr.plan.inputs import Assumptions, ClusterSpec
