@@ -297,4 +297,4 @@ async def test_processes_end_with_their_block(broken: str) -> None:
         task = await proposed("broken", Section("output", "fine"))
         assert isinstance(task, Task)
     (functions,) = loading._loaded.values()
-    assert functions._pool is None
+    assert not functions._processes
