@@ -105,32 +105,6 @@ def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: As
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """The plan in numbers, such as a benchmark prints beside what it measured."""
-
-    seconds: dict[str, float]
-    """By phase, and their sum as `step`, at the rates that were measured."""
-    goal_seconds: dict[str, float]
-    """The same at those that are aimed at: no measurement."""
-    gpu_gib: dict[str, dict[str, float]]
-    """By phase: what takes how many GiB of the fullest GPU, and their sum as `total`."""
-    host_gib: float
-    """Per node."""
-
-
-def predicted(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: Assumptions) -> Prediction:
-    """What the plan says of a step of `config`."""
-    plan = make_plan(config, shape, nodes, assumed)
-    memory = {phase: {what: size / GIB for what, size in parts.items()} for phase, parts in plan.memory.items()}
-    return Prediction(
-        seconds=plan.seconds | {"step": sum(plan.seconds.values())},
-        goal_seconds=plan.goal_seconds | {"step": sum(plan.goal_seconds.values())},
-        gpu_gib={phase: parts | {"total": sum(parts.values())} for phase, parts in memory.items()},
-        host_gib=sum(plan.host.values()) / GIB,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Suggestion:
     """One change, on top of those before it: its option on the command line, and the plan after it."""
