@@ -97,44 +97,30 @@ class Inbox(ABC):
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """Devices of policy and engines, as far as they are known."""
-
-    device: Literal["auto", "cuda", "cpu"]
-    """`auto` before Ray has started."""
-    colocated: bool
-    """Engines share the trainers' GPUs."""
-    engine_gpus_alone: int = 0
-    """GPUs of engines without a rank of the policy, if engines are colocated."""
-
-    @classmethod
-    def before_start(cls, config: Config) -> Site:
-        """Return the site that the config describes."""
-        alone = config.num_gpus - config.train.data_parallel if config.cluster.colocate else 0
-        return cls(device=config.train.device, colocated=config.cluster.colocate, engine_gpus_alone=alone)
+Site = Literal["auto", "cuda", "cpu"]
+"""Device of policy and engines; `auto` before Ray has started."""
 
 
-def _ipc_refusal(site: Site) -> str | None:
-    if site.device == "cpu":
+def _ipc_refusal(config: Config, device: Site) -> str | None:
+    if device == "cpu":
         return "is for memory of GPUs, and this run is on CPUs: leave it at auto, or take host"
-    if not site.colocated:
+    if not config.cluster.colocate:
         return (
             "is for engines on the trainers' GPUs, and cluster.colocate is off: leave it at auto, or switch "
             "cluster.colocate on"
         )
-    if site.engine_gpus_alone:
+    if alone := config.num_gpus - config.train.data_parallel:
         return (
-            f"is for engines on the trainers' GPUs, and {site.engine_gpus_alone} of the engines' GPUs have no rank of "
+            f"is for engines on the trainers' GPUs, and {alone} of the engines' GPUs have no rank of "
             "the policy: leave it at auto, or raise train.data_parallel"
         )
     return None
 
 
-def _nccl_refusal(site: Site) -> str | None:
-    if site.device == "cpu":
+def _nccl_refusal(config: Config, device: Site) -> str | None:
+    if device == "cpu":
         return "is for GPUs, and this run is on CPUs: leave it at auto, or take host"
-    if site.colocated:
+    if config.cluster.colocate:
         return (
             "is for engines on other GPUs than the trainers', because NCCL takes no two processes on one GPU: leave it "
             "at auto, or switch cluster.colocate off"
@@ -142,10 +128,10 @@ def _nccl_refusal(site: Site) -> str | None:
     return None
 
 
-TRANSFERS: dict[str, Callable[[Site], str | None]] = {
+TRANSFERS: dict[str, Callable[[Config, Site], str | None]] = {
     "ipc": _ipc_refusal,
     "nccl": _nccl_refusal,
-    "host": lambda site: None,
+    "host": lambda config, device: None,
 }
 """By name: returns why the transfer is impossible, as the end of a sentence on `cluster.push`, or None. `auto` takes
 the first possible one. Module `azr.cluster.push_NAME` has its two ends, `OUTBOX` and `INBOX`, and is imported late:
@@ -162,16 +148,16 @@ def make_inbox(transfer: str, device: torch.device) -> Inbox:
     return cast(Inbox, import_module(f"azr.cluster.push_{transfer}").INBOX(device))
 
 
-def choose_transfer(push: str, site: Site) -> str:
+def choose_transfer(config: Config, device: Site) -> str:
     """Return the name of the transfer for `cluster.push`. Raises UserError if the named one is impossible."""
+    push = config.cluster.push
     if push == "auto":
-        return next(name for name, refusal in TRANSFERS.items() if refusal(site) is None)
-    if reason := TRANSFERS[push](site):
+        return next(name for name, refusal in TRANSFERS.items() if refusal(config, device) is None)
+    if reason := TRANSFERS[push](config, device):
         raise UserError(f"cluster.push={push} {reason}.")
     return push
 
 
-def decide_push(config: Config, device: Literal["cuda", "cpu"]) -> Config:
+def decide_push(config: Config, device: Site) -> Config:
     """Return the config with the chosen transfer. Raises UserError if the named one is impossible."""
-    push = choose_transfer(config.cluster.push, replace(Site.before_start(config), device=device))
-    return replace(config, cluster=replace(config.cluster, push=cast(Any, push)))
+    return replace(config, cluster=replace(config.cluster, push=cast(Any, choose_transfer(config, device))))

@@ -17,7 +17,6 @@ from azr.cluster.weight_transfers import (
     Inbox,
     Outbox,
     Rank,
-    Site,
     choose_transfer,
     decide_push,
     make_inbox,
@@ -28,23 +27,26 @@ from azr.errors import UserError
 
 
 @pytest.mark.parametrize(
-    "site, chosen",
+    "device, colocate, engines, chosen",
     [
-        (Site(device="cpu", colocated=True), "host"),
-        (Site(device="cpu", colocated=False), "host"),
-        (Site(device="cuda", colocated=True), "ipc"),
-        (Site(device="cuda", colocated=False), "nccl"),
-        (Site(device="cuda", colocated=True, engine_gpus_alone=4), "host"),
+        ("cpu", True, 1, "host"),
+        ("cpu", False, 1, "host"),
+        ("cuda", True, 1, "ipc"),
+        ("cuda", False, 1, "nccl"),
+        ("cuda", True, 5, "host"),
     ],
 )
-def test_auto_takes_the_fastest_way_that_is_open(site: Site, chosen: str) -> None:
-    assert choose_transfer("auto", site) == chosen == choose_transfer(chosen, site)
+def test_auto_takes_the_fastest_way_that_is_open(device: Any, colocate: bool, engines: int, chosen: Any) -> None:
+    for push in ("auto", chosen):
+        cluster = ClusterConfig(push=push, colocate=colocate)
+        config = Config(cluster=cluster, rollout=RolloutConfig(engines=engines))
+        assert choose_transfer(config, device) == chosen
 
 
 def test_a_closed_way_is_refused_when_the_device_is_known() -> None:
     config = Config(cluster=ClusterConfig(push="ipc"), rollout=RolloutConfig(engines=4, tensor_parallel=2))
     config = replace(config, train=TrainConfig(data_parallel=8))
-    assert choose_transfer(config.cluster.push, Site.before_start(config)) == "ipc"
+    assert choose_transfer(config, config.train.device) == "ipc"
     assert decide_push(config, "cuda").cluster.push == "ipc"
     with pytest.raises(UserError, match=r"^cluster.push=ipc is for memory of GPUs, and this run is on CPUs: [^.]*auto"):
         decide_push(config, "cpu")
