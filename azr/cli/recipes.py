@@ -44,7 +44,8 @@ class Listed:
 def main(argv: Sequence[str]) -> int:
     """Prints and returns 0."""
     options = parser().parse(argv)
-    proven = tomllib.loads(_proven_file().read_text(encoding="utf-8"))
+    (folder,) = importlib.import_module(PACKAGE).__path__
+    proven = tomllib.loads(Path(folder, "proven.toml").read_text(encoding="utf-8"))
     listed = [_listed(name, config, proven.get(name, [])) for name, config in recipes().items()]
     lines = (json.dumps(asdict(each)) for each in listed) if options.json else _table(listed)
     sys.stdout.writelines(f"{line}\n" for line in lines)
@@ -55,11 +56,6 @@ def parser() -> Parser:
     parser = Parser("recipes", _ABOUT)
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     return parser
-
-
-def _proven_file() -> Path:
-    (folder,) = importlib.import_module(PACKAGE).__path__
-    return Path(folder) / "proven.toml"
 
 
 def _listed(name: str, config: Config, proven: list[str]) -> Listed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 
@@ -22,24 +23,12 @@ class Finding:
     """One line of the report; what is not ok says what to do about it."""
 
     name: str
-    mark: Mark
     message: str
+    mark: Mark
 
 
-def info(name: str, message: str) -> Finding:
-    return Finding(name, Mark.INFO, message)
-
-
-def ok(name: str, message: str) -> Finding:
-    return Finding(name, Mark.OK, message)
-
-
-def warning(name: str, message: str) -> Finding:
-    return Finding(name, Mark.WARNING, message)
-
-
-def missing(name: str, message: str) -> Finding:
-    return Finding(name, Mark.MISSING, message)
+info, ok = partial(Finding, mark=Mark.INFO), partial(Finding, mark=Mark.OK)
+warning, missing = partial(Finding, mark=Mark.WARNING), partial(Finding, mark=Mark.MISSING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

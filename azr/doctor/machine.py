@@ -245,7 +245,7 @@ def executor_section(
     else:
         verdict = "No backend works, so model-written code cannot run here: do what one of the lines above asks for."
     findings = [
-        Finding(name, Mark.OK if works else failed if name in wanted else Mark.WARNING, message)
+        Finding(name, message, Mark.OK if works else failed if name in wanted else Mark.WARNING)
         for name, works, message in report
     ]
     return FindingGroup(title="Executor backends, strongest first", findings=findings, verdict=verdict)

@@ -16,7 +16,8 @@ _PROGRAMS = ("code", "coding", "programming")
 def _read_luffy(row: Mapping[str, Any], options: Options) -> Iterator[Example]:
     if not isinstance(row["prompt"], list):
         raise TypeError("its prompt is no list of turns")
-    turns = [_turn(turn) for turn in row["prompt"] if not _is_empty_system(turn)]
+    said = (turn for turn in row["prompt"] if turn["role"] != "system" or str(turn["content"] or "").strip())
+    turns = [_turn(turn) for turn in said]
     if not turns or turns[-1]["role"] != "user":
         raise ValueError("its prompt does not end with a user's turn")
     if options.system == "drop":
@@ -31,10 +32,6 @@ def _read_luffy(row: Mapping[str, Any], options: Options) -> Iterator[Example]:
         source=source_name(row["data_source"], "luffy"),
         traces=_traces(row),
     )
-
-
-def _is_empty_system(turn: Mapping[str, Any]) -> bool:
-    return turn["role"] == "system" and not str(turn["content"] or "").strip()
 
 
 def _turn(turn: Mapping[str, Any]) -> Mapping[str, str]:

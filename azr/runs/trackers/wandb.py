@@ -45,7 +45,7 @@ class WandbTracker(Tracker):
     @classmethod
     def check(cls, config: Config) -> None:
         need("wandb", "wandb")
-        if _mode() != "online":
+        if os.environ.get("WANDB_MODE", "online") != "online":
             return
         wandb = _library()
         try:
@@ -116,10 +116,6 @@ def _library() -> Any:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     os.environ.setdefault("WANDB_SILENT", "true")
     return load("wandb")
-
-
-def _mode() -> str:
-    return os.environ.get("WANDB_MODE", "online")
 
 
 def _variable(setting: str) -> str:
