@@ -114,6 +114,7 @@ def play(config: Config, engine: Engine) -> None:
         experiment = SelfPlayExperiment(
             config=config,
             codec=CODEC,
+            seeds=None,
             evaluation=SimpleNamespace(should_run=lambda *at: False),
             data=None,
             buffer=buffer,

@@ -198,7 +198,7 @@ def test_a_broken_tokenizer_is_refused(sound, tmp_path):
     assert "\n" not in str(raised.value)
 
 
-def test_seeds_of_other_kinds_than_are_played_are_named_and_a_resumed_run_needs_no_file(sound, tmp_path):
+def test_seeds_of_other_kinds_than_are_played_are_named_and_a_run_after_its_first_step_needs_no_file(sound, tmp_path):
     file = tmp_path / "seeds.jsonl"
     file.write_text(json.dumps({"kind": "error", "program": "def f(a):\n    return a", "inputs": ["1"]}))
     config = override(sound, {"selfplay.seeds": str(file)})
@@ -207,7 +207,10 @@ def test_seeds_of_other_kinds_than_are_played_are_named_and_a_resumed_run_needs_
     played = override(config, {"selfplay.kinds": ("error",)})
     assert prepare(played).notes == []
     file.unlink()
-    assert prepare(played, RESUMED).notes == []
+    with pytest.raises(UserError, match="cannot be read"):
+        prepare(played, RESUMED)  # nothing was done yet
+    later = replace(RESUMED, state=replace(INITIAL, step=1))
+    assert prepare(played, later).notes == []
 
 
 def test_an_architecture_that_was_never_checked_is_refused_unless_told_otherwise(sound, tmp_path):
