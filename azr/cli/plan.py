@@ -10,9 +10,8 @@ from azr.config_tree import override
 from azr.errors import UserError
 from azr.plan.inputs import Assumptions, ClusterSpec
 from azr.plan.nodes import nodes_text, over_nodes
-from azr.plan.planner import plan_run
+from azr.plan.planner import plan_run, text
 from azr.plan.shapes import shape_of
-from azr.plan.text import text
 from azr.prepare import check
 
 USAGE = "usage: azr plan RECIPE [--gpus N] [--gpu-memory GIB] [--section.key value ...]"

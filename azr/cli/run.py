@@ -22,8 +22,7 @@ from azr.config_tree import knobs, leaves, override, to_tree
 from azr.doctor.machine import check_fit, check_machine, query_gpus
 from azr.errors import UserError
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
-from azr.plan.planner import plan_run
-from azr.plan.text import step_lines, text
+from azr.plan.planner import plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
 from azr.runs.checkpoint_store import Verify
 from azr.runs.owner import RunOwner

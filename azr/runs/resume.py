@@ -14,7 +14,7 @@ from azr.errors import UserError
 from azr.records import NO_ROWS_TAKEN, RowsLeft
 from azr.runs.checkpoint_store import CheckpointStore, CorruptCheckpoint, Verify, step_of, verify
 from azr.runs.run_dir import RunDirectory, run_path
-from azr.runs.sinks import LogOffsets
+from azr.runs.sample_file import LogOffsets
 from azr.version import code_version
 
 LATEST = "latest"

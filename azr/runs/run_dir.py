@@ -21,7 +21,7 @@ from azr.config_tree import to_tree
 from azr.errors import UserError
 from azr.records import Stops
 from azr.runs.owner import RunOwner
-from azr.runs.sinks import LogOffsets
+from azr.runs.sample_file import LogOffsets
 
 
 class RunDirectory:

@@ -17,7 +17,7 @@ from azr import isolated
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.plugins import load_plugins, loading, plugin_processes
 from azr.records import Task
-from azr.runs.sinks import JsonLines, read_tasks
+from azr.runs.sample_file import JsonLines, read_tasks
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.seeds import check_seeds, read_seeds
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
