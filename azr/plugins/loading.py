@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ _WORKER = "azr.plugins.worker"
 NAME, _LABEL = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[a-z][a-z_]*")
 TAGS = ("pad", "end", "answer", "propose", "solve", "python", "think")
 """Names that prompts give to other things than labels."""
+_OWN = {groups.REWARDS: OwnReward, groups.BONUSES: OwnBonus, groups.ESTIMATORS: OwnEstimator}
 _loaded: dict[str, OwnFunctions] = {}
 """The processes of each plug-in."""
 
@@ -99,13 +100,15 @@ async def plugin_processes() -> AsyncIterator[None]:
 
 def _add(plugin: str, stated: Stated, functions: OwnFunctions) -> None:
     """Adds everything or, when it raises, nothing."""
-    added: dict[str, dict[str, Any]] = {}
-    for group, own in {groups.REWARDS: OwnReward, groups.BONUSES: OwnBonus, groups.ESTIMATORS: OwnEstimator}.items():
-        if names := stated.functions[group]:
-            _check_names(plugin, group, names)
-            added[group] = {name: own(functions, plugin, name) for name in names}
-    _check_names(plugin, groups.KINDS, stated.kinds)
-    added[groups.KINDS] = {name: _checked(plugin, kind, stated, functions) for name, kind in stated.kinds.items()}
+    added: Stated = {}
+    for group, entries in stated.items():
+        if entries:
+            _check_names(plugin, group, entries)
+            own = _OWN.get(group)
+            added[group] = {
+                name: own(functions, plugin, name) if own else _checked(plugin, entry, stated[groups.KINDS], functions)
+                for name, entry in entries.items()
+            }
     for group, entries in added.items():
         _registry(group).update(entries)
 
@@ -121,17 +124,20 @@ def _check_names(plugin: str, group: str, names: Iterable[object]) -> None:
             )
 
 
-def _checked(plugin: str, kind: TaskKind, stated: Stated, functions: OwnFunctions) -> OwnKind:
-    """Raises UserError for what cannot be played: the first task is shown and its answer read back."""
+def _checked(plugin: str, kind: TaskKind, beside: Collection[str], functions: OwnFunctions) -> OwnKind:
+    """Raises UserError for what cannot be played: the first task is shown and its answer read back.
+
+    ``beside``: names of all kinds of the plug-in.
+    """
     if kind.name in (*LABELS, *TAGS):
         raise UserError(f"The plug-in {plugin} calls a kind {kind.name!r}, which prompts call a part of a task.")
     for label in kind.labels:
-        if not _LABEL.fullmatch(label) or label in TAGS or label in KINDS or label in stated.kinds:
+        if not _LABEL.fullmatch(label) or label in TAGS or label in KINDS or label in beside:
             raise UserError(
                 f"The kind {kind.name} of the plug-in {plugin} has the label {label!r}: take small letters and '_', "
                 "and no name of a kind or of another part of prompts."
             )
-    if unknown := set(kind.reference_kinds) - {*KINDS, *stated.kinds}:
+    if unknown := set(kind.reference_kinds) - {*KINDS, *beside}:
         raise UserError(
             f"The kind {kind.name} of the plug-in {plugin} has references of {min(unknown)!r}, no kind that is loaded."
         )
