@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from azr import isolated
-from azr.isolated import MAX_HANGS, OwnFunctions, Trouble
+from azr.isolated import MAX_HANGS, OwnFunctions, Trouble, Workers
 
 MODULE = """
 import os, sys, time
@@ -126,6 +126,22 @@ async def test_what_always_hangs_is_left_alone_for_a_while(
     functions._rest("a function to hang")
     for _ in range(2):  # it is asked again, and as before once it answered
         assert await call(functions, "hang", not_now=True) == "now"
+
+
+async def test_a_lower_limit_of_memory_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "limited.py").write_text(
+        "import resource\nfrom azr.isolated import serve\n\n"
+        "def load(arguments):\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))\n"
+        "    return lambda message, ask: resource.getrlimit(resource.RLIMIT_AS)\n\n"
+        "if __name__ == '__main__':\n    serve(load)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    workers = Workers("limited")
+    try:
+        assert await workers.ask({}, 60.0) == [2**31, 2**31]
+    finally:
+        await workers.end()
 
 
 def test_it_ends_with_its_run_even_while_it_hangs(tmp_path: Path) -> None:
