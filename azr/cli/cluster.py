@@ -37,7 +37,7 @@ _CLAIM = "orz_ckpt"
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What both forms are rendered from."""
+    """Data of both scripts."""
 
     name: str
     nodes: int
@@ -46,13 +46,13 @@ class Job:
     cpus: int
     """Per node."""
     memory_gib: int
-    """Of the host, per node."""
+    """Host memory per node."""
     command: tuple[str, ...]
-    """Of the run, without the cluster's address and `--resume`."""
+    """Command of the run, without the cluster's address and `--resume`."""
     folder: str
-    """Of the run."""
+    """Run directory."""
     files: tuple[str, ...]
-    """What the run reads of the user's own."""
+    """The user's own files that the run reads."""
 
 
 def main(argv: Sequence[str]) -> int:

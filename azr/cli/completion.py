@@ -80,7 +80,7 @@ def _add_knobs(command: argparse.ArgumentParser, name: str) -> None:
 
 
 def _values(knob: Knob) -> list[str] | None:
-    """What a knob may hold, where that is a list of names."""
+    """Return the values of an option if these are a list of names."""
     if knob.path == ESTIMATOR:
         return list(ESTIMATOR_TYPES)
     return knob.schema.get("enum")

@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
         return self.parse_args(list(map(_at_home, argv)))
 
     def parse_with_knobs(self, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
-        """As ``parse``, for a command that takes knobs of a config too, which have a dot in their option's name."""
+        """Parse as ``parse`` for a command that also takes options of a config, whose names have a dot."""
         command_words: list[str] = []
         knob_words: list[str] = []
         words = command_words
@@ -176,7 +176,7 @@ def _float(text: str) -> float:
 
 PACKAGE = "playground"
 RECIPE_HELP = "a recipe by name, a dotted module with a config, or a YAML file"
-"""Of every command that takes one."""
+"""Help of every command that takes a recipe."""
 _YAML = (".yaml", ".yml")
 _BASE = "base"
 """Key of a YAML file that names what it builds on."""

@@ -22,7 +22,7 @@ _ABOUT = (
     "each stands what of it has run and with which result."
 )
 _SIZES_GIB = (24, 48, 80)
-"""Of GPUs."""
+"""Sizes of GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +33,12 @@ class Listed:
     model: str
     gpus: int
     gpu_memory_gib: float
-    """Of the smallest GPUs that it fits on."""
+    """Memory of the smallest GPUs that it fits on."""
     memory_gib: float
-    """Of the fullest GPU."""
+    """Memory taken on the fullest GPU."""
     step_s: float
     proven: list[str]
-    """What has run; empty for a recipe that has only been parsed, planned and placed."""
+    """Runs of it; empty for a recipe that has only been parsed, planned and placed."""
 
 
 def main(argv: Sequence[str]) -> int:

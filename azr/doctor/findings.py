@@ -1,4 +1,4 @@
-"""What a check says: findings with a mark each, in sections, and how they look on a terminal."""
+"""Findings of a check with a mark each, in sections, and their text for a terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ warning, missing = partial(Finding, mark=Mark.WARNING), partial(Finding, mark=Ma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingGroup:
-    """What one check found."""
+    """Findings of one check."""
 
     title: str
     findings: list[Finding]
@@ -45,7 +45,7 @@ class FindingGroup:
         return all(finding.mark is not Mark.MISSING for finding in self.findings)
 
     def tree(self) -> dict[str, Any]:
-        """As plain data, for JSON."""
+        """Return plain data, for JSON."""
         return {**asdict(self), "ok": self.ok}
 
     def text(self, columns: int) -> str:

@@ -26,7 +26,7 @@ from azr.plan.planner import check_memory
 GIB = 2**30
 PACKAGES = ("torch", "ray", "deepspeed", "transformers")
 SHM_BASE_GIB, SHM_GPU_GIB = 8, 1
-"""Of /dev/shm: for Ray's objects, and for NCCL and vLLM per GPU. Generous; weights travel in memory of their own."""
+"""Sizes of /dev/shm for Ray's objects, and for NCCL and vLLM per GPU. Generous; weight sync uses other memory."""
 MIN_SHM_GIB = 1
 """Below, NCCL fails where GPUs cannot reach each other's memory, with a bus error."""
 MIN_FILES, FILES = 4096, 65536
@@ -54,7 +54,7 @@ def machine_section() -> FindingGroup:
 
 
 def memory_bytes() -> int:
-    """Of the machine; a container may be allowed less."""
+    """Return the memory of the machine; a container may be allowed less."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -132,7 +132,7 @@ def _package(name: str, pin: str, version: str | None) -> Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceLimits:
-    """What the kernel lets processes have."""
+    """Limits that the kernel sets for processes."""
 
     shm_bytes: int
     """Size of /dev/shm."""
@@ -281,7 +281,7 @@ class Gpus:
 
     @property
     def memory_gib(self) -> float:
-        """Of the smallest."""
+        """Memory of the smallest GPU."""
         return min(gpu.total_mib for gpu in self.all) / 1024
 
 

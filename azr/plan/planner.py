@@ -33,7 +33,7 @@ _GPU_SHARE = 0.85
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run of `config` will be like on `nodes`."""
+    """Bytes and seconds of a run of `config` on `nodes`."""
 
     config: Config
     nodes: ClusterSpec
@@ -166,7 +166,7 @@ def _sort_key(plan: Plan) -> tuple[bool, int, float]:
 
 
 def _fewer_gpus(plan: Plan) -> Candidates:
-    """As many of those there are as divide the batch."""
+    """Yield the largest number of present GPUs that divides the batch."""
     present = plan.nodes.total_gpus
     if plan.config.num_gpus > present:
         batch, most = math.gcd(*plan.config.trajectories_by_step), _trainers(plan, present)

@@ -45,7 +45,7 @@ ESTIMATE_LIMIT_S = 60.0
 VIEWS = ("reference", "proposal", "solver_view", "solution")
 """Methods of a kind that say how a task is shown."""
 PAIRS = "io_pairs"
-"""Beside them: what a program of the task returned for which input."""
+"""Method that says what a program of the task returned for which input."""
 _COSTS = "such a response is not trained on"
 _COSTS_PROPOSAL = "such a proposal is not trained on"
 

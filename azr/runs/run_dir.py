@@ -121,7 +121,7 @@ class RunDirectory:
 
 @dataclass(frozen=True, slots=True)
 class PromptForm:
-    """What prompts look like and where responses end, kept for whoever uses the model: config and tokenizer files do
+    """Template of prompts and ends of responses, kept for whoever uses the model: config and tokenizer files do
     not tell it."""
 
     template: str | None

@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
 """Of the library, where the environment variable of the same name says nothing: no prints, code, commit, package list,
 command line or host are taken."""
 PLACES = 4
-"""Of W&B's own counter for each step: numbers, samples, and samples that come late."""
+"""Values of W&B's own counter for each step: numbers, samples, and samples that come late."""
 VERIFY_S = 15
 """Longest wait for the server to say that it knows the key."""
 
