@@ -18,6 +18,11 @@ class RunEnded(UserError):
     """End of a run by itself between two steps, since more would be of no use; it is saved as after a stop."""
 
 
+def unknown(what: str, name: str, known: Iterable[str], then: str = "") -> UserError:
+    """Return the error about a name that is none of ``known``; ``then`` is its next sentence."""
+    return UserError(f"There is no {what} {name!r}; did you mean {nearest(name, known)}?{then and f' {then}'}")
+
+
 def nearest(word: str, known: Iterable[str], least: float = 0.0) -> str | None:
     """Return the known name most similar to a word, preferably one that begins with it.
 

@@ -8,7 +8,7 @@ from ray._common.utils import get_default_ray_temp_dir
 from ray._private.utils import validate_socket_filepath
 
 from azr.config_tree import override
-from azr.doctor.gpus import Gpu, Gpus, check_fit, check_machine
+from azr.doctor.machine import Gpu, Gpus, check_fit, check_machine
 from azr.errors import UserError
 from tests.e2e.three_kinds import config as mini
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from azr.evaluation.answer_file import ANSWERS, AnswerFile
 from azr.evaluation.periodic import Evaluated
 from azr.records import Completion, FinishReason, Judgement, Role, Sample, Task
-from azr.runs.sample_file import write_samples
-from azr.runs.sinks import JsonLines
+from azr.runs.sample_file import JsonLines, write_samples
 from azr.tasks.base import Verdict
 
 HOSTILE = "</pre><script>document.title='owned'</script>\"'&"
