@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, check_architecture, check_targets
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
-from azr.cluster.weight_transfers import Site, choose_transfer
+from azr.cluster.weight_transfers import choose_transfer
 from azr.config import TEMPLATES, Config, SelfPlayConfig, contradictions
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError, nearest
@@ -64,7 +64,7 @@ def check(config: Config) -> None:
     _check_template(config.model.template)
     check_names(config.reward)
     engine_options(config.rollout.engine_options)
-    choose_transfer(config.cluster.push, Site.before_start(config))
+    choose_transfer(config, config.train.device)
     _check_kernels(config)
     _check_lora(config)
     trackers.check_names(config.tracking)
@@ -121,9 +121,8 @@ def prepare(
 
 
 def _check_kinds(config: Config) -> None:
-    unknown = [kind for kind in config.selfplay.kinds if kind not in KINDS]
-    if unknown:
-        raise UserError(f"There is no task kind {unknown[0]!r}; selfplay.kinds may hold {', '.join(KINDS)}.")
+    for kind in config.selfplay.kinds:
+        KINDS.find(kind)
     if not config.selfplay.kinds or len(set(config.selfplay.kinds)) != len(config.selfplay.kinds):
         raise UserError("selfplay.kinds must name at least one kind, and none twice.")
     if config.selfplay.composites.chance and not any(KINDS[kind].proposes_programs for kind in config.selfplay.kinds):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ray.exceptions import RayTaskError
 
-from azr.cluster.ray_start import start_ray
+from azr.cluster.placement import start_ray
 from azr.cluster.supervisor import root_cause
 from azr.concurrency import Phase
 from azr.datasets.choice import keep_identity
@@ -38,7 +38,7 @@ from azr.runs.progress import Progress, open_progress
 from azr.runs.resume import INITIAL, ResumeState, RunState, find_checkpoint
 from azr.runs.run_dir import PromptForm, RunDirectory, run_path, write_config
 from azr.runs.run_logger import RunLogger
-from azr.runs.sinks import read_tasks
+from azr.runs.sample_file import read_tasks
 from azr.runs.stop_signal import StopRequested, StopSignal
 from azr.runs.timing import PhaseClock
 from azr.selfplay.buffer import TaskBuffer

@@ -29,11 +29,10 @@ from azr.runs.metrics import (
 )
 from azr.runs.progress import Progress
 from azr.runs.run_dir import RunDirectory, logging_to, run_path
-from azr.runs.sample_file import Decode, write_samples
-from azr.runs.sinks import JsonLines, LogOffsets, read_metrics
+from azr.runs.sample_file import Decode, JsonLines, LogOffsets, read_metrics, write_samples
 from azr.runs.timing import PhaseClock, StepTiming
+from azr.runs.trackers import Trackers, is_due, sample_tables
 from azr.runs.trackers.base import TrackedRun
-from azr.runs.trackers.feed import Trackers, is_due, sample_tables
 from azr.version import code_version
 
 MOST_WAITING = 2

@@ -20,7 +20,7 @@ from azr.runs.metrics import Metrics
 from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger, summary, tensorboard_command, view_command
-from azr.runs.sinks import read_metrics
+from azr.runs.sample_file import read_metrics
 from azr.tasks.base import RejectReason
 from tests.runs.factory import proposals, sample
 
