@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from azr.config import Config
-from azr.datasets.rows import DataRow, read_rows
+from azr.datasets.rows import DataRow, grader_names, read_rows
 from azr.errors import UserError
 from azr.evaluation.graders import check_graders
 from azr.evaluation.suites import hash_of
@@ -23,7 +23,7 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
     assert config.data.path is not None
     path, limit = Path(config.data.path), config.rollout.max_prompt_tokens
     rows = read_rows(path)
-    check_graders(row.grader for row in rows)
+    check_graders(grader_names(rows))
     numbers = {id(row): number for number, row in enumerate(rows, 1)}
 
     def of_row(row: DataRow, error: Exception) -> UserError:

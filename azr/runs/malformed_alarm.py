@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from azr.errors import RunEnded
-from azr.records import FinishReason, Role, Sample
+from azr.records import Role, Sample
 from azr.runs.metrics import malformed_share, sampled
 from azr.runs.sample_file import Decode
 
@@ -61,12 +61,13 @@ class MalformedAlarm:
 
     def _sentence(self, name: str, role: Role, responses: Sequence[Sample], texts: Path | None) -> str:
         malformed = [each for each in responses if each.is_malformed]
-        cut_off = sum(each.finish_reason is FinishReason.LENGTH for each in malformed)
+        reasons = Counter(each.judgement.reason or "other" for each in malformed if each.judgement is not None)
+        counts = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
         example = shortened(self._decode(malformed[0].completion.response_ids))
         where = f"; all texts are in {texts}" if texts is not None else ""
         return (
             f"ALARM: {len(malformed)} of {len(responses)} {role} responses of {name} were malformed or cut off "
-            f"({cut_off} cut off); one of them reads {example}{where}; what is asked is shown by azr prompts RECIPE"
+            f"({counts}); one of them reads {example}{where}; what is asked is shown by azr prompts RECIPE"
         )
 
 

@@ -15,7 +15,7 @@ from azr.config import Config, DataConfig, ExecutorConfig, RewardConfig, Rollout
 from azr.datasets.choice import load_rows
 from azr.datasets.order import RowOrder
 from azr.datasets.play import DataPlay
-from azr.datasets.rows import DataRow
+from azr.datasets.rows import DataRow, grader_names
 from azr.errors import UserError
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import answer_executor
@@ -101,7 +101,7 @@ def order_of(rows: Sequence[DataRow]) -> RowOrder:
 
 async def test_every_grader_pays_what_is_right_and_only_that(ray_cluster: None, config: Config, codec: PromptCodec):
     rows, _ = load_rows(config, codec)
-    async with open_graders({row.grader for row in rows}, answers=partial(answer_executor, config)) as graders:
+    async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:
         data = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order_of(rows))
         played, again = [await data.play(step, Sampler(codec), lambda name: nullcontext()) for step in (1, 2)]
     assert len(played.samples) == 20 and {each.used for each in played.samples} == {"trained"}

@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from azr.config import Config, DataConfig
 from azr.datasets.choice import load_rows
 from azr.datasets.play import DataPlay
+from azr.datasets.rows import grader_names
 from azr.datasets.traces import prefix_share
 from azr.errors import UserError
 from azr.evaluation.graders import open_graders
@@ -74,7 +75,7 @@ async def play(
     data = DataConfig(path=str(write(folder / "rows.jsonl", row)), prompts=1, **change)
     config, sampler = replace(config, data=data), Sampler(codec)
     rows, _ = load_rows(config, codec)
-    async with open_graders({row.grader for row in rows}, answers=partial(answer_executor, config)) as graders:
+    async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:
         order = order_of(rows)
         order.take(1, step - 1) if step > 1 else None
         played = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order)

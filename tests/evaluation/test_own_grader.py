@@ -14,7 +14,7 @@ import pytest
 from azr import own_functions
 from azr.config import Config, DataConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.rows import read_rows
+from azr.datasets.rows import grader_names, read_rows
 from azr.errors import UserError
 from azr.evaluation.graders import open_graders
 from azr.evaluation.graders.own import OwnGrader, load_grader
@@ -117,7 +117,7 @@ async def test_rows_name_it_and_it_gets_all_their_fields(module: str, config: Co
     codec: PromptCodec = chat_codec(config, tmp_path / "chatml")
     rows, _ = load_rows(config, codec)
     assert rows[0].question.gold == row
-    async with open_graders({each.grader for each in rows}, answers=partial(answer_executor, config)) as graders:
+    async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:
         assert (await graders[f"{module}:grade"].grade(rows[0].question, "4")).verdict is Verdict.RIGHT
     write(tmp_path / "rows.jsonl", {**row, "grader": f"{module}:grad"})
     with pytest.raises(UserError, match="did you mean grade"):
@@ -143,7 +143,7 @@ async def test_the_example_of_the_docs_is_the_file_and_grades() -> None:
     (line,) = re.findall(r"```json\n(.*?)```", shown, re.DOTALL)
     rows = read_rows(ROOT / "examples" / "near_enough.jsonl")
     assert json.loads(line) in [row.question.gold for row in rows]
-    async with OwnGrader(rows[0].grader) as grader:
+    async with OwnGrader(rows[0].graders[0].name) as grader:
         answers = ("It is 40,000 or so: 40000", "30000", "far")
         said = [(await grader.grade(rows[0].question, text)).verdict for text in answers]
     assert said == [Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED]
