@@ -13,6 +13,7 @@ from azr.explorer.index import RunIndex
 from azr.explorer.markup import Html, el, join, number, table
 from azr.explorer.queries import Spread, TaskFilter
 from azr.explorer.site import Links, ShownRun
+from azr.records import Reason, Role
 from azr.tasks.base import RejectReason
 
 EVAL = "eval/"
@@ -75,6 +76,11 @@ def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Html]:
             reasons = ["valid", *map(str, RejectReason)]
             funnel = [Series(reason, _points(steps, f"{kind}/proposer/funnel/{reason}")) for reason in reasons]
             yield area_chart(title, funnel)
+    for name, steps in runs:
+        for role in Role:
+            title = f"malformed or ungraded {role} responses" + (f" ({name})" if len(runs) > 1 else "")
+            why = [Series(reason.replace("_", " "), points) for reason, points in _by_reason(steps, role).items()]
+            yield area_chart(title, why)
     yield line_chart("reward of proposers", _by_kind(runs, "/proposer/reward"))
     yield line_chart("reward of solvers", _by_kind(runs, "/solver/reward"))
     yield line_chart("mean length of proposals, tokens", _by_kind(runs, "/proposer/response_length"), least=0.0)
@@ -177,6 +183,18 @@ def _evaluations(runs: Sequence[tuple[str, StepNumbers]]) -> dict[str, dict[str,
 def _by_kind(runs: Sequence[tuple[str, StepNumbers]], ending: str) -> list[Series]:
     names = (name for name in _names(runs) if name.endswith(ending) and not name.startswith(EVAL))
     return _series(runs, {name: name.split("/")[0] for name in names})
+
+
+def _by_reason(steps: StepNumbers, role: Role) -> dict[str, list[tuple[float, float]]]:
+    """Return counts of a role's malformed and ungraded responses of all kinds over the steps, by reason."""
+    counts: dict[str, dict[int, float]] = {reason: {} for reason in Reason}
+    for step in steps:
+        for name, value in step.items():
+            _, _, rest = name.partition(f"/{role}/")
+            what, _, reason = rest.removeprefix("trace/").removeprefix("prefix/").partition("/")
+            if what in ("malformed", "ungraded") and reason in counts:
+                counts[reason][step["step"]] = counts[reason].get(step["step"], 0.0) + value
+    return {reason: list(of_steps.items()) for reason, of_steps in counts.items()}
 
 
 def _names(runs: Sequence[tuple[str, StepNumbers]]) -> list[str]:

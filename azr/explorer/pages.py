@@ -13,6 +13,7 @@ from azr.explorer.index_file import SampleRow
 from azr.explorer.markup import Child, Html, el, highlighted, join, number, table
 from azr.explorer.queries import (
     ANY_RULE,
+    NO_REASON,
     ORIGINS,
     SAMPLE_ORDERS,
     TASK_ORDERS,
@@ -23,7 +24,7 @@ from azr.explorer.queries import (
 )
 from azr.explorer.record_files import Problem
 from azr.explorer.site import BadAddress, Links, choice, decimal, field, paging, select, whole
-from azr.records import FinishReason, Role, Sample, Used
+from azr.records import FinishReason, Reason, Role, Sample, Used
 
 LIMIT = 50
 """Rows of a page."""
@@ -171,7 +172,7 @@ def step(index: RunIndex, links: Links, values: Values) -> Html:
     at = there[-1] if at is None else at
     if at not in there:
         raise BadAddress(f"There are no records of step {at}: the run has steps {there[0]} to {there[-1]}.")
-    counts = queries.verdicts(index, at)
+    counts, why = queries.verdicts(index, at), queries.reasons(index, at)
     known = sorted({name for of_player in counts.values() for name in of_player})
     wanted = SampleFilter(
         step=at,
@@ -179,6 +180,7 @@ def step(index: RunIndex, links: Links, values: Values) -> Html:
         kind=choice(values, "kind", ["", *queries.kinds(index)], ""),
         verdict=values.get("verdict", ""),
         used=choice(values, "used", ["", *get_args(Used)], ""),
+        reason=choice(values, "reason", ["", *Reason, NO_REASON], ""),
         order=choice(values, "order", [*SAMPLE_ORDERS], "step"),
         offset=whole(values, "offset") or 0,
         limit=LIMIT,
@@ -202,13 +204,33 @@ def step(index: RunIndex, links: Links, values: Values) -> Html:
         el("h1", f"Step {at}" if at else SEEDING),
         el("p", join((each, " · ") for each in beside), links.link("last", "step", step=there[-1])),
         table(["kind", "role", "outcomes"], summary),
+        _reasons(why, links, at),
         _given_up(queries.given_up(index, at)),
         el("h2", "Hardest new tasks" if at else "New tasks"),
         task_table(hardest, links) if hardest else el("p", "No task of this step was stored.", cls="dim"),
         el("h2", "Trajectories"),
-        _step_form(index, links, wanted, known),
+        _step_form(index, links, wanted, known, sorted({reason for counts in why.values() for reason in counts})),
         pages, sample_table(rows, links), pages,
     ])  # fmt: skip
+
+
+def _reasons(why: Mapping[tuple[str, str, str], Mapping[str, int]], links: Links, step: int) -> Html | None:
+    """Return a table of why responses are malformed or could not be graded; each count leads to them."""
+    rows: list[list[Child]] = []
+    for (kind, role, verdict), counts in why.items():
+        counted = (
+            (
+                " · " * bool(n),
+                links.link(f"{count} {_words(reason)}", "step", step=step, kind=kind, role=role, reason=reason),
+            )
+            for n, (reason, count) in enumerate(counts.items())
+        )
+        rows.append([kind, role, outcome(verdict), join(counted)])
+    return join([el("h2", "Malformed or ungraded"), table(["kind", "role", "", "why"], rows)]) if rows else None
+
+
+def _words(reason: str) -> str:
+    return reason.replace("_", " ")
 
 
 def _given_up(count: int) -> Html | None:
@@ -217,7 +239,9 @@ def _given_up(count: int) -> Html | None:
     return el("p", sentence, cls="note") if count else None
 
 
-def _step_form(index: RunIndex, links: Links, wanted: SampleFilter, known: Sequence[str]) -> Html:
+def _step_form(
+    index: RunIndex, links: Links, wanted: SampleFilter, known: Sequence[str], reasons: Sequence[str]
+) -> Html:
     kinds = [(kind, kind) for kind in queries.kinds(index)]
     names = [("", "all"), ("refused", "refused proposals"), *((name, name) for name in known)]
     return links.form(
@@ -226,6 +250,9 @@ def _step_form(index: RunIndex, links: Links, wanted: SampleFilter, known: Seque
         select("role", "role", [("", "both"), ("proposer", "proposer"), ("solver", "solver")], wanted.role),
         select("outcome", "verdict", names, wanted.verdict),
         select("used", "used", [("", "all"), *((used, used) for used in get_args(Used))], wanted.used),
+        select(
+            "malformed or ungraded", "reason", [("", "all"), *((each, _words(each)) for each in reasons)], wanted.reason
+        ),
         select("order", "order", [(order, order) for order in SAMPLE_ORDERS], wanted.order),
     )
 
