@@ -44,15 +44,21 @@ async def grade(
 async def _grade_by(
     grader: RowGrader, prompt: str, response: str, graders: Mapping[GraderName, Grader], form: ResponseFormat
 ) -> Judgement:
-    """Judge by one grader. A user's own gets the whole response: what it pays for is its own rule."""
-    if not is_own(grader.name):
-        part = answer_part(response, prompt, form)
-        if not isinstance(part, Reason) and grader.name == "math" and form != "thought" and not boxes(part):
-            part = Reason.NO_BOX
-        if isinstance(part, Reason):
-            return Judgement(verdict=Verdict.MALFORMED, reason=part)
-        response = part
-    return await graders[grader.name].grade(grader.question, response)
+    part = graded_part(grader.name, prompt, response, form)
+    if isinstance(part, Reason):
+        return Judgement(verdict=Verdict.MALFORMED, reason=part)
+    return await graders[grader.name].grade(grader.question, part)
+
+
+def graded_part(grader: GraderName, prompt: str, response: str, form: ResponseFormat) -> str | Reason:
+    """Return what a grader gets of a response, or why it gets nothing. A user's own gets all of it: what it pays for is
+    its own rule."""
+    if is_own(grader):
+        return response
+    part = answer_part(response, prompt, form)
+    if not isinstance(part, Reason) and grader == "math" and form != "thought" and not boxes(part):
+        return Reason.NO_BOX
+    return part
 
 
 def _combined(graders: tuple[RowGrader, ...], found: list[Judgement]) -> Judgement:

@@ -124,6 +124,17 @@ def test_rows_without_traces_are_counted_and_a_file_without_any_is_refused(confi
             load(config, codec, tmp_path, SUM, samples=samples, traces=1)
 
 
+def test_traces_that_the_format_calls_malformed_are_counted_at_the_start(config, codec, tmp_path) -> None:
+    unboxed = {**SUM, "id": "unboxed", "traces": [RIGHT, "<think>\nTwo.</think>It is 4."]}
+    tagged = {**SUM, "id": "tags", "prompt": "2 + 2? Answer within <answer> and </answer>.", "traces": [RIGHT]}
+    (note,) = load(config, codec, tmp_path, {**SUM, "traces": [RIGHT]}, unboxed, tagged, samples=2, traces=1)
+    assert note.startswith("2 traces of the first 3 rows that have some are malformed by reward.format=strict (")
+    assert "1 no box" in note and "1 no answer" in note
+    thought = replace(config, reward=replace(config.reward, format="thought"))
+    assert load(thought, codec, tmp_path, {**SUM, "traces": [RIGHT]}, unboxed, tagged, samples=2, traces=1) == []
+    assert load(config, codec, tmp_path, unboxed, samples=0, traces=1) == [], "nothing is paid"
+
+
 def test_a_trace_of_which_the_tokenizer_has_no_tokens_is_named_by_its_row(config, codec, tmp_path) -> None:
     rows = {**SUM, "traces": [RIGHT]}, {**SUM, "id": "x", "traces": [RIGHT, "\\boxed{4}<|im_end|>\n"]}
     with pytest.raises(UserError, match=r"rows.jsonl, row 2: a trace holds <\|im_end\|>, which ends a response"):
