@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from azr import own_functions
+from azr import isolated
 from azr.config import Config, DataConfig
 from azr.datasets.choice import load_rows
 from azr.datasets.rows import grader_names, read_rows
@@ -76,7 +76,7 @@ async def test_true_false_and_none_are_right_wrong_and_malformed(module: str) ->
 async def test_what_goes_wrong_is_ungraded_and_named_once(
     module: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(own_functions, "TIME_LIMIT_S", 4.0)
+    monkeypatch.setattr(isolated, "TIME_LIMIT_S", 4.0)
     with caplog.at_level(logging.WARNING):
         async with OwnGrader(f"{module}:trouble", workers=1) as grader:
             for text in ("raise", "raise", "number", "hang", "die"):
@@ -85,7 +85,7 @@ async def test_what_goes_wrong_is_ungraded_and_named_once(
                 assert failed.detail.startswith(f"the grader {module}:trouble "), "and says what went wrong"
                 assert (await grader.grade(question(), "right")).verdict is Verdict.RIGHT, "the next one is graded"
     # asyncio may say of a process that died and was killed that it does not know how it ended.
-    said = [record.getMessage() for record in caplog.records if record.name == own_functions.__name__]
+    said = [record.getMessage() for record in caplog.records if record.name == isolated.__name__]
     assert len(said) == 3 and all(f"the grader {module}:trouble " in each for each in said)
     assert (
         "raised ValueError: raise;" in said[0]
@@ -138,7 +138,7 @@ async def test_a_number_is_a_score_and_a_dict_adds_named_parts(module: str, tmp_
     ],
 )
 def test_what_a_function_must_not_return_is_one_sentence(returned: object, said: str) -> None:
-    with pytest.raises(own_functions.Nonsense) as caught:
+    with pytest.raises(isolated.Nonsense) as caught:
         checked(returned)
     assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
 

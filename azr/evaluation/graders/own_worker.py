@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from azr.evaluation.graders.own import checked, load_grader
-from azr.own_functions import Ask, serve
+from azr.isolated import Ask, serve
 
 
 def load(arguments: Sequence[str]) -> Callable[[Any, Ask], dict[str, Any]]:
