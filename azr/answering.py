@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from azr.concurrency import Phase, gather
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Judgement, PromptIds, Role, Sample, Task
+from azr.records import Completion, FinishReason, Judgement, PromptIds, Reason, Role, Sample, Task
 from azr.tasks.base import Verdict
-from azr.tasks.explanations import explain_answer
+from azr.tasks.explanations import explain_answer, unreadable_reason
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 
+GIVEN_UP = "the engine took longer than timeout.generate_s"
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -90,9 +91,11 @@ async def answer(
 async def judged(problem: Problem, completion: Completion, *, trace_tokens: int = 0) -> Sample:
     """Return the judged sample of one response, without a reward; accuracy is None where it is ungraded."""
     if completion.finish_reason is FinishReason.GIVEN_UP:
-        judgement = Judgement(verdict=Verdict.UNGRADED, detail="the engine took longer than timeout.generate_s")
+        judgement = Judgement(verdict=Verdict.UNGRADED, detail=GIVEN_UP, reason=Reason.GIVEN_UP)
     else:
         judgement = await problem.judge(completion)
+        if judgement.verdict == Verdict.MALFORMED and completion.finish_reason is FinishReason.LENGTH:
+            judgement = replace(judgement, reason=Reason.CUT_OFF)
     is_graded = judgement.verdict != Verdict.UNGRADED
     return Sample(
         completion=completion,
@@ -123,7 +126,8 @@ def cut_off_judgement(completion: Completion) -> Judgement | None:
     thinking. None for a response that ended by itself."""
     if completion.finish_reason is not FinishReason.LENGTH:
         return None
-    return Judgement(verdict=Verdict.MALFORMED, detail=f"cut off after {len(completion.response_ids)} tokens")
+    detail = f"cut off after {len(completion.response_ids)} tokens"
+    return Judgement(verdict=Verdict.MALFORMED, detail=detail, reason=Reason.CUT_OFF)
 
 
 def read_texts(sections: Sequence[Section] | None) -> tuple[tuple[str, str], ...] | None:
@@ -138,6 +142,8 @@ class RecordedRun:
     executor: Executor
     last: tuple[ExecutionRequest, ExecutionResult] | None = None
     failures: list[Exception] = field(default_factory=list)
+    raised: bool = False
+    """Whether `judge` had to take its ``otherwise``."""
 
     async def __call__(self, request: ExecutionRequest) -> ExecutionResult:
         try:
@@ -147,6 +153,12 @@ class RecordedRun:
             raise
         self.last = request, result
         return result
+
+    @property
+    def ungraded_reason(self) -> Reason:
+        """Return why a response is ungraded: the executor lost its last run, or else a plug-in failed over it."""
+        is_lost = self.last is not None and self.last[1].lost
+        return Reason.LOST if is_lost else Reason.GRADER_FAILED
 
     async def judge(self, id: str, judging: Awaitable[T], otherwise: T) -> T:
         """Return what judging a model's text leads to, or ``otherwise``, with the traceback in the log, if it fails.
@@ -159,7 +171,21 @@ class RecordedRun:
             if any(error is failure for failure in self.failures):
                 raise
             log.exception("the response about task %s could not be judged and counts as %s", id, otherwise)
+            self.raised = True
             return otherwise
+
+
+def malformed_reason(
+    codec: PromptCodec,
+    completion: Completion,
+    sections: Sequence[Section] | None,
+    run: RecordedRun,
+    asked: Sequence[Section],
+) -> Reason:
+    """Return why a proposal or an answer is malformed; ``asked``: sections of a well-formed one."""
+    if run.raised:
+        return Reason.GRADER_FAILED
+    return codec.unread_reason(completion) if sections is None else unreadable_reason(sections, asked)
 
 
 def task_problem(task: Task, group: str, codec: PromptCodec, executor: Executor) -> Problem:
@@ -176,7 +202,12 @@ def task_problem(task: Task, group: str, codec: PromptCodec, executor: Executor)
 
         verdict = await run.judge(task.id, grade(), Verdict.MALFORMED)
         detail = explain_answer(verdict, task, completion, sections, run.last)
-        return Judgement(verdict=verdict, detail=detail, answer=read_texts(sections))
+        reason = ""
+        if verdict is Verdict.MALFORMED:
+            reason = malformed_reason(codec, completion, sections, run, kind.solution(task))
+        elif verdict is Verdict.UNGRADED:
+            reason = run.ungraded_reason
+        return Judgement(verdict=verdict, detail=detail, answer=read_texts(sections), reason=reason)
 
     prompt_ids = codec.solver_prompt(kind, task)
     return Problem(id=task.id, kind=task.kind, group=group, prompt_ids=prompt_ids, judge=judge)

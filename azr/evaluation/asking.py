@@ -16,7 +16,7 @@ from azr.errors import UserError
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Grader, Question
 from azr.prompts.codec import PromptCodec
-from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Sample, Task
+from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Reason, Sample, Task
 from azr.tasks.abduction import Abduction
 from azr.tasks.base import Verdict
 from azr.tasks.deduction import Deduction
@@ -79,10 +79,10 @@ def question_problem(question: Question, prompt: PromptIds, codec: PromptCodec, 
         if codec.template is None:
             sections = codec.parse_response(completion)
             if sections is None:
-                return Judgement(verdict=Verdict.MALFORMED)
+                return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_BLOCK)
             if isinstance(question.gold, ProgramValue):
                 if [section.label for section in sections] != [question.gold.asked]:
-                    return Judgement(verdict=Verdict.MALFORMED)
+                    return Judgement(verdict=Verdict.MALFORMED, reason=Reason.MISSING_BLOCK)
                 text = f"```\n{sections[0].text}\n```"
         return await grader.grade(question, text)
 

@@ -113,7 +113,9 @@ def in_order(answers: Iterable[Sample], questions: Sequence[Question]) -> list[S
 
 
 def _parts(answer: Sample) -> Mapping[str, bool]:
-    return {} if answer.judgement is None else answer.judgement.parts
+    """Return the verdicts among the parts; a number is no row of the table."""
+    parts = {} if answer.judgement is None else answer.judgement.parts
+    return {name: value for name, value in parts.items() if isinstance(value, bool)}
 
 
 def _by_part(answers: Iterable[Sample], part: str) -> list[Sample]:

@@ -12,7 +12,7 @@ from azr.evaluation.graders import extraction
 from azr.evaluation.graders.code_blocks import blocks
 from azr.evaluation.question import Question
 from azr.execution import CallResult, CallStatus, ExecutionRequest
-from azr.records import Judgement, Task
+from azr.records import Judgement, Reason, Task
 from azr.tasks.base import Verdict
 from azr.tasks.prompts import ChatFormat, CompactFormat, Section
 from azr.tasks.registry import KINDS
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from azr.answering import Executor
 
 _MAX_INPUT_CHARS = 2**13
+_REASONS = {Verdict.MALFORMED: Reason.UNREADABLE, Verdict.UNGRADED: Reason.LOST}
+"""Reasons of verdicts on what was read as an answer."""
 _ON_ONE_LINE = re.compile(r"```(?:(output|input|python)[ \t]+)?([^`\n]+)```")
 _WRAPPED = re.compile(r"\\(?:text|texttt|mathtt|mathrm|textbf|mathbf)\s*\{(.*)\}", re.DOTALL)
 _ESCAPED = re.compile(r"\\([{}_#$%&])")
@@ -65,9 +67,9 @@ class ValueGrader:
         gold: ProgramValue = question.gold
         text = stated_value(response, gold.asked, gold.entry)
         if text is None:
-            return Judgement(verdict=Verdict.MALFORMED)
+            return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER)
         verdict = await (self._try_input(gold, text) if gold.asked == "input" else self._compare(gold, text))
-        return Judgement(verdict=verdict, answer=(("answer", text),))
+        return Judgement(verdict=verdict, answer=(("answer", text),), reason=_REASONS.get(verdict, ""))
 
     async def _compare(self, gold: ProgramValue, text: str) -> Verdict:
         try:
@@ -122,9 +124,10 @@ class TaskGrader:
         task: Task = question.gold
         sections = _sections(response)
         if sections is None:
-            return Judgement(verdict=Verdict.MALFORMED)
+            return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER)
         verdict = await KINDS[task.kind].grade(task, sections, self.executor.execute)
-        return Judgement(verdict=verdict, answer=tuple((str(each.label), each.text) for each in sections))
+        answer = tuple((str(each.label), each.text) for each in sections)
+        return Judgement(verdict=verdict, answer=answer, reason=_REASONS.get(verdict, ""))
 
 
 def _with_entry(gold: ProgramValue, call: str) -> str:
