@@ -61,7 +61,9 @@ class Model:
         self.calls: Counter[tuple[float, int, int]] = Counter()
         self.seeds: set[int | None] = set()
 
-    async def generate(self, prompt_ids, *, n: int, max_tokens: int, temperature: float, seed: int | None = None):
+    async def generate(
+        self, prompt_ids, *, n: int, max_tokens: int, temperature: float, seed: int | None = None, stop_strings=()
+    ):
         self.calls[temperature, n, max_tokens] += 1
         self.seeds.add(seed)
         shown = self._codec.decode(prompt_ids)
