@@ -105,9 +105,13 @@ def _example(worked: _Worked, asked: str, *, works: bool) -> str:
 
 def _asked(gold: ProgramValue) -> str:
     call = f"{gold.entry}(??) == {gold.output}" if gold.asked == "input" else f"{gold.entry}({gold.input}) == ??"
-    return f"[PYTHON]\n{gold.program.strip(chr(10))}\n\nassert {call}\n[/PYTHON]"
+    program = gold.program.strip("\n")
+    return f"[PYTHON]\n{program}\n\nassert {call}\n[/PYTHON]"
 
 
 def _begun_assertion(gold: ProgramValue) -> str:
-    """Return the beginning of the assertion, as far as it is known before the answer."""
-    return f"assert {gold.entry}(" if gold.asked == "input" else f"assert {gold.entry}({gold.input}) =="
+    """Return the beginning of the assertion, as far as it is known before the answer.
+
+    It ends before the parenthesis: tokenizers join ``('`` into one token, which no model writes after a lone ``(``.
+    """
+    return f"assert {gold.entry}" if gold.asked == "input" else f"assert {gold.entry}({gold.input}) =="
