@@ -34,15 +34,26 @@ _CLAIM = re.compile(
     r"|==|=>|->|[\u2192=:])[ \t]*"
     r"(?:(?:the|a|an|simply|just|also|therefore|thus|indeed|equal to|empty|following|given|single)\s+)*"
     r"(?:(?:value|string|list|integer|number|float|dictionary|dict|tuple|boolean|set|result|inputs?|arguments?)\s+)*"
-    r"[*_]{0,2}"
+    r"[*_$]{0,2}[ \t]*[*_$]{0,2}"
 )
 """A verb and what may stand between it and its value."""
+_CLAIMED_AFTER = re.compile(
+    "\0(\\d+)\0[*_]*\\s+(?:is|was|will be)\\s+(?:then\\s+|finally\\s+)?(?:returned\\b|the\\s+(?:\\w+\\s+){0,2}"
+    "(?:(?P<output>output|result)|(?P<input>input|arguments?)|(?P<asked>answer))\\b)(?!\\s+of\\s+(?:the\\s+)?\0)",
+    re.IGNORECASE,
+)
+"""A value and the words that make it the answer."""
+_HEADING = re.compile(
+    r":[*_\s]*$|^[#*_\s]*(?:the\s+)?(?:final\s+)?(?:output|answer|result|input|return(?:ed)? value)[*_\s]*$",
+    re.IGNORECASE,
+)
+"""A line whose value is on the next line."""
 _LITERAL = re.compile(r"[-+]?(?:\d|\.\d)[\w.]*|True\b|False\b|None\b")
 _MORE = re.compile(r"[*_]*,?\s*(?:,|\bor\b|\band\b)\s*[*_]*(?=\0|['\"\[({\d-])")
 """Another value follows."""
-_ENDS = re.compile(r"[*_]*(?:\s*(?:[.,;:!)]|$)|\s+[a-z(\0-])", re.IGNORECASE)
+_ENDS = re.compile(r"[*_$]*(?:\s*(?:[.,;:!)]|$)|\s+[a-z(\0-])", re.IGNORECASE)
 _NUMBER_ENDS = re.compile(
-    r"[*_]*\s*(?:[.,;:!)]|$|\b(?:as|for|because|since|which|when|given|after|here|in this|and (?:the|then|it))\b|\()"
+    r"[*_$]*\s*(?:[.,;:!)]|$|\b(?:as|for|because|since|which|when|given|after|here|in this|and (?:the|then|it))\b|\()"
 )
 _UNSURE = re.compile(
     r"\b(?:if|unless|suppos\w+|assum\w+|imagine|would have|could|might|may|maybe|perhaps|either|otherwise|example|e\.g"
@@ -136,6 +147,7 @@ def value_in(text: str, gold: ProgramValue) -> str | None:
     first, _, rest = text.partition("\n")
     text = rest if first.strip() == gold.asked else text
     text = re.sub(r"\Aassert\s+", "", text.strip())
+    text = re.sub(rf"\A({gold.entry}\(.*\))\s*(?:=(?!=)|->|=>|\u2192)\s*", r"\1 == ", text)
     if len(text) > _MAX_CHARS:
         return None
     if "\n" in text and "==" in text.partition("\n")[0] and _expression(text) is None:
@@ -274,29 +286,39 @@ class _Claim:
 
 def _claims(passage: str, gold: ProgramValue) -> list[_Claim]:
     found: list[_Claim] = []
-    lines = [line for line in passage[-_MAX_PASSAGE:].split("\n") if line.strip()]
+    lines = _joined([line for line in passage[-_MAX_PASSAGE:].split("\n") if line.strip()], gold)
     for number, line in enumerate(lines):
         masked, codes = _masked(line, gold)
         for sentence in _SENTENCE.split(masked):
             if len(sentence) > _MAX_SENTENCE:
                 continue
-            if not _UNSURE.search(sentence) and not _OTHER_SUBJECT.search(sentence):
-                concludes = _CONCLUDES.search(sentence) is not None
-                ends = number == len(lines) - 1 and masked.endswith(sentence)
-                for clause in _CLAUSE.split(sentence):
-                    closes = concludes and ends and sentence.endswith(clause)
-                    found += [
-                        _Claim(number, value, concludes) for value in _claimed(clause, codes, gold, closes=closes)
-                    ]
+            if _UNSURE.search(sentence) or _OTHER_SUBJECT.search(sentence):
+                continue
+            last = number == len(lines) - 1 and masked.endswith(sentence)
+            for index, clause in enumerate(_CLAUSE.split(sentence)):
+                concludes = index > 0 or _CONCLUDES.search(clause) is not None
+                closes = concludes and last and sentence.endswith(clause)
+                found += [_Claim(number, value, concludes) for value in _claimed(clause, codes, gold, closes=closes)]
     if gold.asked == "input" and (named := _listed(lines, gold)) is not None:
         return [_Claim(len(lines), named, True)]
     return found
 
 
+def _joined(lines: Sequence[str], gold: ProgramValue) -> list[str]:
+    """Return the lines with each value on a line of its own joined to the line that introduces it."""
+    joined: list[str] = []
+    for line in lines:
+        if joined and _HEADING.search(joined[-1]) and value_in(line, gold) is not None:
+            joined[-1] = f"{joined[-1].rstrip(' #:')}: {line.strip()}"
+        else:
+            joined.append(line)
+    return joined
+
+
 def _claimed(sentence: str, codes: Sequence[str], gold: ProgramValue, *, closes: bool) -> Iterator[str]:
     """Yield the values that a sentence claims. ``closes``: it ends the passage with a conclusion."""
     for code in (codes[int(found[1])] for found in _MASK.finditer(sentence)):
-        if re.search(r"==|\bassert\b|\A\w+\s*=(?!=)", code):
+        if re.search(r"==|->|=>|\u2192|\bassert\b|\A\w+\s*=|\)\s*=", code):
             value = value_in(re.sub(r"\A(?:output|result)\s*=\s*(?=\w+\(.*==)", "", code, flags=re.DOTALL), gold)
             if value is not None and _is_plain(value, gold):
                 yield value
@@ -308,6 +330,10 @@ def _claimed(sentence: str, codes: Sequence[str], gold: ProgramValue, *, closes:
         if any(claim.start() in aside for aside in asides) and not claim[0].startswith("with"):
             continue
         if (value := _read(sentence, claim, codes, gold)) is not None:
+            yield value
+    for claim in _CLAIMED_AFTER.finditer(sentence):
+        value = value_in(codes[int(claim[1])], gold)
+        if value is not None and (claim.lastgroup or "output") in (gold.asked, "asked") and _is_plain(value, gold):
             yield value
     if (
         closes
