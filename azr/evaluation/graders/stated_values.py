@@ -382,7 +382,7 @@ def _value_after(rest: str, codes: Sequence[str], gold: ProgramValue) -> str | N
 def _listed(lines: Sequence[str], gold: ProgramValue) -> str | None:
     """Return the parameters that the last lines of a passage set, such as "- `n = 2`", as keyword arguments."""
     assigned: list[str] = []
-    for line in reversed(lines):
+    for line in reversed(lines[-_MAX_CALLS:]):
         codes = [code for code in _masked(line, gold)[1] if re.match(r"\w+\s*=(?!=)", code)]
         if not codes or (_UNSURE.search(line) and not re.match(r"\s*(?:[-*]|\d+\.)", line)):
             break
