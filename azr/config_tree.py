@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
 from azr.errors import UserError, nearest
-from azr.own_modules import find_entry
+from azr.registry import find_entry
 
 ESTIMATOR = "algorithm.estimator"
 _ESTIMATOR_NAME = f"{ESTIMATOR}.name"

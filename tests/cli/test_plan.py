@@ -15,7 +15,7 @@ from azr.cli.main import dispatch
 from azr.config import Config
 from azr.prepare import check
 from playground import base, data_base
-from playground.azr_14m_mini import config as mini
+from tests.e2e.three_kinds import config as mini
 from tests.recipes import recipes
 
 FLAGSHIP = ["plan", "azr_coder7b_ppo", "--gpus", "8", "--gpu-memory", "80"]

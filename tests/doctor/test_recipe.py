@@ -10,7 +10,7 @@ import pytest
 from azr.config import TRRPP, Config
 from azr.doctor import recipe
 from azr.doctor.findings import Finding, Mark
-from azr.doctor.gpus import Gpu, Gpus
+from azr.doctor.machine import Gpu, Gpus
 from azr.doctor.recipe import GIB, Hub, Machine
 from tests.recipes import recipes
 

@@ -8,9 +8,9 @@ from ray._common.utils import get_default_ray_temp_dir
 from ray._private.utils import validate_socket_filepath
 
 from azr.config_tree import override
-from azr.doctor.gpus import Gpu, Gpus, check_fit, check_machine
+from azr.doctor.machine import Gpu, Gpus, check_fit, check_machine
 from azr.errors import UserError
-from playground.azr_14m_mini import config as mini
+from tests.e2e.three_kinds import config as mini
 
 
 def cards(gib: float, count: int = 1) -> Gpus:

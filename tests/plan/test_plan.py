@@ -31,9 +31,8 @@ from azr.plan.memory import (
     states,
     training,
 )
-from azr.plan.planner import Plan, make_plan, plan_run, suggest
+from azr.plan.planner import Plan, make_plan, plan_run, suggest, text
 from azr.plan.shapes import KNOWN, ModelShape, shape_of
-from azr.plan.text import text
 from azr.records import Completion, FinishReason
 from tests.recipes import recipes
 

@@ -7,9 +7,8 @@ import pytest
 from azr.config import GAE, TRRPP, AlgorithmConfig, ClusterConfig, Config, RolloutConfig, TrainConfig
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec
 from azr.plan.memory import ENGINE_GPU, NODE_COPIES, model_roles, states, training
-from azr.plan.planner import Plan, make_plan, suggest
+from azr.plan.planner import Plan, make_plan, suggest, text
 from azr.plan.shapes import KNOWN, ModelShape
-from azr.plan.text import text
 from playground.azr_coder7b_ppo import config as recipe
 
 ASSUMED = Assumptions()

@@ -18,10 +18,9 @@ from azr.algorithms.batch import Batch
 from azr.cluster.gpu_turns import leave_gpu
 from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config, DrGRPO, PluginEstimator
 from azr.records import Completion, FinishReason, Role, Sample
-from azr.train.critic import CriticWorker
 from azr.train.learner import Learner
 from azr.train.model_worker import ModelWorker
-from azr.train.policy import PolicyWorker, ReferenceWorker
+from azr.train.policy import CriticWorker, PolicyWorker, ReferenceWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import parameter_parts
 from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks
