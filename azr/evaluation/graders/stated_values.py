@@ -11,7 +11,7 @@ from typing import Literal
 
 from azr import values
 from azr.evaluation.graders import extraction
-from azr.evaluation.graders.code_blocks import MOST_BLOCKS, Block, blocks
+from azr.evaluation.graders.code_blocks import MOST_BLOCKS, Block, blocks, parse
 
 _MAX_CHARS = 2**13
 """Longest value."""
@@ -186,18 +186,19 @@ def _arguments(text: str, tree: ast.expr | None, gold: ProgramValue) -> str | No
     call = _expression(f"_({text}\n)")
     if not isinstance(call, ast.Call) or _called(call) != "_" or not _is_input(call, gold.entry):
         return None
-    known = {keyword.arg for keyword in call.keywords} <= {*_parameters(gold), None}
+    signature = _signature(gold)
+    takes_any = signature is None or signature.kwarg is not None
+    known = takes_any or {keyword.arg for keyword in call.keywords} <= {*_parameters(gold), None}
     return text if known else None
 
 
 def _keywords(text: str, gold: ProgramValue) -> str | None:
     """Return lines such as ``a = 1`` as keyword arguments, if they name parameters of the function, each once."""
-    try:
-        lines = ast.parse(text).body
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
+    tree = parse(text)
+    if tree is None:
         return None
     named: dict[str, str] = {}
-    for line in lines:
+    for line in tree.body:
         if not isinstance(line, ast.Assign) or len(line.targets) != 1 or not isinstance(line.targets[0], ast.Name):
             return None
         name, value = line.targets[0].id, ast.get_source_segment(text, line.value) or ""
@@ -419,13 +420,18 @@ def _is_asked_call(call: ast.Call, gold: ProgramValue) -> bool:
     }
 
 
+def _signature(gold: ProgramValue) -> ast.arguments | None:
+    tree = parse(gold.program)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] if tree is not None else []
+    return next((each.args for each in reversed(functions) if each.name == gold.entry), None)
+
+
 def _parameters(gold: ProgramValue) -> list[str]:
-    try:
-        functions = [node for node in ast.walk(ast.parse(gold.program)) if isinstance(node, ast.FunctionDef)]
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
+    """Return the names of the parameters, positional ones first."""
+    signature = _signature(gold)
+    if signature is None:
         return []
-    arguments = [each.args for each in functions if each.name == gold.entry]
-    return [each.arg for each in (*arguments[-1].posonlyargs, *arguments[-1].args)] if arguments else []
+    return [each.arg for each in (*signature.posonlyargs, *signature.args, *signature.kwonlyargs)]
 
 
 def _masked(text: str, gold: ProgramValue) -> tuple[str, list[str]]:
@@ -493,10 +499,9 @@ def _given(call: ast.Call) -> list[ast.expr]:
 
 
 def _expression(text: str) -> ast.expr | None:
-    try:
-        return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return None
+    tree = parse(text.strip())
+    only = tree.body[0] if tree is not None and len(tree.body) == 1 else None
+    return only.value if isinstance(only, ast.Expr) else None
 
 
 def _called(call: ast.Call) -> str | None:
