@@ -36,9 +36,9 @@ class _Worked:
     input: str
     output: str
     forwards: str
-    """Steps from the input to the output."""
+    """Working from the input to the output: prose, for small models that see numbered steps go on numbering."""
     backwards: str
-    """Steps from the output to an input."""
+    """Working from the output to an input."""
 
 
 EXAMPLES = (
@@ -46,10 +46,10 @@ EXAMPLES = (
         program="def f(words, n):\n    kept = [word for word in words if len(word) > n]\n    return kept[::-1]",
         input="['oak', 'birch', 'maple'], 3",
         output="['maple', 'birch']",
-        forwards="1. 'oak' has 3 letters, 'birch' and 'maple' have 5. Longer than 3: kept = ['birch', 'maple'].\n"
-        "2. kept[::-1] is kept from its end: ['maple', 'birch'].",
-        backwards="1. kept[::-1] is ['maple', 'birch'], so kept is ['birch', 'maple'].\n"
-        "2. Both have 5 letters. With n = 3 both are kept, and 'oak' before them is not.",
+        forwards="The words of more than 3 letters are kept: 'birch' and 'maple', in this order. They are returned "
+        "from the last to the first, so the value is ['maple', 'birch'].",
+        backwards="The kept words are returned from the last to the first, so they are 'birch' and then 'maple'. Both "
+        "have 5 letters. With n = 3 both are kept, and a word of 3 letters such as 'oak' may stand before them.",
     ),
     _Worked(
         program="def f(text):\n    result = ''\n    for char in text:\n        if char.isdigit():\n"
@@ -57,19 +57,20 @@ EXAMPLES = (
         "    return result",
         input="'a7-b'",
         output="'A8-B'",
-        forwards="1. 'a' is no digit: 'A'.\n2. '7' is a digit: '8'.\n3. '-' has no upper case: '-'.\n"
-        "4. 'b' is no digit: 'B'. Together: 'A8-B'.",
-        backwards="1. 'A' comes from 'a', '8' from the digit 7, '-' from '-', 'B' from 'b'.\n2. Together: 'a7-b'.",
+        forwards="Each digit grows by 1 and every other character becomes upper case. In 'a7-b' the 7 becomes 8 and "
+        "the letters become A and B, while the dash stays. Joined in their order this is 'A8-B'.",
+        backwards="Each digit grows by 1 and every other character becomes upper case. So the 8 was a 7, and A and B "
+        "may have been a and b, while the dash was a dash. Joined in their order this is 'a7-b'.",
     ),
     _Worked(
         program="def f(total, step):\n    seen = {}\n    while total > 0:\n        seen[total] = total % step == 0\n"
         "        total -= step\n    return seen",
         input="6, 4",
         output="{6: False, 2: False}",
-        forwards="1. total = 6: 6 % 4 is 2, so seen[6] = False. total becomes 2.\n"
-        "2. total = 2: 2 % 4 is 2, so seen[2] = False. total becomes -2, and the loop ends.",
-        backwards="1. The keys fall from 6 to 2, so total begins at 6 and step is 4.\n"
-        "2. Neither 6 nor 2 can be divided by 4: both are False, and 2 - 4 ends the loop.",
+        forwards="The loop sees total as 6 and then as 2; after that it is -2 and the loop ends. Neither 6 nor 2 can "
+        "be divided by 4, so both keys have the value False: {6: False, 2: False}.",
+        backwards="The keys are 6 and then 2, so total begins as 6 and falls by a step of 4. Neither can be divided by "
+        "4, as the values False ask for, and 2 - 4 is below 0, which ends the loop.",
     ),
 )
 
@@ -87,7 +88,7 @@ def value_question(suite: str, id: str, group: str, gold: ProgramValue, prompt_f
     if prompt_format != CHAT:
         works = prompt_format == COMPLETION_COT
         shown = (_example(worked, gold.asked, works=works) for worked in EXAMPLES)
-        opened = "[THOUGHT]\n1." if works else f"[ANSWER]\n{_begun_assertion(gold)}"
+        opened = "[THOUGHT]\n" if works else f"[ANSWER]\n{_begun_assertion(gold)}"
         message = "\n\n".join([_RULES[gold.asked], *shown, f"{_asked(gold)}\n{opened}"])
         stops = ("[/ANSWER]",) if works else ("\n",)
     return Question(
@@ -98,8 +99,8 @@ def value_question(suite: str, id: str, group: str, gold: ProgramValue, prompt_f
 
 def _example(worked: _Worked, asked: str, *, works: bool) -> str:
     gold = ProgramValue(worked.program, asked, worked.input, worked.output)  # type: ignore[arg-type]
-    steps = worked.backwards if asked == "input" else worked.forwards
-    thought = f"[THOUGHT]\n{steps}\n[/THOUGHT]\n" if works else ""
+    working = worked.backwards if asked == "input" else worked.forwards
+    thought = f"[THOUGHT]\n{working}\n[/THOUGHT]\n" if works else ""
     return f"{_asked(gold)}\n{thought}[ANSWER]\nassert f({worked.input}) == {worked.output}\n[/ANSWER]"
 
 
