@@ -78,6 +78,7 @@ def test_a_text_that_gives_no_output_states_none(response):
         "So `[3, 1]` is the answer.", "```\nf(3) = [3, 1]\n```", "```\nf(3) -> [3, 1]\n```", "f(3) \u2192 [3, 1]",
         "The call `f(3)` evaluates to `[3, 1]`.", "The returned value will be `[3, 1]`", "It means f(3) = [3, 1].",
         "[ANSWER]\nassert f(3) == [3, 1]\n", "[ANSWER]\n[3, 1]\n[/ANSWER]",
+        "[ANSWER]\n```python\nassert f(3) == [3, 1]\n```\n[/ANSWER]",
         "```\n[3, 1]\n```\n\nThe output is:\n```\n[3, 1]\n```\n\nThe output is:\n```\n[3,",
         "The working says `[9]`.\n```output\n[3, 1]\n```\nThe function returns `[9]`.",
         "<think>```output\n[9]\n```</think>\nThe call returns `[3, 1]`.",

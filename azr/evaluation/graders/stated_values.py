@@ -25,7 +25,7 @@ _ESCAPED = re.compile(r"\\([{}_#$%&])")
 """Characters that LaTeX escapes."""
 _UNQUOTED = re.compile(r"(?=.*[^\W\d_])[\w.+-](?:[^\n()\[\]{}<>=]*[^\n()\[\]{}<>=.?:])?")
 """A line that may be a string without its quotes: no brackets, and no sentence."""
-_CODE = re.compile(r"(?<!`)(`{1,2})(?!`)([^\n]+?)(?<!`)\1(?!`)")
+_CODE = re.compile(r"(?<!`)(`{1,2})(?!`)([^\n]+?)(?<!`)\1(?![`='\"])")
 _MASK = re.compile("\0(\\d+)\0")
 _SENTENCE = re.compile(r"(?<=[.!?])[\"')*_]*\s+(?=\S)")
 _CLAUSE = re.compile(r",?\s+(?:and\s+)?(?:so|as|since|because|therefore|hence|thus)\s+(?=\S)")
@@ -108,13 +108,14 @@ class ProgramValue:
 def stated_value(response: str, gold: ProgramValue) -> str | None:
     """Return the value or the argument text that a response states; None if there is none, or several.
 
-    The order is that of docs/evaluation.md: ``[ANSWER]``, the last labelled block, the last box, then whichever comes
-    last of the other blocks and the sentences that conclude, then a short answer as a whole.
+    The order is that of docs/evaluation.md: ``[ANSWER]``, the last labelled block, the last box, a short answer as a
+    whole, then whichever comes last of the other blocks and the sentences that conclude.
     """
     text = extraction.reply(response)
     _, tagged, answer = text.rpartition("[ANSWER]")
     if tagged:
-        return value_in(answer.partition("[/ANSWER]")[0].strip(), gold)
+        answer = answer.partition("[/ANSWER]")[0]
+        return value_in(next((block.content for block in blocks(answer)), answer), gold)
     text = _ON_ONE_LINE.sub(lambda found: f"\n```{found[1] or ''}\n{found[2].strip(' =:')}\n```\n", text)
     found = _finished(blocks(text)[-MOST_BLOCKS:], text)
     labelled = [block for block in found if block.language == gold.asked]
@@ -286,6 +287,7 @@ class _Claim:
 
 
 def _claims(passage: str, gold: ProgramValue) -> list[_Claim]:
+    """Return what the sentences of a passage claim, without those that suppose, doubt, or have another subject."""
     found: list[_Claim] = []
     lines = _joined([line for line in passage[-_MAX_PASSAGE:].split("\n") if line.strip()], gold)
     for number, line in enumerate(lines):
