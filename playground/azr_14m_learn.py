@@ -6,7 +6,7 @@ docs/learning.md has the results.
 from dataclasses import replace
 
 from azr.cli.run import launch
-from azr.config import CheckpointConfig
+from azr.config import CheckpointConfig, KLConfig
 from playground.azr_14m_mini import config as mini
 
 config = replace(
@@ -16,7 +16,7 @@ config = replace(
     eval=replace(mini.eval, every=20),
     checkpoint=CheckpointConfig(every=20),
     # A low rate, a KL to the start and a clip at the gradient's usual norm keep wrong rewards harmless.
-    algorithm=replace(mini.algorithm, kl_coef=0.1),
+    algorithm=replace(mini.algorithm, kl=KLConfig(coef=0.1)),
     train=replace(mini.train, policy_lr=3e-5, warmup_steps=5, decay_steps=95),
 )
 

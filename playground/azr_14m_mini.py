@@ -11,6 +11,7 @@ from azr.config import (
     Config,
     EvalConfig,
     ExecutorConfig,
+    KLConfig,
     ModelConfig,
     RewardConfig,
     RolloutConfig,
@@ -40,7 +41,9 @@ config = Config(
     rollout=RolloutConfig(max_prompt_tokens=384, max_response_tokens=192, max_concurrent=192),
     executor=ExecutorConfig(workers=2),
     eval=EvalConfig(path=own_data("exam_worked"), every=12, limit=480, samples=4),
-    algorithm=AlgorithmConfig(estimator=RLOO(), loss_weighting="trajectory", drop_zero_advantage=True, kl_coef=0.02),
+    algorithm=AlgorithmConfig(
+        estimator=RLOO(), loss_weighting="trajectory", drop_zero_advantage=True, kl=KLConfig(coef=0.02)
+    ),
     train=TrainConfig(
         policy_lr=1e-4,
         warmup_steps=2,

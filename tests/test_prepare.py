@@ -34,7 +34,7 @@ def sound(tmp_path) -> Config:
 def test_a_sound_config_passes(sound):
     check(sound)
     assert prepare(sound).notes == []
-    assert sound.algorithm.kl_coef
+    assert sound.algorithm.kl.coef
     check(override(sound, {"algorithm.drop_zero_advantage": True}))
 
 
@@ -74,11 +74,12 @@ def test_a_sound_config_passes(sound):
         ({"algorithm.drop_zero_advantage": True, "algorithm.entropy_coef": 0.1}, "drop_zero_advantage would take"),
         ({"data.prefix": "random"}, "data.prefix is random, but data.traces is 0"),
         ({"rollout.partial": True}, "set rollout.staleness to 1 or more, or leave partial out"),
+        ({"train.lora.rank": 4, "train.lora.dropout": 0.1}, "differ from 1 at random: take 0, or learn from traces"),
         ({"train.lora.four_bit": True}, "which cannot be trained themselves: set train.lora.rank"),
         ({"rollout.staleness": 1}, "give engines their own with --cluster.no-colocate, or set rollout.partial"),
         (
-            {"rollout.staleness": 1, "rollout.partial": True, "algorithm.importance_cap": None},
-            "nothing corrects for it while algorithm.importance_cap is switched off",
+            {"rollout.staleness": 1, "rollout.partial": True, "algorithm.importance": "none"},
+            "nothing corrects for it while algorithm.importance is none",
         ),
         (
             {"rollout.staleness": 1, "rollout.partial": True, "run.deterministic": True},

@@ -83,4 +83,4 @@ def _values(knob: Knob) -> list[str] | None:
     """Return the values of an option if these are a list of names."""
     if knob.path == ESTIMATOR:
         return list(ESTIMATOR_TYPES)
-    return knob.schema.get("enum")
+    return list(knob.choices) or knob.schema.get("enum")

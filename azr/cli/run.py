@@ -17,7 +17,7 @@ import yaml
 
 from azr.cli.main import exit_code
 from azr.cli.options import Parser, load_recipe, read_config
-from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
+from azr.config import Config
 from azr.config_tree import knobs, leaves, override, to_tree
 from azr.doctor.machine import check_fit, check_machine, query_gpus
 from azr.errors import UserError
@@ -183,11 +183,8 @@ def _help(default: Config) -> Iterator[str]:
     for knob in knobs().values():
         if section != (section := knob.path.partition(".")[0]):
             yield f"\n{section}:"
-        value = now.get(knob.path)
-        if knob.path not in now:  # of another estimator
-            other = ESTIMATOR_TYPES.get(str(knob.estimator), PluginEstimator)()
-            value = getattr(other, knob.path.rpartition(".")[2])
-        only = f"; only with {knob.estimator}" if knob.estimator else ""
+        value = now.get(knob.path, knob.schema.get("default"))  # of another choice
+        only = f"; only with {' or '.join(knob.owners)}" if knob.owners else ""
         yield f"  {knob.option} {_text(value)}  ({knob.accepts}{only})"
         sentence = re.split(r"(?<=\.)\s", knob.doc)[0]
         yield textwrap.fill(sentence, width, initial_indent=" " * 6, subsequent_indent=" " * 6)

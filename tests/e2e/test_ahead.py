@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent.parent
 STEPS, PROMPTS, KINDS = 4, 8, ("deduction", "abduction", "induction")
 OPTIONS = [
     *("--cluster.no-colocate", "--rollout.staleness", "2", "--rollout.partial"),
-    *("--run.steps", str(STEPS), "--eval.every", "0", "--checkpoint.every", "1", "--algorithm.kl-coef", "0"),
+    *("--run.steps", str(STEPS), "--eval.every", "0", "--checkpoint.every", "1", "--algorithm.kl.coef", "0"),
     *("--selfplay.proposer-prompts", str(PROMPTS), "--selfplay.solver-prompts", str(PROMPTS)),
     *("--selfplay.group-size", "3", "--selfplay.seed-tasks", "4"),
 ]

@@ -7,6 +7,7 @@ from azr.config import (
     Config,
     EvalConfig,
     ExecutorConfig,
+    KLConfig,
     ModelConfig,
     RolloutConfig,
     RunConfig,
@@ -30,7 +31,7 @@ config = Config(
     rollout=RolloutConfig(max_prompt_tokens=384, max_response_tokens=192, max_concurrent=192),
     executor=ExecutorConfig(workers=2),
     eval=EvalConfig(every=12),
-    algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.001),
+    algorithm=AlgorithmConfig(estimator=GAE(), kl=KLConfig(coef=0.001)),
     train=TrainConfig(
         policy_lr=5e-5, critic_lr=1e-4, warmup_steps=5, tokens_per_micro_batch=8192, gradient_checkpointing="none"
     ),

@@ -15,6 +15,7 @@ from azr.config import (
     AblationConfig,
     AlgorithmConfig,
     Config,
+    KLConfig,
     LoraConfig,
     RolloutConfig,
     SelfPlayConfig,
@@ -48,7 +49,7 @@ TINY = ModelShape(
 def seven(**train) -> Config:
     given = {"data_parallel": 8, "offload_optimizer": True} | train
     return Config(
-        algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.001),
+        algorithm=AlgorithmConfig(estimator=GAE(), kl=KLConfig(coef=0.001)),
         rollout=RolloutConfig(engines=8, gpu_memory_utilization=0.85),
         train=TrainConfig(**given),
     )

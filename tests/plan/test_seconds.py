@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from azr.config import GAE, AlgorithmConfig, ClusterConfig, Config, RolloutConfig, SelfPlayConfig, TrainConfig
+from azr.config import GAE, AlgorithmConfig, ClusterConfig, Config, KLConfig, RolloutConfig, SelfPlayConfig, TrainConfig
 from azr.plan.inputs import PUSH_GB_S, Assumptions, ClusterSpec, Workload, update_share, with_goals
 from azr.plan.memory import EngineMemory, model_roles
 from azr.plan.planner import make_plan
@@ -19,7 +19,7 @@ SEVEN, SMALL = KNOWN["Qwen/Qwen2.5-7B"], KNOWN["Qwen/Qwen2.5-1.5B"]
 
 def seven(**train) -> Config:
     return Config(
-        algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.001),
+        algorithm=AlgorithmConfig(estimator=GAE(), kl=KLConfig(coef=0.001)),
         rollout=RolloutConfig(engines=8),
         train=TrainConfig(**{"data_parallel": 8} | train),
     )
