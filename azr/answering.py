@@ -25,8 +25,8 @@ T = TypeVar("T")
 class Sampler(Protocol):
     """Where responses come from, without those that take too long.
 
-    ``temperature`` None is the rollout temperature; 0 is greedy. In a deterministic run, equal arguments and weights
-    give equal responses.
+    ``temperature`` None is the rollout temperature; 0 is greedy. ``stop_strings`` end a response too. In a
+    deterministic run, equal arguments and weights give equal responses.
     """
 
     async def generate(
@@ -37,6 +37,7 @@ class Sampler(Protocol):
         max_tokens: int,
         temperature: float | None = None,
         seed: int | None = None,
+        stop_strings: Sequence[str] = (),
     ) -> list[Completion]: ...
 
 
@@ -60,6 +61,8 @@ class Problem:
     group: str
     """`Sample.group` of its answers."""
     prompt_ids: PromptIds
+    stop_strings: tuple[str, ...] = ()
+    """Texts that end a response, in addition to the stops of the model's format."""
     judge: Callable[[Completion], Awaitable[Judgement]]
     """Judge one finished response. Nothing that a model writes makes it raise."""
 
@@ -81,7 +84,12 @@ async def answer(
     """
     with phase(phase_name):
         completions = await sampler.generate(
-            problem.prompt_ids, n=n, max_tokens=max_tokens, temperature=temperature, seed=seed
+            problem.prompt_ids,
+            n=n,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            stop_strings=problem.stop_strings,
         )
     completions = completions + [given_up(problem.prompt_ids)] * (n - len(completions))
     with phase("verify"):

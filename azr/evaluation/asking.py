@@ -47,14 +47,16 @@ def tokenized(codec: PromptCodec, questions: Iterable[Question]) -> dict[Questio
 
 
 def prompt_ids(codec: PromptCodec, question: Question) -> PromptIds:
-    """Return the prompt of a question: by the chat template, or by tags for a model in the compact format.
+    """Return the prompt of a question: by the chat template, by tags for a model in the compact format, or the message
+    itself if it is to be continued.
 
     Raises UserError when there are no tags for the question.
     """
     if codec.template is not None:
-        return np.array(codec.ask(question.message), np.int32)
+        ids = codec.encode(question.message) if question.opened else codec.ask(question.message)
+        return np.array(ids, np.int32)
     gold = question.gold
-    if isinstance(gold, ProgramValue) and gold.entry == "f":
+    if isinstance(gold, ProgramValue) and gold.entry == "f" and not question.opened:
         gold = Task(
             id=question.id,
             kind=_KIND_OF[gold.asked],
@@ -75,7 +77,7 @@ def question_problem(question: Question, prompt: PromptIds, codec: PromptCodec, 
     """Return a question as a problem. ``prompt``: its `prompt_ids`."""
 
     async def judge(completion: Completion) -> Judgement:
-        text = codec.response_text(completion)
+        text = question.opened + codec.response_text(completion)
         if codec.template is None:
             sections = codec.parse_response(completion)
             if sections is None:
@@ -86,7 +88,10 @@ def question_problem(question: Question, prompt: PromptIds, codec: PromptCodec, 
                 text = f"```\n{sections[0].text}\n```"
         return await grader.grade(question, text)
 
-    return Problem(id=question.id, kind=question.suite, group=question.group, prompt_ids=prompt, judge=judge)
+    return Problem(
+        id=question.id, kind=question.suite, group=question.group, prompt_ids=prompt,
+        stop_strings=question.stop_strings, judge=judge,
+    )  # fmt: skip
 
 
 async def answer_all(

@@ -56,7 +56,14 @@ class Sampler:
         self.codec, self.asked = codec, Counter[str]()
 
     async def generate(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature=None, seed: int | None = None
+        self,
+        prompt_ids: list[int],
+        *,
+        n: int,
+        max_tokens: int,
+        temperature=None,
+        seed: int | None = None,
+        stop_strings=(),
     ) -> list[Completion]:
         text = self.codec.decode(prompt_ids)
         (id,) = (row["id"] for row in ROWS if row["prompt"] in text)

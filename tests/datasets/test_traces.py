@@ -48,7 +48,14 @@ class Sampler:
         self.codec, self.asked = codec, list[tuple[list[int], int, int]]()
 
     async def generate(
-        self, prompt_ids: np.ndarray, *, n: int, max_tokens: int, temperature=None, seed: int | None = None
+        self,
+        prompt_ids: np.ndarray,
+        *,
+        n: int,
+        max_tokens: int,
+        temperature=None,
+        seed: int | None = None,
+        stop_strings=(),
     ) -> list[Completion]:
         self.asked.append((list(map(int, prompt_ids)), n, max_tokens))
         ids = [*self.codec.encode("5"), self.codec.stops.token_ids[0]]
