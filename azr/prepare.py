@@ -90,7 +90,10 @@ def prepare(
     screen = Screen.read(patterns_of(config.safety))
     folder = model_folder(config.model.path, fetch=fetch)
     if folder is None:
-        _check_files(config)
+        if config.data.path is not None:
+            read_rows(Path(config.data.path))
+        if config.eval.path is not None:
+            read_exam(Path(config.eval.path))
         raise ModelUnreachable(
             f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"
         )
@@ -182,14 +185,6 @@ def _read_seeds(selfplay: SelfPlayConfig) -> SeedLines:
             "of them: change one of the two."
         )
     return lines
-
-
-def _check_files(config: Config) -> None:
-    """Read the files that can be checked without a tokenizer."""
-    if config.data.path is not None:
-        read_rows(Path(config.data.path))
-    if config.eval.path is not None:
-        read_exam(Path(config.eval.path))
 
 
 def _check_sizes(config: Config, folder: Path) -> None:

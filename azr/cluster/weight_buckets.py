@@ -143,6 +143,7 @@ class BucketWriter:
     def __init__(self, transfer: str, allocate: Callable[[int], Block], bucket_nbytes: int) -> None:
         """`bucket_nbytes`: size of a half of the block. It grows for a larger tensor; callers whose engines load
         meanwhile must pass at least the size of the largest tensor."""
+        assert bucket_nbytes > 0, f"a bucket of {bucket_nbytes} bytes"
         self._transfer, self._allocate = transfer, allocate
         self._make_block(bucket_nbytes)
 

@@ -7,7 +7,7 @@ import builtins
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from azr.evaluation.graders import extraction
 
@@ -43,7 +43,7 @@ _MOST_MERGED = 16
 _MOST_LINES, _MOST_CHARS, _MOST_TRIES = 1_000, 2**15, 2_000
 """Limits of the search for code without fences."""
 _MARKS = " \t>`"
-_MOST_BLOCKS = 64
+MOST_BLOCKS = 64
 """Earlier blocks of a response are not read."""
 
 
@@ -54,6 +54,8 @@ class Block:
     language: str
     """Lower case; empty where the fence names none."""
     content: str
+    lines: range = field(default=range(0), compare=False)
+    """Lines of the response that the block takes, fences included."""
 
 
 def blocks(text: str) -> list[Block]:
@@ -92,7 +94,8 @@ def _read_block(lines: Sequence[str], start: int, opened: re.Match[str]) -> tupl
     content = _content(lines, start + 1, ending, before)
     if ending is not nearest and (ending is None or not parses(content)):
         ending, content = nearest, _content(lines, start + 1, nearest, before)
-    return Block(language, content), len(lines) if ending is None else ending.next_line
+    end = len(lines) if ending is None else ending.next_line
+    return Block(language, content, range(start, end)), end
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +228,7 @@ def definition(response: str, entry: str, *, begun: bool = False) -> str | None:
 def _found(text: str) -> list[Block]:
     """Return the fenced blocks; if there are none, the text between tags such as ``[PYTHON]``."""
     tagged = ((found[1] or found[2] or "").strip("\n") for found in _TAGGED.finditer(text))
-    return (blocks(text) or [Block("python", each) for each in tagged if each.strip()])[-_MOST_BLOCKS:]
+    return (blocks(text) or [Block("python", each) for each in tagged if each.strip()])[-MOST_BLOCKS:]
 
 
 def _of_python(found: Sequence[Block]) -> list[str]:

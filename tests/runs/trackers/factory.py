@@ -62,7 +62,7 @@ class Play:
 
     def end(self) -> str:
         """Closes it as at the end of a run; returns what was printed."""
-        self.logger.finish()
+        self.logger.finish([])
         self.logger.close()
         return self.out.getvalue()
 
