@@ -330,10 +330,10 @@ class PPO:
     name: Literal["ppo"] = "ppo"
 
     clip_low: Share = 0.2
-    """The ratio of new to old probability is clipped below at 1 - this."""
+    """The ratio of new to old probability is clipped below at 1 - this: 0.2 with ppo, 3e-4 with gspo by default."""
     clip_high: NotNegative = 0.2
-    """The ratio of new to old probability is clipped above at 1 + this. More than `clip_low`, such as 0.28, is DAPO's
-    clip-higher."""
+    """The ratio of new to old probability is clipped above at 1 + this: 0.2 with ppo, 4e-4 with gspo by default. More
+    than `clip_low`, such as 0.28, is DAPO's clip-higher."""
     dual_clip: Annotated[float, Field(gt=1, le=1e6)] | None = None
     """Tokens with a negative advantage whose ratio is above this have no gradient; none for no such bound."""
 
@@ -345,9 +345,9 @@ class GSPO:
     name: Literal["gspo"] = "gspo"
 
     clip_low: Share = 3e-4
-    """The ratio of new to old probability is clipped below at 1 - this."""
+    """The ratio of new to old probability is clipped below at 1 - this: 0.2 with ppo, 3e-4 with gspo by default."""
     clip_high: NotNegative = 4e-4
-    """The ratio of new to old probability is clipped above at 1 + this."""
+    """The ratio of new to old probability is clipped above at 1 + this: 0.2 with ppo, 4e-4 with gspo by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,7 +387,7 @@ class TokenMask:
     name: Literal["token_mask"] = "token_mask"
 
     bound: Annotated[float, Field(ge=1, le=1e6)] = 2.0
-    """Ratios above this or below its inverse are left out; of `sequence_mask` the geometric mean of a response's."""
+    """Ratios above this or below its inverse are left out: 2 with token_mask, 1.05 with sequence_mask by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,7 +407,7 @@ class SequenceMask:
     name: Literal["sequence_mask"] = "sequence_mask"
 
     bound: Annotated[float, Field(ge=1, le=1e6)] = 1.05
-    """Ratios above this or below its inverse are left out; of `sequence_mask` the geometric mean of a response's."""
+    """Ratios above this or below its inverse are left out: 2 with token_mask, 1.05 with sequence_mask by default."""
 
 
 Importance = Annotated[NoImportance | TokenCap | TokenMask | SequenceCap | SequenceMask, Field(discriminator="name")]
