@@ -415,7 +415,7 @@ Importance = Annotated[NoImportance | TokenCap | TokenMask | SequenceCap | Seque
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig:
-    """What the policy learns from response tokens that another model's trace gave; see docs/training.md."""
+    """What the policy learns from response tokens that another model's trace gave; see docs/algorithms.md."""
 
     loss: Literal["shaped", "plain", "sft"] = "shaped"
     """Loss of such a token of probability p and advantage A. `shaped`: -A p/(p+gamma), as in LUFFY; `plain`: -A p;

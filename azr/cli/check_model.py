@@ -20,14 +20,21 @@ def main(argv: Sequence[str]) -> int:
     # Only now, because these take seconds to load.
     import torch
 
-    from azr.evaluation.model_check import BOUNDS, check_model
+    from azr.evaluation.model_check import BOUNDS, check_gradients, check_model
 
     bound = options.bound or BOUNDS[options.dtype]
     device: Device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    trained, faults = check_gradients(str(folder), dtype=options.dtype, device=device, tokens=options.tokens)
+    print(f"Gradients of {trained} parameters, trainer against eager: {len(faults) or 'none'} otherwise.")
+    for fault in faults:
+        print(f"  {fault}")
     found = asyncio.run(check_model(str(folder), dtype=options.dtype, device=device, tokens=options.tokens))
     print(f"Differences of log-probabilities in nats, {options.path} in {options.dtype}:")
     print(found.table())
     print(f"Perturbing the weights moved the log-probabilities by {found.moved:.1e} nats on average.")
+    if faults:
+        print("The trainer would not train all parameters as it should: do not train this model.")
+        return 1
     if not found.passes(bound):
         print(f"A difference is above {bound:g} nats, or the perturbation is not: do not train this model.")
         return 1

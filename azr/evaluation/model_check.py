@@ -36,6 +36,10 @@ RESPONSE_TOKENS = 64
 NOISE = 0.3
 """Standard deviation of the perturbation, relative to the root mean square of each parameter."""
 TIMEOUT_S = 1800.0
+SAME_DIRECTION: dict[ComputeType, float] = {"float32": 0.999, "bfloat16": 0.9}
+"""Least cosine of the trainer's gradient and the eager model's, of each parameter."""
+NO_GRADIENT: dict[ComputeType, float] = {"float32": 1e-5, "bfloat16": 1e-2}
+"""Norm of a parameter's gradient, relative to the largest of all, below which it may be rounding alone."""
 GPU_SHARE = 0.55
 """vLLM's share of GPU memory; the rest holds the eager model or the trainer's, one after the other. By arithmetic,
 7.6 billion parameters in float32, 28 GiB, have room in both parts of 79 GiB."""
@@ -135,6 +139,34 @@ async def check_model(path: str, *, dtype: ComputeType, device: Device, tokens: 
         await engine.shutdown()
 
 
+def check_gradients(path: str, *, dtype: ComputeType, device: Device, tokens: int) -> tuple[int, list[str]]:
+    """Return how many parameters the eager model trains, and a sentence for each that the trainer moves otherwise.
+
+    The loss is the sum of fixed texts' log-probabilities. Without vLLM, and without DeepSpeed's partitioning.
+    """
+    eager, policy = _load(path, dtype, device)
+    completions = _fixed(_prompts(path, tokens))
+    with _visiting(eager, device):
+        for completion in completions:
+            _eager_pass(eager, device, completion).sum().backward()
+    with _visiting(policy, device):
+        policy(pack(completions).to(torch.device(device)), 1.0, with_entropy=False)[0].sum().backward()
+    expected = {name: its.grad for name, its in eager.named_parameters() if its.grad is not None}
+    least = NO_GRADIENT[dtype] * max(float(gradient.norm()) for gradient in expected.values())
+    moved = {name: gradient for name, gradient in expected.items() if float(gradient.norm()) > least}
+    faults = []
+    for name, parameter in policy.named_weights():
+        if name not in moved:
+            continue
+        if parameter.grad is None or not parameter.grad.any():
+            faults.append(f"{name} has no gradient in the trainer.")
+            continue
+        cosine = float(torch.cosine_similarity(parameter.grad.flatten().float(), moved[name].flatten().float(), dim=0))
+        if not cosine >= SAME_DIRECTION[dtype]:
+            faults.append(f"{name} has a gradient of another direction in the trainer (cosine {cosine:.4f}).")
+    return len(moved), faults
+
+
 def _load(path: str, dtype: ComputeType, device: Device) -> tuple[PreTrainedModel, PolicyModel]:
     """Return the model as transformers runs it, and as the trainer does."""
     torch_dtype: torch.dtype = getattr(torch, dtype)
@@ -199,14 +231,15 @@ def _visiting(model: nn.Module, device: Device) -> Iterator[None]:
 @torch.no_grad()
 def _eager_logprobs(eager: PreTrainedModel, device: Device, completions: Sequence[Completion]) -> Tensor:
     """Return float32 (R), computed one sample at a time."""
-    pieces = []
     with _visiting(eager, device):
-        for c in completions:
-            ids = torch.tensor([c.token_ids], device=device)
-            logits = eager(ids, use_cache=False).logits[0, len(c.prompt_ids) - 1 : -1].float()
-            response = ids[0, len(c.prompt_ids) :, None]
-            pieces.append(logits.log_softmax(-1).gather(1, response).squeeze(1).cpu())
-    return torch.cat(pieces)
+        return torch.cat([_eager_pass(eager, device, c).cpu() for c in completions])
+
+
+def _eager_pass(eager: PreTrainedModel, device: Device, completion: Completion) -> Tensor:
+    """Return float32, one per response token, on the device where the model is."""
+    ids, start = torch.tensor([completion.token_ids], device=device), len(completion.prompt_ids)
+    logits = eager(ids, use_cache=False).logits[0, start - 1 : -1].float()
+    return logits.log_softmax(-1).gather(1, ids[0, start:, None]).squeeze(1)
 
 
 @torch.no_grad()

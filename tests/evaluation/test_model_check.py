@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from azr.algorithms.architectures import CHECKED
-from azr.evaluation.model_check import BOUNDS, Gap, ModelCheck, Row, check_model
+from azr.evaluation import model_check
+from azr.evaluation.model_check import BOUNDS, Gap, ModelCheck, Row, check_gradients, check_model
 from tests.conftest import byte_tokenizer
 from tests.tiny_models import VARIANTS, save_tiny
 
@@ -55,6 +57,33 @@ def test_every_checked_family_is_exact(name: str, tmp_path: Path):
     folder = save_tiny(tmp_path, family, byte_tokenizer(), **differences)
     found = asyncio.run(check_model(str(folder), dtype="float32", device="cpu", tokens=512))
     assert found.passes(BOUNDS["float32"]), found.table()
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_the_trainer_moves_every_parameter_as_eager_training_does(family: str, tmp_path: Path):
+    folder = str(save_tiny(tmp_path, family, byte_tokenizer()))
+    trained, faults = check_gradients(folder, dtype="float32", device="cpu", tokens=64)
+    assert trained > 10 and faults == []
+
+
+def test_a_parameter_that_the_trainer_leaves_as_it_is_or_moves_otherwise_is_named(tmp_path: Path, monkeypatch):
+    load = model_check._load
+
+    def spoiled(*args):
+        eager, policy = load(*args)
+        parameters = dict(policy.named_weights())
+        still, turned = [name for name in parameters if "down_proj" in name or "up_proj" in name][:2]
+        parameters[still].register_hook(torch.zeros_like)
+        parameters[turned].register_hook(torch.neg)
+        names.extend((still, turned))
+        return eager, policy
+
+    names: list[str] = []
+    monkeypatch.setattr(model_check, "_load", spoiled)
+    folder = str(save_tiny(tmp_path, "qwen2", byte_tokenizer()))
+    _, faults = check_gradients(folder, dtype="float32", device="cpu", tokens=64)
+    assert sorted(fault.split()[0] for fault in faults) == sorted(names)
+    assert any("has no gradient" in fault for fault in faults) and any("cosine -1.0" in fault for fault in faults)
 
 
 def made(*largest: float, moved: float = 1.0) -> ModelCheck:
