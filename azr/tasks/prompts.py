@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Literal, Protocol
 
+from azr.execution import ADMITTED_SHARE
+
 LABELS = ("program", "input", "output", "message")
 """Labels of sections; a kind may have others, see `azr.tasks.base.TaskKind.labels`."""
 ResponseFormat = Literal["strict", "answer"]
@@ -31,11 +33,16 @@ class PromptFacts:
     induction_inputs: int = 10
     """Inputs that an induction proposal must give."""
     wall_s: float = 1.0
-    """Wall-clock limit of one call, seconds."""
+    """Time limit of one call, seconds."""
     modules: tuple[str, ...] = ()
     """Modules that a program may import."""
     refused_names: tuple[str, ...] = ()
     """Builtin functions that a program must not use."""
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time within which a call is neither refused nor late."""
+        return self.wall_s * ADMITTED_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
