@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -17,10 +18,17 @@ Reply = Callable[[Any], Awaitable[Any]]
 
 _START_LIMIT_S = 120.0
 _LONGEST_ANSWER = 1 << 30
+_PR_SET_PDEATHSIG = 1
 
 
 class _Silent(Exception):
     """No readable answer in time."""
+
+
+def end_with_parent() -> None:
+    """Have this process killed when its parent ends, whatever it is doing then; Ctrl-C is for the parent to answer."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class LineProcess:

@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import os
 import resource
-import signal
 import sys
 import time
 from collections import Counter
@@ -18,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from azr.line_process import LineProcess, LineProcessPool, Reply
+from azr.line_process import LineProcess, LineProcessPool, Reply, end_with_parent
 
 TIME_LIMIT_S = 10.0
 """Time for one answer, without what the function asks the run for; after it the process is killed."""
@@ -32,7 +30,6 @@ REST_S = 60.0
 """Rest before it is tried again."""
 NUM_SAID = 5
 """Number of different troubles of a function that are logged."""
-_PR_SET_PDEATHSIG = 1
 _log = logging.getLogger(__name__)
 
 
@@ -127,9 +124,7 @@ def serve(load: Callable[[Sequence[str]], Callable[[Any, Ask], Any]]) -> None:
     ``load``: from the arguments of the command line to a function that answers a message with plain data or raises
     Nonsense; its second argument asks the run for something meanwhile.
     """
-    # It must not outlive a run that was killed, whatever it is doing then, and Ctrl-C is for the run to answer.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
     # What a function prints must not be taken for an answer, nor may it read what it is asked.
     answers = os.fdopen(os.dup(1), "w")
     questions = os.fdopen(os.dup(0))

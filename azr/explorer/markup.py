@@ -59,17 +59,22 @@ _TOKENS = re.compile(
     r"(?P<comment>#[^\n]*)"
     r"|(?P<string>[rbfuRBFU]{0,2}(?:'''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"|'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"))"
     r"|(?P<number>\b\d[\w.]*)"
-    r"|(?P<word>[^\W\d]\w*)",
+    r"|(?P<word>[^\W\d]\w*)"
+    r"|\\.",  # begins no string, or each of many would be looked for to the end
     re.DOTALL,
 )
 _BUILTINS = frozenset(dir(builtins))
+_MOST_MARKED = 2**15
 
 
 def highlighted(program: str) -> Html:
-    """Python with its keywords, strings, numbers, comments and builtin names marked; any other text as it is."""
+    """Python with its keywords, strings, numbers, comments and builtin names marked; any other text as it is.
+
+    Of a very long program only the beginning is marked.
+    """
     parts: list[Html | str] = []
     end = 0
-    for token in _TOKENS.finditer(program):
+    for token in _TOKENS.finditer(program, 0, _MOST_MARKED):
         parts.append(program[end : token.start()])
         end, text, cls = token.end(), token[0], token.lastgroup or ""
         if cls == "word":

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from azr.line_process import LineProcess
+from azr.line_process import LineProcess, end_with_parent
 from azr.monitoring.screen import Flag, Screen
 from azr.monitoring.texts import Measures, is_comment_heavy, is_mixed, measure
 
@@ -110,6 +110,7 @@ def look_at(screen: Screen, text: dict[str, Any]) -> Findings:
 
 
 def main() -> None:
+    end_with_parent()
     os.nice(10)  # what the run waits for comes first
     screen = Screen.read(Path(sys.argv[1]))
     print("ready", flush=True)

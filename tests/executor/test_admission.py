@@ -181,12 +181,14 @@ async def test_a_call_that_sleeps_is_given_no_more_than_its_limit(timed: Sandbox
         assert result.outputs[0].status is CallStatus.TIMEOUT and result.outputs[0].wall_s < 22 * WALL_S, result
 
 
-async def test_an_admitted_task_that_hangs_on_an_answer_is_not_graded(timed: SandboxPool):
+async def test_an_answer_that_hangs_is_wrong_unless_the_recorded_input_hangs_too(timed: SandboxPool):
     task = await _admitted(timed, "abduction", TIMES_OUT, "1")
     run = Unchecked(timed)
-    assert await KINDS["abduction"].grade(task, (Section("input", "2"),), run) is Verdict.UNGRADED
+    assert await KINDS["abduction"].grade(task, (Section("input", "2"),), run) is Verdict.WRONG
     assert await KINDS["abduction"].grade(task, (Section("input", "3"),), run) is Verdict.RIGHT
     assert await KINDS["abduction"].grade(task, (Section("input", "300"),), run) is Verdict.WRONG
+    hopeless = replace(task, program="import time\ndef f(x): time.sleep(60)")
+    assert await KINDS["abduction"].grade(hopeless, (Section("input", "2"),), run) is Verdict.UNGRADED
 
 
 async def test_a_solvers_program_that_hangs_is_wrong(timed: SandboxPool):

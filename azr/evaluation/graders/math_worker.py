@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from azr.line_process import end_with_parent
+
 MEMORY_BYTES = 2 * 2**30
 RELATIVE = 1e-4
 """Within this share of the gold answer a number is close, as Qwen2.5-Math's grader has it."""
@@ -27,6 +29,7 @@ _BIG_BINOMIAL = re.compile(r"\\[dt]?binom\s*\{[^{}]*\d{5}")
 
 
 def main() -> None:
+    end_with_parent()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     # Deep nesting ends in an exception here, and in a crash beyond.
     sys.setrecursionlimit(3_000)
