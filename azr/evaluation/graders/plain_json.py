@@ -100,9 +100,9 @@ def decode(stated):
 
 def refuse_collisions(items):
     """Raises ValueError when many different items share a hash: a set of n such takes time like n squared."""
-    different = collections.defaultdict(list)
+    different: dict = {}
     for item in items:
-        known = different[hash(item)]
+        known = different.setdefault(hash(item), [])
         if item not in known:
             known.append(item)
         if len(known) > _FEW_COLLISIONS:
