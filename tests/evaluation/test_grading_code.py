@@ -560,3 +560,19 @@ async def test_verdicts_on_broken_solutions_are_those_of_evalplus():
     ]
     assert 0.2 < sum(all(theirs.values()) for _, theirs in verdicts) / len(verdicts) < 0.5
     assert not any(found.verdict is Verdict.UNGRADED for found in judged) and sum(agree) >= 0.995 * len(agree)
+
+
+@pytest.mark.parametrize("written", ["1_0", "\u0661\u0660", "\uff11\uff10", "1_0.0"])
+def test_numbers_on_standard_output_are_of_plain_digits(written):
+    assert not same_output(written, "10", 0.0) and not same_output(written, "10", None)
+    assert same_output("10.0", "10", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "stated", "verdict"),
+    [([1.0, 2.0], [[1.0, 2.0], [1.0, 2.0]], Verdict.WRONG), ([1.0, 2.0], [1.0, 2.0 + 1e-9], Verdict.RIGHT),
+     ([[1.0, 2.0]], [[1.0, 2.0], [1.0, 2.0]], Verdict.WRONG), ([1.0], [1.0, 1.0], Verdict.WRONG)],
+)  # fmt: skip
+async def test_values_of_another_shape_are_not_close(answers, wanted, stated, verdict):
+    gold = Calls(entry="f", cases={"base": ("[]",)}, expected={"base": (wanted,)}, atol=1e-6)
+    assert (await CallsGrader(answers).grade(question(gold), fenced(f"def f(): return {stated}"))).verdict is verdict

@@ -45,6 +45,12 @@ def _tolerant(function: Callable[[str], Any]) -> Callable[[str], None]:
     return call
 
 
+def _seconds(function: Callable[[str], Any], text: str) -> float:
+    began = time.process_time()
+    function(text)
+    return time.process_time() - began
+
+
 READERS: dict[str, Callable[[str], Any]] = {
     "chat": ChatFormat(str).parse,
     "chat, lenient": ChatFormat(str, response_format="answer").parse,
@@ -78,10 +84,8 @@ def test_no_text_holds_a_function_of_the_trusted_side(name: str, every: int):
     late = []
     for start, piece, end in random.Random(name).sample(cases, len(cases) // (10 * every)):
         text = start + piece * ((SIZE - len(start)) // len(piece)) + end
-        began = time.process_time()
-        READERS[name](text)
-        if (taken := time.process_time() - began) > LIMIT_S:
-            late.append((taken, start, piece, end))
+        if all(_seconds(READERS[name], text) > LIMIT_S for _ in range(3)):  # once in time is fast
+            late.append((start, piece, end))
         assert len(late) < 3, late
     assert not late
 
