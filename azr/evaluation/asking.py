@@ -16,7 +16,7 @@ from azr.errors import UserError
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Grader, Question
 from azr.prompts.codec import PromptCodec
-from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Sample, Task
+from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Reason, Sample, Task
 from azr.tasks.abduction import Abduction
 from azr.tasks.base import Verdict
 from azr.tasks.deduction import Deduction
@@ -47,14 +47,16 @@ def tokenized(codec: PromptCodec, questions: Iterable[Question]) -> dict[Questio
 
 
 def prompt_ids(codec: PromptCodec, question: Question) -> PromptIds:
-    """Return the prompt of a question: by the chat template, or by tags for a model in the compact format.
+    """Return the prompt of a question: by the chat template, by tags for a model in the compact format, or the message
+    itself if it is to be continued.
 
     Raises UserError when there are no tags for the question.
     """
     if codec.template is not None:
-        return np.array(codec.ask(question.message), np.int32)
+        ids = codec.encode(question.message) if question.opened else codec.ask(question.message)
+        return np.array(ids, np.int32)
     gold = question.gold
-    if isinstance(gold, ProgramValue) and gold.entry == "f":
+    if isinstance(gold, ProgramValue) and gold.entry == "f" and not question.opened:
         gold = Task(
             id=question.id,
             kind=_KIND_OF[gold.asked],
@@ -75,18 +77,21 @@ def question_problem(question: Question, prompt: PromptIds, codec: PromptCodec, 
     """Return a question as a problem. ``prompt``: its `prompt_ids`."""
 
     async def judge(completion: Completion) -> Judgement:
-        text = codec.response_text(completion)
+        text = question.opened + codec.response_text(completion)
         if codec.template is None:
             sections = codec.parse_response(completion)
             if sections is None:
-                return Judgement(verdict=Verdict.MALFORMED)
+                return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_BLOCK)
             if isinstance(question.gold, ProgramValue):
                 if [section.label for section in sections] != [question.gold.asked]:
-                    return Judgement(verdict=Verdict.MALFORMED)
+                    return Judgement(verdict=Verdict.MALFORMED, reason=Reason.MISSING_BLOCK)
                 text = f"```\n{sections[0].text}\n```"
         return await grader.grade(question, text)
 
-    return Problem(id=question.id, kind=question.suite, group=question.group, prompt_ids=prompt, judge=judge)
+    return Problem(
+        id=question.id, kind=question.suite, group=question.group, prompt_ids=prompt,
+        stop_strings=question.stop_strings, judge=judge,
+    )  # fmt: skip
 
 
 async def answer_all(

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from azr.answering import Executor, answer, given_up, task_problem
+from azr.answering import GIVEN_UP, Executor, answer, given_up, task_problem
 from azr.concurrency import Phase, stable_seed, task_group
 from azr.config import Config
 from azr.prompts.codec import PromptCodec
-from azr.records import FinishReason, Judgement, Role, Sample, Task
+from azr.records import FinishReason, Judgement, Reason, Role, Sample, Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem
 from azr.selfplay.ordering import OrderedGate, sort_samples
@@ -186,7 +186,7 @@ class SelfPlayStep:
             )
         completion = completions[0] if completions else given_up(prompt)
         outcome: Task | RejectReason = RejectReason.LOST
-        judgement = Judgement(verdict=RejectReason.LOST, detail="the engine took longer than timeout.generate_s")
+        judgement = Judgement(verdict=RejectReason.LOST, detail=GIVEN_UP, reason=Reason.GIVEN_UP)
         if completion.finish_reason is not FinishReason.GIVEN_UP:
             with self.phase("validate"):
                 outcome, judgement = await self.proposer.validate(kind, completion, shown, id=id, step=item.step)
@@ -200,13 +200,14 @@ class SelfPlayStep:
                 outcome = replace(outcome, solve_rate=sum(graded) / len(graded))
             else:
                 outcome = RejectReason.LOST
-                judgement = replace(judgement, verdict=outcome, detail="no attempt at it could be graded")
+                detail = "no attempt at it could be graded"
+                judgement = replace(judgement, verdict=outcome, detail=detail, reason=Reason.ATTEMPTS_UNGRADED)
         sample = Sample(
             completion=completion,
             role=Role.PROPOSER,
             kind=kind,
             problem_id=id,
-            group=f"propose:{id}",
+            group=f"propose:{item.name}-{kind}-{self._first_of_prompt(item.index):04d}",
             judgement=judgement,
             solve_rate=outcome.solve_rate if isinstance(outcome, Task) else None,
             used="ungraded" if outcome is RejectReason.LOST else "recorded",
@@ -341,14 +342,20 @@ class SelfPlayStep:
     def _draw_shown(self, kinds: Sequence[str]) -> dict[str, list[Shown]]:
         """Draw what every proposal's prompt shows, before any proposal can change the buffer."""
         rng, selfplay = random.Random(f"{self.config.run.seed}/{self.name}"), self.config.selfplay
+        firsts = range(0, selfplay.proposer_prompts, selfplay.proposals_per_prompt)
         references = {
-            kind: [self.buffer.references(kind, selfplay.references, rng) for _ in range(selfplay.proposer_prompts)]
-            for kind in kinds
+            kind: {first: self.buffer.references(kind, selfplay.references, rng) for first in firsts} for kind in kinds
         }
-        return {
-            kind: [Shown(tuple(tasks), self._draw_functions(kind, i)) for i, tasks in enumerate(of_kind)]
+        shown = {
+            kind: {i: Shown(tuple(tasks), self._draw_functions(kind, i)) for i, tasks in of_kind.items()}
             for kind, of_kind in references.items()
         }
+        indices = range(selfplay.proposer_prompts)
+        return {kind: [of_kind[self._first_of_prompt(index)] for index in indices] for kind, of_kind in shown.items()}
+
+    def _first_of_prompt(self, index: int) -> int:
+        """Return the index of the first proposal that answers the same prompt as this one."""
+        return index - index % self.config.selfplay.proposals_per_prompt
 
     def _draw_functions(self, kind: str, index: int) -> GivenFunctions | None:
         """Draw functions for a proposal to call, by `selfplay.composites.chance` and if stored programs serve."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from azr.answering import Executor, RecordedRun, read_texts
+from azr.answering import Executor, RecordedRun, malformed_reason, read_texts
 from azr.config import Config
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.prompts.codec import PromptCodec
@@ -75,7 +75,13 @@ class Proposer:
         if isinstance(outcome, Task):
             return outcome, Judgement(verdict=VALID, answer=answer)
         detail = explain_rejection(outcome, completion, sections, run.last)
-        return outcome, Judgement(verdict=outcome, detail=detail, answer=answer)
+        reason = ""
+        if outcome is RejectReason.MALFORMED:
+            asked = KINDS[kind].proposal(KINDS[kind].seed())
+            reason = malformed_reason(self._codec, completion, sections, run, asked)
+        elif outcome is RejectReason.LOST:
+            reason = run.ungraded_reason
+        return outcome, Judgement(verdict=outcome, detail=detail, answer=answer, reason=reason)
 
     def reject_reason(self, task: Task) -> RejectReason | None:
         """Return why a prompt may not show a task that ran; None if every prompt may."""

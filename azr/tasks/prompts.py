@@ -15,7 +15,7 @@ from azr.execution import ADMITTED_SHARE
 
 LABELS = ("program", "input", "output", "message")
 """Labels of sections; a kind may have others, see `azr.tasks.base.TaskKind.labels`."""
-ResponseFormat = Literal["strict", "answer"]
+ResponseFormat = Literal["strict", "answer", "thought"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,7 @@ class Instructor(Protocol):
 class PromptFormat(Protocol):
     stop_strings: tuple[str, ...]
     """Texts that end a response, and belong to it."""
+    response_format: ResponseFormat
 
     def propose(self, kind: Instructor, references: Sequence[Sequence[Section]], functions: str = "") -> str:
         """Prompt that asks for a new task, given past ones; ``functions``: source of those that it must call."""
@@ -108,8 +109,8 @@ class CompactFormat:
 
     def __init__(self, response_format: ResponseFormat = "strict") -> None:
         """``response_format``: ``strict`` takes nothing but tags and what they label; ``answer`` lets working stand
-        before the first of them."""
-        self._strict = response_format == "strict"
+        before the first of them, and so does ``thought``."""
+        self.response_format = response_format
 
     @classmethod
     def special_tokens(cls, kinds: Sequence[str]) -> list[str]:
@@ -134,7 +135,7 @@ class CompactFormat:
 
     def parse(self, response: str, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
         pieces = self._tag.split(response.removesuffix(self.end))
-        if (pieces[0] and self._strict) or any(label not in labels for label in pieces[1::2]):
+        if (pieces[0] and self.response_format == "strict") or any(label not in labels for label in pieces[1::2]):
             return None
         return tuple(map(Section, pieces[1::2], pieces[2::2])) or None
 
@@ -181,10 +182,10 @@ class ChatFormat:
     ) -> None:
         """``render`` makes a user's message the prompt text, which ends with the tag that opens the thinking.
 
-        ``response_format``: ``strict`` takes an answer only right after the end of the thinking; ``answer`` takes it
-        wherever it stands.
+        ``response_format``: ``strict`` takes an answer only right after the end of the thinking; ``thought`` anywhere
+        after it; ``answer`` wherever it stands.
         """
-        self._render, self._facts, self._strict = render, facts or PromptFacts(), response_format == "strict"
+        self._render, self._facts, self.response_format = render, facts or PromptFacts(), response_format
 
     def propose(self, kind: Instructor, references: Sequence[Sequence[Section]], functions: str = "") -> str:
         instructions = kind.proposer_instructions(self._facts)
@@ -204,9 +205,14 @@ class ChatFormat:
         """Fenced blocks of the first complete answer, whatever follows; None when there is none of the asked form."""
         before, closed, _ = response.partition(_ANSWERED)
         before, opened, answer = before.rpartition(_ANSWER)
-        if not (closed and opened) or (self._strict and not before.rstrip().endswith(THOUGHT)):
+        if not (closed and opened) or not self._is_placed(before):
             return None
         return tuple(_blocks(answer.replace("\r\n", "\n"), labels)) or None
+
+    def _is_placed(self, before: str) -> bool:
+        if self.response_format == "strict":
+            return before.rstrip().endswith(THOUGHT)
+        return self.response_format == "answer" or THOUGHT in before
 
 
 def _fenced(sections: Sequence[Section]) -> str:

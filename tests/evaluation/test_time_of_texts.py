@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from azr import values
-from azr.evaluation.graders import code_blocks, extraction, maths, plain_json, stdin, value
-from azr.explorer.markup import highlighted
+from azr.evaluation.graders import code_blocks, extraction, maths, plain_json, stated_values, stdin
+from azr.explorer.site import highlighted
 from azr.records import Task
 from azr.selfplay.rewards import BonusInputs, edit_distance
 from azr.tasks import inputs, normalize
@@ -45,6 +45,10 @@ def _tolerant(function: Callable[[str], Any]) -> Callable[[str], None]:
     return call
 
 
+def gold(asked: str) -> stated_values.ProgramValue:
+    return stated_values.ProgramValue(TASK.program, asked, "1", "1")
+
+
 def _seconds(function: Callable[[str], Any], text: str) -> float:
     began = time.process_time()
     function(text)
@@ -65,8 +69,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "blocks": code_blocks.blocks,
     "script": code_blocks.program,
     "definition": lambda text: code_blocks.definition(text, "f"),
-    "stated output": lambda text: value.stated_value(text, "output", "f"),
-    "stated input": lambda text: value.stated_value(text, "input", "f"),
+    "stated output": lambda text: stated_values.stated_value(text, gold("output")),
+    "stated input": lambda text: stated_values.stated_value(text, gold("input")),
     "standard output": lambda text: stdin.same_output(text, "1 2.5 x", None),
     "long standard output": lambda text: stdin.same_output(text, text + " 1", None),
     "normal mathematics": lambda text: maths.normal(text[: extraction.MAX_FINAL]),

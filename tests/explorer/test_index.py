@@ -17,6 +17,7 @@ from azr.explorer import queries
 from azr.explorer.index import RunIndex
 from azr.explorer.index_file import MAX_KEPT, NAME
 from azr.explorer.queries import SampleFilter, TaskFilter
+from azr.records import Judgement, Reason
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
 
 
@@ -55,9 +56,8 @@ def test_filters_give_what_the_files_hold(run: MadeRun) -> None:
     assert ids(index, nodes_from=12) == ["000002-deduction-0000"]
     assert queries.kinds(index) == ["deduction", "induction"]
     assert queries.verdicts(index, 1)["deduction", "solver"] == {"wrong": 5, "right": 3}
-    assert [(s.step, s.count, s.p50, s.truncated) for s in queries.lengths(index) if s.kind == "induction"] == [
-        (1, 1, 10, 1)
-    ]  # fmt: skip
+    (induction,) = (each for each in queries.lengths(index) if each["kind"] == "induction")
+    assert [induction[name] for name in ("step", "count", "p50", "truncated")] == [1, 1, 10, 1]
     assert queries.problems(index) == []
 
 
@@ -187,6 +187,31 @@ def test_records_of_schema_1_are_shown_without_what_they_lack(tmp_path: Path) ->
     assert any("schema 99 is newer" in each for each in sentences)
 
 
+def test_malformed_and_ungraded_samples_are_counted_by_reason_and_found_by_it(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+
+    def judged(verdict: str, reason: str = "") -> Judgement:
+        return Judgement(verdict=verdict, reason=reason)
+
+    run.step(1, [
+        *(answer("a", judgement=judged("malformed", Reason.NO_BOX)) for _ in range(3)),
+        answer("a", judgement=judged("malformed", Reason.CUT_OFF)),
+        answer("a", judgement=judged("ungraded", Reason.GRADER_FAILED)),
+        answer("a", judgement=judged("malformed")),  # of a former version
+        answer("a", judgement=judged("wrong")),
+        proposal("b", judgement=judged("lost", Reason.LOST)),
+        proposal("c", judgement=judged("duplicate")),
+    ])  # fmt: skip
+    index = opened(run)
+    assert queries.reasons(index, 1) == {
+        ("deduction", "proposer", "lost"): {"lost": 1},
+        ("deduction", "solver", "malformed"): {"no_box": 3, "cut_off": 1, queries.NO_REASON: 1},
+        ("deduction", "solver", "ungraded"): {"grader_failed": 1},
+    }
+    assert [count(index, reason=reason) for reason in ("", "no_box", "lost", queries.NO_REASON)] == [9, 3, 1, 1]
+    assert queries.reasons(index, 2) == {}
+
+
 def test_rows_are_the_samples_of_the_file_but_for_their_texts(tmp_path: Path) -> None:
     run = MadeRun(tmp_path / "run")
     long = "ü" * (MAX_KEPT + 1)
@@ -209,7 +234,7 @@ def test_responses_that_were_given_up_have_no_length(tmp_path: Path) -> None:
     run = MadeRun(tmp_path / "run")
     run.step(1, [answer("a"), answer("a", "ungraded", text="", finish="given_up", used="ungraded")])
     index = opened(run)
-    assert [(each.count, each.p10) for each in queries.lengths(index)] == [(1, 9)]
+    assert [(each["count"], each["p10"]) for each in queries.lengths(index)] == [(1, 9)]
     assert queries.verdicts(index, 1)["deduction", "solver"] == {"right": 1, "ungraded": 1}
 
 

@@ -7,7 +7,7 @@ import builtins
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from azr.evaluation.graders import extraction
@@ -45,7 +45,7 @@ _MOST_LINES, _MOST_CHARS, _MOST_TRIES = 1_000, 2**15, 2_000
 """Limits of the search for code without fences."""
 _MARKS = " \t>`"
 _MOST_SOURCE = 2**16
-_MOST_BLOCKS = 64
+MOST_BLOCKS = 64
 """Earlier blocks of a response are not read."""
 
 
@@ -56,6 +56,8 @@ class Block:
     language: str
     """Lower case; empty where the fence names none."""
     content: str
+    lines: range = field(default=range(0), compare=False)
+    """Lines of the response that the block takes, fences included."""
 
 
 def blocks(text: str) -> list[Block]:
@@ -94,7 +96,8 @@ def _read_block(lines: Sequence[str], start: int, opened: re.Match[str]) -> tupl
     content = _content(lines, start + 1, ending, before)
     if ending is not nearest and (ending is None or not parses(content)):
         ending, content = nearest, _content(lines, start + 1, nearest, before)
-    return Block(language, content), len(lines) if ending is None else ending.next_line
+    end = len(lines) if ending is None else ending.next_line
+    return Block(language, content, range(start, end)), end
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +230,7 @@ def definition(response: str, entry: str, *, begun: bool = False) -> str | None:
 def _found(text: str) -> list[Block]:
     """Return the fenced blocks; if there are none, the text between tags such as ``[PYTHON]``."""
     tagged = ((found[1] or found[2] or "").strip("\n") for found in _TAGGED.finditer(text))
-    return (blocks(text) or [Block("python", each) for each in tagged if each.strip()])[-_MOST_BLOCKS:]
+    return (blocks(text) or [Block("python", each) for each in tagged if each.strip()])[-MOST_BLOCKS:]
 
 
 def _of_python(found: Sequence[Block]) -> list[str]:

@@ -6,13 +6,14 @@ import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from azr.errors import UserError
 from azr.evaluation.graders import math_spelling
 from azr.evaluation.graders.extraction import final_answer
 from azr.evaluation.question import Question
-from azr.line_process import LineProcessPool
-from azr.records import Judgement
+from azr.isolated import Late, Trouble, Workers
+from azr.records import Judgement, Reason
 from azr.tasks.base import Verdict
 
 TIME_LIMIT_S = 10.0
@@ -44,25 +45,25 @@ class MathGrader:
     def __init__(self, workers: int = 2) -> None:
         """Raises UserError when math-verify is not installed."""
         check_math()
-        self._pool = LineProcessPool(_WORKER, (), workers)
+        self._workers = Workers(_WORKER, size=workers)
 
     async def __aenter__(self) -> MathGrader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._pool.end()
+        await self._workers.end()
 
     async def grade(self, question: Question, response: str) -> Judgement:
         gold: MathGold = question.gold
         answer = final_answer(response)
         if answer is None:
-            return Judgement(verdict=Verdict.MALFORMED)
+            return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER)
         said = await self.compare(gold.answers, answer, gold.tolerance)
-        verdict, parts = Verdict.UNGRADED, dict[str, bool]()
-        if said is not None:
-            verdict = Verdict.RIGHT if said["right"] else Verdict.WRONG
-            parts |= {"exact": said["exact"]} if gold.tolerance is not None else {}
-            parts |= {"exact": said["exact"], "close": said["close"]} if gold.relative else {}
+        if said is None:
+            return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),), reason=Reason.GRADER_FAILED)
+        verdict, parts = Verdict.RIGHT if said["right"] else Verdict.WRONG, dict[str, bool]()
+        parts |= {"exact": said["exact"]} if gold.tolerance is not None else {}
+        parts |= {"exact": said["exact"], "close": said["close"]} if gold.relative else {}
         return Judgement(verdict=verdict, answer=(("answer", answer),), parts=parts)
 
     async def compare(
@@ -84,12 +85,25 @@ class MathGrader:
         if not left or not given:
             return dict(_WRONG)
         wanted = [form for gold in left for form in gold_forms(gold)]
-        question = {"gold": wanted, "answer": given, "tolerance": tolerance}
-        said = await self._pool.ask(question, TIME_LIMIT_S)
-        if said is None and await self._pool.ask(question | {"answer": wanted[0]}, TIME_LIMIT_S):
-            # Its gold answer is compared in time: an answer that is not, twice, is to blame itself.
-            said = await self._pool.ask(question, TIME_LIMIT_S) or _WRONG
-        return None if said is None or "failed" in said else {name: bool(value) for name, value in said.items()}
+        said = await self._ask({"gold": wanted, "answer": given, "tolerance": tolerance})
+        return None if said is None else {name: bool(value) for name, value in said.items()}
+
+    async def _ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the worker's answer: None if it failed, or was late for the gold answer too."""
+        try:
+            return dict(await self._workers.ask(question, TIME_LIMIT_S))
+        except Late:
+            pass
+        except Trouble:
+            return None
+        try:
+            await self._workers.ask(question | {"answer": question["gold"][0]}, TIME_LIMIT_S)
+        except Trouble:
+            return None
+        try:
+            return dict(await self._workers.ask(question, TIME_LIMIT_S))
+        except Trouble:
+            return _WRONG  # twice late, or late and failed, where its gold answer is compared in time
 
 
 def check_math() -> None:

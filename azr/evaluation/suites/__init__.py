@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from azr.errors import UserError, nearest
+from azr.errors import UserError, unknown
 from azr.evaluation.question import Question, Suite
 from azr.evaluation.suites import code_generation, exam, own, short_answers
 
@@ -45,12 +45,13 @@ class LoadedSuite:
     @property
     def on_record(self) -> dict[str, Any]:
         """Entry of the suite in a protocol."""
+        stops = sorted({string for question in self.questions for string in question.stop_strings})
         return {
             "sha256": dict(self.sha256),
             "messages_sha256": self.messages_sha256,
             "questions": len(self.questions),
             "of": len(self.all_questions),
-        }
+        } | ({"stop_strings": stops} if stops else {})
 
 
 def load_suites(
@@ -78,9 +79,7 @@ def check_names(names: Sequence[str], known: Mapping[str, Suite]) -> None:
     """Raise UserError for an unknown or repeated name."""
     for name in names:
         if name not in known:
-            raise UserError(
-                f"There is no suite {name!r}; did you mean {nearest(name, known)}? azr eval --list names all."
-            )
+            raise unknown("suite", name, known, "azr eval --list names all.")
     if len(set(names)) < len(names):
         raise UserError(f"A suite is named twice in {','.join(names)}: name each once.")
 
