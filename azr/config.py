@@ -251,7 +251,8 @@ class ExecutorConfig:
     workers: Count = 4
     """Programs that run at once."""
     wall_s: Annotated[float, Field(ge=0.01, le=1e6)] = 1.0
-    """Wall-clock limit of one call, seconds."""
+    """Time limit of one call, seconds. No call is late before it had half of that as CPU time, if the machine is busy;
+    one that stands still is."""
     memory_mb: Annotated[int, Field(ge=32)] = 512
     """Address space of one program, MiB."""
 

@@ -6,10 +6,12 @@ A kind states *what* is shown and asked as labelled sections; a format decides *
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Literal, Protocol
+
+from azr.execution import ADMITTED_SHARE
 
 LABELS = ("program", "input", "output", "message")
 """Labels of sections; a kind may have others, see `azr.tasks.base.TaskKind.labels`."""
@@ -31,11 +33,16 @@ class PromptFacts:
     induction_inputs: int = 10
     """Inputs that an induction proposal must give."""
     wall_s: float = 1.0
-    """Wall-clock limit of one call, seconds."""
+    """Time limit of one call, seconds."""
     modules: tuple[str, ...] = ()
     """Modules that a program may import."""
     refused_names: tuple[str, ...] = ()
     """Builtin functions that a program must not use."""
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time within which a call is neither refused nor late."""
+        return self.wall_s * ADMITTED_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,12 +146,24 @@ _PROGRAM, _PYTHON = "program", "python"
 """The label, and the word on its fence; others have their labels there."""
 
 
+_CLOSING = re.compile(r"\n[ \t]*```|```(?=[ \t]*(?:\n|$))")
+"""A fence that begins or ends a line, so that a program may hold one in a string."""
+
+
 @cache
-def _fenced_as(labels: Sequence[str]) -> re.Pattern[str]:
-    """Blocks of these labels."""
+def _opening(labels: Sequence[str]) -> re.Pattern[str]:
+    """Beginnings of blocks with these labels."""
     words = "|".join(_PYTHON if label == _PROGRAM else label for label in labels)
-    # A block ends at a fence that begins or ends a line, so that a program may hold one in a string.
-    return re.compile(rf"```({words})[ \t]*\n(.*?)(?:\n[ \t]*```|```(?=[ \t]*(?:\n|$)))", re.DOTALL)
+    return re.compile(rf"```({words})[ \t]*\n")
+
+
+def _blocks(text: str, labels: Sequence[str]) -> Iterator[Section]:
+    """Yield the blocks with these labels; where one is never closed, none behind it is."""
+    at = 0
+    while (opened := _opening(tuple(labels)).search(text, at)) and (closed := _CLOSING.search(text, opened.end())):
+        label = _PROGRAM if opened[1] == _PYTHON else opened[1]
+        yield Section(label, text[opened.end() : closed.start()])
+        at = closed.end()
 
 
 _GIVEN_FUNCTIONS = (
@@ -188,8 +207,7 @@ class ChatFormat:
         before, opened, answer = before.rpartition(_ANSWER)
         if not (closed and opened) or not self._is_placed(before):
             return None
-        blocks = _fenced_as(tuple(labels)).findall(answer.replace("\r\n", "\n"))
-        return tuple(Section(_PROGRAM if word == _PYTHON else word, text) for word, text in blocks) or None
+        return tuple(_blocks(answer.replace("\r\n", "\n"), labels)) or None
 
     def _is_placed(self, before: str) -> bool:
         if self.response_format == "strict":

@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from azr.evaluation.graders import extraction
 
@@ -43,6 +44,7 @@ _MOST_MERGED = 16
 _MOST_LINES, _MOST_CHARS, _MOST_TRIES = 1_000, 2**15, 2_000
 """Limits of the search for code without fences."""
 _MARKS = " \t>`"
+_MOST_SOURCE = 2**16
 MOST_BLOCKS = 64
 """Earlier blocks of a response are not read."""
 
@@ -236,8 +238,11 @@ def _of_python(found: Sequence[Block]) -> list[str]:
     return [each.content for each in found if each.language in PYTHON] or [each.content for each in found]
 
 
+@lru_cache(maxsize=2)  # several questions about one program
 def parse(source: str) -> ast.Module | None:
-    """Return the program's tree; None if it is not Python."""
+    """Return the program's tree, which nothing may change; None if it is not Python, or too long to be an answer."""
+    if len(source) > _MOST_SOURCE:
+        return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
