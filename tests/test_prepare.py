@@ -2,8 +2,8 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
