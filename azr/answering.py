@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from azr.concurrency import Phase, gather
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Judgement, PromptIds, Role, Sample, Task
+from azr.records import Completion, FinishReason, Judgement, PromptIds, Reason, Role, Sample, Task
 from azr.tasks.base import Verdict
-from azr.tasks.explanations import explain_answer
+from azr.tasks.explanations import explain_answer, unreadable_reason
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 
+GIVEN_UP = "the engine took longer than timeout.generate_s"
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -24,8 +25,8 @@ T = TypeVar("T")
 class Sampler(Protocol):
     """Where responses come from, without those that take too long.
 
-    ``temperature`` None is the rollout temperature; 0 is greedy. In a deterministic run, equal arguments and weights
-    give equal responses.
+    ``temperature`` None is the rollout temperature; 0 is greedy. ``stop_strings`` end a response too. In a
+    deterministic run, equal arguments and weights give equal responses.
     """
 
     async def generate(
@@ -36,6 +37,7 @@ class Sampler(Protocol):
         max_tokens: int,
         temperature: float | None = None,
         seed: int | None = None,
+        stop_strings: Sequence[str] = (),
     ) -> list[Completion]: ...
 
 
@@ -59,6 +61,8 @@ class Problem:
     group: str
     """`Sample.group` of its answers."""
     prompt_ids: PromptIds
+    stop_strings: tuple[str, ...] = ()
+    """Texts that end a response, in addition to the stops of the model's format."""
     judge: Callable[[Completion], Awaitable[Judgement]]
     """Judge one finished response. Nothing that a model writes makes it raise."""
 
@@ -80,7 +84,12 @@ async def answer(
     """
     with phase(phase_name):
         completions = await sampler.generate(
-            problem.prompt_ids, n=n, max_tokens=max_tokens, temperature=temperature, seed=seed
+            problem.prompt_ids,
+            n=n,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            stop_strings=problem.stop_strings,
         )
     completions = completions + [given_up(problem.prompt_ids)] * (n - len(completions))
     with phase("verify"):
@@ -90,9 +99,11 @@ async def answer(
 async def judged(problem: Problem, completion: Completion, *, trace_tokens: int = 0) -> Sample:
     """Return the judged sample of one response, without a reward; accuracy is None where it is ungraded."""
     if completion.finish_reason is FinishReason.GIVEN_UP:
-        judgement = Judgement(verdict=Verdict.UNGRADED, detail="the engine took longer than timeout.generate_s")
+        judgement = Judgement(verdict=Verdict.UNGRADED, detail=GIVEN_UP, reason=Reason.GIVEN_UP)
     else:
         judgement = await problem.judge(completion)
+        if judgement.verdict == Verdict.MALFORMED and completion.finish_reason is FinishReason.LENGTH:
+            judgement = replace(judgement, reason=Reason.CUT_OFF)
     is_graded = judgement.verdict != Verdict.UNGRADED
     return Sample(
         completion=completion,
@@ -123,7 +134,8 @@ def cut_off_judgement(completion: Completion) -> Judgement | None:
     thinking. None for a response that ended by itself."""
     if completion.finish_reason is not FinishReason.LENGTH:
         return None
-    return Judgement(verdict=Verdict.MALFORMED, detail=f"cut off after {len(completion.response_ids)} tokens")
+    detail = f"cut off after {len(completion.response_ids)} tokens"
+    return Judgement(verdict=Verdict.MALFORMED, detail=detail, reason=Reason.CUT_OFF)
 
 
 def read_texts(sections: Sequence[Section] | None) -> tuple[tuple[str, str], ...] | None:
@@ -138,6 +150,8 @@ class RecordedRun:
     executor: Executor
     last: tuple[ExecutionRequest, ExecutionResult] | None = None
     failures: list[Exception] = field(default_factory=list)
+    raised: bool = False
+    """Whether `judge` had to take its ``otherwise``."""
 
     async def __call__(self, request: ExecutionRequest) -> ExecutionResult:
         try:
@@ -147,6 +161,12 @@ class RecordedRun:
             raise
         self.last = request, result
         return result
+
+    @property
+    def ungraded_reason(self) -> Reason:
+        """Return why a response is ungraded: the executor lost its last run, or else a plug-in failed over it."""
+        is_lost = self.last is not None and self.last[1].lost
+        return Reason.LOST if is_lost else Reason.GRADER_FAILED
 
     async def judge(self, id: str, judging: Awaitable[T], otherwise: T) -> T:
         """Return what judging a model's text leads to, or ``otherwise``, with the traceback in the log, if it fails.
@@ -159,7 +179,21 @@ class RecordedRun:
             if any(error is failure for failure in self.failures):
                 raise
             log.exception("the response about task %s could not be judged and counts as %s", id, otherwise)
+            self.raised = True
             return otherwise
+
+
+def malformed_reason(
+    codec: PromptCodec,
+    completion: Completion,
+    sections: Sequence[Section] | None,
+    run: RecordedRun,
+    asked: Sequence[Section],
+) -> Reason:
+    """Return why a proposal or an answer is malformed; ``asked``: sections of a well-formed one."""
+    if run.raised:
+        return Reason.GRADER_FAILED
+    return codec.unread_reason(completion) if sections is None else unreadable_reason(sections, asked)
 
 
 def task_problem(task: Task, group: str, codec: PromptCodec, executor: Executor) -> Problem:
@@ -176,7 +210,12 @@ def task_problem(task: Task, group: str, codec: PromptCodec, executor: Executor)
 
         verdict = await run.judge(task.id, grade(), Verdict.MALFORMED)
         detail = explain_answer(verdict, task, completion, sections, run.last)
-        return Judgement(verdict=verdict, detail=detail, answer=read_texts(sections))
+        reason = ""
+        if verdict is Verdict.MALFORMED:
+            reason = malformed_reason(codec, completion, sections, run, kind.solution(task))
+        elif verdict is Verdict.UNGRADED:
+            reason = run.ungraded_reason
+        return Judgement(verdict=verdict, detail=detail, answer=read_texts(sections), reason=reason)
 
     prompt_ids = codec.solver_prompt(kind, task)
     return Problem(id=task.id, kind=task.kind, group=group, prompt_ids=prompt_ids, judge=judge)

@@ -200,11 +200,13 @@ class RewardConfig:
     """Solver and proposer: not in the asked form; proposer: refused by validation."""
     unlearnable: Annotated[float, Field(ge=-10, le=1)] = 0.0
     """Proposer: solve rate 0 or 1. The paper says 0; the authors' code -0.5."""
-    format: Literal["strict", "answer"] = "strict"
-    """What a response must have: `strict` asks for closed thinking, if the prompt opened it, and right after it the
-    answer between its tags, in the compact format for the answer alone; `answer` for the answer's complete blocks
-    wherever they stand, which the end of the turn ends too. Anything else is malformed. In the completion format,
-    blocks are all that is asked for."""
+    format: Literal["strict", "answer", "thought"] = "strict"
+    """What a response must have; anything else is malformed. `strict`: closed thinking, if the prompt opened it, and
+    right after it one answer between its tags, in the compact format the answer alone; of a row, as far as its prompt
+    speaks of thinking and of answer tags, and in mathematics a box. `answer`: the answer's complete blocks wherever
+    they stand, which the end of the turn ends too, in mathematics boxed (Open-Reasoner-Zero). `thought`: closed
+    thinking, and after it whatever an evaluation would read as an answer (LUFFY). In the completion format blocks are
+    all that is asked for."""
     intrinsic: IntrinsicRewardConfig = field(default_factory=IntrinsicRewardConfig)
     overlong: Literal["keep", "mask", "soft"] = "keep"
     """What a response earns for its length. `keep`: nothing beside being malformed when it is cut off. `mask`: one that

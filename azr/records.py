@@ -175,6 +175,36 @@ NO_TOKENS = Completion(
 """Completion of a sample that was read from a file."""
 
 
+class Reason(StrEnum):
+    """Why a response is malformed or could not be graded, for counting; `Judgement.detail` says it in a sentence."""
+
+    CUT_OFF = "cut_off"
+    """It reached the longest length."""
+    UNCLOSED_THINKING = "unclosed_thinking"
+    """The thinking was not closed, or not just once."""
+    NO_ANSWER = "no_answer"
+    """No answer part, or nothing in it that could be an answer."""
+    TWO_ANSWERS = "two_answers"
+    MISPLACED_ANSWER = "misplaced_answer"
+    """Text stands between the thinking and the answer."""
+    NO_BLOCK = "no_block"
+    NO_BOX = "no_box"
+    MISSING_BLOCK = "missing_block"
+    """There are blocks, but not all that were asked for."""
+    UNREADABLE = "unreadable"
+    """The blocks hold no Python, no plain data, or not what was asked for."""
+    GIVEN_UP = "given_up"
+    """The engine took longer than `timeout.generate_s`."""
+    LOST = "lost"
+    """The executor lost the call."""
+    NO_GOLD = "no_gold"
+    """What it is compared with cannot be read, or fails when it is run."""
+    GRADER_FAILED = "grader_failed"
+    """The grader raised, returned something else than it should, or took too long."""
+    ATTEMPTS_UNGRADED = "attempts_ungraded"
+    """No attempt at the proposed task could be graded."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """What a grader or a validation says of one response.
@@ -189,8 +219,12 @@ class Judgement:
     answer: tuple[tuple[str, str], ...] | None = None
     """Label and text of every section that was read: program, input, output, message, or ``answer`` where there is one
     only. None when no answer could be extracted."""
-    parts: Mapping[str, bool] = field(default_factory=dict)
-    """Verdicts on parts, such as ``base`` and ``plus``, or `COPIED`."""
+    parts: Mapping[str, bool | float] = field(default_factory=dict)
+    """Verdicts on parts, such as ``base`` and ``plus``, numbers that a grader states by name, and `COPIED`."""
+    score: float | None = None
+    """The grader's number between 0 (wrong) and 1 (right), if it gives one instead of right or wrong."""
+    reason: str = ""
+    """`Reason` of what is malformed, ungraded or lost; empty for everything else and in records of former versions."""
 
 
 VALID = "valid"

@@ -19,6 +19,7 @@ from azr.concurrency import Phase
 from azr.datasets.choice import keep_identity
 from azr.datasets.order import RowOrder, rows_taken
 from azr.datasets.play import DataPlay
+from azr.datasets.rows import grader_names
 from azr.errors import RunEnded
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import answer_executor
@@ -148,7 +149,7 @@ class Driver:
         digest = keep_identity(self._run.data, Path(config.data.path))
         ids = [row.question.id for row in rows]
         order = RowOrder(ids, digest, config.run.seed, state.rows, rows_taken(config.data, state.step))
-        async with open_graders({row.grader for row in rows}, answers=partial(answer_executor, config)) as graders:
+        async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:
             yield DataPlay(config=config, codec=self._prepared.codec, rows=rows, graders=graders, order=order)
 
     @asynccontextmanager

@@ -13,6 +13,8 @@ from playground.azr_7b_ppo import config as azr_7b
 config = replace(
     azr_7b,
     run=replace(azr_7b.run, name="azr_7b_traces"),
+    # The traces close their thinking, but know no answer tags.
+    reward=replace(azr_7b.reward, format="thought"),
     data=DataConfig(path="data/luffy.parquet", play="mixed", prompts=64, samples=7, traces=1),
 )
 

@@ -16,6 +16,7 @@ config = replace(
     run=replace(base.run, name="luffy_7b", steps=500),
     model=replace(base.model, path="Elliott/Qwen2.5-Math-7B-16k-think", template="tokenizer"),
     data=replace(base.data, path="data/luffy.parquet", samples=7, traces=1),
+    reward=replace(base.reward, format="thought"),
     rollout=replace(base.rollout, max_prompt_tokens=1024, engines=8),
     # Sampled tokens are not clipped either.
     algorithm=AlgorithmConfig(

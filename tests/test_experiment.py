@@ -21,6 +21,7 @@ from azr.config import Config, DataConfig, SafetyConfig
 from azr.datasets.choice import load_rows
 from azr.datasets.order import RowOrder
 from azr.datasets.play import DataPlay
+from azr.datasets.rows import grader_names
 from azr.errors import RunEnded
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import answer_executor
@@ -102,7 +103,7 @@ def play(
         patterns = patterns_of(config.safety)
         async with (
             SandboxPool(config.executor) as pool,
-            open_graders({row.grader for row in rows}, answers=partial(answer_executor, config)) as graders,
+            open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders,
             TextReader(patterns) as reader,
         ):
 

@@ -53,7 +53,14 @@ class Engine:
         self._config, self.version, self.kill = config, 0, lambda: None
 
     async def generate(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature=None, seed: int | None = None
+        self,
+        prompt_ids: list[int],
+        *,
+        n: int,
+        max_tokens: int,
+        temperature=None,
+        seed: int | None = None,
+        stop_strings=(),
     ) -> list[Completion]:
         number = next(self._numbers)
         if number == self._kill_at:

@@ -4,7 +4,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from azr.records import Judgement
+from azr.records import Judgement, Reason
 from azr.runs.sample_file import FIELDS, SCHEMA
 
 DOC = Path(__file__).parents[1] / "docs" / "observability.md"
@@ -15,3 +15,9 @@ def test_the_table_of_a_rollout_line_is_the_schema():
     cells = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
     listed = [name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)]
     assert sorted(listed) == sorted([*FIELDS, *(f"judgement.{each.name}" for each in fields(Judgement))])
+
+
+def test_every_reason_is_in_the_table_of_reasons():
+    section = DOC.read_text().split("## Malformed and ungraded")[1].split("\n## ")[0]
+    cells = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
+    assert sorted(name for cell in cells for name in re.findall(r"`(\w+)`", cell)) == sorted(Reason)

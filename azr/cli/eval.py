@@ -156,7 +156,8 @@ def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str
             serve = serve_by_ray
         table = asyncio.run(run_evaluation(evaluation, out, serve, resume=options.resume))
         tables[evaluation.model.label] = table
-        print(f"{evaluation.model.label}, percent with 95% intervals:\n\n{report.markdown(table)}\n\nwritten to {out}")
+        print(f"{evaluation.model.label}, percent with 95% intervals:\n\n{report.markdown(table)}\n")
+        print(f"Answers are read leniently, in other forms than the asked one too.\nwritten to {out}")
         if options.chart:
             report.write_chart(out / report.CHART, {evaluation.model.label: table})
     if options.chart and len(tables) > 1:

@@ -72,7 +72,8 @@ def _row_lines(config: Config, codec: PromptCodec, with_ids: bool) -> Iterator[s
         first.setdefault(row.question.suite, row)
     for row in first.values():
         ids, opened = codec.converse(row.turns)
-        name = f"{row.question.suite}, row {row.question.id}, graded by {row.grader}"
+        graders = ", ".join(each.name for each in row.graders)
+        name = f"{row.question.suite}, row {row.question.id}, graded by {graders}"
         yield from _shown(name, ids, config.rollout.max_prompt_tokens, codec, with_ids)
         if config.data.traces and row.traces:
             trace = codec.trace_ids(row.traces[0], opened)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from azr.config import Config
-from azr.datasets.rows import DataRow, read_rows
+from azr.datasets.grading import graded_part
+from azr.datasets.rows import DataRow, grader_names, read_rows
 from azr.errors import UserError
 from azr.evaluation.graders import check_graders
 from azr.evaluation.suites import hash_of
 from azr.prompts.codec import PromptCodec
+from azr.records import Reason
 from azr.tasks.prompts import THINK, THOUGHT
+
+FORMS_CHECKED = 200
+"""Rows of a file whose traces are looked at: what is wrong with their form is wrong with nearly all of them."""
 
 
 def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[str]]:
@@ -24,7 +30,7 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
     assert config.data.path is not None
     path, limit = Path(config.data.path), config.rollout.max_prompt_tokens
     rows = read_rows(path)
-    check_graders(row.grader for row in rows)
+    check_graders(grader_names(rows))
     numbers = {id(row): number for number, row in enumerate(rows, 1)}
 
     def of_row(row: DataRow, error: Exception) -> UserError:
@@ -66,7 +72,26 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
         f"no trace of {path} has {THOUGHT}, and prompts end with {THINK}: whole traces are learned as thoughts that "
         "never end; a model.template that opens no thinking would not do so": never_close,
     }
+    notes |= _misfits(traced, config, codec) if config.data.samples and config.data.traces else {}
     return kept, [note for note, count in notes.items() if count]
+
+
+def _misfits(traced: Sequence[DataRow], config: Config, codec: PromptCodec) -> dict[str, int]:
+    """Return a note on traces that `reward.format` calls malformed, with their number among the first rows."""
+    looked_at, form, reasons = traced[:FORMS_CHECKED], config.reward.format, Counter[str]()
+    for row in looked_at:
+        prompt = codec.decode(codec.converse(row.turns)[0])
+        for trace in row.traces:
+            parts = (graded_part(each.name, prompt, trace, form) for each in row.graders)
+            if (reason := next((part for part in parts if isinstance(part, Reason)), None)) is not None:
+                reasons[reason.replace("_", " ")] += 1
+    count = sum(reasons.values())
+    why = ", ".join(f"{of_one} {reason}" for reason, of_one in reasons.most_common())
+    note = (
+        f"{count:,} traces of the first {len(looked_at):,} rows that have some are malformed by reward.format={form} "
+        f"({why}) and will be paid so: thought asks for no answer tags, answer for no closed thinking"
+    )
+    return {note: count}
 
 
 def _check_lengths(rows: Sequence[DataRow], config: Config, codec: PromptCodec) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from azr.answering import Problem, Sampler, answer, cut_off_judgement, given_up, judged
 from azr.concurrency import Phase, gather, stable_seed
 from azr.config import Config
+from azr.datasets.grading import grade
 from azr.datasets.order import RowOrder
 from azr.datasets.rows import DataRow
 from azr.datasets.traces import after_prefix, prefix_share, whole_trace
@@ -19,7 +20,6 @@ from azr.records import Completion, Judgement, PromptIds, Sample
 from azr.selfplay.ordering import sort_samples
 from azr.selfplay.play import StepResult
 from azr.selfplay.rewards import reward_answer
-from azr.tasks.base import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +75,8 @@ class DataPlay:
         async def judge(completion: Completion) -> Judgement:
             if (cut_off := cut_off_judgement(completion)) is not None:
                 return cut_off
-            text = self.codec.response_text(completion)
-            judgement = await self.graders[row.grader].grade(row.question, text)
-            if judgement.verdict == Verdict.MALFORMED and not judgement.detail:
-                judgement = replace(judgement, detail="no answer was found")
-            return judgement
+            prompt, response = self.codec.decode(completion.prompt_ids), self.codec.response_text(completion)
+            return await grade(row, prompt, response, self.graders, self.config.reward.format)
 
         question = row.question
         group = f"data:{epoch}:{question.id}"

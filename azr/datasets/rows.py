@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,16 +30,42 @@ _ROLE_AS_TEXT = re.compile(r"""['"](?:role|from)['"]\s*:\s*['"](?:system|develop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowGrader:
+    """One of a row's graders, with its share of the score.
+
+    Example: ``RowGrader(name="math", question=question, weight=0.8)``
+    """
+
+    name: GraderName
+    question: Question
+    """As this grader takes it; the suite is the row's source."""
+    weight: float = 1.0
+
+    @property
+    def label(self) -> str:
+        """Name of its part in a judgement and in metrics, in which a colon could not be."""
+        return self.name.replace(":", ".")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataRow:
     """One question to train on."""
 
     turns: tuple[Turn, ...]
     """The conversation that the model goes on with; a user's turn is its last."""
-    question: Question
-    """As its grader takes it; the suite is the row's source."""
-    grader: GraderName
+    graders: tuple[RowGrader, ...]
     traces: tuple[str, ...] = ()
     """Whole responses of another model."""
+
+    @property
+    def question(self) -> Question:
+        """The question as the row's first grader takes it."""
+        return self.graders[0].question
+
+
+def grader_names(rows: Iterable[DataRow]) -> set[GraderName]:
+    """Return the graders of all rows."""
+    return {grader.name for row in rows for grader in row.graders}
 
 
 def read_rows(path: Path) -> list[DataRow]:
@@ -79,12 +106,12 @@ def read_row(fields: Row, number: int) -> DataRow:
 
 
 def _row(fields: Row, number: int) -> DataRow:
-    grader = fields["grader"]
-    check_grader(grader)
-    missing = [name for name in fields_of(grader) if name not in fields]
-    if missing:
-        raise ValueError(f"it has no field {missing[0]!r}, which the grader {grader} needs")
-    if grader == "math" and fields["answer"] in ("", []):
+    weights = _weights(fields["grader"])
+    for grader in weights:
+        missing = [name for name in fields_of(grader) if name not in fields]
+        if missing:
+            raise ValueError(f"it has no field {missing[0]!r}, which the grader {grader} needs")
+    if "math" in weights and fields["answer"] in ("", []):
         raise ValueError("its answer is empty")
     try:
         json.dumps(fields, ensure_ascii=False, default=str).encode()
@@ -101,14 +128,27 @@ def _row(fields: Row, number: int) -> DataRow:
     id, turns = fields.get("id", number), _turns(fields["prompt"])
     if not isinstance(id, str | int) or isinstance(id, bool):
         raise TypeError(f"its id {id!r} is neither text nor a whole number")
-    question = Question(
-        id=str(id),
-        suite=source,
-        group=source,
-        message=turns[-1]["content"],
-        gold=gold(grader, fields, asked=asked),
-    )
-    return DataRow(turns=turns, question=question, grader=grader, traces=_traces(fields.get("traces", [])))
+    question = Question(id=str(id), suite=source, group=source, message=turns[-1]["content"], gold=None)
+    graders = [
+        RowGrader(name=name, question=replace(question, gold=gold(name, fields, asked=asked)), weight=weight)
+        for name, weight in weights.items()
+    ]
+    return DataRow(turns=turns, graders=tuple(graders), traces=_traces(fields.get("traces", [])))
+
+
+def _weights(grader: Any) -> dict[GraderName, float]:
+    """Return the weight of each grader of a row, which names one, or several with their weights."""
+    if not isinstance(grader, dict):
+        check_grader(grader)
+        return {grader: 1.0}
+    stated = {name: weight for name, weight in grader.items() if weight is not None}  # what parquet fills in
+    for name, weight in stated.items():
+        check_grader(name)
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 1e-6 <= weight <= 1e6:
+            raise ValueError(f"the weight {weight!r} of its grader {name} is no number from 0.000001 to 1,000,000")
+    if not stated:
+        raise ValueError("its grader names none: write one, or several with their weights")
+    return {name: float(weight) for name, weight in stated.items()}
 
 
 def _turns(prompt: Any) -> tuple[Turn, ...]:

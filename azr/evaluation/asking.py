@@ -16,7 +16,7 @@ from azr.errors import UserError
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Grader, Question
 from azr.prompts.codec import PromptCodec
-from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Sample, Task
+from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Reason, Sample, Task
 from azr.tasks.abduction import Abduction
 from azr.tasks.base import Verdict
 from azr.tasks.deduction import Deduction
@@ -48,15 +48,16 @@ def tokenized(codec: PromptCodec, questions: Iterable[Question]) -> dict[Questio
 
 
 def prompt_ids(codec: PromptCodec, question: Question) -> PromptIds:
-    """Return the prompt of a question: by the chat template, by tags for a model in the compact format, or for a
-    self-play task by examples for one in the completion format.
+    """Return the prompt of a question: by the chat template, by tags for a model in the compact format, for a self-play
+    task by examples for one in the completion format, or the message itself if it is to be continued.
 
     Raises UserError when there are no tags for the question.
     """
     gold = question.gold
     if codec.template is not None and not (codec.continues_examples and isinstance(gold, Task)):
-        return np.array(codec.ask(_message(codec, question)), np.int32)
-    if isinstance(gold, ProgramValue) and gold.entry == "f":
+        ids = codec.encode(question.message) if question.opened else codec.ask(_message(codec, question))
+        return np.array(ids, np.int32)
+    if isinstance(gold, ProgramValue) and gold.entry == "f" and not question.opened:
         gold = Task(
             id=question.id,
             kind=_KIND_OF[gold.asked],
@@ -85,18 +86,22 @@ def question_problem(question: Question, prompt: PromptIds, codec: PromptCodec, 
     """Return a question as a problem. ``prompt``: its `prompt_ids`."""
 
     async def judge(completion: Completion) -> Judgement:
-        text = codec.answer_text(completion)
-        if codec.template is None or (codec.continues_examples and isinstance(question.gold, Task)):
+        shown = codec.continues_examples and isinstance(question.gold, Task)
+        text = codec.answer_text(completion) if shown else question.opened + codec.response_text(completion)
+        if codec.template is None or shown:
             sections = codec.parse_response(completion)
             if sections is None:
-                return Judgement(verdict=Verdict.MALFORMED)
+                return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_BLOCK)
             if isinstance(question.gold, ProgramValue):
                 if [section.label for section in sections] != [question.gold.asked]:
-                    return Judgement(verdict=Verdict.MALFORMED)
+                    return Judgement(verdict=Verdict.MALFORMED, reason=Reason.MISSING_BLOCK)
                 text = f"```\n{sections[0].text}\n```"
         return await grader.grade(question, text)
 
-    return Problem(id=question.id, kind=question.suite, group=question.group, prompt_ids=prompt, judge=judge)
+    return Problem(
+        id=question.id, kind=question.suite, group=question.group, prompt_ids=prompt,
+        stop_strings=question.stop_strings, judge=judge,
+    )  # fmt: skip
 
 
 async def answer_all(

@@ -30,7 +30,11 @@ class Question:
     group: str
     """Row of the table, such as a difficulty or a subject; ``kind/difficulty`` is a row within that of the kind."""
     message: str
-    """Text of the user turn, before any chat template."""
+    """Text of the user turn, before any chat template; the whole prompt if ``opened`` is set."""
+    opened: str = ""
+    """Beginning of the answer at the end of the message. The model continues such a message as it is."""
+    stop_strings: tuple[str, ...] = ()
+    """Texts that end an answer, in addition to the stops of the model's format."""
     problem: str = ""
     """The problem statement without answer-format instructions; empty if the data does not separate them."""
     gold: Any

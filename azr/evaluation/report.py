@@ -222,7 +222,7 @@ def _difference(
         questions=sum(map(len, groups.values())),
         before=fmean(fmean(start for start, _ in group) for group in groups.values()),
         after=fmean(fmean(end for _, end in group) for group in groups.values()),
-        gain=estimate([[end - start for start, end in group] for group in groups.values()]),
+        gain=estimate([[end - start for start, end in group] for group in groups.values()], signed=True),
         won=tuple(won),
         lost=tuple(lost),
     )

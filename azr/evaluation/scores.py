@@ -1,4 +1,4 @@
-"""Scores of a suite from its answers: greedy accuracy, mean and pass@k with bootstrap intervals, and failures."""
+"""Scores of a suite from its answers: greedy accuracy, mean and pass@k with intervals, and failures."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import NormalDist
 
 import numpy as np
+import numpy.typing as npt
 
 from azr.evaluation.question import Question
 from azr.evaluation.suites import top
@@ -18,6 +20,7 @@ GREEDY = "greedy"
 """Measure: the share of questions whose greedy answer is right."""
 RESAMPLES = 2000
 LEVEL = 0.95
+_Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +41,49 @@ def pass_at(k: int, right: int, graded: int) -> float:
     return 1 - math.comb(graded - right, k) / math.comb(graded, k)
 
 
-def estimate(groups: Sequence[Sequence[float]], seed: int = 0) -> Estimate:
-    """Return the mean of the groups' means, with a percentile bootstrap interval over the questions of each group.
+def estimate(groups: Sequence[Sequence[float]], seed: int = 0, *, signed: bool = False) -> Estimate:
+    """Return the mean of the groups' means with its 95% interval.
 
-    ``groups`` holds one value per question; no group is empty. The same values give the same interval every time.
-    Shapes: R = resamples, T = questions of one group.
+    ``groups`` holds one value per question; no group is empty. Values are shares, or with ``signed`` differences of
+    shares. Shares of questions (all values 0 or 1) get `_wilson`, other values a percentile bootstrap over the
+    questions of each group. The same values give the same interval every time.
     """
-    rng = np.random.default_rng(seed)
     values = [np.asarray(group, dtype=np.float64) for group in groups]
+    value = float(np.mean([values_T.mean() for values_T in values]))
+    if not signed and all(np.isin(values_T, (0.0, 1.0)).all() for values_T in values):
+        return _wilson(values, value)
+    low, high = _bootstrap(values, seed)
+    if low == high and not signed:
+        # Equal shares say as little about other questions as 0 right answers to them.
+        spread = _Z**2 / (sum(map(len, values)) + _Z**2)
+        low, high = max(low - spread, 0.0), min(high + spread, 1.0)
+    return Estimate(value, low, high)
+
+
+def _wilson(groups: Sequence[npt.NDArray[np.float64]], value: float) -> Estimate:
+    """Return the Wilson score interval; of several groups the distances to the bounds are added in quadrature.
+
+    That is Newcombe's method for sums of independent shares (Statistics in Medicine 17, 1998).
+    """
+    below = above = 0.0
+    for values_T in groups:
+        count, share = len(values_T), values_T.mean()
+        middle = (share + _Z**2 / (2 * count)) / (1 + _Z**2 / count)
+        half = _Z / (1 + _Z**2 / count) * math.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
+        below, above = below + (share - middle + half) ** 2, above + (middle + half - share) ** 2
+    low, high = value - math.sqrt(below) / len(groups), value + math.sqrt(above) / len(groups)
+    return Estimate(value, max(low, 0.0), min(high, 1.0))
+
+
+def _bootstrap(groups: Sequence[npt.NDArray[np.float64]], seed: int) -> tuple[float, float]:
+    """Return a percentile bootstrap interval. Shapes: R = resamples, T = questions of one group."""
+    rng = np.random.default_rng(seed)
     resampled = []
-    for values_T in values:
+    for values_T in groups:
         index_RT = rng.integers(len(values_T), size=(RESAMPLES, len(values_T)))
         resampled.append(values_T[index_RT].mean(axis=1))
-    means_R = np.mean(resampled, axis=0)
-    low, high = np.quantile(means_R, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(float(np.mean([values_T.mean() for values_T in values])), float(low), float(high))
+    low, high = np.quantile(np.mean(resampled, axis=0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +144,9 @@ def in_order(answers: Iterable[Sample], questions: Sequence[Question]) -> list[S
 
 
 def _parts(answer: Sample) -> Mapping[str, bool]:
-    return {} if answer.judgement is None else answer.judgement.parts
+    """Return the verdicts among the parts; a number is no row of the table."""
+    parts = {} if answer.judgement is None else answer.judgement.parts
+    return {name: value for name, value in parts.items() if isinstance(value, bool)}
 
 
 def _by_part(answers: Iterable[Sample], part: str) -> list[Sample]:

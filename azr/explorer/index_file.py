@@ -53,7 +53,7 @@ class SampleRow:
 _SAMPLES_TABLE = f"""
 CREATE TABLE samples (
     n INTEGER PRIMARY KEY, line INTEGER, member INTEGER, start INTEGER, size INTEGER, verdict TEXT, flags TEXT,
-    record TEXT,
+    record TEXT, reason TEXT AS (json_extract(record, '$.judgement.reason')),
     {", ".join(f"{name} {sql_type}" for name, sql_type in _COLUMNS.items())}
 );
 CREATE INDEX samples_of_step ON samples (step);

@@ -16,6 +16,7 @@ from azr.explorer import queries
 from azr.explorer.charts import Series, area_chart, line_chart
 from azr.explorer.queries import TaskFilter
 from azr.explorer.site import Links, ShownRun, number, render
+from azr.records import Reason, Role
 from azr.tasks.base import RejectReason
 
 EVAL = "eval/"
@@ -114,6 +115,10 @@ def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Markup]:
             reasons = ["valid", *map(str, RejectReason)]
             funnel = [Series(reason, _points(steps, f"{kind}/proposer/funnel/{reason}")) for reason in reasons]
             yield area_chart(f"proposal funnel, {kind}{f' ({name})' if several else ''}", funnel)
+    for name, steps in runs:
+        for role in Role:
+            why = [Series(reason.replace("_", " "), points) for reason, points in _by_reason(steps, role).items()]
+            yield area_chart(f"malformed or ungraded {role} responses{f' ({name})' if several else ''}", why)
     for title, (ending, least) in _MEANS.items():
         yield line_chart(title, _by_kind(runs, ending), least=least)
     yield line_chart("seconds per step", _series(runs, {"seconds/step": "step"}), least=0.0)
@@ -203,6 +208,18 @@ def _evaluations(runs: Sequence[tuple[str, StepNumbers]]) -> dict[str, dict[str,
 def _by_kind(runs: Sequence[tuple[str, StepNumbers]], ending: str) -> list[Series]:
     names = (name for name in _names(runs) if name.endswith(ending) and not name.startswith(EVAL))
     return _series(runs, {name: name.split("/")[0] for name in names})
+
+
+def _by_reason(steps: StepNumbers, role: Role) -> dict[str, list[tuple[float, float]]]:
+    """Return counts of a role's malformed and ungraded responses of all kinds over the steps, by reason."""
+    counts: dict[str, dict[int, float]] = {reason: {} for reason in Reason}
+    for step in steps:
+        for name, value in step.items():
+            _, _, rest = name.partition(f"/{role}/")
+            what, _, reason = rest.removeprefix("trace/").removeprefix("prefix/").partition("/")
+            if what in ("malformed", "ungraded") and reason in counts:
+                counts[reason][step["step"]] = counts[reason].get(step["step"], 0.0) + value
+    return {reason: list(of_steps.items()) for reason, of_steps in counts.items()}
 
 
 def _names(runs: Sequence[tuple[str, StepNumbers]]) -> list[str]:

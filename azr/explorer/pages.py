@@ -11,10 +11,10 @@ from azr.explorer import queries
 from azr.explorer.charts import Series, TaskNode, line_chart, lineage_chart
 from azr.explorer.index import RunIndex
 from azr.explorer.index_file import SampleRow
-from azr.explorer.queries import ANY_RULE, SAMPLE_ORDERS, TASK_ORDERS, SampleFilter, TaskFilter
+from azr.explorer.queries import ANY_RULE, NO_REASON, SAMPLE_ORDERS, TASK_ORDERS, SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
 from azr.explorer.site import BadAddress, Links, choice, decimal, render, whole
-from azr.records import Role, Sample, Used
+from azr.records import Reason, Role, Sample, Used
 
 LIMIT = 50
 """Rows of a page."""
@@ -84,14 +84,16 @@ def step(index: RunIndex, links: Links, values: Values) -> Markup:
     wanted = SampleFilter(
         step=at, role=choice(values, "role", ["", "proposer", "solver"], ""), kind=choice(values, "kind", kinds, ""),
         verdict=values.get("verdict", ""), used=choice(values, "used", uses, ""),
+        reason=choice(values, "reason", ["", *Reason, NO_REASON], ""),
         order=choice(values, "order", [*SAMPLE_ORDERS], "step"), offset=whole(values, "offset") or 0, limit=LIMIT,
     )  # fmt: skip
-    counts, place = queries.verdicts(index, at), there.index(at)
+    counts, why, place = queries.verdicts(index, at), queries.reasons(index, at), there.index(at)
     hardest, _ = queries.find_tasks(index, TaskFilter(step_from=at, step_to=at, order="hardest", limit=HARDEST))
     rows, total = queries.find_samples(index, wanted)
     return render(
         "step", links=links, at=at, last=there[-1],
-        beside=[*there[max(0, place - 1) : place], *there[place + 1 : place + 2]], counts=counts,
+        beside=[*there[max(0, place - 1) : place], *there[place + 1 : place + 2]], counts=counts, why=why,
+        reasons=["", *sorted({reason for of_player in why.values() for reason in of_player})],
         given_up=queries.given_up(index, at), hardest=hardest, wanted=wanted, kinds=kinds,
         outcomes=sorted({name for of_player in counts.values() for name in of_player}), uses=uses, orders=SAMPLE_ORDERS,
         rows=rows, pages=links.paging("step", {**values, "step": str(at)}, wanted.offset, LIMIT, total),

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 from azr.config import Config
 from azr.errors import UserError
 from azr.executor.static_check import ALLOWED_MODULES, BANNED_BUILTINS
+from azr.prompts.answer_part import answer_part
 from azr.prompts.chat_template import (
     Turn,
     adds_bos,
@@ -25,7 +26,7 @@ from azr.prompts.chat_template import (
     turn_end,
 )
 from azr.prompts.token_text import SharedHeads, TokenArray, TokenTable
-from azr.records import Completion, FinishReason, PromptIds, Stops, Task
+from azr.records import Completion, FinishReason, PromptIds, Reason, Stops, Task
 from azr.tasks.base import TaskKind
 from azr.tasks.composites import GivenFunctions
 from azr.tasks.normalize import held_out_keys, parse_program
@@ -209,6 +210,16 @@ class PromptCodec:
         if completion.finish_reason is not FinishReason.STOP:
             return None
         return self._format.parse(self.answer_text(completion), labels)
+
+    def unread_reason(self, completion: Completion) -> Reason:
+        """Return why `parse_response` finds no sections in a response."""
+        if completion.finish_reason is not FinishReason.STOP:
+            return Reason.CUT_OFF
+        if self.template is None or self.continues_examples:
+            return Reason.NO_BLOCK
+        prompt = self.decode(completion.prompt_ids)
+        part = answer_part(self.response_text(completion), prompt, self._format.response_format)
+        return part if isinstance(part, Reason) else Reason.NO_BLOCK
 
     def has_control_tokens(self, task: Task) -> bool:
         """Whether a text of the task would become control tokens in a prompt, such as a string ``'<|im_end|>'``."""

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -177,9 +177,10 @@ class RolloutEngine(TakesSharedCalls):
         max_tokens: int,
         temperature: float | None = None,
         seed: int | None = None,
+        stop_strings: Sequence[str] = (),
     ) -> list[Completion]:
         """Draw `n` samples from softmax(logits / temperature), each of at most `max_tokens` tokens; the temperature is
-        `rollout.temperature` if none is given.
+        `rollout.temperature` if none is given. `stop_strings` end a response in addition to the engine's stops.
 
         The same seed gives the same samples: in a deterministic engine to the last bit, in others as long as rounding
         does not differ between batches. Temperature 0 is greedy, with `n` = 1; its logprobs are those at temperature 1.
@@ -200,13 +201,14 @@ class RolloutEngine(TakesSharedCalls):
         prompt = np.array(prompt_ids, np.int32)  # a copy, for what came by Ray lies in its object store
         prompt.flags.writeable = False  # so that all responses share it
         temperature = self._rollout.temperature if temperature is None else temperature
+        stops = replace(self._stops, strings=(*self._stops.strings, *stop_strings))
         responses, left_s = [PartialResponse() for _ in range(n)], self._generate_timeout_s
         while left_s > 0 and (unfinished := [each for each in responses if not each.finished]):
             async with self._inference_permit(), self._exclusive_lock, self._permits.take(len(unfinished)):
                 if self._rollout.staleness and (self._updating is not None or self._asleep):
                     continue  # what waited for a place would be interrupted at once
                 started = time.monotonic()
-                await self._sample_on(prompt.tolist(), unfinished, max_tokens, temperature, seed, left_s)
+                await self._sample_on(prompt.tolist(), unfinished, stops, max_tokens, temperature, seed, left_s)
                 left_s -= time.monotonic() - started
         finished = [each.completion(prompt) for each in responses if each.finished]
         if len(finished) < n:
@@ -217,6 +219,7 @@ class RolloutEngine(TakesSharedCalls):
         self,
         prompt_ids: Sequence[int],
         responses: Sequence[PartialResponse],
+        stops: Stops,
         max_tokens: int,
         temperature: float,
         seed: int | None,
@@ -234,7 +237,7 @@ class RolloutEngine(TakesSharedCalls):
                     self._llm,
                     request_id,
                     [*prompt_ids, *group[0].token_ids],
-                    self._stops,
+                    stops,
                     n=len(group),
                     max_tokens=max_tokens - len(group[0].token_ids),
                     temperature=temperature,
@@ -251,7 +254,7 @@ class RolloutEngine(TakesSharedCalls):
                 await self._llm.abort(list(requests))
             for group, segments in zip(groups, await asyncio.gather(*work), strict=True):
                 for response, segment in zip(group, segments, strict=True):
-                    response.add(segment, self._stops.strings, self._decode)
+                    response.add(segment, stops.strings, self._decode)
         finally:
             self._in_flight -= requests.keys()
             for each in work:

@@ -194,6 +194,7 @@ class EngineGroup:
         max_tokens: int,
         temperature: float | None = None,
         seed: int | None = None,
+        stop_strings: Sequence[str] = (),
     ) -> list[Completion]:
         """Draw `n` samples from the engine with the fewest running, by default at the rollout temperature.
 
@@ -215,6 +216,7 @@ class EngineGroup:
                     max_tokens=max_tokens,
                     temperature=self._config.rollout.temperature if temperature is None else temperature,
                     seed=seed if self._config.run.deterministic or temperature is not None else None,
+                    stop_strings=stop_strings,
                     # The engine has deadlines of its own, and is looked after meanwhile; waiting in it has none.
                     timeout_s=math.inf,
                     to="generate",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from azr.errors import RunEnded
-from azr.records import FinishReason, Role, Sample
+from azr.records import FinishReason, Reason, Role, Sample
 from azr.runs.metrics import malformed_share, sampled
 from azr.runs.sample_file import Decode
 
@@ -61,13 +61,20 @@ class MalformedAlarm:
 
     def _sentence(self, name: str, role: Role, responses: Sequence[Sample], texts: Path | None) -> str:
         malformed = [each for each in responses if each.is_malformed]
-        cut_off = sum(each.finish_reason is FinishReason.LENGTH for each in malformed)
+        reasons = Counter(_reason(each) for each in malformed)
+        counts = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in reasons.most_common())
         example = shortened(self._decode(malformed[0].completion.response_ids))
         where = f"; all texts are in {texts}" if texts is not None else ""
         return (
             f"ALARM: {len(malformed)} of {len(responses)} {role} responses of {name} were malformed or cut off "
-            f"({cut_off} cut off); one of them reads {example}{where}; what is asked is shown by azr prompts RECIPE"
+            f"({counts}); one of them reads {example}{where}; what is asked is shown by azr prompts RECIPE"
         )
+
+
+def _reason(malformed: Sample) -> str:
+    if malformed.finish_reason is FinishReason.LENGTH:
+        return Reason.CUT_OFF
+    return (malformed.judgement.reason if malformed.judgement is not None else "") or "of no recorded reason"
 
 
 def shortened(text: str) -> str:

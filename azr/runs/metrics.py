@@ -38,7 +38,7 @@ def step_metrics(
     measurements, e.g. ``{"policy": {"loss": 0.1}, "seconds": {"solve": 3.2}}``; a value of None was not measured and is
     left out.
     """
-    metrics = reward_metrics(samples)
+    metrics = reward_metrics(samples) | reason_metrics(samples) | part_metrics(samples)
     proposals = [sample for sample in samples if sample.phase == "propose"]
     for kind in dict.fromkeys([*kinds, *(sample.kind for sample in proposals)]):
         metrics |= funnel_metrics(kind, [sample for sample in proposals if sample.kind == kind], group_size)
@@ -79,6 +79,30 @@ def reward_metrics(samples: Sequence[Sample]) -> Metrics:
     if newest := [sample.weight_versions[-1][0] for sample in rewarded if sample.weight_versions]:
         metrics["weight_version"] = max(newest)
     return metrics
+
+
+def reason_metrics(samples: Sequence[Sample]) -> Metrics:
+    """Return how many responses of each kind and role are malformed, and how many could not be graded, by reason.
+
+    They count whatever they were used for; a reason that none has, has no key. Example:
+    ``{"math/solver/malformed/no_box": 3, "math/solver/ungraded/grader_failed": 1}``
+    """
+    counts = Counter[str]()
+    for sample in samples:
+        if sample.judgement is not None and sample.judgement.reason:
+            what = "ungraded" if _is_lost(sample) else "malformed"
+            counts[f"{sample.player}/{what}/{sample.judgement.reason}"] += 1
+    return dict(sorted(counts.items()))
+
+
+def part_metrics(samples: Sequence[Sample]) -> Metrics:
+    """Return means of the parts that graders of rows give beside their verdict, as ``<source>/solver/parts/<name>``."""
+    stated: defaultdict[str, list[float]] = defaultdict(list)
+    for sample in samples:
+        if sample.phase == "data" and sample.judgement is not None:
+            for name, value in sample.judgement.parts.items():
+                stated[f"{sample.player}/parts/{name}"].append(float(value))
+    return {name: _mean(values) for name, values in sorted(stated.items())}
 
 
 def funnel_metrics(kind: str, proposals: Sequence[Sample], group_size: int) -> Metrics:

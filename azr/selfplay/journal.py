@@ -72,9 +72,11 @@ class ItemJournal:
         max_tokens: int,
         temperature: float | None = None,
         seed: int | None = None,
+        stop_strings: Sequence[str] = (),
     ) -> list[Completion]:
         assert seed is not None, "a request without a seed cannot be found again"
         assert temperature is None, "self-play samples at the rollout temperature"
+        assert not stop_strings, "self-play ends at the stops of the run's format"
         answer = self.answers.get(seed)
         # A resumed run may write its prompts otherwise.
         if answer is not None and all(np.array_equal(each.prompt_ids, prompt_ids) for each in answer):

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from azr.answering import Executor, answer, given_up, task_problem
+from azr.answering import GIVEN_UP, Executor, answer, given_up, task_problem
 from azr.concurrency import Phase, stable_seed, task_group
 from azr.config import Config
 from azr.prompts.codec import PromptCodec
-from azr.records import FinishReason, Judgement, Role, Sample, Task
+from azr.records import FinishReason, Judgement, Reason, Role, Sample, Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem
 from azr.selfplay.ordering import OrderedGate, sort_samples
@@ -186,7 +186,7 @@ class SelfPlayStep:
             )
         completion = completions[0] if completions else given_up(prompt)
         outcome: Task | RejectReason = RejectReason.LOST
-        judgement = Judgement(verdict=RejectReason.LOST, detail="the engine took longer than timeout.generate_s")
+        judgement = Judgement(verdict=RejectReason.LOST, detail=GIVEN_UP, reason=Reason.GIVEN_UP)
         if completion.finish_reason is not FinishReason.GIVEN_UP:
             with self.phase("validate"):
                 outcome, judgement = await self.proposer.validate(kind, completion, shown, id=id, step=item.step)
@@ -200,7 +200,8 @@ class SelfPlayStep:
                 outcome = replace(outcome, solve_rate=sum(graded) / len(graded))
             else:
                 outcome = RejectReason.LOST
-                judgement = replace(judgement, verdict=outcome, detail="no attempt at it could be graded")
+                detail = "no attempt at it could be graded"
+                judgement = replace(judgement, verdict=outcome, detail=detail, reason=Reason.ATTEMPTS_UNGRADED)
         sample = Sample(
             completion=completion,
             role=Role.PROPOSER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from azr.answering import Executor, RecordedRun, read_texts
+from azr.answering import Executor, RecordedRun, malformed_reason, read_texts
 from azr.config import Config
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.prompts.codec import PromptCodec
@@ -79,7 +79,13 @@ class Proposer:
         if isinstance(outcome, Task):
             return outcome, Judgement(verdict=VALID, answer=answer, parts=parts)
         detail = explain_rejection(outcome, completion, sections, run.last)
-        return outcome, Judgement(verdict=outcome, detail=detail, answer=answer, parts=parts)
+        reason = ""
+        if outcome is RejectReason.MALFORMED:
+            asked = KINDS[kind].proposal(KINDS[kind].seed())
+            reason = malformed_reason(self._codec, completion, sections, run, asked)
+        elif outcome is RejectReason.LOST:
+            reason = run.ungraded_reason
+        return outcome, Judgement(verdict=outcome, detail=detail, answer=answer, parts=parts, reason=reason)
 
     def _is_copy(self, kind: str, sections: Sequence[Section], references: Sequence[Task]) -> bool:
         """Whether a proposal copies a worked example or one of its references, its program up to names and

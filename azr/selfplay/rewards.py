@@ -178,7 +178,8 @@ async def reward_proposal(
 def reward_answer(sample: Sample, config: RewardConfig, max_tokens: int) -> None:
     """Set the reward of a graded answer and mark it as trained on; an ungraded one stays as it is."""
     if sample.accuracy is not None:
-        reward = solver_reward(Verdict(sample.verdict), config)
+        score = None if sample.judgement is None else sample.judgement.score
+        reward = solver_reward(Verdict(sample.verdict), config, score)
         _set_reward(sample, reward, {sample.verdict: reward}, config, max_tokens)
 
 
@@ -215,9 +216,12 @@ def proposer_reward(
     return reward, {config.proposer: base, **bonuses}
 
 
-def solver_reward(verdict: Verdict, config: RewardConfig) -> float:
-    """1 right, ``wrong`` when well-formed, ``malformed`` otherwise. An ungraded solution has no reward."""
+def solver_reward(verdict: Verdict, config: RewardConfig, score: float | None = None) -> float:
+    """1 right, ``wrong`` when well-formed, ``malformed`` otherwise; between wrong and right in proportion to the score
+    that a row's grader gave. An ungraded solution has no reward."""
     assert verdict is not Verdict.UNGRADED
+    if verdict is Verdict.WRONG and score is not None:
+        return config.wrong + (1.0 - config.wrong) * score
     return {Verdict.RIGHT: 1.0, Verdict.WRONG: config.wrong, Verdict.MALFORMED: config.malformed}[verdict]
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
-from azr.records import Completion, FinishReason, Task
+from azr.records import Completion, FinishReason, Reason, Task
 from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.normalize import ENTRY, MAX_CHARS
 from azr.tasks.prompts import Section
@@ -47,6 +47,12 @@ def explain_answer(verdict: Verdict, task: Task, completion: Completion, section
             _wrong_output(task, sections) if last_run is None else _failed_run(last_run) or _wrong_call(task, *last_run)
         )
     return detail[:MAX_DETAIL]
+
+
+def unreadable_reason(sections: Sequence[Section], asked: Sequence[Section]) -> Reason:
+    """Return why the sections of a response are not what was asked for; ``asked``: those of a well-formed one."""
+    found = {section.label for section in sections}
+    return Reason.UNREADABLE if found >= {section.label for section in asked} else Reason.MISSING_BLOCK
 
 
 def _malformed(completion: Completion, sections: Sections, last_run: LastRun) -> str:

@@ -16,7 +16,7 @@ from azr.tasks.blocks import PYTHON, blocks
 
 LABELS = ("program", "input", "output", "message")
 """Labels of sections; a kind may have others, see `azr.tasks.base.TaskKind.labels`."""
-ResponseFormat = Literal["strict", "answer"]
+ResponseFormat = Literal["strict", "answer", "thought"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,7 @@ class Instructor(Protocol):
 class PromptFormat(Protocol):
     stop_strings: tuple[str, ...]
     """Texts that end a response, and belong to it."""
+    response_format: ResponseFormat
 
     def propose(self, kind: Instructor, references: Sequence[Task], functions: str = "") -> str:
         """Prompt that asks for a new task, given past ones; ``functions``: source of those that it must call."""
@@ -121,8 +122,8 @@ class CompactFormat:
 
     def __init__(self, response_format: ResponseFormat = "strict") -> None:
         """``response_format``: ``strict`` takes nothing but tags and what they label; ``answer`` lets working stand
-        before the first of them."""
-        self._strict = response_format == "strict"
+        before the first of them, and so does ``thought``."""
+        self.response_format = response_format
 
     @classmethod
     def special_tokens(cls, kinds: Sequence[str]) -> list[str]:
@@ -151,7 +152,7 @@ class CompactFormat:
 
     def parse(self, response: str, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
         pieces = self._tag.split(response.removesuffix(self.end))
-        if (pieces[0] and self._strict) or any(label not in labels for label in pieces[1::2]):
+        if (pieces[0] and self.response_format == "strict") or any(label not in labels for label in pieces[1::2]):
             return None
         return tuple(map(Section, pieces[1::2], pieces[2::2])) or None
 
@@ -194,10 +195,10 @@ class ChatFormat:
         """``render`` makes a user's message the prompt text.
 
         ``response_format``: ``strict`` takes an answer only between its tags, and right after the end of the thinking;
-        ``answer`` takes complete blocks wherever they stand. ``thinking``: whether prompts end with the tag that opens
-        the thinking; if not, no thinking is asked for.
+        ``thought`` complete blocks anywhere after it; ``answer`` wherever they stand. ``thinking``: whether prompts end
+        with the tag that opens the thinking; if not, no thinking is asked for.
         """
-        self._render, self._facts, self._strict = render, facts or PromptFacts(), response_format == "strict"
+        self._render, self._facts, self.response_format = render, facts or PromptFacts(), response_format
         self._thinking = thinking
 
     def propose(self, kind: Instructor, references: Sequence[Task], functions: str = "") -> str:
@@ -230,9 +231,11 @@ class ChatFormat:
         """
         before, closed, _ = response.partition(_ANSWERED)
         before, opened, answer = before.rpartition(_ANSWER)
-        if self._strict:
+        if self.response_format == "strict":
             if not (closed and opened) or (self._thinking and not before.rstrip().endswith(THOUGHT)):
                 return None
+        elif self.response_format == "thought" and self._thinking and THOUGHT not in (before if opened else answer):
+            return None
         elif not opened:
             answer = answer.rpartition(THOUGHT)[2]
         return read_sections(answer, labels)
@@ -266,6 +269,7 @@ class CompletionFormat:
     """Examples of a proposal prompt: worked ones are added to fewer references."""
     solved_shown: ClassVar[int] = 2
     """Worked examples of a solver prompt."""
+    response_format: ResponseFormat = "answer"
 
     def __init__(self, facts: PromptFacts | None = None) -> None:
         self._facts = facts or PromptFacts()
@@ -340,6 +344,11 @@ def _key(tasks: Sequence[Task]) -> str:
 
 def _fence(section: Section) -> str:
     return f"```{_PYTHON if section.label == _PROGRAM else section.label}"
+
+    def _is_placed(self, before: str) -> bool:
+        if self.response_format == "strict":
+            return before.rstrip().endswith(THOUGHT)
+        return self.response_format == "answer" or THOUGHT in before
 
 
 def _fenced(sections: Sequence[Section]) -> str:

@@ -15,12 +15,12 @@ from azr.config import Config, DataConfig, ExecutorConfig, RewardConfig, Rollout
 from azr.datasets.choice import load_rows
 from azr.datasets.order import RowOrder
 from azr.datasets.play import DataPlay
-from azr.datasets.rows import DataRow
+from azr.datasets.rows import DataRow, grader_names
 from azr.errors import UserError
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import answer_executor
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Role
+from azr.records import Completion, FinishReason, Reason, Role
 from azr.runs.metrics import malformed_share
 from tests import chat_tokenizers
 from tests.datasets.test_rows import write
@@ -50,18 +50,27 @@ WRONG = {
 
 
 class Sampler:
-    """Answers rightly, wrongly, without an answer, and with a right one that is cut off."""
+    """Answers rightly, wrongly, rightly in thinking that is not closed, and rightly in what is cut off."""
 
     def __init__(self, codec: PromptCodec) -> None:
         self.codec, self.asked = codec, Counter[str]()
 
     async def generate(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature=None, seed: int | None = None
+        self,
+        prompt_ids: list[int],
+        *,
+        n: int,
+        max_tokens: int,
+        temperature=None,
+        seed: int | None = None,
+        stop_strings=(),
     ) -> list[Completion]:
         text = self.codec.decode(prompt_ids)
         (id,) = (row["id"] for row in ROWS if row["prompt"] in text)
         self.asked[id] += 1
-        answers = [(RIGHT[id], True), (WRONG[id], True), ("", True), (RIGHT[id], False)]
+        thought = "The prompt has opened the thinking.</think>"
+        answers = [(f"{thought}{RIGHT[id]}", True), (f"{thought}{WRONG[id]}", True), (RIGHT[id], True)]
+        answers.append((f"{thought}{RIGHT[id]}", False))
         assert n == len(answers) and seed is not None
         return [self._completion(prompt_ids, text, ends) for text, ends in answers]
 
@@ -103,7 +112,7 @@ def order_of(rows: Sequence[DataRow]) -> RowOrder:
 
 async def test_every_grader_pays_what_is_right_and_only_that(ray_cluster: None, config: Config, codec: PromptCodec):
     rows, _ = load_rows(config, codec)
-    async with open_graders({row.grader for row in rows}, answers=partial(answer_executor, config)) as graders:
+    async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:
         data = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order_of(rows))
         played, again = [await data.play(step, Sampler(codec), lambda name: nullcontext()) for step in (1, 2)]
     assert len(played.samples) == 20 and {each.used for each in played.samples} == {"trained"}
@@ -119,6 +128,8 @@ async def test_every_grader_pays_what_is_right_and_only_that(ray_cluster: None, 
         cut_off = [each for each in group if each.completion.finish_reason is FinishReason.LENGTH]
         assert [each.reward for each in cut_off] == [-0.25]
         assert cut_off[0].judgement.detail.startswith("cut off after")
+        reasons = {each.judgement.reason for each in group if each.verdict == "malformed"}
+        assert reasons == {Reason.UNCLOSED_THINKING, Reason.CUT_OFF}
     assert malformed_share(played.samples, Role.SOLVER) == 0.5
     assert {each.group.split(":")[1] for each in again.samples} == {"1"}, "another epoch makes other groups"
 

@@ -68,7 +68,7 @@ def test_a_row_says_what_is_asked_how_it_is_graded_and_what_others_answered(tmp_
         write(path, *rows)
     first, second = read_rows(path)
     assert first.turns == tuple(TURNS) and first.traces == ("<think>3</think> 6",)
-    assert first.question.gold == MathGold(("6", "six")) and first.grader == "math"
+    assert first.question.gold == MathGold(("6", "six")) and [each.name for each in first.graders] == ["math"]
     assert (first.question.suite, first.question.id, first.question.message) == ("sums", "1", "3 + 3?")
     assert (second.question.suite, second.question.id, second.traces) == ("data", "x", ())
 

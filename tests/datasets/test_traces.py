@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from azr.config import Config, DataConfig
 from azr.datasets.choice import load_rows
 from azr.datasets.play import DataPlay
+from azr.datasets.rows import grader_names
 from azr.datasets.traces import prefix_share
 from azr.errors import UserError
 from azr.evaluation.graders import open_graders
@@ -47,7 +48,14 @@ class Sampler:
         self.codec, self.asked = codec, list[tuple[list[int], int, int]]()
 
     async def generate(
-        self, prompt_ids: np.ndarray, *, n: int, max_tokens: int, temperature=None, seed: int | None = None
+        self,
+        prompt_ids: np.ndarray,
+        *,
+        n: int,
+        max_tokens: int,
+        temperature=None,
+        seed: int | None = None,
+        stop_strings=(),
     ) -> list[Completion]:
         self.asked.append((list(map(int, prompt_ids)), n, max_tokens))
         ids = [*self.codec.encode("5"), self.codec.stops.token_ids[0]]
@@ -74,7 +82,7 @@ async def play(
     data = DataConfig(path=str(write(folder / "rows.jsonl", row)), prompts=1, **change)
     config, sampler = replace(config, data=data), Sampler(codec)
     rows, _ = load_rows(config, codec)
-    async with open_graders({row.grader for row in rows}, answers=partial(answer_executor, config)) as graders:
+    async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:
         order = order_of(rows)
         order.take(1, step - 1) if step > 1 else None
         played = DataPlay(config=config, codec=codec, rows=rows, graders=graders, order=order)
@@ -125,10 +133,22 @@ def test_rows_without_traces_are_counted_and_a_file_without_any_is_refused(confi
 
 def test_traces_that_close_no_thinking_are_named_where_prompts_open_it(config, codec, tmp_path) -> None:
     spoken = {**SUM, "traces": ["It is \\boxed{4}."]}
-    (note,) = load(config, codec, tmp_path, spoken, traces=1)
+    note = load(config, codec, tmp_path, spoken, traces=1)[0]
     assert "rows.jsonl has </think>, and prompts end with <think>: whole traces are learned as thoughts" in note
-    assert load(config, codec, tmp_path, spoken, {**SUM, "id": "x", "traces": [RIGHT]}, traces=1) == []
+    notes = load(config, codec, tmp_path, spoken, {**SUM, "id": "x", "traces": [RIGHT]}, traces=1)
+    assert not any("never end" in note for note in notes)
     assert load(config, codec, tmp_path, spoken, traces=0) == []
+
+
+def test_traces_that_the_format_calls_malformed_are_counted_at_the_start(config, codec, tmp_path) -> None:
+    unboxed = {**SUM, "id": "unboxed", "traces": [RIGHT, "<think>\nTwo.</think>It is 4."]}
+    tagged = {**SUM, "id": "tags", "prompt": "2 + 2? Answer within <answer> and </answer>.", "traces": [RIGHT]}
+    (note,) = load(config, codec, tmp_path, {**SUM, "traces": [RIGHT]}, unboxed, tagged, samples=2, traces=1)
+    assert note.startswith("2 traces of the first 3 rows that have some are malformed by reward.format=strict (")
+    assert "1 no box" in note and "1 no answer" in note
+    thought = replace(config, reward=replace(config.reward, format="thought"))
+    assert load(thought, codec, tmp_path, {**SUM, "traces": [RIGHT]}, unboxed, tagged, samples=2, traces=1) == []
+    assert load(config, codec, tmp_path, unboxed, samples=0, traces=1) == [], "nothing is paid"
 
 
 def test_a_trace_of_which_the_tokenizer_has_no_tokens_is_named_by_its_row(config, codec, tmp_path) -> None:

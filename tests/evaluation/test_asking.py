@@ -18,6 +18,7 @@ from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import TASK, Grader, Question
 from azr.evaluation.suites import SUITES
+from azr.evaluation.suites.value_prompts import COMPLETION, value_question
 from azr.executor.pool import SandboxPool
 from azr.prompts.chat_template import choose_template
 from azr.prompts.codec import PromptCodec
@@ -60,10 +61,14 @@ class Model:
         self._codec, self._texts, self._cut_off = codec, texts, cut_off
         self.calls: Counter[tuple[float, int, int]] = Counter()
         self.seeds: set[int | None] = set()
+        self.stop_strings: set[tuple[str, ...]] = set()
 
-    async def generate(self, prompt_ids, *, n: int, max_tokens: int, temperature: float, seed: int | None = None):
+    async def generate(
+        self, prompt_ids, *, n: int, max_tokens: int, temperature: float, seed: int | None = None, stop_strings=()
+    ):
         self.calls[temperature, n, max_tokens] += 1
         self.seeds.add(seed)
+        self.stop_strings.add(stop_strings)
         shown = self._codec.decode(prompt_ids)
         (texts,) = (texts for mark, texts in self._texts.items() if mark in shown)
         return [self._completion(prompt_ids, text) for text in texts[:n]]
@@ -151,6 +156,17 @@ async def test_words_are_asked_by_the_template_and_the_last_answer_counts(words:
     assert answers[3].verdict == Verdict.RIGHT and answers[3].finish_reason is FinishReason.LENGTH
     assert answers[4].verdict == Verdict.MALFORMED
     assert answers[0].prompt.endswith("User: 1 + 1?\nAssistant: <think>")
+
+
+async def test_a_question_with_an_opened_answer_is_continued_as_it_is(words: PromptCodec):
+    question = value_question("cruxeval-o:completion", "0", "all", crux("output").gold, COMPLETION)
+    model = Model(words, {"assert f(3) ==": [" 6\n", " 7\n", " f(3)\n", ""]})
+    answers = await ask(words, model, [question])
+    assert verdicts(answers) == [Verdict.RIGHT, Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED, Verdict.MALFORMED]
+    assert answers[0].prompt == question.message and "Assistant" not in answers[0].prompt
+    assert model.stop_strings == {("\n",)} and answers[0].judgement.answer == (("answer", "6"),)
+    with pytest.raises(UserError, match="cruxeval-o:completion asks in words"):
+        prompt_ids(TAGS, question)
 
 
 async def test_what_an_engine_gave_up_is_ungraded():

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from azr.evaluation.graders.calls import Calls, assembled
 from azr.evaluation.graders.code_blocks import blocks, definition, program
-from azr.evaluation.graders.value import stated_value
+from azr.evaluation.graders.stated_values import ProgramValue, stated_value
 
+VALUE = ProgramValue("def f(x):\n    return x", "output", "1", "1")
 PROGRAMS = (
     "def area(a, b):\n    return a * b",
     "import math\n\n\ndef area(a, b):\n    if a:\n        return math.prod((a, b))\n    return 0",
@@ -179,7 +180,7 @@ def test_blocks_of_values(response, language, content):
     ],
 )  # fmt: skip
 def test_values_in_one_line_and_in_latex(response, wanted):
-    assert stated_value(response, "output", "f") == wanted
+    assert stated_value(response, VALUE) == wanted
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_values_in_one_line_and_in_latex(response, wanted):
     ids=range(16),
 )  # fmt: skip
 def test_no_response_holds_up_others(text):
-    for find in (program, lambda text: definition(text, "f"), lambda text: stated_value(text, "output", "f")):
+    for find in (program, lambda text: definition(text, "f"), lambda text: stated_value(text, VALUE)):
         started = time.process_time()
         find(text)
         assert time.process_time() - started < 5

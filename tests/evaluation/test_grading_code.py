@@ -13,8 +13,9 @@ from azr.evaluation.graders import make_grader
 from azr.evaluation.graders.calls import Calls, CallsGrader
 from azr.evaluation.graders.plain_json import Opaque, decode, encode
 from azr.evaluation.graders.sandboxed import answer_pool, call_program, calls, case_text
+from azr.evaluation.graders.stated_values import ProgramValue, stated_value
 from azr.evaluation.graders.stdin import StdinGrader, Tests, same_output
-from azr.evaluation.graders.value import ProgramValue, ValueGrader, stated_value
+from azr.evaluation.graders.value import ValueGrader
 from azr.evaluation.question import TASK, Question
 from azr.evaluation.suites import SUITES
 from azr.evaluation.suites.golds import gold
@@ -489,8 +490,9 @@ async def test_outputs_are_compared_as_plain_data(answers, response, verdict):
 
 
 async def test_a_value_is_the_last_block_of_the_reply():
-    assert stated_value("```\n1\n```\nno:\n```output\n2\n```", "output", "f") == "2"
-    assert stated_value("<answer>```output\n3\n```</answer> bye", "output", "f") == "3"
+    gold = ProgramValue("def f(x): return x", "output", "1", "1")
+    assert stated_value("```\n1\n```\nno:\n```output\n2\n```", gold) == "2"
+    assert stated_value("<answer>```output\n3\n```</answer> bye", gold) == "3"
 
 
 @pytest.mark.parametrize("form", [CompactFormat(), ChatFormat(str)])

@@ -10,18 +10,21 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from azr import isolated
 from azr.config import Config, DataConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.rows import read_rows
+from azr.datasets.rows import grader_names, read_rows
 from azr.errors import UserError
 from azr.evaluation.graders import open_graders
-from azr.evaluation.graders.own import OwnGrader, load_grader
+from azr.evaluation.graders.own import OwnGrader, checked, load_grader
 from azr.evaluation.periodic import answer_executor
 from azr.evaluation.question import Question
 from azr.evaluation.suites.own import read_declaration
 from azr.prompts.codec import PromptCodec
+from azr.records import Reason
 from azr.tasks.base import Verdict
 from tests.datasets.test_play import chat_codec
 from tests.datasets.test_play import config as config
@@ -42,7 +45,7 @@ def trouble(row, response):
     if response == "die":
         os._exit(1)
     if response == "number":
-        return 0.5
+        return 1.5
     if response == "right":
         return True
     raise ValueError(response)
@@ -77,13 +80,73 @@ async def test_what_goes_wrong_is_ungraded_and_named_once(
     with caplog.at_level(logging.WARNING):
         async with OwnGrader(f"{module}:trouble", workers=1) as grader:
             for text in ("raise", "raise", "number", "hang", "die"):
-                assert (await grader.grade(question(), text)).verdict is Verdict.UNGRADED
+                failed = await grader.grade(question(), text)
+                assert (failed.verdict, failed.reason) == (Verdict.UNGRADED, Reason.GRADER_FAILED)
+                assert failed.detail.startswith(f"the grader {module}:trouble "), "and says what went wrong"
                 assert (await grader.grade(question(), "right")).verdict is Verdict.RIGHT, "the next one is graded"
     # asyncio may say of a process that died and was killed that it does not know how it ended.
     said = [record.getMessage() for record in caplog.records if record.name == isolated.__name__]
     assert len(said) == 3 and all(f"the grader {module}:trouble " in each for each in said)
-    assert "raised ValueError: raise;" in said[0] and "returned 0.5, which is none of" in said[1]
+    assert (
+        "raised ValueError: raise;" in said[0]
+        and "returned 1.5, which is none of True, False, None and a number" in said[1]
+    )
     assert "took over 4 s, or ended its process" in said[2]
+
+
+SCORES = """
+import numpy
+
+def grade(row, response):
+    return eval(response)
+"""
+
+
+async def test_a_number_is_a_score_and_a_dict_adds_named_parts(module: str, tmp_path: Path) -> None:
+    (tmp_path / f"{module}_scores.py").write_text(SCORES)
+    wanted = {
+        "0.25": (Verdict.WRONG, 0.25, {}),
+        "1": (Verdict.RIGHT, 1.0, {}),
+        "numpy.float32(0.5)": (Verdict.WRONG, 0.5, {}),
+        "{'score': 0.5, 'style': 1, 'short': True}": (Verdict.WRONG, 0.5, {"style": 1.0, "short": True}),
+        "{'score': True, 'length': -30.5}": (Verdict.RIGHT, None, {"length": -30.5}),
+        "{'score': None, 'length': 3}": (Verdict.MALFORMED, None, {"length": 3.0}),
+    }
+    async with OwnGrader(f"{module}_scores:grade") as grader:
+        for text, (verdict, score, parts) in wanted.items():
+            said = await grader.grade(question(), text)
+            assert (said.verdict, said.score, said.parts) == (verdict, score, parts), text
+            assert (said.reason == Reason.NO_ANSWER) == (verdict is Verdict.MALFORMED)
+
+
+@pytest.mark.parametrize(
+    "returned, said",
+    [
+        (float("nan"), "nan, which is none of True, False, None and a number from 0 to 1"),
+        (1.0000001, "1.0000001, which is none of True, False, None and a number from 0 to 1"),
+        (-0.1, "-0.1, which is none of"),
+        (10**400, "inf, which is none of"),
+        ("0.5", "'0.5', which is none of"),
+        ((0.5, {}), "(0.5, {}), which is none of"),
+        ({"style": 1}, "a dict without 'score', which must be True, False, None or a number from 0 to 1"),
+        ({"score": "1"}, "score '1', which is none of"),
+        ({"score": 1, "style": "good"}, "the part style 'good', which is no bool and no finite number"),
+        ({"score": 1, "style": float("inf")}, "the part style inf, which is no bool"),
+        ({"score": 1, "a/b": 1}, "a part named 'a/b', which must be at most 40 letters, digits"),
+        ({"score": 1, 2: 1}, "a part named 2, which must be"),
+        ({"score": 1} | {f"p{n}": 1 for n in range(17)}, "17 parts, and at most 16 are logged"),
+    ],
+)
+def test_what_a_function_must_not_return_is_one_sentence(returned: object, said: str) -> None:
+    with pytest.raises(isolated.Nonsense) as caught:
+        checked(returned)
+    assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
+
+
+@given(st.floats(0, 1), st.dictionaries(st.from_regex(r"[a-z]{1,9}", fullmatch=True), st.floats(-9, 9), max_size=16))
+def test_every_score_and_all_parts_are_kept(score: float, parts: dict[str, float]) -> None:
+    parts.pop("score", None)
+    assert checked({"score": score, **parts}) == {"score": score, "parts": parts}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +180,7 @@ async def test_rows_name_it_and_it_gets_all_their_fields(module: str, config: Co
     codec: PromptCodec = chat_codec(config, tmp_path / "chatml")
     rows, _ = load_rows(config, codec)
     assert rows[0].question.gold == row
-    async with open_graders({each.grader for each in rows}, answers=partial(answer_executor, config)) as graders:
+    async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:
         assert (await graders[f"{module}:grade"].grade(rows[0].question, "4")).verdict is Verdict.RIGHT
     write(tmp_path / "rows.jsonl", {**row, "grader": f"{module}:grad"})
     with pytest.raises(UserError, match="did you mean grade"):
@@ -143,7 +206,7 @@ async def test_the_example_of_the_docs_is_the_file_and_grades() -> None:
     (line,) = re.findall(r"```json\n(.*?)```", shown, re.DOTALL)
     rows = read_rows(ROOT / "examples" / "near_enough.jsonl")
     assert json.loads(line) in [row.question.gold for row in rows]
-    async with OwnGrader(rows[0].grader) as grader:
+    async with OwnGrader(rows[0].graders[0].name) as grader:
         answers = ("It is 40,000 or so: 40000", "30000", "far")
         said = [(await grader.grade(rows[0].question, text)).verdict for text in answers]
     assert said == [Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED]

@@ -18,11 +18,14 @@ from azr.evaluation.periodic import PeriodicEval
 from azr.evaluation.suites.exam import read_exam
 from azr.executor.pool import SandboxPool
 from azr.own_data import own_data
+from azr.prompts.chat_template import choose_template
 from azr.prompts.codec import PromptCodec
 from azr.tasks.normalize import fingerprint, held_out_keys
 from azr.tasks.prompts import CompactFormat
+from tests import chat_tokenizers
 from tests.conftest import byte_tokenizer
 from tests.evaluation.test_asking import RIGHT, Model
+from tests.executor.public_data import file
 
 CODEC = PromptCodec(byte_tokenizer(), CompactFormat())
 CONFIG = Config(
@@ -150,3 +153,20 @@ class Scripted(Model):
         shown = self._codec.decode(prompt_ids)
         (*_, mark) = (mark for mark in self._texts if mark in shown)
         return await Model(self._codec, {mark: self._texts[mark]}).generate(prompt_ids, **options)
+
+
+async def test_a_run_may_ask_few_shot(tmp_path: Path):
+    tokenizer = chat_tokenizers.chatml()
+    folder = chat_tokenizers.save(tokenizer, tmp_path)
+    words = PromptCodec.with_template(str(folder), choose_template("conversation", tokenizer))
+    name, data = "cruxeval-o:completion", str(file("cruxeval.jsonl").parent)
+    config = replace(
+        with_eval(every=1, data=data, suites=(name,), limit=3, samples=0, path=None),
+        rollout=RolloutConfig(max_prompt_tokens=8192),
+    )
+    periodic = PeriodicEval(config, words)
+    model = Model(words, {"[ANSWER]\nassert f(": [" 0\n"]})
+    async with SandboxPool(CONFIG.executor) as pool:
+        found = await periodic.run(model, pool, 0)
+    assert {f"{name}/greedy", f"{name}/malformed"} <= found.metrics.keys() and found.metrics[f"{name}/malformed"] == 0
+    assert model.stop_strings == {("\n",)} and found.protocol["suites"][name]["stop_strings"] == ["\n"]

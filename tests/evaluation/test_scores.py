@@ -6,6 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from azr.evaluation.report import markdown
 from azr.evaluation.scores import Row, estimate, metrics, pass_at, rows
@@ -74,7 +76,7 @@ def test_the_table_is_markdown_with_straight_columns():
     ]  # fmt: skip
     assert len({len(line) for line in lines}) == 1
     (line,) = (line for line in lines if line.startswith("| exam/deduction/short "))
-    assert "100.0 [100.0, 100.0]" in line
+    assert "100.0 [34.2, 100.0]" in line
     (line,) = (line for line in lines if line.startswith("| exam/abduction/novel "))
     assert line.split("|")[3].strip() == "-"
 
@@ -105,6 +107,30 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
     assert 0.88 <= np.mean([share.low <= 0.3 <= share.high for share in intervals]) <= 0.99
 
 
-def test_equal_scores_have_no_spread():
-    share = estimate([[1.0] * 5])
-    assert (share.low, share.value, share.high) == (1.0, 1.0, 1.0)
+@pytest.mark.parametrize(
+    ("right", "questions", "low", "high"),
+    [(0, 60, 0.0, 6.0), (60, 60, 94.0, 100.0), (5, 800, 0.3, 1.5), (50, 320, 12.1, 20.0), (1, 1, 20.7, 100.0)],
+)
+def test_shares_of_questions_have_wilson_intervals(right, questions, low, high):
+    share = estimate([[1.0] * right + [0.0] * (questions - right)])
+    assert share.value == pytest.approx(right / questions)
+    assert (share.low, share.high) == pytest.approx((low / 100, high / 100), abs=0.0005)
+
+
+def test_shares_of_groups_that_weigh_alike_add_their_distances_in_quadrature():
+    groups = [[1.0] * 50 + [0.0] * 270, [1.0] * 3 + [0.0] * 7]
+    whole, parts = estimate(groups), [estimate([group]) for group in groups]
+    assert whole.value - whole.low == pytest.approx(np.hypot(*(each.value - each.low for each in parts)) / 2)
+    assert whole.high - whole.value == pytest.approx(np.hypot(*(each.high - each.value for each in parts)) / 2)
+
+
+@given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=1, max_size=30))
+def test_no_interval_of_a_share_is_a_point_or_leaves_its_range(values):
+    share = estimate([values])
+    assert 0 <= share.low <= share.value + 1e-9 and share.value - 1e-9 <= share.high <= 1 and share.low < share.high
+
+
+def test_differences_are_signed():
+    assert estimate([[0.0] * 9], signed=True).low == 0 == estimate([[0.0] * 9], signed=True).high
+    gain = estimate([[1.0, -1.0, 0.0, 0.0] * 5], signed=True)
+    assert gain.low < 0 < gain.high

@@ -71,7 +71,14 @@ class Server:
         self.asked = 0
 
     async def generate(
-        self, prompt_ids: Sequence[int], *, n: int, max_tokens: int, temperature: float, seed: int | None = None
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        n: int,
+        max_tokens: int,
+        temperature: float,
+        seed: int | None = None,
+        stop_strings=(),
     ) -> list[Completion]:
         self.asked += 1
         if self.asked > self._left:

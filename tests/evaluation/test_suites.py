@@ -41,7 +41,8 @@ def test_there_are_the_suites_that_the_documentation_names():
     assert set(SUITES) == {
         "cruxeval-i", "cruxeval-o", "livecodebench-execution", "humaneval", "humaneval+", "mbpp+", "livecodebench",
         "apps", "aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench", "gsm8k", "luffy", "arc-c", "gpqa",
-        "mmlu-pro", "exam",
+        "mmlu-pro", "exam", "cruxeval-i:completion", "cruxeval-i:completion-cot", "cruxeval-o:completion",
+        "cruxeval-o:completion-cot", "livecodebench-execution:completion", "livecodebench-execution:completion-cot",
     }  # fmt: skip
 
 

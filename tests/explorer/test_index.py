@@ -17,6 +17,7 @@ from azr.explorer import queries
 from azr.explorer.index import RunIndex
 from azr.explorer.index_file import MAX_KEPT, NAME
 from azr.explorer.queries import SampleFilter, TaskFilter
+from azr.records import Judgement, Reason
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
 
 
@@ -184,6 +185,31 @@ def test_records_of_schema_1_are_shown_without_what_they_lack(tmp_path: Path) ->
     sentences = {sentence for _, sentence in queries.problems(index)}
     assert any("before outcomes, reasons, lengths and advantages were recorded" in each for each in sentences)
     assert any("schema 99 is newer" in each for each in sentences)
+
+
+def test_malformed_and_ungraded_samples_are_counted_by_reason_and_found_by_it(tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+
+    def judged(verdict: str, reason: str = "") -> Judgement:
+        return Judgement(verdict=verdict, reason=reason)
+
+    run.step(1, [
+        *(answer("a", judgement=judged("malformed", Reason.NO_BOX)) for _ in range(3)),
+        answer("a", judgement=judged("malformed", Reason.CUT_OFF)),
+        answer("a", judgement=judged("ungraded", Reason.GRADER_FAILED)),
+        answer("a", judgement=judged("malformed")),  # of a former version
+        answer("a", judgement=judged("wrong")),
+        proposal("b", judgement=judged("lost", Reason.LOST)),
+        proposal("c", judgement=judged("duplicate")),
+    ])  # fmt: skip
+    index = opened(run)
+    assert queries.reasons(index, 1) == {
+        ("deduction", "proposer", "lost"): {"lost": 1},
+        ("deduction", "solver", "malformed"): {"no_box": 3, "cut_off": 1, queries.NO_REASON: 1},
+        ("deduction", "solver", "ungraded"): {"grader_failed": 1},
+    }
+    assert [count(index, reason=reason) for reason in ("", "no_box", "lost", queries.NO_REASON)] == [9, 3, 1, 1]
+    assert queries.reasons(index, 2) == {}
 
 
 def test_rows_are_the_samples_of_the_file_but_for_their_texts(tmp_path: Path) -> None:

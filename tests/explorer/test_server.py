@@ -15,7 +15,7 @@ from azr.explorer.index import RunIndex
 from azr.explorer.index_file import NAME
 from azr.explorer.server import BODIES, COMPARING, Watcher, make_app, names_of
 from azr.explorer.single_file import report
-from azr.records import Judgement
+from azr.records import Judgement, Reason
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, azr_eval, eval_answer, proposal, small_run, task
 
 
@@ -323,6 +323,23 @@ def test_a_duplicate_links_its_twin_and_a_step_tells_of_responses_that_were_give
     said = [page(of, f"/0/step?step={step}").text for step in range(2, 6)]
     assert "given up" not in said[0] and "3 responses took an engine longer" in said[1]
     assert "1 response took an engine longer" in said[2] and "2 responses took" in said[3]
+
+
+def test_a_step_and_the_overview_tell_why_responses_are_malformed(run: MadeRun) -> None:
+    boxless = Judgement(verdict="malformed", reason=Reason.NO_BOX)
+    run.step(
+        3, [answer("7", kind="math", judgement=boxless), answer("8", kind="math")], math__solver__malformed__no_box=1
+    )
+    of = client(run)
+    found = page(of, "/0/step?step=3")
+    assert "Malformed or ungraded" in found.text and "1 no box" in found.text
+    (link,) = [link for link in found.links if "reason=no_box" in link]
+    one = page(of, link)
+    assert len([each for each in one.links if "/response?" in each]) == 1
+    assert "malformed or ungraded solver responses" in page(of, "/0/").text
+    assert "1 not recorded" in page(of, "/0/step?step=1").text, "of a former version"
+    assert "Malformed or ungraded" not in page(of, "/0/step?step=2").text
+    page(of, "/0/step?step=3&reason=nonsense", 404)
 
 
 def test_rows_of_files_have_pages_though_their_ids_are_equal(run: MadeRun) -> None:

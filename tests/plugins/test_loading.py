@@ -113,7 +113,7 @@ async def test_rows_name_a_packages_grader(package: Write, here: Path) -> None:
     package(ALL, ENTRIES)
     (here / "rows.jsonl").write_text(json.dumps({"prompt": "2 + 2?", "grader": "exact", "answer": "4"}) + "\n")
     (row,) = read_rows(here / "rows.jsonl")
-    async with OwnGrader(row.grader) as grader:
+    async with OwnGrader(row.graders[0].name) as grader:
         assert (await grader.grade(row.question, "4")).verdict is Verdict.RIGHT
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -41,6 +42,17 @@ async def test_samples_follow_the_models_distribution(served: Served):
         expected = served.model(torch.tensor([PROMPT])).logits[0, -1].softmax(-1)
     # The expected total variation distance of 512 draws from this distribution is 0.23; from a uniform one 0.5.
     assert float((drawn - expected).abs().sum() / 2) < 0.3
+
+
+async def test_a_request_may_have_stop_strings_of_its_own(served: Served):
+    letters = tuple("abcdefghijklmnopqrstuvwxyz")
+    ask = partial(served.engine.generate.remote, PROMPT[:50], n=64, max_tokens=200, temperature=1.0)
+    completions, others = await asyncio.gather(ask(stop_strings=letters), ask())
+    ends = {int(i) for i in byte_tokenizer().convert_tokens_to_ids(list(letters))}
+    ended = [c for c in completions if c.response_ids[-1] in ends]
+    assert len(ended) > 5 and {c.finish_reason for c in ended} == {FinishReason.STOP}
+    assert all(not ends & set(c.response_ids[:-1].tolist()) for c in completions)
+    assert any(ends & set(c.response_ids[:-1].tolist()) for c in others)
 
 
 async def test_a_stopped_response_ends_with_an_end_token_or_a_stop_string(served: Served):

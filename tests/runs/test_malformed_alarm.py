@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from azr.errors import RunEnded
-from azr.records import Completion, FinishReason, Role, Sample
+from azr.records import Completion, FinishReason, Judgement, Reason, Role, Sample
 from azr.runs.malformed_alarm import MalformedAlarm, shortened
 from tests.runs.factory import sample
 
@@ -26,7 +26,8 @@ def responses(role: Role, verdicts: list[str], text: str = "raw", finish: str = 
         prompt_ids=[1], response_ids=[*map(ord, text)], logprobs=0.0, finish_reason=FinishReason(finish),
         weight_versions=0,
     )  # fmt: skip
-    return [sample(role, completion=completion, verdict=verdict) for verdict in verdicts]
+    judgements = [Judgement(verdict=each, reason=Reason.NO_BLOCK if each == "malformed" else "") for each in verdicts]
+    return [sample(role, completion=completion, judgement=judgement) for judgement in judgements]
 
 
 def alarm(lines: list[str], *, stop: bool = True) -> MalformedAlarm:
@@ -37,8 +38,8 @@ def test_one_line_shows_a_response_as_it_was_sampled_and_where_to_look() -> None
     lines: list[str] = []
     alarm(lines).observe("step 3", bad(Role.PROPOSER, "a\nb<|im_end|>", cut_off=2) + fine(Role.SOLVER), LOOK)
     assert lines == [
-        "ALARM: 9 of 10 proposer responses of step 3 were malformed or cut off (2 cut off); one of them reads "
-        f"'a\\nb<|im_end|>'; all texts are in {LOOK}; what is asked is shown by azr prompts RECIPE"
+        "ALARM: 9 of 10 proposer responses of step 3 were malformed or cut off (7 no block, 2 cut off); one of them "
+        f"reads 'a\\nb<|im_end|>'; all texts are in {LOOK}; what is asked is shown by azr prompts RECIPE"
     ]
 
 

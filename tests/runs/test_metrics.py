@@ -6,12 +6,14 @@ from collections import Counter
 import pytest
 
 from azr.monitoring.monitor import response_metrics
-from azr.records import Completion, FinishReason, Judgement, Role, Sample
+from azr.records import Completion, FinishReason, Judgement, Reason, Role, Sample
 from azr.runs.metrics import (
     check_finite,
     funnel_metrics,
     malformed_share,
     num_ungraded,
+    part_metrics,
+    reason_metrics,
     reward_metrics,
     sampled_tokens,
     solve_rates,
@@ -144,6 +146,34 @@ def test_malformed_shares_are_of_what_a_role_sampled() -> None:
         given_up(Role.SOLVER, "solve:a"),
     ]
     assert malformed_share(samples, Role.SOLVER) == 0.5 and malformed_share(samples, Role.PROPOSER) is None
+
+
+def test_malformed_and_ungraded_are_counted_by_reason_whatever_they_were_used_for() -> None:
+    samples = [
+        sample(Role.SOLVER, "math", judgement=Judgement(verdict="malformed", reason=Reason.NO_BOX)),
+        sample(Role.SOLVER, "math", judgement=Judgement(verdict="malformed", reason=Reason.NO_BOX), used="stale"),
+        sample(Role.SOLVER, "math", judgement=Judgement(verdict="ungraded", reason=Reason.GRADER_FAILED), reward=None),
+        sample(Role.SOLVER, "math", judgement=Judgement(verdict="malformed", reason=Reason.CUT_OFF), trace_tokens=2),
+        sample(Role.PROPOSER, judgement=Judgement(verdict="lost", reason=Reason.LOST)),
+        sample(Role.PROPOSER, judgement=Judgement(verdict="duplicate")),
+        sample(Role.SOLVER, "math", judgement=None),
+    ]
+    assert reason_metrics(samples) == {
+        "math/solver/malformed/no_box": 2,
+        "math/solver/ungraded/grader_failed": 1,
+        "math/solver/trace/malformed/cut_off": 1,
+        "deduction/proposer/ungraded/lost": 1,
+    }
+    assert step_metrics(samples, (), 1, {}).items() >= reason_metrics(samples).items()
+
+
+def test_parts_that_graders_of_rows_give_are_metrics() -> None:
+    samples = [
+        sample(Role.SOLVER, "math", group="data:0:1", judgement=Judgement(verdict="wrong", parts=parts))
+        for parts in ({"style": 0.25, "short": True}, {"style": 0.75, "short": False}, {"style": 0.5}, {})
+    ]
+    own = sample(Role.SOLVER, judgement=Judgement(verdict="right", parts={"base": True}))
+    assert part_metrics([*samples, own]) == {"math/solver/parts/style": 0.5, "math/solver/parts/short": 0.5}
 
 
 def versions(*versions: int, used: str = "trained") -> Sample:

@@ -58,6 +58,7 @@ class Engine:
         max_tokens: int,
         temperature: float | None = None,
         seed: int | None = None,
+        stop_strings: tuple[str, ...] = (),
     ) -> list[Completion]:
         prompt = CODEC.decode(prompt_ids)
         proposes = prompt.startswith("<|propose|>")
@@ -266,6 +267,7 @@ class RandomEngine:
         max_tokens: int,
         temperature: float | None = None,
         seed: int | None = None,
+        stop_strings: tuple[str, ...] = (),
     ) -> list[Completion]:
         rng, prompt = self._rng, CODEC.decode(prompt_ids)
         await asyncio.sleep(rng.random() ** 6 * 0.05)

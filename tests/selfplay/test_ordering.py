@@ -44,7 +44,14 @@ class Delays:
             await asyncio.sleep(0)
 
     async def generate(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature=None, seed: int | None = None
+        self,
+        prompt_ids: list[int],
+        *,
+        n: int,
+        max_tokens: int,
+        temperature=None,
+        seed: int | None = None,
+        stop_strings=(),
     ) -> list[Completion]:
         await self._wait()
         dice = random.Random(f"{seed}/{prompt_ids}")

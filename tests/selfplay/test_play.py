@@ -50,7 +50,14 @@ class Script:
         self._solved: Counter[str] = Counter()
 
     async def generate(
-        self, prompt_ids: list[int], *, n: int, max_tokens: int, temperature=None, seed: int | None = None
+        self,
+        prompt_ids: list[int],
+        *,
+        n: int,
+        max_tokens: int,
+        temperature=None,
+        seed: int | None = None,
+        stop_strings=(),
     ) -> list[Completion]:
         prompt = CODEC.decode(prompt_ids)
         if prompt.startswith("<|propose|>"):

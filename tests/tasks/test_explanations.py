@@ -36,6 +36,8 @@ async def test_a_refused_proposal_says_why(play):  # noqa: F811
     assert judged.keys() == REFUSED.keys()
     for text, (outcome, detail) in REFUSED.items():
         assert (judged[text].verdict, judged[text].detail[: len(detail)]) == (outcome, detail)
+    reasons = [judged[text].reason for text in REFUSED]
+    assert reasons == ["", "unreadable", "unreadable", "unreadable", "unreadable", "", "", "cut_off", "no_block"]
     assert judged[proposal("1 // 0")].answer == (("program", "def f(a):\n    return 1 // 0"), ("input", "2"))
     assert judged["no sections<|end|>"].answer is None
 
@@ -59,6 +61,25 @@ async def test_two_equal_proposals_and_wrong_answers_say_why(play):  # noqa: F81
     assert solved[answers[1]].answer == (("output", "4"),) and solved[answers[1]].detail == "f(2) gives 3, not 4"
     assert solved[answers[2]].detail == "the answer holds one output, which is no plain data or not what was asked"
     assert solved[answers[3]].detail.startswith("cut off after")
+    assert [solved[text].reason for text in answers] == ["", "", "unreadable", "cut_off"]
+
+
+async def test_what_lacks_a_block_or_could_not_be_judged_has_a_reason(play, monkeypatch):  # noqa: F811
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    proposals = ["<|program|>def f(a):\n    return a<|end|>", proposal("a + 1")]
+    config = replace_play(CONFIG, proposer_prompts=2, solver_prompts=0)
+    answers = ["<|input|>3<|end|>", "<|output|>3<|end|>"]
+    monkeypatch.setattr("azr.tasks.deduction.values.parse", fail)
+    result, _ = await play(config, Script(proposals, lambda prompt, attempt: answers[attempt % 2]))
+    said = {CODEC.decode(t.completion.response_ids): t.judgement.reason for t in result.samples}
+    assert said == {
+        proposals[0]: "missing_block",
+        proposals[1]: "",
+        answers[0]: "missing_block",
+        answers[1]: "grader_failed",
+    }
 
 
 async def test_what_an_answer_ran_is_told_with_its_arguments(play):  # noqa: F811

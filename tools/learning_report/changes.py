@@ -118,7 +118,7 @@ def whole_exam_change(run: Run, kind: str, difficulty: str, measure: str) -> Cha
     pairs = {of_kind: of_tasks for of_kind, of_tasks in pairs.items() if of_tasks}
     if not pairs:
         return None
-    gain = estimate([[end - start for start, end in of_kind] for of_kind in pairs.values()])
+    gain = estimate([[end - start for start, end in of_kind] for of_kind in pairs.values()], signed=True)
     start, end = (fmean(fmean(pair[side] for pair in of_kind) for of_kind in pairs.values()) for side in (0, 1))
     return Change(start, end, (gain.low, gain.high))
 

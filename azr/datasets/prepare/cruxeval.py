@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 from azr.datasets.prepare.example import Example, Options, Source, text
 from azr.evaluation.graders.value import ProgramValue
-from azr.evaluation.suites.short_answers import value_message
+from azr.evaluation.suites.value_prompts import chat_message
 
 
 def _read(row: Mapping[str, Any], options: Options) -> Iterator[Example]:
@@ -20,7 +20,7 @@ def _read(row: Mapping[str, Any], options: Options) -> Iterator[Example]:
     for asked in options.asked:
         gold = ProgramValue(program, cast(Literal["output", "input"], asked), given, returned or "")
         yield Example(
-            prompt=({"role": "user", "content": value_message(gold)},),
+            prompt=({"role": "user", "content": chat_message(gold)},),
             question=program,
             answer={"program": program, "input": given, "output": returned, "asked": asked} if returned else None,
             source=f"cruxeval-{asked[0]}",

@@ -15,7 +15,7 @@ from azr.evaluation.graders.code_blocks import defines, definition, parses
 from azr.evaluation.graders.plain_json import decode, refuse_collisions
 from azr.evaluation.graders.sandboxed import RECURSION, Ran, call_program, calls
 from azr.evaluation.question import Question
-from azr.records import Judgement
+from azr.records import Judgement, Reason
 from azr.tasks.base import Verdict
 
 if TYPE_CHECKING:
@@ -84,15 +84,18 @@ class CallsGrader:
         gold: Calls = question.gold
         answer = definition(response, gold.entry, begun=gold.begun)
         if answer is None:
-            return Judgement(verdict=Verdict.MALFORMED)
+            return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_BLOCK)
         key = question.suite, question.id
         if key not in self._solved:
             self._solved[key] = asyncio.create_task(self._solve(gold))
         solved = await asyncio.shield(self._solved[key])
         prelude, source = assembled(gold, answer)
         parts = await self._run(gold, call_program(source, gold.entry, gold.recursion, prelude), solved)
-        verdict = Verdict.UNGRADED if parts is None else Verdict.RIGHT if all(parts.values()) else Verdict.WRONG
-        return Judgement(verdict=verdict, answer=(("answer", answer),), parts=parts or {})
+        if parts is None:
+            reason = Reason.NO_GOLD if solved.expected is None else Reason.LOST
+            return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),), reason=reason)
+        verdict = Verdict.RIGHT if all(parts.values()) else Verdict.WRONG
+        return Judgement(verdict=verdict, answer=(("answer", answer),), parts=parts)
 
     async def _run(self, gold: Calls, program: str, solved: _Solved) -> dict[str, bool] | None:
         """Return which parts a program passes; None if the reference solution failed or the executor lost a call."""

@@ -30,7 +30,7 @@ _MOST_MERGED = 16
 _MOST_LINES, _MOST_CHARS, _MOST_TRIES = 1_000, 2**15, 2_000
 """Limits of the search for code without fences."""
 _MARKS = " \t>`"
-_MOST_BLOCKS = 64
+MOST_BLOCKS = 64
 """Earlier blocks of a response are not read."""
 
 
@@ -92,7 +92,7 @@ def definition(response: str, entry: str, *, begun: bool = False) -> str | None:
 def _found(text: str) -> list[Block]:
     """Return the fenced blocks; if there are none, the text between tags such as ``[PYTHON]``."""
     tagged = ((found[1] or found[2] or "").strip("\n") for found in _TAGGED.finditer(text))
-    return (blocks(text) or [Block("python", each) for each in tagged if each.strip()])[-_MOST_BLOCKS:]
+    return (blocks(text) or [Block("python", each) for each in tagged if each.strip()])[-MOST_BLOCKS:]
 
 
 def _of_python(found: Sequence[Block]) -> list[str]:

@@ -12,7 +12,7 @@ from azr.evaluation.graders import math_spelling
 from azr.evaluation.graders.extraction import final_answer
 from azr.evaluation.question import Question
 from azr.isolated import Trouble, Workers
-from azr.records import Judgement
+from azr.records import Judgement, Reason
 from azr.tasks.base import Verdict
 
 TIME_LIMIT_S = 10.0
@@ -55,13 +55,13 @@ class MathGrader:
         gold: MathGold = question.gold
         answer = final_answer(response)
         if answer is None:
-            return Judgement(verdict=Verdict.MALFORMED)
+            return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER)
         said = await self.compare(gold.answers, answer, gold.tolerance)
-        verdict, parts = Verdict.UNGRADED, dict[str, bool]()
-        if said is not None:
-            verdict = Verdict.RIGHT if said["right"] else Verdict.WRONG
-            parts |= {"exact": said["exact"]} if gold.tolerance is not None else {}
-            parts |= {"exact": said["exact"], "close": said["close"]} if gold.relative else {}
+        if said is None:
+            return Judgement(verdict=Verdict.UNGRADED, answer=(("answer", answer),), reason=Reason.GRADER_FAILED)
+        verdict, parts = Verdict.RIGHT if said["right"] else Verdict.WRONG, dict[str, bool]()
+        parts |= {"exact": said["exact"]} if gold.tolerance is not None else {}
+        parts |= {"exact": said["exact"], "close": said["close"]} if gold.relative else {}
         return Judgement(verdict=verdict, answer=(("answer", answer),), parts=parts)
 
     async def compare(

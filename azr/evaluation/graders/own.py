@@ -1,18 +1,22 @@
 """Users' graders: functions that are named ``module:function`` and run in processes that can be killed.
 
 A function takes the row, a dict of all its fields, and the response, a text without its end token. It returns whether
-the answer is right, or None when there is no answer. docs/extending.md is the way there.
+the answer is right, a number from 0 (wrong) to 1 (right), or None when there is no answer; or a dict with such a
+``score`` and named numbers, which are logged one by one. docs/extending.md is the way there.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
 from azr.errors import UserError, nearest
 from azr.evaluation.question import GRADERS, Question
-from azr.isolated import OwnFunctions, Trouble
-from azr.records import Judgement
+from azr.isolated import Nonsense, OwnFunctions, Trouble
+from azr.records import Judgement, Reason
 from azr.registry import find_entry, import_own
 from azr.tasks.base import Verdict
 
@@ -20,7 +24,13 @@ GROUP = "azr.graders"
 """Group of entry points by which installed packages name their graders."""
 _WORKER = "azr.evaluation.graders.own_worker"
 
-GradeFunction = Callable[[Mapping[str, Any], str], bool | None]
+MAX_PARTS = 16
+"""Most named numbers beside a score: each of them is a metric."""
+SCORE = "score"
+_PART = re.compile(r"[A-Za-z_][\w.-]{0,39}", re.ASCII)
+
+Score = bool | float | None
+GradeFunction = Callable[[Mapping[str, Any], str], Score | Mapping[str, Score]]
 
 
 def is_own(name: str) -> bool:
@@ -79,10 +89,52 @@ class OwnGrader:
         """Grade; ungraded if the function raises, returns another type, takes too long or ends its process."""
         message = {"row": question.gold, "response": response}
         try:
-            right = await self._functions.call(
+            said = await self._functions.call(
                 f"the grader {self._name}", message, costs="such answers are not trained on"
             )
-        except Trouble:
-            return Judgement(verdict=Verdict.UNGRADED)
-        verdict = Verdict.MALFORMED if right is None else Verdict.RIGHT if right else Verdict.WRONG
-        return Judgement(verdict=verdict, answer=None if right is None else (("answer", response),))
+        except Trouble as trouble:
+            detail = f"the grader {self._name} {trouble}"
+            return Judgement(verdict=Verdict.UNGRADED, detail=detail, reason=Reason.GRADER_FAILED)
+        score, parts = said[SCORE], said["parts"]
+        if score is None:
+            return Judgement(verdict=Verdict.MALFORMED, parts=parts, reason=Reason.NO_ANSWER)
+        return Judgement(
+            verdict=Verdict.RIGHT if score == 1 else Verdict.WRONG,
+            answer=(("answer", response),),
+            parts=parts,
+            score=None if isinstance(score, bool) else score,
+        )
+
+
+def checked(returned: object) -> dict[str, Any]:
+    """Return score and parts of what a function returned. Raises Nonsense for anything that it must not return."""
+    parts = dict(returned) if isinstance(returned, Mapping) else {SCORE: returned}
+    if SCORE not in parts:
+        raise Nonsense(f"a dict without {SCORE!r}, which must be True, False, None or a number from 0 to 1")
+    score = _plain(parts.pop(SCORE))
+    if score is not None and not isinstance(score, bool) and not (isinstance(score, float) and 0 <= score <= 1):
+        given = f"{SCORE} {_short(score)}" if isinstance(returned, Mapping) else _short(score)
+        raise Nonsense(f"{given}, which is none of True, False, None and a number from 0 to 1")
+    if len(parts) > MAX_PARTS:
+        raise Nonsense(f"{len(parts)} parts, and at most {MAX_PARTS} are logged")
+    parts = {name: _plain(value) for name, value in parts.items()}
+    for name, value in parts.items():
+        if not isinstance(name, str) or not _PART.fullmatch(name):
+            raise Nonsense(f"a part named {_short(name)}, which must be at most 40 letters, digits, '_', '-' and '.'")
+        if not isinstance(value, bool) and not (isinstance(value, float) and math.isfinite(value)):
+            raise Nonsense(f"the part {name} {_short(value)}, which is no bool and no finite number")
+    return {SCORE: score, "parts": parts}
+
+
+def _plain(value: object) -> object:
+    """Return a number of any library as a float; everything else as it is."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _short(value: object) -> str:
+    return repr(value)[:60]

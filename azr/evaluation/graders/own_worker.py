@@ -1,25 +1,18 @@
-"""Process of a user's grader: answers ``{row, response}`` with true, false or null."""
+"""Process of a user's grader: answers ``{row, response}`` with ``{score, parts}``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from azr.evaluation.graders.own import load_grader
-from azr.isolated import Ask, Nonsense, serve
+from azr.evaluation.graders.own import checked, load_grader
+from azr.isolated import Ask, serve
 
 
-def load(arguments: Sequence[str]) -> Callable[[Any, Ask], bool | None]:
+def load(arguments: Sequence[str]) -> Callable[[Any, Ask], dict[str, Any]]:
     (name,) = arguments
     function = load_grader(name)
-
-    def grade(asked: Any, ask: Ask) -> bool | None:
-        right = function(asked["row"], asked["response"])
-        if right is None or isinstance(right, bool):
-            return right
-        raise Nonsense(f"{repr(right)[:60]}, which is none of True, False and None")
-
-    return grade
+    return lambda asked, ask: checked(function(asked["row"], asked["response"]))
 
 
 if __name__ == "__main__":

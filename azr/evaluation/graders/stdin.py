@@ -13,7 +13,7 @@ from azr.evaluation.graders import code_blocks
 from azr.evaluation.graders.sandboxed import standard_output, stdin_program
 from azr.evaluation.question import Question
 from azr.execution import CallStatus
-from azr.records import Judgement
+from azr.records import Judgement, Reason
 from azr.tasks.base import Verdict
 
 if TYPE_CHECKING:
@@ -49,8 +49,10 @@ class StdinGrader:
         gold: Tests = question.gold
         answer = code_blocks.program(response)
         if answer is None:
-            return Judgement(verdict=Verdict.MALFORMED)
-        return Judgement(verdict=await self._run(gold, stdin_program(answer)), answer=(("answer", answer),))
+            return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_BLOCK)
+        verdict = await self._run(gold, stdin_program(answer))
+        reason = Reason.LOST if verdict is Verdict.UNGRADED else ""
+        return Judgement(verdict=verdict, answer=(("answer", answer),), reason=reason)
 
     async def _run(self, gold: Tests, program: str) -> Verdict:
         for given, wanted in zip(gold.inputs, gold.outputs, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import string
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,7 @@ from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Question, Suite
 from azr.evaluation.suites.files import ReadRow, Row, find, questions, reader, text
+from azr.evaluation.suites.value_prompts import CHAT, FORMATS, value_question
 
 _MATH = "{problem}\n\nReason step by step, and put the final answer within \\boxed{{}}."
 _CHOICE = (
@@ -23,17 +25,6 @@ _CHOICE = (
 )
 _OPTION = re.compile(r"^[ \t]*([A-Z1-9])\)", re.MULTILINE)
 _GPQA_HEAD = re.compile(r"\AAnswer the following multiple choice question\..*?\n\n", re.DOTALL)
-_OUTPUT = (
-    "Here are a Python program and a call of its function. Work out what the call returns. Think it through step by "
-    "step, and give the returned value as a Python literal in a last block that begins with ```output.\n\n"
-    "```python\n{program}\n```\n\nThe call is:\n```python\n{entry}({input})\n```"
-)
-_INPUT = (
-    "Here are a Python program and a value. Find arguments for which its function {entry} returns this value; where "
-    "several are right, give any of them. Think it through step by step, and give what would stand between the "
-    "parentheses of the call in a last block that begins with ```input.\n\n"
-    "```python\n{program}\n```\n\nThe value is:\n```python\n{output}\n```"
-)
 
 
 def math_message(problem: str) -> str:
@@ -140,26 +131,14 @@ def _mmlu_pro(row: Row, number: int) -> Question:
     return _choice("mmlu-pro", str(row["question_id"]), text(row, "category"), question, Choice(answer, labels))
 
 
-def value_message(gold: ProgramValue) -> str:
-    """Return the user turn that asks for the output of a program, or for an input."""
-    form = _INPUT if gold.asked == "input" else _OUTPUT
-    return form.format(program=gold.program.strip("\n"), entry=gold.entry, input=gold.input, output=gold.output)
-
-
-def _value(suite: str, id: str, group: str, gold: ProgramValue) -> Question:
-    message, program = value_message(gold), gold.program
-    return Question(
-        id=id, suite=suite, group=group, message=message, problem=program, gold=gold, programs=(program,)
-    )  # fmt: skip
-
-
-def _cruxeval(suite: str, asked: Literal["input", "output"], row: Row, number: int) -> Question:
+def _cruxeval(asked: Literal["input", "output"], suite: str, prompt_format: str, row: Row, number: int) -> Question:
     program = text(row, "code")
     ast.parse(program)
-    return _value(suite, text(row, "id"), "all", ProgramValue(program, asked, text(row, "input"), text(row, "output")))
+    gold = ProgramValue(program, asked, text(row, "input"), text(row, "output"))
+    return value_question(suite, text(row, "id"), "all", gold, prompt_format)
 
 
-def _execution(row: Row, number: int) -> Question:
+def _execution(suite: str, prompt_format: str, row: Row, number: int) -> Question:
     program, entry = text(row, "code"), text(row, "function_name")
     call = ast.parse(text(row, "input"), mode="eval").body
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != entry:
@@ -167,7 +146,7 @@ def _execution(row: Row, number: int) -> Question:
     arguments = ast.get_source_segment(row["input"], call) or ""
     arguments = arguments[arguments.index("(") + 1 : arguments.rindex(")")]
     gold = ProgramValue(program, "output", arguments, text(row, "output"), entry)
-    return _value("livecodebench-execution", str(row["id"]), str(row.get("difficulty", "all")), gold)
+    return value_question(suite, str(row["id"]), str(row.get("difficulty", "all")), gold, prompt_format)
 
 
 def _suite(
@@ -190,19 +169,27 @@ _ORZ = "the evaluation data of github.com/Open-Reasoner-Zero/Open-Reasoner-Zero"
 _CRUXEVAL_DATA = "data/cruxeval.jsonl of github.com/facebookresearch/cruxeval"
 _CRUXEVAL_SHA256 = "8368b81047dc5014e4caf5a2f97604eff7644e0ecd7415e3ceeb184bbc2e0c96"
 
+
+def _in_every_format(
+    name: str, files: str | tuple[str, ...], rows: int, licence: str, source: str,
+    read: Callable[[str, str, Row, int], Question], sha256: str = "",
+) -> Iterator[Suite]:  # fmt: skip
+    """Yield the suite that asks in chat, and those that ask the same in the other `FORMATS`: ``NAME:completion``."""
+    for each in FORMATS:
+        named = name if each == CHAT else f"{name}:{each}"
+        yield _suite("value", named, files, rows, licence, source, partial(read, named, each), sha256, "pass@1")
+
+
 VALUES = (
-    _suite(
-        "value", "cruxeval-i", "cruxeval.jsonl", 800, "MIT", _CRUXEVAL_DATA,
-        partial(_cruxeval, "cruxeval-i", "input"), _CRUXEVAL_SHA256, "pass@1",
+    *_in_every_format(
+        "cruxeval-i", "cruxeval.jsonl", 800, "MIT", _CRUXEVAL_DATA, partial(_cruxeval, "input"), _CRUXEVAL_SHA256,
     ),
-    _suite(
-        "value", "cruxeval-o", "cruxeval.jsonl", 800, "MIT", _CRUXEVAL_DATA,
-        partial(_cruxeval, "cruxeval-o", "output"), _CRUXEVAL_SHA256, "pass@1",
+    *_in_every_format(
+        "cruxeval-o", "cruxeval.jsonl", 800, "MIT", _CRUXEVAL_DATA, partial(_cruxeval, "output"), _CRUXEVAL_SHA256,
     ),
-    _suite(
-        "value", "livecodebench-execution", ("livecodebench_execution.jsonl", "execution-v2.jsonl"), 479,
-        "CC (data card)", "test.jsonl of the data set livecodebench/execution-v2, saved under one of these names",
-        _execution, metric="pass@1",
+    *_in_every_format(
+        "livecodebench-execution", ("livecodebench_execution.jsonl", "execution-v2.jsonl"), 479, "CC (data card)",
+        "test.jsonl of the data set livecodebench/execution-v2, saved under one of these names", _execution,
     ),
 )  # fmt: skip
 TEXTS = (

@@ -114,6 +114,8 @@ def samples(name: str, value: float | int | list[int]) -> list[Sample]:
             return [(gauge, {**labels, "rate": f"{rate:.3f}"}, float(count)) for rate, count in counts]
         if part == "funnel":
             return [("azr_funnel_proposals", {**labels, "stage": rest}, float(value))]
+        if part in ("malformed", "ungraded") and rest:
+            return [(f"azr_{part}_responses", {**labels, "reason": rest}, float(value))]
         if part == "tokens":
             return [("azr_response_tokens", {**labels, "statistic": rest}, float(value))]
         if part == "response_length":

@@ -1,0 +1,150 @@
+"""What is read from answers about a program: answers of two real models, and texts that give no answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from azr.evaluation.graders.stated_values import ProgramValue, stated_value
+from tests.evaluation.grading import questions
+
+ANSWERS = Path(__file__).with_name("model_answers.jsonl")
+"""The ends of 60 answers each of Qwen2.5-Coder-0.5B-Instruct and SmolLM2-135M-Instruct to CRUXEval, greedy, asked in
+words by their own template and as a conversation. ``reads`` is what a person reads as the answer, null for none; a
+single line without quotes is read as a string."""
+OUTPUT = ProgramValue("def f(x, y=1):\n    return [x, y]", "output", "3", "[3, 1]")
+INPUT = ProgramValue("def f(x, y=1):\n    return [x, y]", "input", "3", "[3, 1]")
+TEXT = ProgramValue("def f(x):\n    return x", "output", "'ab'", "'ab'")
+
+
+def test_answers_of_real_models_are_read_as_by_a_person():
+    golds = {(name, row.id): row.gold for name in ("cruxeval-i", "cruxeval-o") for row in questions(name)}
+    rows = [json.loads(line) for line in ANSWERS.read_text().splitlines()]
+    read = [stated_value(row["end"], golds[row["suite"], row["id"]]) for row in rows]
+    stating = [(row["reads"], found) for row, found in zip(rows, read, strict=True) if row["reads"] is not None]
+    assert (len(rows), len(stating)) == (120, 80)
+    assert sum(reads == found for reads, found in stating) >= 0.95 * len(stating)
+    assert [row for row, found in zip(rows, read, strict=True) if row["reads"] is None and found is not None] == []
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "", "I think so.", "Yes", "```python\ndef f(x):\n    return 3\n```",
+        "The function takes `x` and returns a list. The list `[1, 2]` is only an example.",
+        "If x were 5, `f(5)` would return `[5, 1]`.", "Suppose the call returns `[3, 1]`; then it would fit.",
+        "f(5) returns [5, 1].", "`f(4) == [4, 1]` holds.", "assert f(4) == [4, 1]", "The output of `f(4)` is `[4, 1]`.",
+        "```python\nassert f(4) == [4, 1]\n```", "```output\nf(3)\n```", "So the call is `f(3)`.",
+        "The output is either `[3, 1]` or `[3, 2]`.", "The output is `[3, 1]` or `[3, 2]`.",
+        "The output is `[3, 1]`, `[3, 2]` or longer.", "The output could be `[3, 1]`.", "Maybe it returns `[3, 1]`.",
+        "The call returns `[3, 1]`.\nThe call returns `[3, 2]`.",
+        "Option 1: the function returns `[3]`.\nOption 2: the function returns `[1]`.",
+        "The function does not return `[3, 1]`.", "The output isn't `[3, 1]`.", "The output is not `[3, 1]`.",
+        "The input is `3`.", "Therefore, the input is `3`.", "Input:\n```\n3\n```",
+        "`x.append(1)` returns `None`.", "The `sort` method returns `None`.", "The length of the list is `2`.",
+        "In the second iteration of the loop, the result is `2`.", "The function returns 2 elements.",
+        "Here is an example:\n```python\n[9, 9]\n```\nI cannot tell what it returns.",
+        "The output is:\n```\nI am not sure.\n```", "The output is:\n```\n<output>\n```",
+        "The output is:\n```\n[x, y]\n```",
+        "Steps:\n[3, 1]\n[3, 2]\nI stop here.", "So `3` is the input.", "`[3, 1]` is the result of `sorted(x)`.",
+        "The list is:\n[3, 1]", "Input:\n3", "f(4) = [4, 1]", "`f(4) -> [4, 1]`",
+        "Therefore, the computed output is `[3, ", "```output\n[3, ", "```output\n[3, 1]\n```\n```output\n[3, 2",
+    ],
+)  # fmt: skip
+def test_a_text_that_gives_no_output_states_none(response):
+    assert stated_value(response, OUTPUT) is None
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "[3, 1]", "`[3, 1]`", "assert f(3) == [3, 1]", "So `f(3)` is `[3, 1]`.", "f(3) returns [3, 1].",
+        "f(x=3) -> [3, 1]", "The output is **[3, 1]**.", "So we get `[3, 1]`.", "The answer is [3, 1]",
+        "Answer: `[3, 1]`", "The function returns `[3, 1]`. I hope this helps!",
+        "The function returns the list `[3, 1]`, as `y` is 1.", "Thus we have: ```output\n[3, 1]\n```",
+        "The function returns `[3]`. No: it appends y too.\nTherefore the final output is `[3, 1]`.",
+        "First `f(2)` would give `[2, 1]`.\n\nThe returned value is `[3, 1]`.",
+        "The result of the call is:\n```python\n[3, 1]\n```\nLet me know if you have questions.",
+        "The output is `[3, 1]`, i.e. `output = f(3) == [3, 1]`", "i.e. ```output = [3, 1]```",
+        "```output\noutput\n[3, 1]\n```", "```output\nassert f(3) == [3, 1]\n```",
+        "[THOUGHT]\n`f(3)` is `[1]`.\n[/THOUGHT]\n[ANSWER]\nassert f(3) == [3, 1]\n[/ANSWER]",
+        "**Output:** `[3, 1]`", "**Output:**\n\n`[3, 1]`", "Steps.\n### Output\n[3, 1]", "Result: [3, 1]",
+        "So, the output of the given code is:\n\n[3, 1]\n\nI hope it helps.", "The output is $[3, 1]$.",
+        "Therefore `[3, 1]` is returned.", "So `[3, 1]` is the final output of the function.",
+        "So `[3, 1]` is the answer.", "```\nf(3) = [3, 1]\n```", "```\nf(3) -> [3, 1]\n```", "f(3) \u2192 [3, 1]",
+        "The call `f(3)` evaluates to `[3, 1]`.", "The returned value will be `[3, 1]`", "It means f(3) = [3, 1].",
+        "[ANSWER]\nassert f(3) == [3, 1]\n", "[ANSWER]\n[3, 1]\n[/ANSWER]",
+        "[ANSWER]\n```python\nassert f(3) == [3, 1]\n```\n[/ANSWER]",
+        "```\n[3, 1]\n```\n\nThe output is:\n```\n[3, 1]\n```\n\nThe output is:\n```\n[3,",
+        "The working says `[9]`.\n```output\n[3, 1]\n```\nThe function returns `[9]`.",
+        "<think>```output\n[9]\n```</think>\nThe call returns `[3, 1]`.",
+    ],
+)  # fmt: skip
+def test_outputs_are_read_where_they_stand(response):
+    assert stated_value(response, OUTPUT) == "[3, 1]"
+
+
+@pytest.mark.parametrize(
+    ("response", "wanted"),
+    [
+        ("The function returns the string 'ab'.", "'ab'"), ("It returns `'a'`, so the output is `'b'`.", "'b'"),
+        ("The function returns 'a, b or c'.", "'a, b or c'"), ("The output is:\n```\nab\n```", "'ab'"),
+        ("The output is `'a b.'`, i.e. ```output\na b.\n```", "'a b.'"), ("```output\nthe cow\n```", "'the cow'"),
+        ("The output is `'ab'`, i.e. ```output\ncd\n```", "'cd'"), ("ab", None), ("The output is ab.", None),
+    ],
+)  # fmt: skip
+def test_strings_in_blocks_may_lack_their_quotes(response, wanted):
+    assert stated_value(response, TEXT) == wanted
+
+
+@pytest.mark.parametrize(
+    ("response", "wanted"),
+    [
+        ("The input is `3`.", "3"), ("An input that works is 3.", "3"), ("```python\nprint(f(3))\n```", "3"),
+        ("Take `f(3, 1)`, so the arguments are `3, 1`.", "3, 1"), ("assert f(3) == [3, 1]", "3"),
+        ("So the arguments are:\n- `x = 3`\n- `y = 1`", "x=3, y=1"), ("Thus the answer is `f(3)`.", "3"),
+        ("The arguments are:\n```python\nx = 3\ny = 1\n```", "x=3, y=1"),
+        ("The function returns `[3, 1]` when called with the argument `3`.", "3"),
+        ("Therefore `f(3)` returns `[3, 1]`.", "3"), ("```input\ninput(3, 1)\n```", "3, 1"),
+        ("Therefore, the arguments for which `f` returns `[3, 1]` are `3`.", "3"),
+        ("So `3` is the input.", "3"), ("**Input:** `3`", "3"), ("**Output:** `[3, 1]`", None),
+        ("So `[3, 1]` is returned.", None), ("The input is:\n\n3\n\nDone.", "3"),
+        ("assert f(4) == [4, 1]", None), ("The function returns `[3, 1]`.", None), ("The output is `[3, 1]`.", None),
+        ("The value is:\n```\n[3, 1]\n```", None), ("The output is:\n```\n[3, 1]\n```", None),
+        ("If the input were `3`, it would return `[3, 1]`.", None), ("The argument is `3` or `4`.", None),
+        ("So the arguments are:\n- `x = 3`\n- `x = 4`", None), ("The loop begins with `index = 1`.", None),
+        ("```python\nprint(g(3))\n```", None), ("`f(4)` returns `[4, 1]`, which is not it.", None),
+        ("The arguments are:\n```python\ninput()\n```", None), ("Given the input `3`, it returns something.", None),
+        ("[ANSWER]\nassert f(3) == [3, 1]\n", "3"), ("[ANSWER]\nassert f(3) == [4, 1]\n", None),
+    ],
+)  # fmt: skip
+def test_inputs_are_read_where_they_stand(response, wanted):
+    assert stated_value(response, INPUT) == wanted
+
+
+_VALUES = st.recursive(
+    st.integers(-99, 99) | st.booleans() | st.none() | st.text("ab ,.'`\"=()", max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=2), inner, max_size=2),
+    max_leaves=5,
+)
+_SENTENCES = (
+    "Therefore, the function returns {}.", "The output is {}", "So the final answer is {}.", "Thus `f(3)` returns {}.",
+    "Hence, the output of `f(3)` is {}.", "As a result, the call evaluates to {}, as shown.",
+)  # fmt: skip
+
+
+@given(value=_VALUES, sentence=st.sampled_from(_SENTENCES), before=st.sampled_from(["", "First, `x` is `3`.\n\n"]))
+def test_any_value_in_code_is_read_whole_or_not_at_all(value, sentence, before):
+    stated = stated_value(before + sentence.format(f"`{value!r}`"), OUTPUT)
+    assert stated == repr(value) if "`" not in repr(value) else stated in (None, repr(value))
+
+
+@given(first=st.integers(0, 99), second=st.integers(100, 199))
+def test_two_answers_are_none(first, second):
+    assert stated_value(f"The output is `{first}`.\nThe output is `{second}`.", OUTPUT) is None
+    assert stated_value(f"The output is `{first}` and `{second}`.", OUTPUT) is None
+    assert stated_value(f"The output is `{first}`.\nSo the final output is `{second}`.", OUTPUT) == str(second)
