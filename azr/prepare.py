@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, check_architecture, check_targets
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.weight_transfers import choose_transfer
-from azr.config import TEMPLATES, Config, SelfPlayConfig, contradictions
+from azr.config import TEMPLATES, Config, contradictions
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError, nearest
 from azr.evaluation.suites.exam import read_exam
@@ -25,6 +26,7 @@ from azr.runs.resume import ResumeState
 from azr.runs.run_dir import PromptForm, RunDirectory, check_free, run_path
 from azr.selfplay.rewards import check_names
 from azr.selfplay.seeds import SeedLines, read_seeds
+from azr.tasks.prompts import THINK
 from azr.tasks.registry import KINDS
 from azr.train.adapter_files import check_four_bit
 
@@ -62,6 +64,7 @@ def check(config: Config) -> None:
     for sentence in contradictions(config):
         raise UserError(sentence)
     _check_template(config.model.template)
+    _check_format(config)
     check_names(config.reward)
     engine_options(config.rollout.engine_options)
     choose_transfer(config, config.train.device)
@@ -86,7 +89,7 @@ def prepare(
         _check_run_directory(config, resumed=resume is not None)
         trackers.check_ready(config)
     begins = resume is None or resume.state.step == 0
-    seeds = _read_seeds(config.selfplay) if begins and config.kinds and config.selfplay.seeds is not None else None
+    seeds = _read_seeds(config) if begins and config.kinds and config.selfplay.seeds is not None else None
     screen = Screen.read(patterns_of(config.safety))
     folder = model_folder(config.model.path, fetch=fetch)
     if folder is None:
@@ -103,6 +106,8 @@ def prepare(
     from azr.evaluation.periodic import PeriodicEval
 
     codec = load_codec(config, folder)
+    if resume is None and config.kinds:
+        codec.check_prompts([KINDS[kind] for kind in config.kinds], config.rollout.max_prompt_tokens)
     _check_layers(config, folder)
     evaluation = PeriodicEval(config, codec)
     rows, notes = load_rows(config, codec) if config.data.path is not None else ([], [])
@@ -119,7 +124,7 @@ def prepare(
         evaluation=evaluation,
         rows=rows,
         screen=screen,
-        notes=[*evaluation.notes, *notes],
+        notes=[*evaluation.notes, *notes, *_thinking_notes(config, codec)],
     )
 
 
@@ -133,6 +138,38 @@ def _check_kinds(config: Config) -> None:
             "selfplay.composites.chance asks for programs that call earlier ones, and no kind of selfplay.kinds "
             "proposes programs: add one that does, or take 0."
         )
+
+
+def _check_format(config: Config) -> None:
+    """Raise UserError for a kind that the completion format cannot write."""
+    num_inputs = config.selfplay.induction_inputs
+    for kind in config.kinds if config.model.prompt_format == "completion" else ():
+        examples = KINDS[kind].examples(num_inputs)
+        if not examples:
+            raise UserError(
+                f"The kind {kind} has no worked examples, which the completion format needs: set model.prompt_format "
+                "to chat, or leave the kind out of selfplay.kinds."
+            )
+        longest = max(len(each.inputs) for each in examples)
+        if not KINDS[kind].proposes_programs and num_inputs > longest:
+            raise UserError(
+                f"selfplay.induction_inputs is {num_inputs}, and the worked examples of the completion format have "
+                f"{longest} inputs: lower it."
+            )
+
+
+def _thinking_notes(config: Config, codec: PromptCodec) -> list[str]:
+    """Return a warning if the thinking is opened by a tag that the model's vocabulary does not have.
+
+    It is no error: base models learn to close the tag in the paper, whose prompts open it in pieces too.
+    """
+    num_pieces = len(codec.encode_text(THINK))
+    if config.model.thinking != "open" or num_pieces == 1:
+        return []
+    return [
+        f"model.thinking is open, but the tokenizer writes {THINK} as {num_pieces} tokens, so the model was hardly "
+        "trained to close it: expect malformed responses, or take model.thinking none"
+    ]
 
 
 def _check_template(template: str) -> None:
@@ -175,15 +212,23 @@ def _check_run_directory(config: Config, *, resumed: bool) -> None:
         ) from error
 
 
-def _read_seeds(selfplay: SelfPlayConfig) -> SeedLines:
-    """Raise UserError when the seed file has no task of a kind that is played. Its programs are checked later."""
+def _read_seeds(config: Config) -> SeedLines:
+    """Raise UserError when the seed file has no task of a kind that is played, or too few to be the examples of a
+    prompt. Its programs are checked later."""
+    selfplay, wanted = config.selfplay, config.selfplay.references
     lines = read_seeds(Path(str(selfplay.seeds)))
-    found = sorted({seed.task.kind for seed in lines[0]})
+    found = Counter(seed.task.kind for seed in lines[0])
     if not set(found) & set(selfplay.kinds):
         raise UserError(
-            f"selfplay.seeds={selfplay.seeds} has tasks of the kinds {', '.join(found)}, and selfplay.kinds plays none "
-            "of them: change one of the two."
+            f"selfplay.seeds={selfplay.seeds} has tasks of the kinds {', '.join(sorted(found))}, and selfplay.kinds "
+            "plays none of them: change one of the two."
         )
+    for kind in selfplay.kinds if config.model.prompt_format == "completion" else ():
+        if KINDS[kind].proposes_programs and found[kind] < wanted:
+            raise UserError(
+                f"selfplay.seeds={selfplay.seeds} has {found[kind]} tasks of the kind {kind}, and a proposal prompt of "
+                f"the completion format shows {wanted} as examples: add seeds, or lower selfplay.references."
+            )
     return lines
 
 

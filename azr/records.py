@@ -220,7 +220,7 @@ class Judgement:
     """Label and text of every section that was read: program, input, output, message, or ``answer`` where there is one
     only. None when no answer could be extracted."""
     parts: Mapping[str, bool | float] = field(default_factory=dict)
-    """Verdicts on parts, such as ``base`` and ``plus``, and numbers that a grader states by name."""
+    """Verdicts on parts, such as ``base`` and ``plus``, numbers that a grader states by name, and `COPIED`."""
     score: float | None = None
     """The grader's number between 0 (wrong) and 1 (right), if it gives one instead of right or wrong."""
     reason: str = ""
@@ -229,6 +229,8 @@ class Judgement:
 
 VALID = "valid"
 """Verdict on a proposal that became a task."""
+COPIED = "copied"
+"""Part of a proposal's judgement: whether it copies a worked example or a reference of its prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from azr import prepare as preparing
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError
-from azr.prepare import check, prepare
+from azr.prepare import _thinking_notes, check, load_codec, prepare
 from azr.prompts.codec import PromptCodec
 from azr.records import Stops
 from azr.runs.resume import INITIAL, ResumeState
@@ -42,6 +43,19 @@ def test_a_sound_config_passes(sound):
     "values, said",
     [
         ({"selfplay.kinds": ()}, "at least one kind"),
+        ({"model.thinking": "open"}, "model.thinking is open, but only chat prompts can open the thinking"),
+        (
+            {"model.prompt_format": "completion", "selfplay.composites.chance": 0.5},
+            "which no example of the completion format can say: take 0",
+        ),
+        (
+            {"model.prompt_format": "completion", "data.path": "rows.jsonl"},
+            "the completion format continues examples: set model.prompt_format to chat",
+        ),
+        (
+            {"model.prompt_format": "completion", "selfplay.kinds": ("induction",), "selfplay.induction_inputs": 11},
+            "worked examples of the completion format have 10 inputs: lower it",
+        ),
         ({"model.template": "conversation"}, "the compact format has no chat template: leave it at auto"),
         (
             {"model.prompt_format": "chat", "model.template": "convesation"},
@@ -212,6 +226,26 @@ def test_seeds_of_other_kinds_than_are_played_are_named_and_a_run_after_its_firs
         prepare(played, RESUMED)  # nothing was done yet
     later = replace(RESUMED, state=replace(INITIAL, step=1))
     assert prepare(played, later).notes == []
+
+
+def test_the_completion_format_needs_enough_seeds_and_room(sound, tmp_path):
+    file = tmp_path / "seeds.jsonl"
+    seeds = [{"kind": "error", "program": f"def f(a):\n    return a * {n}", "inputs": ["1"]} for n in range(3)]
+    file.write_text("".join(json.dumps(seed) + "\n" for seed in seeds))
+    values = {"model.prompt_format": "completion", "selfplay.kinds": ("error",), "selfplay.seeds": str(file)}
+    config = override(sound, {**values, "selfplay.references": 3})
+    assert prepare(config).notes == []
+    with pytest.raises(UserError, match=r"has 3 tasks of the kind error, .* shows 4 as examples: add seeds, or lower"):
+        prepare(override(config, {"selfplay.references": 4}))
+    with pytest.raises(UserError, match=r"error proposal prompt with 0 references has \d+ tokens, but rollout.max_pr"):
+        prepare(override(config, {"rollout.max_prompt_tokens": 60}))
+
+
+@pytest.mark.parametrize("thinking, count", [("open", 1), ("auto", 0), ("none", 0)])
+def test_thinking_that_is_opened_by_an_unknown_tag_is_warned_of(sound, thinking, count):
+    config = override(sound, {"model.prompt_format": "chat", "model.thinking": thinking})
+    notes = _thinking_notes(config, load_codec(config, Path(config.model.path)))
+    assert len(notes) == count and all("take model.thinking none" in note for note in notes)
 
 
 def test_an_architecture_that_was_never_checked_is_refused_unless_told_otherwise(sound, tmp_path):

@@ -20,6 +20,7 @@ from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Reason, Sam
 from azr.tasks.abduction import Abduction
 from azr.tasks.base import Verdict
 from azr.tasks.deduction import Deduction
+from azr.tasks.prompts import ChatFormat
 from azr.tasks.registry import KINDS
 
 AT_ONCE = 512
@@ -47,15 +48,15 @@ def tokenized(codec: PromptCodec, questions: Iterable[Question]) -> dict[Questio
 
 
 def prompt_ids(codec: PromptCodec, question: Question) -> PromptIds:
-    """Return the prompt of a question: by the chat template, by tags for a model in the compact format, or the message
-    itself if it is to be continued.
+    """Return the prompt of a question: by the chat template, by tags for a model in the compact format, for a self-play
+    task by examples for one in the completion format, or the message itself if it is to be continued.
 
     Raises UserError when there are no tags for the question.
     """
-    if codec.template is not None:
-        ids = codec.encode(question.message) if question.opened else codec.ask(question.message)
-        return np.array(ids, np.int32)
     gold = question.gold
+    if codec.template is not None and not (codec.continues_examples and isinstance(gold, Task)):
+        ids = codec.encode(question.message) if question.opened else codec.ask(_message(codec, question))
+        return np.array(ids, np.int32)
     if isinstance(gold, ProgramValue) and gold.entry == "f" and not question.opened:
         gold = Task(
             id=question.id,
@@ -73,12 +74,21 @@ def prompt_ids(codec: PromptCodec, question: Question) -> PromptIds:
     return codec.solver_prompt(KINDS[gold.kind], gold)
 
 
+def _message(codec: PromptCodec, question: Question) -> str:
+    """Return the user's message, which asks for thinking in tags only if the template opens it."""
+    if codec.opens_thinking or not isinstance(question.gold, Task):
+        return question.message
+    kind = KINDS[question.gold.kind]
+    return ChatFormat(lambda message: message, thinking=False).solve(kind, kind.solver_view(question.gold))
+
+
 def question_problem(question: Question, prompt: PromptIds, codec: PromptCodec, grader: Grader) -> Problem:
     """Return a question as a problem. ``prompt``: its `prompt_ids`."""
 
     async def judge(completion: Completion) -> Judgement:
-        text = question.opened + codec.response_text(completion)
-        if codec.template is None:
+        shown = codec.continues_examples and isinstance(question.gold, Task)
+        text = codec.answer_text(completion) if shown else question.opened + codec.response_text(completion)
+        if codec.template is None or shown:
             sections = codec.parse_response(completion)
             if sections is None:
                 return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_BLOCK)
