@@ -28,10 +28,11 @@ def main(argv: Sequence[str]) -> int:
     print(f"Differences of log-probabilities in nats, {options.path} in {options.dtype}:")
     print(found.table())
     print(f"Perturbing the weights moved the log-probabilities by {found.moved:.1e} nats on average.")
+    bounds = f"{bound:g} nats, {found.perturbed_bound(bound):.1g} after the perturbation"
     if not found.passes(bound):
-        print(f"A difference is above {bound:g} nats, or the perturbation is not: do not train this model.")
+        print(f"A difference is above its bound ({bounds}), or the perturbation is not: do not train this model.")
         return 1
-    print(f"No difference is above {bound:g} nats.")
+    print(f"No difference is above its bound ({bounds}).")
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig, AutoTokenizer, Phi3Config
 
+from azr.algorithms.architectures import CHECKED
 from azr.cli.main import dispatch
 from azr.runs.former_keys import add_former_keys
 from azr.runs.model_folder import read_object, write_object
@@ -52,7 +53,9 @@ def test_former_and_new_keys_say_the_same(name: str, tmp_path: Path):
     """Each set of keys alone, and both together, are read as the same rotary positions and the same type."""
     if name == "phi3-longrope":
         sizes = {"hidden_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2, "max_position_embeddings": 1024}
-        config: Any = Phi3Config(**sizes, original_max_position_embeddings=256, rope_parameters=LONGROPE, dtype="float32")
+        config: Any = Phi3Config(
+            **sizes, original_max_position_embeddings=256, rope_parameters=LONGROPE, dtype="float32"
+        )
     else:
         family, differences = MODELS[name]
         config = tiny_config(family, **differences)
@@ -156,7 +159,8 @@ def test_transformers_4_computes_the_same_loss(tmp_path: Path, tmp_path_factory:
     """Every checked family, Llama 3's scaled positions among them, and the real models that are there."""
     pins = ("transformers==4.57.6", "huggingface_hub==0.36.0", "tokenizers==0.22.1")
     version_4 = install(tmp_path_factory.mktemp("transformers"), *pins)
-    made = [save_tiny(tmp_path / name, family, byte_tokenizer(), **own) for name, (family, own) in MODELS.items()]
+    checked = {name: (family, own) for name, (family, own) in MODELS.items() if family in CHECKED}
+    made = [save_tiny(tmp_path / name, family, byte_tokenizer(), **own) for name, (family, own) in checked.items()]
     folders = made + [model for model in (SMOLLM2, QWEN) if (model / "model.safetensors").is_file()]
     exported = [str(export(folder, tmp_path / "out" / folder.name)) for folder in folders]
     for folder, now, then in zip(exported, read(exported), read(exported, version_4), strict=True):
