@@ -23,7 +23,7 @@ from azr.tasks.base import RejectReason, Verdict
 from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 
-FORMS: Mapping[str, ModelConfig] = {
+FORMS: dict[str, ModelConfig] = {
     "tokenizer": ModelConfig(template="tokenizer"),
     "conversation": ModelConfig(template="conversation"),
 }
@@ -93,12 +93,17 @@ class FormCheck:
     def best(self) -> tuple[str, float]:
         """Form and temperature with most valid proposals and right answers; of equals the one followed most often."""
         choices = dict.fromkeys((cell.form, cell.temperature) for cell in self.cells)
-        return max(choices, key=lambda c: tuple(map(sum, zip(*(self.score(*c, role) for role in Role), strict=True))))
+
+        def followed(choice: tuple[str, float]) -> tuple[float, float]:
+            proposer, solver = (self.score(*choice, role) for role in (Role.PROPOSER, Role.SOLVER))
+            return proposer[0] + solver[0], proposer[1] + solver[1]
+
+        return max(choices, key=followed)
 
     @property
     def learns(self) -> bool:
         """Whether rewards can differ: some proposal is valid, and some answer is right."""
-        return all(self.score(*self.best, role)[0] > 0 for role in Role)
+        return all(self.score(*self.best, role)[0] > 0 for role in (Role.PROPOSER, Role.SOLVER))
 
     def example(self) -> str:
         """Return one whole proposal in the best form, a valid one if there is any."""

@@ -37,7 +37,7 @@ def _former_config(config: dict[str, Any]) -> dict[str, Any]:
 
 def _former_rope(rope: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of rotary positions that stood apart: base and share of a head, then how they are scaled."""
-    former = {key: rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
+    former: dict[str, Any] = {key: rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in rope}
     scaling = {key: value for key, value in rope.items() if key not in former}
     kind = scaling.pop("rope_type", "default")
     if kind == "longrope":  # Phi-3's config takes exactly three keys, and the length beside them.
