@@ -71,7 +71,9 @@ def test_a_model_without_a_valid_proposal_or_a_right_answer_will_learn_nothing()
     for proposal, answer in ((RejectReason.FAILED, Verdict.RIGHT), (VALID, Verdict.WRONG)):
         found = check(*of_form("tokenizer", 1.0, proposal, answer))
         assert not found.learns
-        assert found.advice().startswith("This model will learn nothing by self-play: in its best form, tokenizer, ")
+        assert found.advice().startswith(
+            "This model will learn nothing by self-play: even in its best form, tokenizer, "
+        )
 
 
 def test_held_out_tasks_are_of_the_kind_and_of_several_difficulties():
