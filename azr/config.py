@@ -61,12 +61,17 @@ class RunConfig:
 class ModelConfig:
     path: str = "Qwen/Qwen2.5-Coder-7B"
     """Hugging Face folder or hub name that policy, reference policy and critic start from."""
-    prompt_format: Literal["chat", "compact"] = "chat"
-    """`chat` for pretrained language models, `compact` for models trained on this project's own tags."""
+    prompt_format: Literal["chat", "completion", "compact"] = "chat"
+    """`chat` asks in words by a template. `completion` has the model continue numbered examples: what base models and
+    small ones follow, without thinking. `compact` is for models trained on this project's own tags."""
     template: str = "auto"
     """How a chat prompt is written: `conversation` is the plain User/Assistant form for base models, `tokenizer` the
     tokenizer's own chat template, anything else the name of a Jinja file. `auto` takes the tokenizer's own where the
     model was trained on it, as its end token or a `<think>` at the end of its prompts tells, else `conversation`."""
+    thinking: Literal["auto", "open", "none"] = "auto"
+    """Whether a chat prompt ends with `<think>`. `auto`: with `conversation`, and with another template only if that
+    opens it itself. `open`: always. `none`: never, and then no prompt asks for thinking in tags and `reward.format
+    strict` for none."""
     unchecked: bool = False
     """Train a model of an architecture that was never compared with vLLM; run `azr check-model` first."""
 
@@ -193,8 +198,10 @@ class RewardConfig:
     unlearnable: Annotated[float, Field(ge=-10, le=1)] = 0.0
     """Proposer: solve rate 0 or 1. The paper says 0; the authors' code -0.5."""
     format: Literal["strict", "answer"] = "strict"
-    """What a response must have: `strict` asks for closed thinking and right after it the answer, in the compact format
-    for the answer alone; `answer` for an answer wherever it stands. Anything else is malformed."""
+    """What a response must have: `strict` asks for closed thinking, if the prompt opened it, and right after it the
+    answer between its tags, in the compact format for the answer alone; `answer` for the answer's complete blocks
+    wherever they stand, which the end of the turn ends too. Anything else is malformed. In the completion format,
+    blocks are all that is asked for."""
     intrinsic: IntrinsicRewardConfig = field(default_factory=IntrinsicRewardConfig)
     overlong: Literal["keep", "mask", "soft"] = "keep"
     """What a response earns for its length. `keep`: nothing beside being malformed when it is cut off. `mask`: one that
@@ -592,6 +599,16 @@ def _prompt_rules(config: Config) -> Iterator[str]:
             f"model.template is {model.template}, but the compact format has no chat template: leave it at auto, or "
             "set model.prompt_format to chat."
         )
+    if model.prompt_format != "chat" and model.thinking != "auto":
+        yield (
+            f"model.thinking is {model.thinking}, but only chat prompts can open the thinking: leave it at auto, or "
+            "set model.prompt_format to chat."
+        )
+    if model.prompt_format == "completion" and config.selfplay.composites.chance:
+        yield (
+            "selfplay.composites.chance gives functions that a program must call, which no example of the completion "
+            "format can say: take 0, or set model.prompt_format to chat."
+        )
     if config.train.lora.four_bit and not config.train.lora.rank:
         yield (
             "train.lora.four_bit holds weights in 4 bits, which cannot be trained themselves: set train.lora.rank, or "
@@ -609,9 +626,11 @@ def _data_rules(config: Config) -> Iterator[str]:
         )
     if config.data.prefix != "none" and not config.data.traces:
         yield (f"data.prefix is {config.data.prefix}, but data.traces is 0, so there is none to begin with: raise it.")
-    if config.data.path is not None and config.model.prompt_format == "compact":
+    asking = {"compact": "asks by tags", "completion": "continues examples"}
+    if config.data.path is not None and (how := asking.get(config.model.prompt_format)):
         yield (
-            "data.path has questions in words, but the compact format asks by tags: set model.prompt_format to chat."
+            f"data.path has questions in words, but the {config.model.prompt_format} format {how}: set "
+            "model.prompt_format to chat."
         )
 
 

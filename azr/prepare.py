@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -25,6 +26,7 @@ from azr.runs.resume import ResumeState
 from azr.runs.run_dir import PromptForm, RunDirectory, check_free, run_path
 from azr.selfplay.rewards import check_names
 from azr.selfplay.seeds import read_seeds
+from azr.tasks.prompts import THINK
 from azr.tasks.registry import KINDS
 from azr.train.adapter_files import check_four_bit
 
@@ -60,6 +62,7 @@ def check(config: Config) -> None:
     for sentence in contradictions(config):
         raise UserError(sentence)
     _check_template(config.model.template)
+    _check_format(config)
     check_names(config.reward)
     engine_options(config.rollout.engine_options)
     choose_transfer(config.cluster.push, Site.before_start(config))
@@ -84,7 +87,7 @@ def prepare(
         _check_run_directory(config, resumed=resume is not None)
         trackers.check_ready(config)
     if resume is None and config.kinds and config.selfplay.seeds is not None:
-        _check_seeds(Path(config.selfplay.seeds), config.selfplay.kinds)
+        _check_seeds(Path(config.selfplay.seeds), config)
     screen = Screen.read(patterns_of(config.safety))
     folder = model_folder(config.model.path, fetch=fetch)
     if folder is None:
@@ -98,6 +101,8 @@ def prepare(
     from azr.evaluation.periodic import PeriodicEval
 
     codec = load_codec(config, folder)
+    if resume is None and config.kinds:
+        codec.check_prompts([KINDS[kind] for kind in config.kinds], config.rollout.max_prompt_tokens)
     _check_layers(config, folder)
     evaluation = PeriodicEval(config, codec)
     rows, notes = load_rows(config, codec) if config.data.path is not None else ([], [])
@@ -113,7 +118,7 @@ def prepare(
         evaluation=evaluation,
         rows=rows,
         screen=screen,
-        notes=[*evaluation.notes, *notes],
+        notes=[*evaluation.notes, *notes, *_thinking_notes(config, codec)],
     )
 
 
@@ -128,6 +133,38 @@ def _check_kinds(config: Config) -> None:
             "selfplay.composites.chance asks for programs that call earlier ones, and no kind of selfplay.kinds "
             "proposes programs: add one that does, or take 0."
         )
+
+
+def _check_format(config: Config) -> None:
+    """Raise UserError for a kind that the completion format cannot write."""
+    num_inputs = config.selfplay.induction_inputs
+    for kind in config.kinds if config.model.prompt_format == "completion" else ():
+        examples = KINDS[kind].examples(num_inputs)
+        if not examples:
+            raise UserError(
+                f"The kind {kind} has no worked examples, which the completion format needs: set model.prompt_format "
+                "to chat, or leave the kind out of selfplay.kinds."
+            )
+        longest = max(len(each.inputs) for each in examples)
+        if not KINDS[kind].proposes_programs and num_inputs > longest:
+            raise UserError(
+                f"selfplay.induction_inputs is {num_inputs}, and the worked examples of the completion format have "
+                f"{longest} inputs: lower it."
+            )
+
+
+def _thinking_notes(config: Config, codec: PromptCodec) -> list[str]:
+    """Return a warning if the thinking is opened by a tag that the model's vocabulary does not have.
+
+    It is no error: base models learn to close the tag in the paper, whose prompts open it in pieces too.
+    """
+    num_pieces = len(codec.encode_text(THINK))
+    if config.model.thinking != "open" or num_pieces == 1:
+        return []
+    return [
+        f"model.thinking is open, but the tokenizer writes {THINK} as {num_pieces} tokens, so the model was hardly "
+        "trained to close it: expect malformed responses, or take model.thinking none"
+    ]
 
 
 def _check_template(template: str) -> None:
@@ -170,15 +207,23 @@ def _check_run_directory(config: Config, *, resumed: bool) -> None:
         ) from error
 
 
-def _check_seeds(path: Path, kinds: Sequence[str]) -> None:
-    """Raise UserError when the seed file has no task of a kind that is played. Its programs are checked later."""
+def _check_seeds(path: Path, config: Config) -> None:
+    """Raise UserError when the seed file has no task of a kind that is played, or too few to be the examples of a
+    prompt. Its programs are checked later."""
     seeds, _ = read_seeds(path)
-    found = sorted({seed.task.kind for seed in seeds})
+    kinds, found = config.selfplay.kinds, Counter(seed.task.kind for seed in seeds)
     if not set(found) & set(kinds):
         raise UserError(
-            f"selfplay.seeds={path} has tasks of the kinds {', '.join(found)}, and selfplay.kinds plays none of them: "
-            "change one of the two."
+            f"selfplay.seeds={path} has tasks of the kinds {', '.join(sorted(found))}, and selfplay.kinds plays none "
+            "of them: change one of the two."
         )
+    wanted = config.selfplay.references
+    for kind in kinds:
+        if config.model.prompt_format == "completion" and KINDS[kind].proposes_programs and found[kind] < wanted:
+            raise UserError(
+                f"selfplay.seeds={path} has {found[kind]} tasks of the kind {kind}, and a proposal prompt of the "
+                f"completion format shows {wanted} as examples: add seeds, or lower selfplay.references."
+            )
 
 
 def _check_files(config: Config) -> None:

@@ -190,11 +190,13 @@ class Judgement:
     """Label and text of every section that was read: program, input, output, message, or ``answer`` where there is one
     only. None when no answer could be extracted."""
     parts: Mapping[str, bool] = field(default_factory=dict)
-    """Verdicts on parts, such as ``base`` and ``plus``."""
+    """Verdicts on parts, such as ``base`` and ``plus``, or `COPIED`."""
 
 
 VALID = "valid"
 """Verdict on a proposal that became a task."""
+COPIED = "copied"
+"""Part of a proposal's judgement: whether it copies a worked example or a reference of its prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

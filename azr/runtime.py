@@ -44,6 +44,7 @@ from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, write_journal
 from azr.selfplay.seeding import Seeding
 from azr.system import System, Trainers
+from azr.tasks.registry import KINDS
 from azr.train.learner import Learner
 from azr.train.worker_group import RankDied
 
@@ -187,7 +188,7 @@ class Driver:
         elapsed_s: Callable[[], float],
     ) -> SelfPlayExperiment:
         config, prepared = self._config, self._prepared
-        buffer = TaskBuffer(config.kinds, benchmark=prepared.evaluation.programs)
+        buffer = _empty_buffer(prepared, config.kinds)
         buffer.refill(read_tasks(self._run.tasks))
         journal = Journal(system.engines)
         journal.read(self._store.path(done), done)
@@ -276,7 +277,7 @@ async def grow_seeds(prepared: Prepared, refused: Path) -> list[Task]:
                 codec=codec,
                 engines=system.engines,
                 executor=system.executor,
-                buffer=TaskBuffer(config.selfplay.kinds, benchmark=prepared.evaluation.programs),
+                buffer=_empty_buffer(prepared, config.selfplay.kinds),
                 phase=progress.busy,
                 store=tasks.extend,
                 record=_not_recorded,
@@ -323,3 +324,9 @@ async def _started(
         yield system
     finally:
         await system.stop()
+
+
+def _empty_buffer(prepared: Prepared, kinds: Sequence[str]) -> TaskBuffer:
+    """Return a buffer that takes no program of the benchmark, and none that prompts show as a worked example."""
+    examples = prepared.codec.example_programs(KINDS[kind] for kind in kinds)
+    return TaskBuffer(kinds, benchmark=prepared.evaluation.programs, examples=examples)

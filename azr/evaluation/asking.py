@@ -20,6 +20,7 @@ from azr.records import NO_TOKENS, Completion, Judgement, PromptIds, Sample, Tas
 from azr.tasks.abduction import Abduction
 from azr.tasks.base import Verdict
 from azr.tasks.deduction import Deduction
+from azr.tasks.prompts import ChatFormat
 from azr.tasks.registry import KINDS
 
 AT_ONCE = 512
@@ -47,13 +48,14 @@ def tokenized(codec: PromptCodec, questions: Iterable[Question]) -> dict[Questio
 
 
 def prompt_ids(codec: PromptCodec, question: Question) -> PromptIds:
-    """Return the prompt of a question: by the chat template, or by tags for a model in the compact format.
+    """Return the prompt of a question: by the chat template, by tags for a model in the compact format, or for a
+    self-play task by examples for one in the completion format.
 
     Raises UserError when there are no tags for the question.
     """
-    if codec.template is not None:
-        return np.array(codec.ask(question.message), np.int32)
     gold = question.gold
+    if codec.template is not None and not (codec.continues_examples and isinstance(gold, Task)):
+        return np.array(codec.ask(_message(codec, question)), np.int32)
     if isinstance(gold, ProgramValue) and gold.entry == "f":
         gold = Task(
             id=question.id,
@@ -71,12 +73,20 @@ def prompt_ids(codec: PromptCodec, question: Question) -> PromptIds:
     return codec.solver_prompt(KINDS[gold.kind], gold)
 
 
+def _message(codec: PromptCodec, question: Question) -> str:
+    """Return the user's message, which asks for thinking in tags only if the template opens it."""
+    if codec.opens_thinking or not isinstance(question.gold, Task):
+        return question.message
+    kind = KINDS[question.gold.kind]
+    return ChatFormat(lambda message: message, thinking=False).solve(kind, kind.solver_view(question.gold))
+
+
 def question_problem(question: Question, prompt: PromptIds, codec: PromptCodec, grader: Grader) -> Problem:
     """Return a question as a problem. ``prompt``: its `prompt_ids`."""
 
     async def judge(completion: Completion) -> Judgement:
-        text = codec.response_text(completion)
-        if codec.template is None:
+        text = codec.answer_text(completion)
+        if codec.template is None or (codec.continues_examples and isinstance(question.gold, Task)):
             sections = codec.parse_response(completion)
             if sections is None:
                 return Judgement(verdict=Verdict.MALFORMED)

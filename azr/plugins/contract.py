@@ -152,7 +152,7 @@ class KindContract:
     def test_prompts_are_within_limits(self) -> None:
         kind, tasks = self.kind, self._tasks()
         tokenizer = Tokenizer.from_file(str(Path(own_data("azr_14m_base")) / "tokenizer.json"))
-        shown = [kind.reference(task) for task in tasks[: kind.references_per_prompt(len(tasks))]]
+        shown = tasks[: kind.references_per_prompt(len(tasks))]
         for style in _styles():
             for prompt in (style.propose(kind, shown), *(style.solve(kind, kind.solver_view(task)) for task in tasks)):
                 length = len(tokenizer.encode(prompt).ids)

@@ -15,13 +15,16 @@ from azr.tasks.prompts import THINK, THOUGHT
 
 Turn = Mapping[Literal["role", "content"], str]
 """One message of a conversation; the role is ``user`` or ``assistant``."""
-_CONVERSATION = (
-    "A conversation between a User and an Assistant. The Assistant first thinks the problem through, then gives the "
-    "answer: the thinking stands between <think> and </think>, the answer between <answer> and </answer>."
+_THINKS = (
+    "The Assistant first thinks the problem through, then gives the answer: the thinking stands between <think> and "
+    "</think>, the answer between <answer> and </answer>."
+)
+_ANSWERS = "The answer of the Assistant stands between <answer> and </answer>."
+_TURNS = (
     "{% for message in messages %}{{ '\n\n' if loop.first else '\n' }}"
     "{{ message['role'] | capitalize }}: {{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '\n' }}Assistant: <think>{% endif %}"
+    "{% if add_generation_prompt %}{{ '\n' }}Assistant:"
 )
 _QUESTION, _REPLY = "QUESTION-7c1e \"a\" 'b' <c> & d\n    e", "REPLY-5f0d"
 """Texts that no template holds; the question has what a template that escapes its messages would change."""
@@ -32,8 +35,11 @@ _FAILURES = (
 """What the expressions of a template may raise when it is rendered."""
 
 
-def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase, *, thinking: bool = True) -> str:
-    """Text of the Jinja template that `model.template` asks for; with ``thinking`` its prompts open the thinking.
+Thinking = Literal["auto", "open", "none"]
+
+
+def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase, thinking: Thinking = "auto") -> str:
+    """Text of the Jinja template that `model.template` asks for, as `model.thinking` has it.
 
     ``auto`` takes the tokenizer's own only where the model was trained on it: where its turns end with the
     tokenizer's end token, or it opens the thinking itself, as in exported models. Base models often carry the
@@ -46,14 +52,15 @@ def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase, *, thinking
     if choice == "auto":
         choice = "tokenizer" if own and _is_trained_on(own, tokenizer) else "conversation"
     if choice == "conversation":
-        template = _CONVERSATION
+        about, opened = (_ANSWERS, "") if thinking == "none" else (_THINKS, f" {THINK}")
+        template = f"A conversation between a User and an Assistant. {about}{_TURNS}{opened}{{% endif %}}"
     elif choice == "tokenizer":
         if not own:
             raise UserError("model.template is tokenizer, but the tokenizer has no chat template: take conversation.")
         template = own
     else:
         template = _read(choice)
-    return _checked(template, tokenizer, choice, thinking=thinking)
+    return _checked(template, tokenizer, choice, thinking)
 
 
 def _own_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
@@ -79,8 +86,11 @@ def _read(choice: str) -> str:
         raise UserError(f"The file {choice} of model.template cannot be read as text: {error}.") from error
 
 
-def _checked(template: str, tokenizer: PreTrainedTokenizerBase, choice: str, *, thinking: bool) -> str:
-    """The template, with the BOS token added where its prompts lack it, and with ``thinking`` the tag that opens it."""
+def _checked(template: str, tokenizer: PreTrainedTokenizerBase, choice: str, thinking: Thinking) -> str:
+    """The template, with the BOS token added where its prompts lack it, and with the tag that opens the thinking if it
+    is to be opened."""
+    if thinking == "none" and "enable_thinking" in template:
+        template = "{%- set enable_thinking = false -%}" + template
     try:
         prompt = render(template, tokenizer, _QUESTION)
     except TemplateSyntaxError as error:
@@ -100,7 +110,13 @@ def _checked(template: str, tokenizer: PreTrainedTokenizerBase, choice: str, *, 
     if adds_bos(tokenizer) and not prompt.startswith(str(tokenizer.bos_token)):
         # Encoding adds the token anyway; here it also reaches whoever reads the template of an exported model.
         template = "{{ bos_token }}" + template
-    if not thinking or prompt.rstrip().endswith(THINK):
+    opens = bool(opened_response(prompt))
+    if thinking == "none" and opens:
+        raise UserError(
+            f"The template {choice} of model.template opens the thinking itself, but model.thinking is none: leave it "
+            "at auto, or take another template."
+        )
+    if thinking != "open" or opens:
         return template
     return template + "{% if add_generation_prompt %}" + THINK + "{% endif %}"
 
@@ -137,6 +153,11 @@ def render_conversation(template: str, tokenizer: PreTrainedTokenizerBase, turns
 def opened_response(prompt: str) -> str:
     """How a prompt itself begins the response: with the tag that opens the thinking and blanks after it, or not."""
     return prompt[prompt.rindex(THINK) :] if prompt.rstrip().endswith(THINK) else ""
+
+
+def opens_thinking(template: str, tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the prompts of a template end with the tag that opens the thinking."""
+    return bool(opened_response(render(template, tokenizer, _QUESTION)))
 
 
 def _render_turns(template: str, tokenizer: PreTrainedTokenizerBase, turns: Sequence[Turn]) -> str:

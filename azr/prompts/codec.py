@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from azr.prompts.chat_template import (
     choose_template,
     control_tokens,
     opened_response,
+    opens_thinking,
     render,
     render_conversation,
     turn_end,
@@ -27,10 +28,22 @@ from azr.prompts.token_text import SharedHeads, TokenArray, TokenTable
 from azr.records import Completion, FinishReason, PromptIds, Stops, Task
 from azr.tasks.base import TaskKind
 from azr.tasks.composites import GivenFunctions
-from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts, PromptFormat, Section
+from azr.tasks.normalize import held_out_keys, parse_program
+from azr.tasks.prompts import (
+    LABELS,
+    ChatFormat,
+    CompactFormat,
+    CompletionFormat,
+    PromptFacts,
+    PromptFormat,
+    Section,
+    opened_block,
+)
 
 MAX_ENCODED = 1024
 """Number of solver prompts whose ids are cached."""
+_FENCE_TOKENS = 32
+"""More tokens than the fence at a prompt's end has."""
 
 
 class PromptCodec:
@@ -53,10 +66,13 @@ class PromptCodec:
         strings = prompt_format.stop_strings if stop_strings is None else stop_strings
         self.stops = Stops(strings, tuple(sorted({int(tokenizer.eos_token_id), *end_ids})))
         """Stop strings and end tokens of a response."""
+        self.continues_examples = isinstance(prompt_format, CompletionFormat)
+        """Whether tasks are asked in the completion format; the template then asks all else."""
+        self.opens_thinking = template is not None and opens_thinking(template, tokenizer)
         end = None if template is None else turn_end(template, tokenizer)
         self._end_id = int(tokenizer.eos_token_id if end is None else tokenizer.convert_tokens_to_ids(end))
         self._bos = [int(tokenizer.bos_token_id)] if adds_bos(tokenizer) else []
-        self._heads = SharedHeads(tokenizer, self.encode, self._encode_rest)
+        self._heads = SharedHeads(tokenizer, self.encode, self.encode_text)
         self._table = TokenTable.of(tokenizer)
         self._encoded: OrderedDict[str, TokenArray] = OrderedDict()
         """Cache of solver prompts: estimates and solvers ask the same. No proposal prompt comes twice."""
@@ -72,11 +88,20 @@ class PromptCodec:
         model = config.model
         tokenizer = load_tokenizer(model.path)
         if model.prompt_format == "compact":
-            style = CompactFormat(config.reward.format)
-            return cls(tokenizer, style, end_ids=_end_ids_of_generation(model.path))
-        template = choose_template(model.template, tokenizer)
-        chat = ChatFormat(partial(render, template, tokenizer), _facts(config), config.reward.format)
-        return cls(tokenizer, chat, template=template, end_ids=_end_ids(model.path, template, tokenizer))
+            if CompactFormat.answer not in tokenizer.get_vocab():
+                raise UserError(
+                    f"model.prompt_format is compact, but the tokenizer of {model.path} has no tags: take completion "
+                    "or chat."
+                )
+            tags = CompactFormat(config.reward.format)
+            return cls(tokenizer, tags, end_ids=_end_ids_of_generation(model.path))
+        template = choose_template(model.template, tokenizer, model.thinking)
+        style: PromptFormat = CompletionFormat(_facts(config))
+        if model.prompt_format == "chat":
+            thinking = opens_thinking(template, tokenizer)
+            rendered = partial(render, template, tokenizer)
+            style = ChatFormat(rendered, _facts(config), config.reward.format, thinking=thinking)
+        return cls(tokenizer, style, template=template, end_ids=_end_ids(model.path, template, tokenizer))
 
     @classmethod
     def with_template(
@@ -87,16 +112,20 @@ class PromptCodec:
         stops: Stops | None = None,
         stop_strings: tuple[str, ...] | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
+        completes: bool = False,
     ) -> PromptCodec:
         """Return the codec of a chat model whose prompts are written by the text of a Jinja template.
 
+        ``completes``: its tasks are asked in the completion format.
         ``stops``: where its responses end, when that is known. ``stop_strings``: as in the constructor.
         ``tokenizer``: the model's, when it is loaded already.
         """
         tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
         ends = _end_ids(path, template, tokenizer) if stops is None else stops.token_ids
         strings = stop_strings if stops is None else stops.strings
-        style = ChatFormat(partial(render, template, tokenizer))
+        style: PromptFormat = CompletionFormat()
+        if not completes:
+            style = ChatFormat(partial(render, template, tokenizer), thinking=opens_thinking(template, tokenizer))
         return cls(tokenizer, style, template=template, end_ids=ends, stop_strings=strings)
 
     def ask(self, message: str) -> list[int]:
@@ -124,7 +153,7 @@ class PromptCodec:
             text = begun.removeprefix(opened.strip())
             if opened != opened.rstrip():  # blanks after the tag are the prompt's
                 text = text.lstrip()
-        return [*self._encode_rest(text), self._end_id]
+        return [*self.encode_text(text), self._end_id]
 
     def check_trace(self, text: str) -> None:
         """Raise ValueError if the vocabulary cannot write another model's response, or it contains an end token."""
@@ -132,7 +161,7 @@ class PromptCodec:
         if end := next((end for end in ends if end in text), None):
             raise ValueError(f"a trace holds {end}, which ends a response of this model: remove it.")
         unknown = self._tokenizer.unk_token_id
-        if unknown is not None and unknown in self._encode_rest(text):
+        if unknown is not None and unknown in self.encode_text(text):
             raise ValueError("the model's tokenizer has no tokens for a part of its traces.")
 
     def turns_fit(self, turns: Sequence[Turn], max_tokens: int) -> bool:
@@ -145,12 +174,19 @@ class PromptCodec:
         ids = completion.response_ids
         return self.decode(ids[:-1] if len(ids) and ids[-1] in self.stops.token_ids else ids)
 
+    def answer_text(self, completion: Completion) -> str:
+        """Return `response_text` with what its prompt has written of the answer: the fence in the completion format."""
+        text = self.response_text(completion)
+        if not self.continues_examples:
+            return text
+        return opened_block(self.decode(completion.prompt_ids[-_FENCE_TOKENS:])) + text
+
     def encode(self, prompt: str) -> list[int]:
         """Return ids of a prompt, with the BOS token exactly once if the tokenizer adds one."""
-        ids = self._encode_rest(prompt)
+        ids = self.encode_text(prompt)
         return ids if ids[: len(self._bos)] == self._bos else self._bos + ids
 
-    def _encode_rest(self, text: str) -> list[int]:
+    def encode_text(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _fits(self, prompt: str, max_tokens: int) -> bool:
@@ -172,12 +208,27 @@ class PromptCodec:
         """Return the sections with these labels in a response; None if it was cut off or is not in the format."""
         if completion.finish_reason is not FinishReason.STOP:
             return None
-        return self._format.parse(self.response_text(completion), labels)
+        return self._format.parse(self.answer_text(completion), labels)
 
     def has_control_tokens(self, task: Task) -> bool:
         """Whether a text of the task would become control tokens in a prompt, such as a string ``'<|im_end|>'``."""
         shown = (text for sections in task.views.values() for _, text in sections)
         return self._any_control_tokens(task.program, task.message, *task.inputs, *task.outputs, *shown)
+
+    def worked(self, kind: TaskKind) -> list[tuple[Section, ...]]:
+        """Return questions and answers of the worked examples that prompts of this kind may show."""
+        return self._format.worked(kind)
+
+    def example_programs(self, kinds: Iterable[TaskKind]) -> dict[str, str]:
+        """Return names of the worked examples' programs by their `held_out_keys`."""
+        sections = ((kind, section) for kind in kinds for part in self.worked(kind) for section in part)
+        programs = ((kind, each.text) for kind, each in sections if each.label == "program")
+        return {
+            key: f"a worked example of {kind.name}"
+            for kind, program in programs
+            if parse_program(program) is not None
+            for key in held_out_keys(program)
+        }
 
     def _any_control_tokens(self, *texts: str) -> bool:
         return any(token in text for token in self._control_tokens for text in texts)
@@ -210,7 +261,7 @@ class PromptCodec:
 
     def _proposal_text(self, kind: TaskKind, shown: Sequence[Task], functions: GivenFunctions | None) -> str:
         source = functions.source if functions is not None else ""
-        return self._format.propose(kind, [kind.reference(task) for task in shown], source)
+        return self._format.propose(kind, shown, source)
 
     def proposer_prompt(
         self, kind: TaskKind, references: list[Task], max_tokens: int, functions: GivenFunctions | None = None
@@ -236,6 +287,17 @@ class PromptCodec:
             f"A {kind.name} proposal prompt with {fewest} references has {len(ids)} tokens, but "
             f"rollout.max_prompt_tokens is {max_tokens}; raise it."
         )
+
+    def check_prompts(self, kinds: Iterable[TaskKind], max_tokens: int) -> None:
+        """Raise UserError if the shortest prompt of a kind has over ``max_tokens`` tokens."""
+        for kind in kinds:
+            self.proposer_prompt(kind, [kind.seed()], max_tokens)
+            if not self.solver_prompt_fits(kind, kind.seed(), max_tokens):
+                length = len(self.solver_prompt(kind, kind.seed()))
+                raise UserError(
+                    f"A {kind.name} solver prompt has {length} tokens or more, but rollout.max_prompt_tokens is "
+                    f"{max_tokens}; raise it."
+                )
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:

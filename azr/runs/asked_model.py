@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from azr.config import TEMPLATES, Config
+from azr.config import TEMPLATES, Config, ModelConfig
 from azr.config_tree import from_yaml
 from azr.errors import UserError, nearest
 from azr.prompts.chat_template import choose_template
@@ -105,10 +105,12 @@ def _codec(folder: Path, template: str, config: Config | None, form: PromptForm 
         # Some models work their answers out before the first tag, whatever run they come from.
         return PromptCodec(tokenizer, CompactFormat("answer"), end_ids=form.stops.token_ids if form else ())
     asking = partial(PromptCodec.with_template, str(folder), tokenizer=tokenizer)
+    model = config.model if config is not None else ModelConfig()
+    completes = template == TRAIN and model.prompt_format == "completion"
     if template == TRAIN and form is not None and form.template is not None:
-        return asking(form.template, stops=form.stops)
+        return asking(form.template, stops=form.stops, completes=completes)
     if template == TRAIN:
-        return asking(choose_template(config.model.template if config else "auto", tokenizer))
+        return asking(choose_template(model.template, tokenizer, model.thinking), completes=completes)
     if template == "conversation":
         return asking(choose_template(template, tokenizer))
-    return asking(choose_template(template, tokenizer, thinking=False), stop_strings=())
+    return asking(choose_template(template, tokenizer), stop_strings=())

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from azr.records import VALID, FinishReason, Role, Sample
+from azr.records import COPIED, VALID, FinishReason, Role, Sample
 from azr.runs.timing import StepTiming
 from azr.selfplay.rewards import OVERLONG
 from azr.tasks.base import RejectReason, Verdict
@@ -85,7 +85,8 @@ def funnel_metrics(kind: str, proposals: Sequence[Sample], group_size: int) -> M
     """Return counts of every step of the proposal funnel and the distribution of the valid tasks' solve rates.
 
     Bin b of ``solve_rate_hist`` counts tasks of which b of ``group_size`` attempts were right. Proposals that
-    the executor or the engine lost are in no rate.
+    the executor or the engine lost are in no rate. ``copied``: share of the readable proposals that copy a worked
+    example or a reference.
     """
     player = f"{kind}/proposer"
     counts = Counter(RejectReason.LOST if _is_lost(each) else each.verdict for each in proposals)
@@ -94,6 +95,9 @@ def funnel_metrics(kind: str, proposals: Sequence[Sample], group_size: int) -> M
     metrics |= {f"{player}/funnel/{reason}": counts[reason] for reason in RejectReason}
     if judged:
         metrics[f"{player}/valid_rate"] = valid / judged
+    copies = [each.judgement.parts[COPIED] for each in proposals if each.judgement and COPIED in each.judgement.parts]
+    if copies:
+        metrics[f"{player}/{COPIED}"] = _mean(copies)
     rates = [each.solve_rate for each in proposals if each.verdict == VALID and each.solve_rate is not None]
     if rates:
         num_right = [round(rate * group_size) for rate in rates]

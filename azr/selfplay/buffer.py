@@ -16,18 +16,23 @@ CAPACITY = 16384
 
 
 class TaskBuffer:
-    """Newest tasks of each kind, no two with the same fingerprint and none about a program near one of the benchmark.
+    """Newest tasks of each kind, no two with the same fingerprint and none about a program near one of the benchmark or
+    near a worked example of the prompts.
 
     When a kind is full its oldest task leaves, so stale programs never displace new ones.
     """
 
     def __init__(
-        self, kinds: Sequence[str], capacity: int = CAPACITY, benchmark: Mapping[str, str] | None = None
+        self,
+        kinds: Sequence[str],
+        capacity: int = CAPACITY,
+        benchmark: Mapping[str, str] | None = None,
+        examples: Mapping[str, str] | None = None,
     ) -> None:
-        """``benchmark``: names of questions by the `held_out_keys` of their programs. A task whose program shares a key
-        is never stored."""
+        """``benchmark``: names of questions by the `held_out_keys` of their programs; ``examples``: the same of the
+        prompts' worked examples. A task whose program shares a key is never stored."""
         self._capacity = capacity
-        self._benchmark = benchmark or {}
+        self._benchmark, self._examples = benchmark or {}, examples or {}
         self._tasks: dict[str, deque[Task]] = {kind: deque() for kind in kinds}
         self._ids: dict[str, dict[str, str]] = {kind: {} for kind in kinds}
         """Ids of the stored tasks of a kind, by fingerprint."""
@@ -41,17 +46,18 @@ class TaskBuffer:
         return tuple(self._tasks[kind])
 
     def reject_reason(self, task: Task) -> RejectReason | None:
-        """Return why the task cannot be stored: it is a duplicate, or its program is near one of the benchmark."""
-        if self._question(task) is not None:
+        """Return why the task cannot be stored: its program is near one of the benchmark, or the task is a duplicate of
+        a stored one or of a worked example."""
+        if _named(task, self._benchmark) is not None:
             return RejectReason.IN_BENCHMARK
-        return RejectReason.DUPLICATE if task.fingerprint in self._ids[task.kind] else None
+        known = task.fingerprint in self._ids[task.kind] or _named(task, self._examples) is not None
+        return RejectReason.DUPLICATE if known else None
 
     def twin(self, task: Task) -> str:
-        """Return the id of the stored task, or the name of the benchmark's question, that a rejected task equals."""
-        return self._question(task) or self._ids[task.kind][task.fingerprint]
-
-    def _question(self, task: Task) -> str | None:
-        return next((self._benchmark[key] for key in held_out_keys(task.program) if key in self._benchmark), None)
+        """Return the id of the stored task, or the name of the benchmark's question or of the worked example, that a
+        rejected task equals."""
+        named = _named(task, self._benchmark) or _named(task, self._examples)
+        return named or self._ids[task.kind][task.fingerprint]
 
     def add(self, task: Task) -> None:
         """Add a task for which `reject_reason` returned None."""
@@ -88,3 +94,8 @@ class TaskBuffer:
         learnable = [task for task in self._tasks[kind] if task.solve_rate is not None and 0 < task.solve_rate < 1]
         recent = learnable[-4 * count :] if count else []
         return rng.sample(recent, min(count, len(recent)))
+
+
+def _named(task: Task, names: Mapping[str, str]) -> str | None:
+    """Return the name under one of the `held_out_keys` of the task's program."""
+    return next((names[key] for key in held_out_keys(task.program) if key in names), None)

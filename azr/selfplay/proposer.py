@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from azr.answering import Executor, RecordedRun, read_texts
 from azr.config import Config
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
 from azr.prompts.codec import PromptCodec
-from azr.records import VALID, Completion, Judgement, PromptIds, Task
+from azr.records import COPIED, VALID, Completion, Judgement, PromptIds, Task
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason
 from azr.tasks.composites import GivenFunctions, compose
 from azr.tasks.explanations import explain_rejection
+from azr.tasks.normalize import held_out_keys, parse_program
 from azr.tasks.prompts import Section
 from azr.tasks.registry import KINDS
 
@@ -37,6 +39,7 @@ class Proposer:
         self._codec, self._executor = codec, executor
         self._kinds = config.selfplay.kinds
         self._max_prompt = config.rollout.max_prompt_tokens
+        self._examples = codec.example_programs(KINDS[kind] for kind in self._kinds)
         self.limits = proposal_limits(config.selfplay.induction_inputs)
 
     def prompt(self, kind: str, wanted: Shown) -> tuple[PromptIds, Shown]:
@@ -72,10 +75,22 @@ class Proposer:
 
         outcome = await run.judge(id, checked(), RejectReason.MALFORMED)
         answer = read_texts(sections)
+        parts = {} if sections is None else {COPIED: self._is_copy(kind, sections, shown.references)}
         if isinstance(outcome, Task):
-            return outcome, Judgement(verdict=VALID, answer=answer)
+            return outcome, Judgement(verdict=VALID, answer=answer, parts=parts)
         detail = explain_rejection(outcome, completion, sections, run.last)
-        return outcome, Judgement(verdict=outcome, detail=detail, answer=answer)
+        return outcome, Judgement(verdict=outcome, detail=detail, answer=answer, parts=parts)
+
+    def _is_copy(self, kind: str, sections: Sequence[Section], references: Sequence[Task]) -> bool:
+        """Whether a proposal copies a worked example or one of its references, its program up to names and
+        constants."""
+        program = next((each.text.strip("\n") for each in sections if each.label == "program"), None)
+        if program is None:
+            return tuple(sections) in self._codec.worked(KINDS[kind])
+        if parse_program(program) is None:
+            return False
+        shown = {key for task in references if task.program for key in held_out_keys(task.program)}
+        return any(key in shown or key in self._examples for key in held_out_keys(program))
 
     def reject_reason(self, task: Task) -> RejectReason | None:
         """Return why a prompt may not show a task that ran; None if every prompt may."""

@@ -63,7 +63,8 @@ class Abduction(SingleCallKind):
     def proposer_instructions(self, facts: PromptFacts) -> Instructions:
         goal = "A solver will see the program and the output, and has to find an input for it."
         note = "Do not give an output: running your program gives it."
-        return propose_program(goal, note, facts, PROPOSAL)
+        heading = "Python exercises. Each has a function f and one input for it."
+        return propose_program(goal, note, facts, PROPOSAL, heading)
 
     def solver_instructions(self, facts: PromptFacts) -> Instructions:
         return Instructions(
@@ -74,6 +75,7 @@ class Abduction(SingleCallKind):
             ),
             blocks="one ```input block with the input",
             example=SOLUTION,
+            heading="Python exercises with their solutions. Each has a function f, an output, and an input for it.",
         )
 
     def solver_view(self, task: Task) -> tuple[Section, ...]:

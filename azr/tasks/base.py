@@ -11,6 +11,7 @@ from typing import ClassVar
 from azr import values
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Task
+from azr.tasks.examples import WORKED, Worked
 from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request, read_input
 from azr.tasks.normalize import fingerprint, parse_program
 from azr.tasks.prompts import LABELS, Example, Instructions, PromptFacts, Section
@@ -106,6 +107,14 @@ class TaskKind(ABC):
     def proposal(self, task: Task) -> tuple[Section, ...]:
         """Return the sections of a proposal of this task."""
 
+    def examples(self, induction_inputs: int) -> tuple[Task, ...]:
+        """Return worked examples for the completion format, which are never accepted as tasks; none if the kind cannot
+        be played in it.
+
+        ``induction_inputs``: number of inputs of an induction.
+        """
+        return ()
+
     @abstractmethod
     async def validate(self, proposal: Proposal, limits: ProposalLimits, run: Run) -> Task | RejectReason:
         """Return the proposal's task, or the first check that it fails. Raises nothing of its own."""
@@ -171,6 +180,7 @@ class SingleCallKind(TaskKind):
     """Base of the kinds whose tasks are one call; as it stands, the output is what the solver must find."""
 
     proposes_programs = True
+    worked: ClassVar[tuple[Worked, ...]] = WORKED
 
     accepted_statuses: ClassVar[tuple[CallStatus, ...]] = (CallStatus.OK,)
     """Ends of a call that make a task."""
@@ -181,6 +191,13 @@ class SingleCallKind(TaskKind):
 
     def seed(self) -> Task:
         return self.make_task(f"seed-{self.name}", IDENTITY, (IDENTITY_INPUT,), (IDENTITY_INPUT,))
+
+    def examples(self, induction_inputs: int) -> tuple[Task, ...]:
+        first_calls = ((each.program, each.calls[0]) for each in self.worked)
+        return tuple(
+            self.make_task(f"example-{index}", program, (given,), (output,))
+            for index, (program, (given, output)) in enumerate(first_calls, 1)
+        )
 
     def reference(self, task: Task) -> tuple[Section, ...]:
         return (*self.proposal(task), Section("output", task.outputs[0]))
@@ -252,7 +269,7 @@ def input_rules() -> str:
     )
 
 
-def propose_program(goal: str, note: str, facts: PromptFacts, example: Example) -> Instructions:
+def propose_program(goal: str, note: str, facts: PromptFacts, example: Example, heading: str) -> Instructions:
     """Instructions for proposing a program and an input; ``goal`` says what the solver has to do."""
     return Instructions(
         task=(
@@ -263,6 +280,7 @@ def propose_program(goal: str, note: str, facts: PromptFacts, example: Example) 
         ),
         blocks="one ```python block with the program and one ```input block with the input",
         example=example,
+        heading=heading,
     )
 
 

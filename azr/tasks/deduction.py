@@ -45,7 +45,8 @@ class Deduction(SingleCallKind):
     def proposer_instructions(self, facts: PromptFacts) -> Instructions:
         goal = "A solver will see the program and the input, and has to predict the output."
         note = "Do not give an output: running your program gives it."
-        return propose_program(goal, note, facts, PROPOSAL)
+        heading = "Python exercises. Each has a function f and one input for it."
+        return propose_program(goal, note, facts, PROPOSAL, heading)
 
     def solver_instructions(self, facts: PromptFacts) -> Instructions:
         return Instructions(
@@ -55,6 +56,7 @@ class Deduction(SingleCallKind):
             ),
             blocks="one ```output block with the returned value",
             example=SOLUTION,
+            heading="Python exercises with their solutions. Each has a function f, an input for it, and the output.",
         )
 
     async def grade(self, task: Task, answer: Sequence[Section], run: Run) -> Verdict:

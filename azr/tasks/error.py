@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from azr.execution import CallResult, CallStatus
 from azr.records import Task
 from azr.tasks.base import IDENTITY, IDENTITY_INPUT, Run, SingleCallKind, Verdict, propose_program, section_texts
+from azr.tasks.examples import FAILING
 from azr.tasks.prompts import Example, Instructions, PromptFacts, Section
 
 NO_ERROR = "NoError"
@@ -43,6 +44,7 @@ class Error(SingleCallKind):
     name = "error"
     reference_kinds = ("error",)
     accepted_statuses = (CallStatus.OK, CallStatus.RAISED)
+    worked = FAILING
 
     def proposer_instructions(self, facts: PromptFacts) -> Instructions:
         goal = (
@@ -50,7 +52,8 @@ class Error(SingleCallKind):
             "Classes of your own are allowed as exceptions."
         )
         note = "Do not give the exception: running your program shows it."
-        return propose_program(goal, note, facts, PROPOSAL)
+        heading = "Python exercises. Each has a function f and one input, for which f may raise an exception."
+        return propose_program(goal, note, facts, PROPOSAL, heading)
 
     def solver_instructions(self, facts: PromptFacts) -> Instructions:
         return Instructions(
@@ -60,6 +63,10 @@ class Error(SingleCallKind):
             ),
             blocks=f"one ```output block with the name of the exception's class, or {NO_ERROR}",
             example=SOLUTION,
+            heading=(
+                "Python exercises with their solutions. Each has a function f, an input, and the exception that the "
+                f"call raises, or {NO_ERROR}."
+            ),
         )
 
     def label(self, call: CallResult) -> str | None:

@@ -22,6 +22,7 @@ from azr.tasks.base import (
     reject_reason,
     section_texts,
 )
+from azr.tasks.examples import WORKED
 from azr.tasks.inputs import read_input
 from azr.tasks.normalize import fingerprint, parse_program
 from azr.tasks.prompts import Example, Instructions, PromptFacts, Section
@@ -62,6 +63,7 @@ class Induction(TaskKind):
             ),
             blocks=f"{count} ```input blocks, each with one input, and one ```message block with the message",
             example=_proposal_example(count),
+            heading=f"Python exercises. Each has a function f, {count} different inputs for it, and a hint.",
         )
 
     def solver_instructions(self, facts: PromptFacts) -> Instructions:
@@ -73,11 +75,19 @@ class Induction(TaskKind):
             ),
             blocks="one ```python block with the program",
             example=SOLUTION,
+            heading="Python exercises with their solutions. Each has inputs and outputs, a hint, and the function f.",
         )
 
     def seed(self) -> Task:
         message = "The input comes back unchanged."
         return self.make_task("seed-induction", IDENTITY, SEED_INPUTS, SEED_INPUTS, message=message)
+
+    def examples(self, induction_inputs: int) -> tuple[Task, ...]:
+        tasks = []
+        for index, each in enumerate(WORKED, 1):
+            inputs, outputs = zip(*each.calls[:induction_inputs], strict=True)
+            tasks.append(self.make_task(f"example-{index}", each.program, inputs, outputs, message=each.message))
+        return tuple(tasks)
 
     def fingerprint(self, program: str, inputs: Sequence[str]) -> str:
         return fingerprint(program, *sorted(inputs))

@@ -1,4 +1,4 @@
-"""Formats of prompts and responses: a chat format for language models, a compact one for tiny models.
+"""Formats of prompts and responses: chat and completion for language models, a compact one for tiny models.
 
 A kind states *what* is shown and asked as labelled sections; a format decides *how* that looks as text.
 """
@@ -6,10 +6,13 @@ A kind states *what* is shown and asked as labelled sections; a format decides *
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import ClassVar, Literal, Protocol
+
+from azr.records import Task
+from azr.tasks.blocks import PYTHON, blocks
 
 LABELS = ("program", "input", "output", "message")
 """Labels of sections; a kind may have others, see `azr.tasks.base.TaskKind.labels`."""
@@ -57,12 +60,25 @@ class Instructions:
     blocks: str
     """The fenced blocks that the answer must hold, such as "one ```output block with the returned value"."""
     example: Example
+    heading: str = ""
+    """The line above the numbered examples of the completion format; empty for a kind that it cannot write."""
 
 
 class Instructor(Protocol):
     """Part of a task kind that a format uses."""
 
     name: ClassVar[str]
+    proposes_programs: ClassVar[bool]
+
+    def reference(self, task: Task) -> tuple[Section, ...]: ...
+
+    def proposal(self, task: Task) -> tuple[Section, ...]: ...
+
+    def solver_view(self, task: Task) -> tuple[Section, ...]: ...
+
+    def solution(self, task: Task) -> tuple[Section, ...]: ...
+
+    def examples(self, induction_inputs: int) -> tuple[Task, ...]: ...
 
     def proposer_instructions(self, facts: PromptFacts) -> Instructions: ...
 
@@ -73,7 +89,7 @@ class PromptFormat(Protocol):
     stop_strings: tuple[str, ...]
     """Texts that end a response, and belong to it."""
 
-    def propose(self, kind: Instructor, references: Sequence[Sequence[Section]], functions: str = "") -> str:
+    def propose(self, kind: Instructor, references: Sequence[Task], functions: str = "") -> str:
         """Prompt that asks for a new task, given past ones; ``functions``: source of those that it must call."""
         ...
 
@@ -83,6 +99,10 @@ class PromptFormat(Protocol):
 
     def response(self, sections: Sequence[Section]) -> str:
         """Return a well-formed response with these sections."""
+        ...
+
+    def worked(self, kind: Instructor) -> list[tuple[Section, ...]]:
+        """Return questions and answers of the worked examples that prompts of this kind may show."""
         ...
 
     def parse(self, response: str, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
@@ -114,16 +134,20 @@ class CompactFormat:
     def _render(sections: Sequence[Section]) -> str:
         return "".join(f"<|{s.label}|>{s.text}" for s in sections)
 
-    def propose(self, kind: Instructor, references: Sequence[Sequence[Section]], functions: str = "") -> str:
+    def propose(self, kind: Instructor, references: Sequence[Task], functions: str = "") -> str:
         """A program without an input at the end is the functions to call."""
+        shown = [kind.reference(task) for task in references]
         given = [[Section("program", functions)]] if functions else []
-        return f"<|propose|><|{kind.name}|>" + "".join(map(self._render, [*references, *given])) + self.answer
+        return f"<|propose|><|{kind.name}|>" + "".join(map(self._render, [*shown, *given])) + self.answer
 
     def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:
         return f"<|solve|><|{kind.name}|>{self._render(shown)}{self.answer}"
 
     def response(self, sections: Sequence[Section]) -> str:
         return self._render(sections) + self.end
+
+    def worked(self, kind: Instructor) -> list[tuple[Section, ...]]:
+        return []
 
     def parse(self, response: str, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
         pieces = self._tag.split(response.removesuffix(self.end))
@@ -138,12 +162,14 @@ _PROGRAM, _PYTHON = "program", "python"
 """The label, and the word on its fence; others have their labels there."""
 
 
-@cache
-def _fenced_as(labels: Sequence[str]) -> re.Pattern[str]:
-    """Blocks of these labels."""
-    words = "|".join(_PYTHON if label == _PROGRAM else label for label in labels)
-    # A block ends at a fence that begins or ends a line, so that a program may hold one in a string.
-    return re.compile(rf"```({words})[ \t]*\n(.*?)(?:\n[ \t]*```|```(?=[ \t]*(?:\n|$)))", re.DOTALL)
+def read_sections(text: str, labels: Sequence[str]) -> tuple[Section, ...] | None:
+    """Return the complete fenced blocks with these labels; None if there is none.
+
+    Every format with fences is read by this function, in training and in evaluation.
+    """
+    found = [block for block in blocks(text.replace("\r\n", "\n")) if block.closed]
+    named = [(_PROGRAM if block.language in PYTHON else block.language, block.content) for block in found]
+    return tuple(Section(label, content.removesuffix("\n")) for label, content in named if label in labels) or None
 
 
 _GIVEN_FUNCTIONS = (
@@ -158,52 +184,162 @@ class ChatFormat:
     stop_strings: tuple[str, ...] = (_ANSWERED,)
 
     def __init__(
-        self, render: Callable[[str], str], facts: PromptFacts | None = None, response_format: ResponseFormat = "strict"
+        self,
+        render: Callable[[str], str],
+        facts: PromptFacts | None = None,
+        response_format: ResponseFormat = "strict",
+        *,
+        thinking: bool = True,
     ) -> None:
-        """``render`` makes a user's message the prompt text, which ends with the tag that opens the thinking.
+        """``render`` makes a user's message the prompt text.
 
-        ``response_format``: ``strict`` takes an answer only right after the end of the thinking; ``answer`` takes it
-        wherever it stands.
+        ``response_format``: ``strict`` takes an answer only between its tags, and right after the end of the thinking;
+        ``answer`` takes complete blocks wherever they stand. ``thinking``: whether prompts end with the tag that opens
+        the thinking; if not, no thinking is asked for.
         """
         self._render, self._facts, self._strict = render, facts or PromptFacts(), response_format == "strict"
+        self._thinking = thinking
 
-    def propose(self, kind: Instructor, references: Sequence[Sequence[Section]], functions: str = "") -> str:
+    def propose(self, kind: Instructor, references: Sequence[Task], functions: str = "") -> str:
         instructions = kind.proposer_instructions(self._facts)
-        shown = [f"Reference {index}:\n{_fenced(sections)}" for index, sections in enumerate(references, start=1)]
+        shown = [
+            f"Reference {index}:\n{_fenced(kind.reference(task))}" for index, task in enumerate(references, start=1)
+        ]
         if functions:
             shown.append(f"{_GIVEN_FUNCTIONS}\n{_fenced([Section('program', functions)])}")
-        return self._render("\n\n".join([instructions.task, _form(instructions), *shown]))
+        return self._render("\n\n".join([instructions.task, self._form(instructions), *shown]))
 
     def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:
         instructions = kind.solver_instructions(self._facts)
-        return self._render("\n\n".join([instructions.task, _form(instructions), f"Your question:\n{_fenced(shown)}"]))
+        question = f"Your question:\n{_fenced(shown)}"
+        return self._render("\n\n".join([instructions.task, self._form(instructions), question]))
 
     def response(self, sections: Sequence[Section]) -> str:
-        return f"{THOUGHT}\n{_ANSWER}\n{_fenced(sections)}\n{_ANSWERED}"
+        answer = f"{_ANSWER}\n{_fenced(sections)}\n{_ANSWERED}"
+        return f"{THOUGHT}\n{answer}" if self._thinking else answer
+
+    def worked(self, kind: Instructor) -> list[tuple[Section, ...]]:
+        roles = (kind.proposer_instructions(self._facts), kind.solver_instructions(self._facts))
+        return [part for each in roles for part in (each.example.shown, each.example.answer)]
 
     def parse(self, response: str, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
-        """Fenced blocks of the first complete answer, whatever follows; None when there is none of the asked form."""
+        """Fenced blocks of the first complete answer, whatever follows; None when there is none of the asked form.
+
+        If only blocks count, the end of the turn ends an answer that no tag ends, and one without tags is all that
+        follows the thinking.
+        """
         before, closed, _ = response.partition(_ANSWERED)
         before, opened, answer = before.rpartition(_ANSWER)
-        if not (closed and opened) or (self._strict and not before.rstrip().endswith(THOUGHT)):
-            return None
-        blocks = _fenced_as(tuple(labels)).findall(answer.replace("\r\n", "\n"))
-        return tuple(Section(_PROGRAM if word == _PYTHON else word, text) for word, text in blocks) or None
+        if self._strict:
+            if not (closed and opened) or (self._thinking and not before.rstrip().endswith(THOUGHT)):
+                return None
+        elif not opened:
+            answer = answer.rpartition(THOUGHT)[2]
+        return read_sections(answer, labels)
+
+    def _form(self, instructions: Instructions) -> str:
+        """Return the required form of a response, with an example."""
+        example = instructions.example
+        question = f"If the question were\n{_fenced(example.shown)}\na" if example.shown else "A"
+        first, then, thought = "you may reason first", "Then", example.thought
+        if self._thinking:
+            first, then = f"first think, between {THINK} and {THOUGHT}", f"Right after {THOUGHT}"
+            thought = f"{THINK}\n{thought}\n{THOUGHT}"
+        return (
+            f"Form of your response: {first}. {then} give one answer, between {_ANSWER} and {_ANSWERED}, that holds "
+            f"{instructions.blocks}. Whatever stands outside of these blocks is not read, and a response of any other "
+            f"form counts as a failure.\n\n{question} whole response could be:\n"
+            f"{thought}\n{_ANSWER}\n{_fenced(example.answer)}\n{_ANSWERED}"
+        )
+
+
+class CompletionFormat:
+    """Numbered examples, of which the model continues the last: neither instructions nor tags.
+
+    The prompt ends inside the answer, after the fence that begins its first block.
+    """
+
+    head = "Exercise"
+    stop_strings: tuple[str, ...] = (f"\n{head} ",)
+    """The head of the next example."""
+    fewest_shown: ClassVar[int] = 3
+    """Examples of a proposal prompt: worked ones are added to fewer references."""
+    solved_shown: ClassVar[int] = 2
+    """Worked examples of a solver prompt."""
+
+    def __init__(self, facts: PromptFacts | None = None) -> None:
+        self._facts = facts or PromptFacts()
+
+    def propose(self, kind: Instructor, references: Sequence[Task], functions: str = "") -> str:
+        """References are the examples; for a kind that proposes no programs, the one reference is asked about."""
+        assert not functions, "nothing in this format says that functions must be called"
+        heading = kind.proposer_instructions(self._facts).heading
+        worked = kind.examples(self._facts.induction_inputs)
+        if kind.proposes_programs:
+            missing = self.fewest_shown - len(references)
+            tasks = [*_drawn(worked, missing, _key(references)), *references]
+            return self._prompt(heading, [kind.proposal(task) for task in tasks], (), kind.proposal(worked[0])[0])
+        examples = [
+            (*kind.reference(task), *kind.proposal(task))
+            for task in _drawn(worked, self.fewest_shown - 1, _key(references))
+        ]
+        given = [section for task in references for section in kind.reference(task)]
+        return self._prompt(heading, examples, given, kind.proposal(worked[0])[0])
+
+    def solve(self, kind: Instructor, shown: Sequence[Section]) -> str:
+        """Answers of a group have the same examples; there are as many sets of them as worked examples."""
+        heading = kind.solver_instructions(self._facts).heading
+        worked = kind.examples(_SHORT)
+        examples = [
+            (*kind.solver_view(task), *kind.solution(task))
+            for task in _drawn(worked, self.solved_shown, _fenced(shown))
+        ]
+        return self._prompt(heading, examples, shown, kind.solution(worked[0])[0])
+
+    def _prompt(
+        self, heading: str, examples: Sequence[Sequence[Section]], given: Sequence[Section], first: Section
+    ) -> str:
+        """``first``: section with the label of the answer's first block."""
+        written = [*map(_fenced, examples), "\n".join([*([_fenced(given)] if given else []), _fence(first) + "\n"])]
+        numbered = (f"{self.head} {number}\n{text}" for number, text in enumerate(written, 1))
+        return "\n\n".join([heading, *numbered])
+
+    def response(self, sections: Sequence[Section]) -> str:
+        return f"{_fenced(sections)}\n".partition("\n")[2]
+
+    def worked(self, kind: Instructor) -> list[tuple[Section, ...]]:
+        tasks = kind.examples(self._facts.induction_inputs)
+        return [part for task in tasks for part in (kind.reference(task), kind.proposal(task))]
+
+    def parse(self, response: str, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
+        """``response``: with the fence at the end of its prompt, see `opened_block`."""
+        return read_sections(response.partition(self.stop_strings[0])[0], labels)
+
+
+_SHORT = 6
+"""Most inputs of an induction that solvers see as an example."""
+_OPENED = re.compile(r"```[a-z_]+\n\Z")
+
+
+def opened_block(prompt: str) -> str:
+    """Return the fence at the end of a prompt that begins the answer's first block; empty if there is none."""
+    found = _OPENED.search(prompt)
+    return found[0] if found else ""
+
+
+def _drawn(tasks: Sequence[Task], count: int, key: str) -> list[Task]:
+    """Return ``count`` tasks in a row, from a place that the key decides: prompts share one of a few beginnings."""
+    start = zlib.crc32(key.encode("utf-8", "surrogatepass"))
+    return [tasks[(start + i) % len(tasks)] for i in range(count)]
+
+
+def _key(tasks: Sequence[Task]) -> str:
+    return " ".join(task.fingerprint for task in tasks)
+
+
+def _fence(section: Section) -> str:
+    return f"```{_PYTHON if section.label == _PROGRAM else section.label}"
 
 
 def _fenced(sections: Sequence[Section]) -> str:
-    words = [_PYTHON if section.label == _PROGRAM else section.label for section in sections]
-    return "\n".join(f"```{word}\n{section.text}\n```" for word, section in zip(words, sections, strict=True))
-
-
-def _form(instructions: Instructions) -> str:
-    """Return the required form of a response, with an example."""
-    example = instructions.example
-    question = f"If the question were\n{_fenced(example.shown)}\na" if example.shown else "A"
-    return (
-        f"Form of your response: first think, between {THINK} and {THOUGHT}. Right after {THOUGHT} give one answer, "
-        f"between {_ANSWER} and {_ANSWERED}, that holds {instructions.blocks}. Whatever stands outside of these blocks "
-        f"is not read, and a response of any other form counts as a failure.\n\n"
-        f"{question} whole response could be:\n"
-        f"{THINK}\n{example.thought}\n{THOUGHT}\n{_ANSWER}\n{_fenced(example.answer)}\n{_ANSWERED}"
-    )
+    return "\n".join(f"{_fence(section)}\n{section.text}\n```" for section in sections)

@@ -63,7 +63,7 @@ def documents(rng: random.Random, config: Config, folder: Path) -> Iterator[tupl
             shown = [random_task(rng, KINDS["deduction"], inputs) for _ in range(count)]
             if rng.random() < 0.2:
                 shown[0] = KINDS["deduction"].seed()
-            prompt = asked.propose(kind, [kind.reference(each) for each in shown])
+            prompt = asked.propose(kind, shown)
             response = style.response(kind.proposal(random_task(rng, kind, inputs)))
         yield prompt, f"I see.\n{response}" if asked is style else "Sure, here you are.<|im_end|>"
 

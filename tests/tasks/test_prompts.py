@@ -39,7 +39,7 @@ def test_every_compact_tag_is_a_special_token():
     for kind in KINDS.values():
         seed = kind.seed()
         texts = (
-            style.propose(kind, [kind.reference(seed)]),
+            style.propose(kind, [seed]),
             style.solve(kind, kind.solver_view(seed)),
             style.response(kind.proposal(seed)),
         )
@@ -63,10 +63,13 @@ OUTPUT = (Section("output", "3"),)
         ("a</think> so <answer>```output\n3\n```</answer>", None, OUTPUT),
         ("a</think><answer>```output\n3```</answer>", OUTPUT, OUTPUT),
         ("a</think><answer>\n  ```output\n3\n  ```\n</answer>", OUTPUT, OUTPUT),
-        ("a</think><answer>```output\n3\n```", None, None),
+        ("a</think><answer>```output\n3\n```", None, OUTPUT),
         ("a</think><answer>3</answer>", None, None),
-        ("a</think>```output\n3\n```</answer>", None, None),
-        ("a</think>```output\n3\n```", None, None),
+        ("a</think>```output\n3\n```</answer>", None, OUTPUT),
+        ("a</think>```output\n3\n```", None, OUTPUT),
+        ("So it is ```output\n3\n```", None, OUTPUT),
+        ("```output\n4\n```no</think>```output\n3\n```\nas f adds 1", None, OUTPUT),
+        ("a</think>```output\n3", None, None),
         ("", None, None),
     ],
 )
@@ -89,7 +92,7 @@ FACTS = PromptFacts(induction_inputs=7, wall_s=2.5, modules=("math", "re"), refu
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 def test_chat_prompts_state_the_form_and_the_rules_that_are_graded(kind):
     style = ChatFormat(str, FACTS)
-    proposal = style.propose(kind, [kind.reference(kind.seed())])
+    proposal = style.propose(kind, [kind.seed()])
     question = style.solve(kind, kind.solver_view(kind.seed()))
     for prompt in (proposal, question):
         assert all(tag in prompt for tag in ("<think>", "</think>", "<answer>", "</answer>"))
@@ -142,7 +145,7 @@ async def test_the_worked_examples_earn_full_marks():
 @pytest.mark.parametrize("style", [ChatFormat(str, FACTS), CompactFormat()], ids=["chat", "compact"])
 def test_functions_to_call_stand_last_and_without_any_the_prompt_is_as_ever(style):
     kind, functions = KINDS["deduction"], "def g_0(a):\n    return a + 41"
-    shown = [kind.reference(kind.seed())]
+    shown = [kind.seed()]
     without, given = style.propose(kind, shown), style.propose(kind, shown, functions)
     assert style.propose(kind, shown, "") == without and functions not in without
     assert given.index(functions) > given.index(kind.seed().program)

@@ -115,7 +115,7 @@ def make_task(rng: random.Random, kind: str, induction_inputs: int, domain: Doma
 
 
 def proposal_prompt(kind: TaskKind, references: list[Task]) -> str:
-    return CompactFormat().propose(kind, [kind.reference(task) for task in references])
+    return CompactFormat().propose(kind, references)
 
 
 def solver_prompt(kind: TaskKind, task: Task) -> str:

@@ -5,25 +5,12 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from azr.evaluation.graders import extraction
+from azr.tasks.blocks import PYTHON, Block, blocks, parse, parses
 
-PYTHON = frozenset({"python", "python3", "py", "py3", "ipython", "ipython3"})
-"""Labels of blocks that hold a program."""
 _THOUGHT, _MASKED_THOUGHT = "</think>", "\0/think>"
-_OPENING = re.compile(
-    r"(?P<before>[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?)"
-    r"(?P<fence>`{3,}(?=[^`]*$)|~{3,})[ \t]*\{?\.?(?P<language>[\w+-]*)(?P<rest>.*)"
-)
-"""A fence that begins its line, possibly in a list or a quotation."""
-_OPENING_AFTER_TEXT = re.compile(r"[^`]*(?:`{1,2}[^`]+)*?(?P<fence>`{3,})[ \t]*(?P<language>[\w+-]*)")
-_BARE = re.compile(r"[ \t>]*(?:`{3,}|~{3,})[ \t]*")
-_QUOTED = re.compile(r"[ \t]*> ?")
-_STRING = re.compile(r"""#|'''|\"\"\"|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\\.""")
-_STRING_END = {quote: re.compile(rf"(?:\\.|[^\\])*?{quote}") for quote in ("'''", '"""')}
 _TAGGED = re.compile(
     r"\[(?:PYTHON|CODE|BEGIN)\](.*?)(?:\[/(?:PYTHON|CODE)\]|\[DONE\]|\Z)|<(?:code|python)>(.*?)(?:</(?:code|python)>|\Z)",
     re.DOTALL,
@@ -45,126 +32,6 @@ _MOST_LINES, _MOST_CHARS, _MOST_TRIES = 1_000, 2**15, 2_000
 _MARKS = " \t>`"
 _MOST_BLOCKS = 64
 """Earlier blocks of a response are not read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A fenced block."""
-
-    language: str
-    """Lower case; empty where the fence names none."""
-    content: str
-
-
-def blocks(text: str) -> list[Block]:
-    """Return the fenced blocks in order; an unclosed one ends with the text.
-
-    A block may begin after other text on its line and end on its last line of code. Its content loses the indentation
-    of its list. A fence within a triple-quoted string belongs to the program.
-    """
-    lines = text.split("\n")
-    last_bare = max((number for number, line in enumerate(lines) if _BARE.fullmatch(line)), default=-1)
-    found: list[Block] = []
-    at = 0
-    while at < len(lines):
-        opened = _OPENING.fullmatch(lines[at])
-        if opened is None:
-            opened = _OPENING_AFTER_TEXT.fullmatch(lines[at].rstrip()) if "```" in lines[at] else None
-            if opened is not None and not opened["language"] and at >= last_bare:
-                opened = None
-        if opened is None:
-            at += 1
-        else:
-            block, at = _read_block(lines, at, opened)
-            found.append(block)
-    return found
-
-
-def _read_block(lines: Sequence[str], start: int, opened: re.Match[str]) -> tuple[Block, int]:
-    """Return the block that begins on a line, and the number of the line after it."""
-    language = opened["language"].lower()
-    endings = _endings(lines, start + 1, opened["fence"], language)
-    nearest = next(endings, None)
-    ending = nearest
-    while ending is not None and ending.in_string:
-        ending = next(endings, None)
-    before = opened.groupdict().get("before") or ""
-    content = _content(lines, start + 1, ending, before)
-    if ending is not nearest and (ending is None or not parses(content)):
-        ending, content = nearest, _content(lines, start + 1, nearest, before)
-    return Block(language, content), len(lines) if ending is None else ending.next_line
-
-
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    line: int
-    last: str | None
-    """Code on the line of the fence, before it."""
-    next_line: int
-    in_string: bool
-    """The fence stands in a triple-quoted string, if the block is Python."""
-
-
-def _endings(lines: Sequence[str], start: int, fence: str, language: str) -> Iterator[_Ending]:
-    """Yield the lines that may end a block, in order."""
-    open_quote: str | None = None
-    is_python = language in PYTHON
-    for number in range(start, len(lines)):
-        line = lines[number]
-        inner = line.lstrip(" \t>")
-        if fence[0] in line and (end := _fence_at(inner, fence)):
-            if end == len(inner.rstrip()):
-                yield _Ending(number, None, number + 1, open_quote is not None)
-            elif is_python:
-                # No program has such a line: the block before was left open, or prose follows the fence.
-                begins = _OPENING.fullmatch(line)
-                goes_on = number if begins and not begins["rest"].strip() else number + 1
-                yield _Ending(number, None, goes_on, open_quote is not None)
-        elif fence in line and (code := _before_fence(line, fence)):
-            yield _Ending(number, code, number + 1, _open_quote(code, open_quote) is not None)
-        if is_python or not language:
-            open_quote = _open_quote(line, open_quote)
-
-
-def _fence_at(line: str, fence: str) -> int:
-    """Return how often a line begins with the fence's character; 0 if that is shorter than the fence."""
-    run = len(line) - len(line.lstrip(fence[0]))
-    return run if run >= len(fence) else 0
-
-
-def _before_fence(line: str, fence: str) -> str:
-    """Return the code on a line that ends with the fence; empty if it does not, or the fence is a comment."""
-    text = line.rstrip()
-    code = text.rstrip(fence[0])
-    return code if len(text) - len(code) >= len(fence) and fence not in code and code.strip(" \t#>*/-") else ""
-
-
-def _open_quote(line: str, quote: str | None) -> str | None:
-    """Return the triple quotes that a line of Python leaves open, given those that were open before it."""
-    position = 0
-    while True:
-        found = _STRING_END[quote].match(line, position) if quote else _STRING.search(line, position)
-        if found is None or found[0] == "#":
-            return quote
-        position = found.end()
-        quote = None if quote else found[0] if found[0] in _STRING_END else None
-
-
-def _content(lines: Sequence[str], start: int, ending: _Ending | None, before: str) -> str:
-    """Return the text of a block without the marks and the indentation of its list or quotation."""
-    inner = list(lines[start : len(lines) if ending is None else ending.line])
-    if ending is not None and (ending.last is not None or inner):
-        inner.append(ending.last or "")
-    if ">" in before:
-        inner = [_QUOTED.sub("", line, count=1) for line in inner]
-        before = before.rpartition(">")[2].removeprefix(" ")
-    margins = [len(line) - len(line.lstrip()) for line in inner if line.strip()]
-    margin = min(len(before), min(margins, default=0))
-    shared = "\n".join(line[margin:] for line in inner)
-    if margin < len(before) and not parses(shared):
-        each = "\n".join(line[min(len(before), len(line) - len(line.lstrip())) :] for line in inner)
-        return each if parses(each) else shared
-    return shared
 
 
 def reply(response: str) -> str:
@@ -231,21 +98,6 @@ def _found(text: str) -> list[Block]:
 def _of_python(found: Sequence[Block]) -> list[str]:
     """Return the contents of the Python blocks, else of all blocks."""
     return [each.content for each in found if each.language in PYTHON] or [each.content for each in found]
-
-
-def parse(source: str) -> ast.Module | None:
-    """Return the program's tree; None if it is not Python."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return ast.parse(source)
-        except (SyntaxError, ValueError, MemoryError, RecursionError):
-            return None
-
-
-def parses(source: str) -> bool:
-    """Whether a text is Python."""
-    return parse(source) is not None
 
 
 def defines(source: str, entry: str) -> bool:
