@@ -15,7 +15,7 @@ from azr.evaluation.suites.exam import OWN, read_exam
 from azr.executor.pool import SandboxPool
 from azr.hardware import ComputeType
 from azr.prompts.codec import PromptCodec, load_tokenizer
-from azr.records import VALID, Completion, Judgement, Role, Sample, Stops, Task
+from azr.records import COPIED, VALID, Completion, Judgement, Role, Sample, Stops, Task
 from azr.rollout.engine import RolloutEngine
 from azr.runs.model_folder import context_length
 from azr.selfplay.proposer import Proposer, Shown
@@ -24,10 +24,11 @@ from azr.tasks.prompts import CompactFormat
 from azr.tasks.registry import KINDS
 
 FORMS: dict[str, ModelConfig] = {
+    "completion": ModelConfig(prompt_format="completion"),
     "tokenizer": ModelConfig(template="tokenizer"),
     "conversation": ModelConfig(template="conversation"),
 }
-"""Forms that a model in words may follow, as options of a run."""
+"""Forms that a pretrained model may follow, as options of a run; `conversation` opens the thinking."""
 COMPACT = {"compact": ModelConfig(prompt_format="compact")}
 """The only form of a model whose vocabulary has its tags."""
 TEMPERATURES = (1.0, 0.7)
@@ -58,8 +59,9 @@ class Cell:
 
     @property
     def good(self) -> float:
-        """Share of valid proposals, or of right answers."""
-        return fmean(each.judgement.verdict in (VALID, Verdict.RIGHT) for each in self.samples if each.judgement)
+        """Share of right answers, or of valid proposals that do not copy what their prompt shows."""
+        judged = [each.judgement for each in self.samples if each.judgement]
+        return fmean(each.verdict in (VALID, Verdict.RIGHT) and not each.parts.get(COPIED) for each in judged)
 
     @property
     def tokens(self) -> float:
