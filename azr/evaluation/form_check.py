@@ -119,10 +119,9 @@ class FormCheck:
         (valid, _), (right, _) = (self.score(form, temperature, role) for role in (Role.PROPOSER, Role.SOLVER))
         shares = f"{valid:.0%} of its proposals are valid and {right:.0%} of its answers right"
         if not self.learns:
-            asked = sum(len(each.samples) for each in self.cells if (each.form, each.temperature) == self.best) // 2
             return (
-                f"This model will learn nothing by self-play: even in its best form, {form}, {shares}, of {asked} each. "
-                "Take another model, or train it on the form first."
+                f"This model will learn nothing by self-play: even in its best form, {form}, {shares}. Take another "
+                "model, or train it on the form first."
             )
         model = (COMPACT | FORMS)[form]
         default = ModelConfig()
