@@ -97,7 +97,10 @@ class SelfPlayConfig:
     kinds: tuple[str, ...] = ("deduction", "abduction", "induction")
     """Reasoning kinds to play; `error` is the fourth."""
     proposer_prompts: Count = 64
-    """Proposer prompts per kind and step, one response each."""
+    """Proposals per kind and step, each the one response to a prompt, see `proposals_per_prompt`."""
+    proposals_per_prompt: Count = 1
+    """Proposals in a row that answer the same prompt. They form a group, which `rloo`, `grpo` and `dr_grpo` compare
+    within; with 1 these compare all proposals of a kind."""
     solver_prompts: CountOrZero = 64
     """Solver prompts per kind and step, one response each, beside the groups that estimate solve rates."""
     references: CountOrZero = 6
@@ -234,8 +237,9 @@ class RolloutConfig:
     with engines of their own (`cluster.colocate` off), the next steps are played while one is learned; responses that
     are in flight when the weights change are interrupted and go on. Not with `run.deterministic`."""
     partial: bool = False
-    """A step ends when nine in ten of its rollouts are in; the others go on and belong to the next step, with the
-    tokens they have. That takes one of `staleness`: with 1 nothing else is played ahead, with 2 one step is."""
+    """A step ends when nine in ten of its self-play is in; the rest goes on and belongs to the next step, with the
+    tokens it has. Answers to rows of a file are always waited for. That takes one of `staleness`: with 1 nothing else
+    is played ahead, with 2 one step is."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = 0.4
     """Share of a GPU's memory the engine may take."""
     engine_options: tuple[str, ...] = ()
@@ -266,7 +270,8 @@ class TRRPP:
 
 @dataclass(frozen=True, kw_only=True)
 class GAE:
-    """Generalised advantage estimation from a critic, as in PPO, then whitened per (kind, role)."""
+    """Generalised advantage estimation from a critic, as in PPO, then centred per (kind, role) and divided by the
+    deviation of the batch."""
 
     name: Literal["gae"] = "gae"
 
@@ -324,6 +329,96 @@ ESTIMATOR_TYPES: dict[str, type[Estimator]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class PPO:
+    """PPO's clipped objective."""
+
+    name: Literal["ppo"] = "ppo"
+
+    clip_low: Share = 0.2
+    """The ratio of new to old probability is clipped below at 1 - this."""
+    clip_high: NotNegative = 0.2
+    """The ratio of new to old probability is clipped above at 1 + this. More than `clip_low`, such as 0.28, is DAPO's
+    clip-higher."""
+    dual_clip: Annotated[float, Field(gt=1, le=1e6)] | None = None
+    """Tokens with a negative advantage whose ratio is above this have no gradient; none for no such bound."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GSPO:
+    """The same with one ratio for all tokens of a response: the geometric mean of theirs."""
+
+    name: Literal["gspo"] = "gspo"
+
+    clip_low: Share = 3e-4
+    """The ratio of new to old probability is clipped below at 1 - this."""
+    clip_high: NotNegative = 4e-4
+    """The ratio of new to old probability is clipped above at 1 + this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CISPO:
+    """REINFORCE weighted by the ratio, which is clipped and not differentiated, so no token loses its gradient."""
+
+    name: Literal["cispo"] = "cispo"
+
+    ratio_cap: Positive = 5.0
+    """Largest ratio of new to old probability."""
+
+
+Objective = Annotated[PPO | GSPO | CISPO, Field(discriminator="name")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoImportance:
+    """Weigh all tokens alike."""
+
+    name: Literal["none"] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenCap:
+    """Weigh each token by its ratio, truncated above."""
+
+    name: Literal["token_cap"] = "token_cap"
+
+    cap: Positive = 2.0
+    """Largest weight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenMask:
+    """Weigh each token by its ratio, and leave out those whose ratio is too far from 1 on either side."""
+
+    name: Literal["token_mask"] = "token_mask"
+
+    bound: Annotated[float, Field(ge=1, le=1e6)] = 2.0
+    """Ratios above this or below its inverse are left out; of `sequence_mask` the geometric mean of a response's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceCap:
+    """Weigh each response by the geometric mean of its tokens' ratios, truncated above."""
+
+    name: Literal["sequence_cap"] = "sequence_cap"
+
+    cap: Positive = 2.0
+    """Largest weight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceMask:
+    """Weigh each response by the geometric mean of its tokens' ratios, and leave out those that are too far from 1."""
+
+    name: Literal["sequence_mask"] = "sequence_mask"
+
+    bound: Annotated[float, Field(ge=1, le=1e6)] = 1.05
+    """Ratios above this or below its inverse are left out; of `sequence_mask` the geometric mean of a response's."""
+
+
+Importance = Annotated[NoImportance | TokenCap | TokenMask | SequenceCap | SequenceMask, Field(discriminator="name")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig:
     """What the policy learns from response tokens that another model's trace gave; see docs/training.md."""
 
@@ -337,6 +432,19 @@ class OffPolicyConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KLConfig:
+    """Penalty for the distance KL(policy ‖ reference); docs/algorithms.md has the formulas."""
+
+    coef: NotNegative = 0.0
+    """Weight of the KL to the reference policy; 0 leaves the reference policy out."""
+    estimator: Literal["k1", "k2", "k3", "k3_unbiased"] = "k3_unbiased"
+    """Estimate from a sampled token's d = log p - log p_reference. `k1`: d; `k2`: d²/2; `k3`: exp(-d) - 1 + d, as in
+    GRPO; `k3_unbiased`: k3 times the importance ratio, which alone has the gradient of this KL for any policy."""
+    where: Literal["loss", "reward"] = "loss"
+    """`loss` differentiates the estimate; `reward` subtracts it from the rewards, as in PPO for language models."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig:
     estimator: Estimator = field(default_factory=TRRPP)
     """Advantage estimator by name, with knobs of its own where it has any; a plug-in's by the name it has there."""
@@ -345,16 +453,15 @@ class AlgorithmConfig:
     programs; by kind_role, each (kind, role) as a whole, and so few proposals beside many solutions. By constant,
     tokens do, as by token, but their sum is divided by `rollout.max_response_tokens` for each trajectory, not by the
     batch's tokens. `auto` is constant with dr_grpo, and token with the others."""
-    clip_low: Share = 0.2
-    """The ratio of new to old probability is clipped below at 1 - this."""
-    clip_high: NotNegative = 0.2
-    """The ratio of new to old probability is clipped above at 1 + this."""
-    kl_coef: NotNegative = 0.0
-    """Weight of the KL to the reference policy; 0 leaves the reference policy out."""
+    objective: Objective = field(default_factory=PPO)
+    """Loss of sampled tokens, by name; docs/algorithms.md has the formulas. They differ in steps after the first of
+    `policy_mini_batches`, where the ratio of new to old probability is no longer 1."""
+    kl: KLConfig = field(default_factory=KLConfig)
     entropy_coef: NotNegative = 0.0
     """Weight of the entropy bonus."""
-    importance_cap: Positive | None = 2.0
-    """Cap of the engine/trainer importance weight exp(logp_trainer - logp_engine); none switches it off."""
+    importance: Importance = field(default_factory=TokenCap)
+    """Weights that correct for engines sampling from other probabilities than the trainer's, by name: ratios
+    exp(logp_trainer - logp_engine) of tokens or of whole responses, capped or masked."""
     policy_mini_batches: Count = 1
     """Optimizer steps of the policy per training step; the batch is split into as many mini-batches."""
     drop_zero_advantage: bool = False
@@ -363,6 +470,11 @@ class AlgorithmConfig:
     `loss_weighting`, the others weigh what they weigh with them. A KL loss then covers what is left. Not with
     `entropy_coef`, which is meant for what is always answered alike."""
     off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+
+    @property
+    def by_sequence(self) -> bool:
+        """Whether the loss needs to know which tokens are of the same response."""
+        return isinstance(self.objective, GSPO) or isinstance(self.importance, SequenceCap | SequenceMask)
 
     @property
     def needs_critic(self) -> bool:
@@ -378,7 +490,7 @@ class AlgorithmConfig:
 
     @property
     def needs_reference(self) -> bool:
-        return self.kl_coef != 0
+        return self.kl.coef != 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,7 +503,8 @@ class LoraConfig:
     alpha: Count = 32
     """What an adapter adds to its layer is multiplied by alpha / rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of an adapter's inputs that training leaves out at random."""
+    """Share of an adapter's inputs that training leaves out at random. For supervised fine-tuning alone: no sampled
+    token would have the probability that it was sampled with."""
     targets: tuple[str, ...] = ("all-linear",)
     """Linear layers that get adapters, by the last part of their names, such as `q_proj`; `all-linear` for all but the
     output head."""
@@ -609,6 +722,11 @@ def _prompt_rules(config: Config) -> Iterator[str]:
             "selfplay.composites.chance gives functions that a program must call, which no example of the completion "
             "format can say: take 0, or set model.prompt_format to chat."
         )
+    if config.train.lora.dropout and (config.kinds or config.data.samples):
+        yield (
+            "train.lora.dropout makes the ratio of new to old probabilities differ from 1 at random: take 0, or learn "
+            "from traces alone (data.samples 0, data.play alone)."
+        )
     if config.train.lora.four_bit and not config.train.lora.rank:
         yield (
             "train.lora.four_bit holds weights in 4 bits, which cannot be trained themselves: set train.lora.rank, or "
@@ -619,6 +737,11 @@ def _prompt_rules(config: Config) -> Iterator[str]:
 def _data_rules(config: Config) -> Iterator[str]:
     if config.data.path is None and config.data.play != "alone":
         yield f"data.play is {config.data.play}, but data.path names no file of rows: give one."
+    if config.rollout.partial and not config.kinds:
+        yield (
+            "rollout.partial carries self-play over to the next step, and this run has none; answers to rows are "
+            "always waited for: leave it out."
+        )
     if config.data.play == "alternate" and config.rollout.partial:
         yield (
             "rollout.partial leaves self-play over to the next step, and with data.play alternate that one has none: "
@@ -675,6 +798,11 @@ def _batch_rules(config: Config) -> Iterator[str]:
             "algorithm.drop_zero_advantage would take trajectories from the entropy bonus: switch it off, or set "
             "algorithm.entropy_coef to 0."
         )
+    if algorithm.kl.estimator == "k1" and algorithm.kl.where == "loss":
+        yield (
+            "algorithm.kl.estimator k1 has a gradient that is 0 on average in the loss: take another estimator, or set "
+            "algorithm.kl.where to reward."
+        )
     if config.max_trajectory_tokens > config.train.tokens_per_micro_batch:
         yield (
             f"train.tokens_per_micro_batch={config.train.tokens_per_micro_batch} cannot hold one trajectory of up "
@@ -728,8 +856,8 @@ def _staleness_rules(config: Config) -> Iterator[str]:
             "share their GPUs and take turns: give engines their own with --cluster.no-colocate, or set "
             "rollout.partial."
         )
-    if rollout.staleness and config.algorithm.importance_cap is None:
+    if rollout.staleness and isinstance(config.algorithm.importance, NoImportance):
         yield (
             f"rollout.staleness={rollout.staleness} trains on what older weights sampled, and nothing corrects for it "
-            "while algorithm.importance_cap is switched off: give it a number such as 2."
+            "while algorithm.importance is none: take another, such as token_cap."
         )

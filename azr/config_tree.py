@@ -1,7 +1,7 @@
 """The one way into a `Config`: plain data from YAML, a recipe or the command line, checked against names and bounds.
 
-A knob has a dotted path such as ``selfplay.group_size``. The estimator is a union by name: ``algorithm.estimator: gae``
-is short for ``algorithm.estimator.name: gae``, and a knob of its own is ``algorithm.estimator.lambda_``.
+A knob has a dotted path such as ``selfplay.group_size``. Some are unions by name: ``algorithm.estimator: gae`` is short
+for ``algorithm.estimator.name: gae``, and an option of that choice is ``algorithm.estimator.lambda_``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, reduce
 from typing import Any
 
@@ -19,11 +19,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
 from azr.errors import UserError, nearest
-from azr.own_modules import find_entry
+from azr.registry import find_entry
 
 ESTIMATOR = "algorithm.estimator"
-_ESTIMATOR_NAME = f"{ESTIMATOR}.name"
-"""Where the tree holds what `ESTIMATOR` is short for."""
+"""The union whose choices a plug-in may add to."""
 _PLUGINS = "run.plugins"
 _CONFIG = TypeAdapter(Config)
 _TYPES = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
@@ -39,8 +38,15 @@ class Knob:
     path: str
     schema: Mapping[str, Any]
     """JSON Schema of its values."""
-    estimator: str | None = None
-    """The estimator that alone has it; None for a knob of every run."""
+    choices: tuple[str, ...] = ()
+    """Names of a union's choices."""
+    owners: tuple[str, ...] = ()
+    """Choices of the union above it that have it; empty for a knob of every run."""
+
+    @property
+    def union(self) -> str:
+        """Path of the union above it, if it has owners."""
+        return self.path.rpartition(".")[0]
 
     @property
     def doc(self) -> str:
@@ -62,6 +68,8 @@ class Knob:
         """Description of its values, e.g. ``a whole number of at least 1``."""
         if self.path == ESTIMATOR:
             return f"one of {', '.join(ESTIMATOR_TYPES)}, or the name that a plug-in gives one"
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
         return _describe(self.schema)
 
 
@@ -69,19 +77,24 @@ class Knob:
 def knobs() -> Mapping[str, Knob]:
     """Return every knob by its path, in the order of the tree."""
     schema = _CONFIG.json_schema(ref_template="{model}")
-    return {knob.path: knob for knob in _knobs(schema, schema["$defs"], "")}
+    found: dict[str, Knob] = {}
+    for knob in _knobs(schema, schema["$defs"], ""):
+        twin = found.get(knob.path, knob)  # an option that several choices of a union have
+        found[knob.path] = replace(twin, owners=tuple(dict.fromkeys(twin.owners + knob.owners)))
+    return found
 
 
 def _knobs(section: Mapping[str, Any], classes: Mapping[str, Any], prefix: str) -> Iterator[Knob]:
-    estimator = section["properties"].get("name", {}).get("const")
+    owner = section["properties"].get("name", {}).get("const")
     for name, schema in section["properties"].items():
         path = prefix + name
+        members = schema.get("discriminator", {}).get("mapping", {})
         if "$ref" in schema:
             yield from _knobs(classes[schema["$ref"]], classes, f"{path}.")
         elif "const" not in schema:
-            yield Knob(path=path, schema=schema, estimator=estimator)
-        for member in schema.get("oneOf", ()):
-            yield from _knobs(classes[member["$ref"]], classes, f"{path}.")
+            yield Knob(path=path, schema=schema, choices=tuple(members), owners=(owner,) if owner else ())
+        for member in members.values():
+            yield from _knobs(classes[member], classes, f"{path}.")
 
 
 def to_tree(config: Config) -> dict[str, Any]:
@@ -101,7 +114,7 @@ def _flat(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]
         if isinstance(value, Mapping):
             yield from _flat(value, f"{path}.")
         else:
-            yield ESTIMATOR if path == _ESTIMATOR_NAME else path, value
+            yield path.removesuffix(".name") if path.removesuffix(".name") in knobs() else path, value
 
 
 def from_yaml(text: str) -> Config:
@@ -143,9 +156,9 @@ def override(config: Config, values: Mapping[str, Any]) -> Config:
             included, has a wrong type or is out of bounds.
     """
     tree = to_tree(config)
-    # A change of estimator drops the knobs of the last one, so it comes before those of the next; and whether a name
-    # may be that of a plug-in's depends on the plug-ins.
-    for path in sorted(values, key=lambda path: (path != _PLUGINS, path != ESTIMATOR)):
+    # Another choice drops the options of the last one, so it comes before its own; and whether a name may be that of a
+    # plug-in's estimator depends on the plug-ins.
+    for path in sorted(values, key=lambda path: (path != _PLUGINS, not _knob(path).choices)):
         _set(tree, _knob(path), values[path])
     for path, value in _flat(tree):
         if isinstance(value, bool) and knobs()[path].type != "boolean":  # pydantic would take True for 1
@@ -153,7 +166,7 @@ def override(config: Config, values: Mapping[str, Any]) -> Config:
     try:
         return _CONFIG.validate_python(at_home(tree))
     except ValidationError as error:
-        names = [*ESTIMATOR_TYPES, PluginEstimator.name]  # pydantic puts the estimator's name into the path
+        names = {name for knob in knobs().values() for name in knob.choices}  # pydantic puts these into the path
         path = ".".join(each for each in error.errors()[0]["loc"] if isinstance(each, str) and each not in names)
         raise _refusal(path, tree) from error
 
@@ -181,13 +194,14 @@ def _set(tree: dict[str, Any], knob: Knob, value: Any) -> None:
     *sections, name = knob.path.split(".")
     for section in sections:
         node = node[section]
-    if knob.estimator not in (None, node.get("name")):
+    if knob.owners and node["name"] not in knob.owners:
+        owners = " or ".join(knob.owners)
         raise UserError(
-            f"{knob.path} is a knob of the estimator {knob.estimator}, and this run's is {node['name']}: leave it out, "
-            f"or set {ESTIMATOR} to {knob.estimator}."
+            f"{knob.path} is a knob of {knob.union} {owners}, and this run's is {node['name']}: leave it out, or set "
+            f"{knob.union} to {owners}."
         )
-    if knob.path == ESTIMATOR:
-        if value not in [*ESTIMATOR_TYPES, PluginEstimator.name] and _may_be_of_plugin(value, tree):
+    if knob.choices:
+        if knob.path == ESTIMATOR and value not in knob.choices and _may_be_of_plugin(value, tree):
             node[name] = {"name": PluginEstimator.name, "function": value}
         elif value != node[name]["name"]:
             node[name] = {"name": value}
@@ -205,7 +219,7 @@ def _may_be_of_plugin(name: object, tree: Mapping[str, Any]) -> bool:
 def _refusal(path: str, tree: Mapping[str, Any]) -> UserError:
     """Return e.g. ``run.steps is 0; it must be a whole number of at least 1.``"""
     value: Any = reduce(lambda node, name: node[name], path.split("."), tree)
-    shown = value["name"] if path == ESTIMATOR else value
+    shown = value["name"] if knobs()[path].choices else value
     return UserError(f"{path} is {shown!r}; it must be {knobs()[path].accepts}.")
 
 

@@ -1,8 +1,9 @@
-"""Exceptions for a user's mistake and for a run's own end, and the nearest known name."""
+"""Exceptions for a user's mistake and for a run's own end, and what their sentences need."""
 
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -17,6 +18,11 @@ class RunEnded(UserError):
     """End of a run by itself between two steps, since more would be of no use; it is saved as after a stop."""
 
 
+def unknown(what: str, name: str, known: Iterable[str], then: str = "") -> UserError:
+    """Return the error about a name that is none of ``known``; ``then`` is its next sentence."""
+    return UserError(f"There is no {what} {name!r}; did you mean {nearest(name, known)}?{then and f' {then}'}")
+
+
 def nearest(word: str, known: Iterable[str], least: float = 0.0) -> str | None:
     """Return the known name most similar to a word, preferably one that begins with it.
 
@@ -25,3 +31,16 @@ def nearest(word: str, known: Iterable[str], least: float = 0.0) -> str | None:
     names = list(known)
     whole = [name for name in names if word and name.startswith(word)]
     return next(iter(difflib.get_close_matches(word, whole or names, n=1, cutoff=least)), None)
+
+
+def printable(text: str) -> str:
+    """Return a text with escapes for characters that could steer a terminal or reorder its line.
+
+    Those are all control, format and unassigned characters but line ends and tabs.
+    """
+    if text.isprintable():
+        return text
+    steering = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+    return "".join(
+        char if char in "\n\t" or unicodedata.category(char) not in steering else ascii(char)[1:-1] for char in text
+    )

@@ -71,6 +71,7 @@ from azr.selfplay.journal import Journal
 from azr.selfplay.ordering import sort_samples
 from azr.selfplay.play import SelfPlayStep, StepResult
 from azr.selfplay.seeding import Seeding
+from azr.selfplay.seeds import SeedLines
 from azr.system import System
 from azr.train.learner import Learner
 
@@ -81,6 +82,7 @@ class SelfPlayExperiment:
 
     config: Config
     codec: PromptCodec
+    seeds: SeedLines | None
     evaluation: PeriodicEval
     data: DataPlay | None
     """None without a file of rows."""
@@ -128,6 +130,7 @@ class SelfPlayExperiment:
         logger, system = self.logger, self.system
         await Seeding(
             config=self.config,
+            seeds=self.seeds,
             codec=self.codec,
             engines=system.engines,
             executor=system.executor,

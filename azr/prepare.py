@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, check_architecture, check_targets
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
-from azr.cluster.weight_transfers import Site, choose_transfer
+from azr.cluster.weight_transfers import choose_transfer
 from azr.config import TEMPLATES, Config, contradictions
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError, nearest
@@ -25,7 +25,7 @@ from azr.runs.model_folder import attention_heads, check_tokenizer_files, config
 from azr.runs.resume import ResumeState
 from azr.runs.run_dir import PromptForm, RunDirectory, check_free, run_path
 from azr.selfplay.rewards import check_names
-from azr.selfplay.seeds import read_seeds
+from azr.selfplay.seeds import SeedLines, read_seeds
 from azr.tasks.prompts import THINK
 from azr.tasks.registry import KINDS
 from azr.train.adapter_files import check_four_bit
@@ -43,6 +43,8 @@ class Prepared:
     resume: ResumeState | None
     """Checkpoint that the run goes on from; None for a new run."""
     codec: PromptCodec
+    seeds: SeedLines | None
+    """Lines of `selfplay.seeds` for a run that has no tasks yet."""
     evaluation: PeriodicEval
     rows: Sequence[DataRow]
     """Rows of `data.path` that are trained on, in the file's order."""
@@ -65,7 +67,7 @@ def check(config: Config) -> None:
     _check_format(config)
     check_names(config.reward)
     engine_options(config.rollout.engine_options)
-    choose_transfer(config.cluster.push, Site.before_start(config))
+    choose_transfer(config, config.train.device)
     _check_kernels(config)
     _check_lora(config)
     trackers.check_names(config.tracking)
@@ -86,12 +88,15 @@ def prepare(
     if into_run:
         _check_run_directory(config, resumed=resume is not None)
         trackers.check_ready(config)
-    if resume is None and config.kinds and config.selfplay.seeds is not None:
-        _check_seeds(Path(config.selfplay.seeds), config)
+    begins = resume is None or resume.state.step == 0
+    seeds = _read_seeds(config) if begins and config.kinds and config.selfplay.seeds is not None else None
     screen = Screen.read(patterns_of(config.safety))
     folder = model_folder(config.model.path, fetch=fetch)
     if folder is None:
-        _check_files(config)
+        if config.data.path is not None:
+            read_rows(Path(config.data.path))
+        if config.eval.path is not None:
+            read_exam(Path(config.eval.path))
         raise ModelUnreachable(
             f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"
         )
@@ -115,6 +120,7 @@ def prepare(
         config=config,
         resume=resume,
         codec=codec,
+        seeds=seeds,
         evaluation=evaluation,
         rows=rows,
         screen=screen,
@@ -123,9 +129,8 @@ def prepare(
 
 
 def _check_kinds(config: Config) -> None:
-    unknown = [kind for kind in config.selfplay.kinds if kind not in KINDS]
-    if unknown:
-        raise UserError(f"There is no task kind {unknown[0]!r}; selfplay.kinds may hold {', '.join(KINDS)}.")
+    for kind in config.selfplay.kinds:
+        KINDS.find(kind)
     if not config.selfplay.kinds or len(set(config.selfplay.kinds)) != len(config.selfplay.kinds):
         raise UserError("selfplay.kinds must name at least one kind, and none twice.")
     if config.selfplay.composites.chance and not any(KINDS[kind].proposes_programs for kind in config.selfplay.kinds):
@@ -207,31 +212,24 @@ def _check_run_directory(config: Config, *, resumed: bool) -> None:
         ) from error
 
 
-def _check_seeds(path: Path, config: Config) -> None:
+def _read_seeds(config: Config) -> SeedLines:
     """Raise UserError when the seed file has no task of a kind that is played, or too few to be the examples of a
     prompt. Its programs are checked later."""
-    seeds, _ = read_seeds(path)
-    kinds, found = config.selfplay.kinds, Counter(seed.task.kind for seed in seeds)
-    if not set(found) & set(kinds):
+    selfplay, wanted = config.selfplay, config.selfplay.references
+    lines = read_seeds(Path(str(selfplay.seeds)))
+    found = Counter(seed.task.kind for seed in lines[0])
+    if not set(found) & set(selfplay.kinds):
         raise UserError(
-            f"selfplay.seeds={path} has tasks of the kinds {', '.join(sorted(found))}, and selfplay.kinds plays none "
-            "of them: change one of the two."
+            f"selfplay.seeds={selfplay.seeds} has tasks of the kinds {', '.join(sorted(found))}, and selfplay.kinds "
+            "plays none of them: change one of the two."
         )
-    wanted = config.selfplay.references
-    for kind in kinds:
-        if config.model.prompt_format == "completion" and KINDS[kind].proposes_programs and found[kind] < wanted:
+    for kind in selfplay.kinds if config.model.prompt_format == "completion" else ():
+        if KINDS[kind].proposes_programs and found[kind] < wanted:
             raise UserError(
-                f"selfplay.seeds={path} has {found[kind]} tasks of the kind {kind}, and a proposal prompt of the "
-                f"completion format shows {wanted} as examples: add seeds, or lower selfplay.references."
+                f"selfplay.seeds={selfplay.seeds} has {found[kind]} tasks of the kind {kind}, and a proposal prompt of "
+                f"the completion format shows {wanted} as examples: add seeds, or lower selfplay.references."
             )
-
-
-def _check_files(config: Config) -> None:
-    """Read the files that can be checked without a tokenizer."""
-    if config.data.path is not None:
-        read_rows(Path(config.data.path))
-    if config.eval.path is not None:
-        read_exam(Path(config.eval.path))
+    return lines
 
 
 def _check_sizes(config: Config, folder: Path) -> None:

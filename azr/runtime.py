@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ray.exceptions import RayTaskError
 
-from azr.cluster.ray_start import start_ray
+from azr.cluster.placement import start_ray
 from azr.cluster.supervisor import root_cause
 from azr.concurrency import Phase
 from azr.datasets.choice import keep_identity
@@ -22,6 +22,7 @@ from azr.datasets.play import DataPlay
 from azr.errors import RunEnded
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import answer_executor
+from azr.evaluation.report import gains
 from azr.experiment import SelfPlayExperiment
 from azr.monitoring.monitor import Monitor, SafetyStop
 from azr.monitoring.reader import TextReader
@@ -37,7 +38,7 @@ from azr.runs.progress import Progress, open_progress
 from azr.runs.resume import INITIAL, ResumeState, RunState, find_checkpoint
 from azr.runs.run_dir import PromptForm, RunDirectory, run_path, write_config
 from azr.runs.run_logger import RunLogger
-from azr.runs.sinks import read_tasks
+from azr.runs.sample_file import read_tasks
 from azr.runs.stop_signal import StopRequested, StopSignal
 from azr.runs.timing import PhaseClock
 from azr.selfplay.buffer import TaskBuffer
@@ -196,6 +197,7 @@ class Driver:
         return SelfPlayExperiment(
             config=config,
             codec=prepared.codec,
+            seeds=prepared.seeds,
             evaluation=prepared.evaluation,
             data=data,
             buffer=buffer,
@@ -251,7 +253,7 @@ async def play(experiment: SelfPlayExperiment) -> None:
             await experiment.system.engines_turn(checkpointer.done, experiment.logger.phase)
         await experiment.run()
         await checkpointer.finish_last()
-        experiment.logger.finish()
+        experiment.logger.finish(await asyncio.to_thread(gains, experiment.logger.run.answers(0).parent))
     except (StopRequested, RunEnded):
         await checkpointer.finish_last()
         raise
@@ -274,6 +276,7 @@ async def grow_seeds(prepared: Prepared, refused: Path) -> list[Task]:
         async with _started(prepared, stop, progress.busy, with_trainers=False) as system:
             seeding = Seeding(
                 config=config,
+                seeds=prepared.seeds,
                 codec=codec,
                 engines=system.engines,
                 executor=system.executor,

@@ -14,8 +14,7 @@ import ray
 from azr.answering import Sampler
 from azr.cluster.executor_actor import RemoteExecutor
 from azr.cluster.gpu_turns import GpuTurns, take_turns
-from azr.cluster.placement import Placement, place
-from azr.cluster.ray_start import start_ray
+from azr.cluster.placement import Placement, place, start_ray
 from azr.cluster.weight_sync import PushReport, WeightSync
 from azr.cluster.weight_transfers import decide_push
 from azr.concurrency import Phase, task_group
@@ -23,9 +22,8 @@ from azr.config import Config
 from azr.evaluation.standalone import Evaluation
 from azr.records import Stops
 from azr.rollout.engine_group import EngineGroup, EnginePlacement
-from azr.train.critic import CriticWorker
 from azr.train.model_worker import ModelWorker
-from azr.train.policy import PolicyWorker, ReferenceWorker
+from azr.train.policy import CriticWorker, PolicyWorker, ReferenceWorker
 from azr.train.worker_group import WorkerGroup
 
 

@@ -31,7 +31,7 @@ from azr.algorithms.advantages import estimate_advantages
 from azr.algorithms.batch import Batch
 from azr.cluster import executor_actor
 from azr.cluster.executor_actor import RemoteExecutor
-from azr.cluster.shared_calls import TakesSharedCalls
+from azr.cluster.supervisor import TakesSharedCalls
 from azr.config import TRRPP, Config, ModelConfig, RolloutConfig, SelfPlayConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec

@@ -24,8 +24,7 @@ from azr.explorer.index import RunIndex
 from azr.explorer.queries import TaskFilter
 from azr.explorer.server import Watcher, make_app
 from azr.records import Completion, FinishReason, Judgement, Role, Sample, Task
-from azr.runs.sample_file import write_samples
-from azr.runs.sinks import JsonLines
+from azr.runs.sample_file import JsonLines, write_samples
 
 KINDS = ("deduction", "abduction", "induction")
 GROUP = 8

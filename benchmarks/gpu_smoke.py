@@ -124,7 +124,7 @@ def cases(sizes: Sizes, out: Path) -> list[Case]:
     """What is run, the most telling first."""
     python, runs = sys.executable, out / "runs"
     small, large = out / "models" / sizes.small, out / "models" / sizes.large
-    trrpp = ["--algorithm.estimator=trrpp", "--algorithm.kl-coef=0"]
+    trrpp = ["--algorithm.estimator=trrpp", "--algorithm.kl.coef=0"]
     # Only the large model's steps are timed; the others start sooner without compiling.
     eager, offload = ["--rollout.engine-options", "enforce_eager:true"], "--train.offload-optimizer"
 

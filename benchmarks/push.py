@@ -15,8 +15,8 @@ import sys
 from collections.abc import Sequence
 
 from azr.cli.run import parse
-from azr.cluster.ray_start import start_ray
-from azr.cluster.weight_transfers import TRANSFERS, Site
+from azr.cluster.placement import start_ray
+from azr.cluster.weight_transfers import TRANSFERS, make_outbox
 from azr.config import Config
 from azr.prepare import check
 from azr.prompts.codec import PromptCodec
@@ -30,16 +30,11 @@ async def compare(system: System, config: Config, clock: PhaseClock, *, first: i
 
     The policy is left with the last way that is open.
     """
-    site = Site(
-        device=system.placement.device,
-        colocated=config.cluster.colocate,
-        engine_gpus_alone=Site.before_start(config).engine_gpus_alone,
-    )
     assert system.trainers is not None
     ranks = system.trainers.policy.actors
     results, version = {}, first
-    for name, transfer in TRANSFERS.items():
-        if reason := transfer.refusal(site):
+    for name, refusal in TRANSFERS.items():
+        if reason := refusal(config, system.placement.device):
             results[name] = f"closed: it {reason}"
             continue
         await asyncio.gather(*(actor.__ray_call__.remote(_take, name) for actor in ranks))
@@ -59,7 +54,7 @@ async def compare(system: System, config: Config, clock: PhaseClock, *, first: i
 
 
 def _take(worker: PolicyWorker, name: str) -> None:
-    worker._outbox = TRANSFERS[name].outbox(worker._outbox.rank)
+    worker._outbox = make_outbox(name, worker._outbox.rank)
 
 
 async def measure(config: Config, pushes: int) -> dict[str, str]:

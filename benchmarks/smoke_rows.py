@@ -10,7 +10,7 @@ from typing import Any
 
 from azr.cli.run import parse
 from azr.plan import planner
-from azr.plan.inputs import Assumptions, ClusterSpec
+from azr.plan.inputs import GIB, Assumptions, ClusterSpec
 from azr.plan.shapes import KNOWN
 from playground.azr_coder7b_ppo import config as recipe
 
@@ -109,16 +109,16 @@ def predicted(options: Sequence[str], size: str) -> dict[str, float]:
     # Random weights never stop by themselves, and none of their proposals is a task. So all prompts are about the three
     # identity programs, and those that are equal are computed once.
     random = Assumptions(prompt_fill=0.02, response_fill=1.0, valid_share=0)
-    said = planner.predicted(config, KNOWN[f"Qwen/Qwen2.5-{size}"], ClusterSpec.with_gpus(1), random)
-    seconds, totals = said.seconds, {phase: parts["total"] for phase, parts in said.gpu_gib.items()}
+    plan = planner.make_plan(config, KNOWN[f"Qwen/Qwen2.5-{size}"], ClusterSpec.with_gpus(1), random)
+    seconds, step = plan.seconds, sum(plan.seconds.values())
     handover = seconds["push"] + seconds["turns"]
     return {
-        "step s": seconds["step"],
+        "step s": step,
         "play s": seconds["play"],
-        "update s": seconds["step"] - seconds["play"] - handover,
+        "update s": step - seconds["play"] - handover,
         "handover s": handover,
-        "GiB while playing, first": totals["play"],
-        "GiB while learning, first": totals["train policy"],
+        "GiB while playing, first": plan.total("play") / GIB,
+        "GiB while learning, first": plan.total("train policy") / GIB,
     }
 
 

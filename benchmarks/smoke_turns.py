@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from azr.cli.run import parse
-from azr.cluster.ray_start import start_ray
+from azr.cluster.placement import start_ray
 from azr.config import Config
 from azr.prepare import check
 from azr.prompts.codec import PromptCodec

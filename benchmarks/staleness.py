@@ -54,7 +54,7 @@ from azr.runtime import Driver
 from azr.tasks.prompts import Section
 from azr.train.model_worker import Address
 from azr.train.policy import PolicyWorker
-from playground.azr_14m_mini import config as MINI
+from tests.e2e.three_kinds import config as MINI
 
 MODES: dict[str, dict[str, Any]] = {
     "sync": {},

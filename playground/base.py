@@ -1,6 +1,6 @@
 """What the GPU recipes share: the paper's batch, lengths and sampling (arXiv 2505.03335), with a critic and a KL loss.
 
-``--algorithm.estimator trrpp --algorithm.kl-coef 0`` leaves both out, as the paper does; docs/fidelity.md says what
+``--algorithm.estimator trrpp --algorithm.kl.coef 0`` leaves both out, as the paper does; docs/fidelity.md says what
 else differs and which knob decides it. ``DEBUG=1`` in the environment keeps the model and where it lives, with a tiny
 batch, short lengths and a few steps.
 """
@@ -14,6 +14,7 @@ from azr.config import (
     Config,
     EvalConfig,
     ExecutorConfig,
+    KLConfig,
     RolloutConfig,
     RunConfig,
     SelfPlayConfig,
@@ -27,7 +28,7 @@ full = Config(
         temperature=1.0, max_prompt_tokens=6144, max_response_tokens=8096, gpu_memory_utilization=0.85
     ),
     executor=ExecutorConfig(workers=16),
-    algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.001, entropy_coef=0.001),
+    algorithm=AlgorithmConfig(estimator=GAE(), kl=KLConfig(coef=0.001), entropy_coef=0.001),
     train=TrainConfig(policy_lr=1e-6, critic_lr=5e-6, weight_decay=0.01),
     # Greedy, where eval.data names the folder of their files.
     eval=EvalConfig(every=20, suites=("cruxeval-i", "cruxeval-o", "mbpp+"), limit=100, samples=0),

@@ -2,13 +2,13 @@
 
 One of eight responses to each question is another model's trace. ``azr data prepare luffy SRC data/luffy.parquet``
 makes the questions of the published file. RL with an SFT loss: ``--algorithm.off-policy.loss sft``; without traces:
-``--data.samples 8 --data.traces 0 --algorithm.clip-low 0.2 --algorithm.clip-high 0.2``.
+``--data.samples 8 --data.traces 0 --algorithm.objective.clip-low 0.2 --algorithm.objective.clip-high 0.2``.
 """
 
 from dataclasses import replace
 
 from azr.cli.run import launch
-from azr.config import AlgorithmConfig, DrGRPO
+from azr.config import PPO, AlgorithmConfig, DrGRPO
 from playground.data_base import base
 
 config = replace(
@@ -19,7 +19,7 @@ config = replace(
     rollout=replace(base.rollout, max_prompt_tokens=1024, engines=8),
     # Sampled tokens are not clipped either.
     algorithm=AlgorithmConfig(
-        estimator=DrGRPO(), clip_low=1.0, clip_high=1e6, entropy_coef=0.001, policy_mini_batches=2
+        estimator=DrGRPO(), objective=PPO(clip_low=1.0, clip_high=1e6), entropy_coef=0.001, policy_mini_batches=2
     ),
     train=replace(base.train, data_parallel=8, warmup_steps=0, weight_decay=0.01),
 )

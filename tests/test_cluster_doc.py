@@ -10,10 +10,10 @@ import yaml
 from azr.algorithms.architectures import CHECKED
 from azr.cli import run
 from azr.cli.doctor import parser
-from azr.cli.load_recipe import load_recipe
 from azr.cli.main import COMMANDS, dispatch
+from azr.cli.options import load_recipe
 from azr.config import TimeoutConfig
-from azr.doctor import gpus, machine
+from azr.doctor import machine
 from azr.doctor.recipe import checkpoint_bytes
 
 ROOT = Path(__file__).parents[1]
@@ -100,7 +100,7 @@ def test_links_lead_somewhere(target):
 
 
 def test_numbers_are_those_of_the_code():
-    assert f"version {gpus.MIN_DRIVER} or newer" in DOC
+    assert f"version {machine.MIN_DRIVER} or newer" in DOC
     assert f"{machine.FILES:,} open files" in DOC
     assert f"--shm-size {machine.SHM_BASE_GIB + 8 * machine.SHM_GPU_GIB}g` for 8 GPUs" in DOC
     size = checkpoint_bytes(load_recipe("azr_coder7b_ppo")) / 2**30

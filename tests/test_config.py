@@ -8,7 +8,7 @@ import yaml
 
 import playground
 from azr.cli.run import describe
-from azr.config import GAE, RLOO, TRRPP, AlgorithmConfig, Config
+from azr.config import GAE, RLOO, TRRPP, AlgorithmConfig, Config, KLConfig, NoImportance
 from azr.config_tree import ESTIMATOR, from_yaml, knobs, leaves, override, to_tree
 from azr.datasets.prepare import SOURCES
 from azr.errors import UserError
@@ -65,10 +65,10 @@ def test_a_saved_config_is_read_back(config):
         ("algorithm: {estimator: {name: gea}}", "algorithm.estimator is 'gea'; it must be one of trrpp, gae"),
         ("algorithm: {estimator: [gae]}", "algorithm.estimator is ['gae']; it must be one of trrpp, gae"),
         ("run: {steps: true}", "run.steps is True; it must be a whole number of at least 1."),
-        ("algorithm: {estimator: {name: rloo, lambda_: 1}}", "a knob of the estimator gae, and this run's is rloo"),
+        ("algorithm: {estimator: {name: rloo, lambda_: 1}}", "algorithm.estimator gae, and this run's is rloo"),
         ("algorithm: {estimator: {name: gae, lambda_: 2}}", "algorithm.estimator.lambda_ is 2; it must be"),
-        ("algorithm: {kl_coef: .inf}", "algorithm.kl_coef is inf; it must be a number of at least 0"),
-        ("algorithm: {kl_coef: .nan}", "algorithm.kl_coef is nan; it must be a number of at least 0"),
+        ("algorithm: {kl: {coef: .inf}}", "algorithm.kl.coef is inf; it must be a number of at least 0"),
+        ("algorithm: {kl: {coef: .nan}}", "algorithm.kl.coef is nan; it must be a number of at least 0"),
         ("[]", "a mapping of sections, not list"),
         ("", "a mapping of sections, not NoneType"),
         ("run: {", "not YAML"),
@@ -81,11 +81,11 @@ def test_other_texts_are_refused_in_one_line(text, said):
 
 
 def test_what_is_not_given_has_its_default_and_none_is_a_value():
-    config = from_yaml("run: {max_minutes: 3}\neval: {path: none}\nalgorithm: {estimator: gae, importance_cap: null}")
+    config = from_yaml("run: {max_minutes: 3}\neval: {path: none}\nalgorithm: {estimator: gae, importance: none}")
     assert config == Config(
         run=replace(Config().run, max_minutes=3.0),
         eval=replace(Config().eval, path=None),
-        algorithm=AlgorithmConfig(estimator=GAE(), importance_cap=None),
+        algorithm=AlgorithmConfig(estimator=GAE(), importance=NoImportance()),
     )
 
 
@@ -110,7 +110,7 @@ def test_a_recipe_is_held_to_the_bounds_too():
 def test_every_number_is_bounded(path):
     """Below its least value, above its largest, and where it has none at infinity, each is refused with its name."""
     knob = NUMERIC[path]
-    with_owner = {ESTIMATOR: knob.estimator} if knob.estimator else {}
+    with_owner = {knob.union: knob.owners[0]} if knob.owners else {}
     (number,) = [each for each in knob.schema.get("anyOf", [knob.schema]) if each["type"] != "null"]
     outside = [number[key] + by for key, by in BEYOND.items() if key in number]
     assert any(key in number for key in ("minimum", "exclusiveMinimum"))
@@ -123,10 +123,10 @@ BEYOND = {"minimum": -1, "exclusiveMinimum": 0, "maximum": 1, "exclusiveMaximum"
 
 
 def test_there_are_few_knobs_and_each_says_what_it_means():
-    assert len(knobs()) <= 119
+    assert len(knobs()) <= 131
     assert [path for path, knob in knobs().items() if not knob.doc] == []
 
 
 def test_roles_follow_from_overrides():
     assert AlgorithmConfig(estimator=GAE()).needs_critic and not AlgorithmConfig(estimator=TRRPP()).needs_critic
-    assert AlgorithmConfig(kl_coef=0.1).needs_reference and not AlgorithmConfig().needs_reference
+    assert AlgorithmConfig(kl=KLConfig(coef=0.1)).needs_reference and not AlgorithmConfig().needs_reference

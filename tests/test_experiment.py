@@ -117,6 +117,7 @@ def play(
             experiment = SelfPlayExperiment(
                 config=config,
                 codec=codec,
+                seeds=None,
                 evaluation=SimpleNamespace(should_run=lambda *at: False),
                 data=data,
                 buffer=TaskBuffer(config.kinds),

@@ -29,7 +29,7 @@ from azr.runs.progress import open_progress
 from azr.runs.resume import RunState, find_checkpoint
 from azr.runs.run_dir import RunDirectory, run_path
 from azr.runs.run_logger import RunLogger
-from azr.runs.sinks import read_tasks
+from azr.runs.sample_file import read_tasks
 from azr.runs.stop_signal import StopSignal
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, write_journal
@@ -114,6 +114,7 @@ def play(config: Config, engine: Engine) -> None:
         experiment = SelfPlayExperiment(
             config=config,
             codec=CODEC,
+            seeds=None,
             evaluation=SimpleNamespace(should_run=lambda *at: False),
             data=None,
             buffer=buffer,

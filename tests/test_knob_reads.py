@@ -12,6 +12,9 @@ SOURCE = Path(__file__).parents[1] / "azr"
 SECTIONS = {str(field.type): field.name for field in dataclasses.fields(Config)}
 SECTIONS |= {
     "IntrinsicRewardConfig": "intrinsic",
+    "KLConfig": "kl",
+    "Objective": "objective",
+    "Importance": "importance",
     "CompositesConfig": "composites",
     "LoraConfig": "lora",
     "OffPolicyConfig": "off_policy",

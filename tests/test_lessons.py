@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from azr.cluster.shared_calls import TakesSharedCalls
+from azr.cluster.supervisor import TakesSharedCalls
 from azr.config import Config, RolloutConfig
 from azr.records import Stops
 from azr.rollout.engine_group import EngineGroup, EnginePlacement

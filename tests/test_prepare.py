@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -10,14 +11,14 @@ from azr import prepare as preparing
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError
-from azr.prepare import check, prepare
+from azr.prepare import _thinking_notes, check, load_codec, prepare
 from azr.prompts.codec import PromptCodec
 from azr.records import Stops
 from azr.runs.resume import INITIAL, ResumeState
 from azr.runs.run_dir import PromptForm, RunDirectory
 from azr.train import adapter_files
-from playground.azr_14m_mini import config as mini
 from tests.conftest import byte_tokenizer
+from tests.e2e.three_kinds import config as mini
 
 RESUMED = ResumeState(state=INITIAL, notes=())
 
@@ -34,7 +35,7 @@ def sound(tmp_path) -> Config:
 def test_a_sound_config_passes(sound):
     check(sound)
     assert prepare(sound).notes == []
-    assert sound.algorithm.kl_coef
+    assert sound.algorithm.kl.coef
     check(override(sound, {"algorithm.drop_zero_advantage": True}))
 
 
@@ -42,13 +43,29 @@ def test_a_sound_config_passes(sound):
     "values, said",
     [
         ({"selfplay.kinds": ()}, "at least one kind"),
+        ({"model.thinking": "open"}, "model.thinking is open, but only chat prompts can open the thinking"),
+        (
+            {"model.prompt_format": "completion", "selfplay.composites.chance": 0.5},
+            "which no example of the completion format can say: take 0",
+        ),
+        (
+            {"model.prompt_format": "completion", "data.path": "rows.jsonl"},
+            "the completion format continues examples: set model.prompt_format to chat",
+        ),
+        (
+            {"model.prompt_format": "completion", "selfplay.kinds": ("induction",), "selfplay.induction_inputs": 11},
+            "worked examples of the completion format have 10 inputs: lower it",
+        ),
         ({"model.template": "conversation"}, "the compact format has no chat template: leave it at auto"),
         (
             {"model.prompt_format": "chat", "model.template": "convesation"},
             r"neither auto, conversation, tokenizer nor a file. Did you mean conversation\?",
         ),
         ({"model.prompt_format": "chat", "model.template": "no.jinja"}, "is 'no.jinja', which is neither"),
-        ({"selfplay.kinds": ("deduction", "magic")}, "There is no task kind 'magic'; selfplay.kinds may hold"),
+        (
+            {"selfplay.kinds": ("deduction", "magic")},
+            "There is no task kind 'magic'; did you mean induction. selfplay.kinds may hold",
+        ),
         ({"selfplay.kinds": ("deduction", "deduction")}, "none twice"),
         (
             {"selfplay.proposer_prompts": 7, "selfplay.solver_prompts": 0, "algorithm.policy_mini_batches": 5},
@@ -71,11 +88,12 @@ def test_a_sound_config_passes(sound):
         ({"algorithm.drop_zero_advantage": True, "algorithm.entropy_coef": 0.1}, "drop_zero_advantage would take"),
         ({"data.prefix": "random"}, "data.prefix is random, but data.traces is 0"),
         ({"rollout.partial": True}, "set rollout.staleness to 1 or more, or leave partial out"),
+        ({"train.lora.rank": 4, "train.lora.dropout": 0.1}, "differ from 1 at random: take 0, or learn from traces"),
         ({"train.lora.four_bit": True}, "which cannot be trained themselves: set train.lora.rank"),
         ({"rollout.staleness": 1}, "give engines their own with --cluster.no-colocate, or set rollout.partial"),
         (
-            {"rollout.staleness": 1, "rollout.partial": True, "algorithm.importance_cap": None},
-            "nothing corrects for it while algorithm.importance_cap is switched off",
+            {"rollout.staleness": 1, "rollout.partial": True, "algorithm.importance": "none"},
+            "nothing corrects for it while algorithm.importance is none",
         ),
         (
             {"rollout.staleness": 1, "rollout.partial": True, "run.deterministic": True},
@@ -90,8 +108,8 @@ def test_a_sound_config_passes(sound):
         ({"cluster.push": "ipc", "rollout.engines": 2}, "1 of the engines' GPUs have no rank of the policy"),
         ({"cluster.push": "nccl", "train.device": "cpu"}, "cluster.push=nccl is for GPUs, and this run is on CPUs"),
         ({"cluster.push": "nccl"}, "NCCL takes no two processes on one GPU"),
-        ({"reward.proposer": "learnibility"}, "There is no reward 'learnibility'; did you mean 'learnability'?"),
-        ({"reward.intrinsic.bonuses": ("haltsead:1",)}, "There is no bonus 'haltsead'; did you mean 'halstead'?"),
+        ({"reward.proposer": "learnibility"}, "There is no reward 'learnibility'; did you mean learnability?"),
+        ({"reward.intrinsic.bonuses": ("haltsead:1",)}, "There is no bonus 'haltsead'; did you mean halstead?"),
         ({"reward.intrinsic.bonuses": ("halstead",)}, "'halstead'; it must be a name and a number above 0"),
         ({"reward.intrinsic.bonuses": ("halstead:nan",)}, "'halstead:nan'; it must be a name and a number above 0"),
         (
@@ -195,7 +213,7 @@ def test_a_broken_tokenizer_is_refused(sound, tmp_path):
     assert "\n" not in str(raised.value)
 
 
-def test_seeds_of_other_kinds_than_are_played_are_named_and_a_resumed_run_needs_no_file(sound, tmp_path):
+def test_seeds_of_other_kinds_than_are_played_are_named_and_a_run_after_its_first_step_needs_no_file(sound, tmp_path):
     file = tmp_path / "seeds.jsonl"
     file.write_text(json.dumps({"kind": "error", "program": "def f(a):\n    return a", "inputs": ["1"]}))
     config = override(sound, {"selfplay.seeds": str(file)})
@@ -204,7 +222,30 @@ def test_seeds_of_other_kinds_than_are_played_are_named_and_a_resumed_run_needs_
     played = override(config, {"selfplay.kinds": ("error",)})
     assert prepare(played).notes == []
     file.unlink()
-    assert prepare(played, RESUMED).notes == []
+    with pytest.raises(UserError, match="cannot be read"):
+        prepare(played, RESUMED)  # nothing was done yet
+    later = replace(RESUMED, state=replace(INITIAL, step=1))
+    assert prepare(played, later).notes == []
+
+
+def test_the_completion_format_needs_enough_seeds_and_room(sound, tmp_path):
+    file = tmp_path / "seeds.jsonl"
+    seeds = [{"kind": "error", "program": f"def f(a):\n    return a * {n}", "inputs": ["1"]} for n in range(3)]
+    file.write_text("".join(json.dumps(seed) + "\n" for seed in seeds))
+    values = {"model.prompt_format": "completion", "selfplay.kinds": ("error",), "selfplay.seeds": str(file)}
+    config = override(sound, {**values, "selfplay.references": 3})
+    assert prepare(config).notes == []
+    with pytest.raises(UserError, match=r"has 3 tasks of the kind error, .* shows 4 as examples: add seeds, or lower"):
+        prepare(override(config, {"selfplay.references": 4}))
+    with pytest.raises(UserError, match=r"error proposal prompt with 0 references has \d+ tokens, but rollout.max_pr"):
+        prepare(override(config, {"rollout.max_prompt_tokens": 60}))
+
+
+@pytest.mark.parametrize("thinking, count", [("open", 1), ("auto", 0), ("none", 0)])
+def test_thinking_that_is_opened_by_an_unknown_tag_is_warned_of(sound, thinking, count):
+    config = override(sound, {"model.prompt_format": "chat", "model.thinking": thinking})
+    notes = _thinking_notes(config, load_codec(config, Path(config.model.path)))
+    assert len(notes) == count and all("take model.thinking none" in note for note in notes)
 
 
 def test_an_architecture_that_was_never_checked_is_refused_unless_told_otherwise(sound, tmp_path):

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from azr import system
-from azr.config import GAE, AlgorithmConfig, ClusterConfig, Config
+from azr.config import GAE, AlgorithmConfig, ClusterConfig, Config, KLConfig
 from azr.records import Stops
 from azr.system import System
 
-CONFIG = Config(algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.1))
+CONFIG = Config(algorithm=AlgorithmConfig(estimator=GAE(), kl=KLConfig(coef=0.1)))
 ROLES = {"start policy", "start critic", "start reference"}
 
 

@@ -119,10 +119,10 @@ def whiten(x_R: Tensor, label_R: Tensor) -> Tensor:
 
     A label whose numbers are all equal becomes exactly 0.
     """
-    counts_G = torch.bincount(label_R)
-    centred_R = x_R - (_segment_sum(label_R, x_R) / counts_G)[label_R]
-    variance_G = _segment_sum(label_R, centred_R**2) / (counts_G - 1).clamp(min=1)
-    return _zero_where_constant(centred_R * (variance_G + VARIANCE_FLOOR).rsqrt()[label_R], x_R, label_R)
+    centred_R = _centred(x_R, label_R)
+    variance_G = _segment_sum(label_R, centred_R**2) / (torch.bincount(label_R) - 1).clamp(min=1)
+    whitened_R = centred_R * (variance_G + VARIANCE_FLOOR).rsqrt()[label_R]
+    return torch.where(_is_constant(x_R, label_R), 0.0, whitened_R)
 
 
 def _segment_sum(label: Tensor, x: Tensor) -> Tensor:
@@ -130,12 +130,17 @@ def _segment_sum(label: Tensor, x: Tensor) -> Tensor:
     return torch.bincount(label, weights=x)
 
 
-def _zero_where_constant(out: Tensor, x: Tensor, label: Tensor) -> Tensor:
-    """Rounding of a mean must not turn a batch of equal rewards into a direction."""
+def _centred(x: Tensor, label: Tensor) -> Tensor:
+    """Subtract each label's mean."""
+    return x - (_segment_sum(label, x) / torch.bincount(label))[label]
+
+
+def _is_constant(x: Tensor, label: Tensor) -> Tensor:
+    """Whether all elements of the element's label are equal, bool: rounding of their mean must teach nothing."""
     shape = (int(label.max()) + 1 if len(label) else 0,)
     low_G = x.new_zeros(shape).scatter_reduce(0, label, x, "amin", include_self=False)
     high_G = x.new_zeros(shape).scatter_reduce(0, label, x, "amax", include_self=False)
-    return torch.where((low_G == high_G)[label], 0.0, out)
+    return (low_G == high_G)[label]
 
 
 @register(TRRPP)
@@ -154,34 +159,35 @@ def reinforce_plus_plus(batch: Batch, knobs: ReinforcePP) -> tuple[Tensor, Tenso
 
 @register(GAE)
 def gae(batch: Batch, knobs: GAE) -> tuple[Tensor, Tensor]:
-    """Generalised advantages (arXiv 1506.02438, eq. 16), then whitened per (kind, role); returns before whitening.
+    """Generalised advantages (arXiv 1506.02438, eq. 16), then centred per (kind, role) and divided by one deviation.
 
-    The reward is on the last token, and V = 0 after it. Undiscounted: delta_t = r_t + V_{t+1} - V_t,
-    A_t = Σ_j lambda^j delta_{t+j} and return_t = A_t + V_t.
+    The reward is on the last token, a KL penalty on each, and V = 0 after the last. Undiscounted:
+    delta_t = r_t + V_{t+1} - V_t, A_t = Σ_j lambda^j delta_{t+j} and return_t = A_t + V_t.
+
+    A (kind, role) whose rewards are all equal gets 0: what is left there is the critic's error. The deviation is that
+    of all others together, within their (kind, role). With one (kind, role) this whitens over the batch.
     """
     assert batch.values_R is not None, "gae needs the critic's values"
     values_R, seq_index_R = batch.values_R.double(), batch.seq_index_R
     next_R = torch.zeros_like(values_R)
     next_R[:-1] = torch.where(seq_index_R[1:] == seq_index_R[:-1], values_R[1:], 0.0)
-    raw_R = discounted_sum(_token_rewards(batch) + next_R - values_R, seq_index_R, knobs.lambda_)
-    return whiten(raw_R, batch.kind_role_N[seq_index_R]), raw_R + values_R
-
-
-def _token_rewards(batch: Batch) -> Tensor:
-    """The reward on each response's last token, 0 on the others (R)."""
-    rewards_R = torch.zeros(len(batch.seq_index_R), dtype=torch.float64)
-    nonempty_N = batch.lengths_N > 0
-    rewards_R[batch.lengths_N.cumsum(0)[nonempty_N] - 1] = batch.rewards_N[nonempty_N]
-    return rewards_R
+    raw_R = discounted_sum(batch.rewards_R + next_R - values_R, seq_index_R, knobs.lambda_)
+    label_R = batch.kind_role_N[seq_index_R]
+    is_constant_R = _is_constant(batch.rewards_N[seq_index_R], label_R)
+    centred_R = torch.where(is_constant_R, 0.0, _centred(raw_R, label_R))
+    freedom = int((~is_constant_R).sum()) - len(label_R[~is_constant_R].unique())
+    variance = centred_R.square().sum() / max(freedom, 1)
+    return centred_R * (variance + VARIANCE_FLOOR).rsqrt(), raw_R + values_R
 
 
 def _group_relative(batch: Batch, scale: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """Rewards centred in their group and scaled by ``scale(variance_G, size_G)``."""
     group_N, rewards_N = batch.group_N, batch.rewards_N
     size_G = torch.bincount(group_N)
-    centred_N = rewards_N - (_segment_sum(group_N, rewards_N) / size_G)[group_N]
+    centred_N = _centred(rewards_N, group_N)
     variance_G = _segment_sum(group_N, centred_N**2) / (size_G - 1).clamp(min=1)
-    scores_N = _zero_where_constant(centred_N * scale(variance_G, size_G)[group_N], rewards_N, group_N)
+    scores_N = centred_N * scale(variance_G, size_G)[group_N]
+    scores_N = torch.where(_is_constant(rewards_N, group_N), 0.0, scores_N)
     return scores_N[batch.seq_index_R], rewards_N[batch.seq_index_R]
 
 

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from azr.config import AlgorithmConfig
+from azr.algorithms.objectives import kl_estimate
+from azr.config import AlgorithmConfig, KLConfig
 from azr.records import Sample
 
 POLICY_COLUMNS = (
-    "rollout_logprobs", "is_trace", "advantages", "loss_weights", "reference_logprobs", "old_logprobs",
+    "rollout_logprobs", "is_trace", "advantages", "loss_weights", "reference_logprobs", "old_logprobs", "seq_index",
 )  # fmt: skip
 """Columns over tokens that the policy's loss takes, without their suffix; see `azr.algorithms.losses.policy_loss`."""
 
@@ -46,6 +47,8 @@ class Batch:
     """(N), how many of a response's first tokens are another model's; empty where all are the policy's."""
     rollout_logprobs_R: Tensor | None = None
     """Log-probabilities in the engine that sampled; 0 for tokens of traces."""
+    penalties_R: Tensor | None = None
+    """Subtracted from the rewards, float64: the KL with ``kl.where`` reward."""
     values_R: Tensor | None = None
     """The critic's value before each token; None without a critic."""
     advantages_R: Tensor | None = None
@@ -74,7 +77,21 @@ class Batch:
 
     @cached_property
     def rewards_N(self) -> Tensor:
-        return torch.tensor(self.rewards, dtype=torch.float64)
+        """Rewards less the penalties of all tokens."""
+        rewards_N = torch.tensor(self.rewards, dtype=torch.float64)
+        if self.penalties_R is None:
+            return rewards_N
+        return rewards_N - torch.bincount(self.seq_index_R, self.penalties_R, len(rewards_N))
+
+    @cached_property
+    def rewards_R(self) -> Tensor:
+        """Reward of each token: the sample's on its last one, less the token's penalty."""
+        rewards_R = torch.zeros(len(self.seq_index_R), dtype=torch.float64)
+        nonempty_N = self.lengths_N > 0
+        rewards_R[self.lengths_N.cumsum(0)[nonempty_N] - 1] = torch.tensor(self.rewards, dtype=torch.float64)[
+            nonempty_N
+        ]
+        return rewards_R if self.penalties_R is None else rewards_R - self.penalties_R
 
     @cached_property
     def lengths_N(self) -> Tensor:
@@ -112,9 +129,11 @@ class Batch:
     def only_traces(self) -> bool:
         return self.is_trace_R is not None and bool(self.is_trace_R.all())
 
-    def policy_columns(self) -> dict[str, Tensor]:
-        """Columns (R) of the policy's loss, those that are there."""
+    def policy_columns(self, config: AlgorithmConfig) -> dict[str, Tensor]:
+        """Columns (R) of the policy's loss, those that are there and needed."""
         columns = {name: getattr(self, f"{name}_R") for name in POLICY_COLUMNS}
+        if not config.by_sequence:
+            del columns["seq_index"]
         return {name: column_R for name, column_R in columns.items() if column_R is not None}
 
     def critic_columns(self) -> dict[str, Tensor]:
@@ -133,8 +152,15 @@ class Batch:
             response_lengths=[self.response_lengths[i] - self.trace_tokens[i] for i in members],
             kind_roles=[self.kind_roles[i] for i in members],
             groups=[self.groups[i] for i in members],
+            penalties_R=None if self.penalties_R is None else self.penalties_R[~self.is_trace_R],
             values_R=None if self.values_R is None else self.values_R[~self.is_trace_R],
         )
+
+    def charge_kl(self, config: KLConfig) -> None:
+        """Fill in the penalties: the KL of the policy that sampled to the reference, of sampled tokens."""
+        assert self.rollout_logprobs_R is not None and self.reference_logprobs_R is not None
+        kl_R = kl_estimate(self.rollout_logprobs_R.double(), self.reference_logprobs_R.double(), config.estimator)
+        self.penalties_R = config.coef * (kl_R if self.is_trace_R is None else kl_R.masked_fill(self.is_trace_R, 0))
 
     def with_shuffled_rewards(self, seed: int) -> Batch:
         """Table whose rewards are in random order within each (kind, role), so that they say nothing about a sample."""

@@ -9,18 +9,14 @@ Legend: R response tokens of one micro-batch.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from azr.config import AlgorithmConfig, OffPolicyConfig
+from azr.algorithms.objectives import importance_weights, kl_loss, log_ratio, sampled_objective, trace_objective
+from azr.config import AlgorithmConfig
 
 VALUE_CLIP = 0.2
 """Bound on the critic's move from its old value, as in PPO's reference code."""
-LOG_RATIO_LIMIT = 20.0
-"""exp of more overflows usefulness long before it overflows float32; such a token gets no gradient."""
-
 Sums = dict[str, Tensor]
 """Detached float64 scalars that may be added over micro-batches and ranks."""
 
@@ -35,51 +31,6 @@ def _sums(**terms: Tensor) -> Sums:
     return {name: term.detach().double().sum() for name, term in terms.items()}
 
 
-def log_ratio(numerator_R: Tensor, denominator_R: Tensor) -> Tensor:
-    """Difference of log-probabilities, clamped to ±20."""
-    return (numerator_R - denominator_R).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-
-
-def kl_estimate(logprobs_R: Tensor, reference_R: Tensor) -> Tensor:
-    """Per-token estimate exp(-d) - 1 + d of KL(policy ‖ reference), with d = logp - logp_ref, of sampled tokens.
-
-    Never negative; its gradient is (1 - exp(-d)) ∇logp, as in GRPO (k3 in J. Schulman, "Approximating KL divergence").
-    """
-    d_R = log_ratio(logprobs_R, reference_R)
-    return torch.exp(-d_R) - 1 + d_R
-
-
-def importance_weights(trainer_R: Tensor, engine_R: Tensor, cap: float | None) -> Tensor:
-    """Truncated weights min(exp(logp_trainer - logp_engine), cap), detached; ones when ``cap`` is None.
-
-    Corrects for the engine having sampled from other probabilities than the trainer's (TIS): slightly, by another
-    rounding, or from weights that are some updates older.
-    """
-    if cap is None:
-        return torch.ones_like(trainer_R)
-    return log_ratio(trainer_R, engine_R).exp().clamp(max=cap).detach()
-
-
-def clipped_objective(ratio_R: Tensor, advantages_R: Tensor, config: AlgorithmConfig) -> Tensor:
-    """PPO's per-token loss -min(r A, clip(r) A)."""
-    clipped_R = ratio_R.clamp(1 - config.clip_low, 1 + config.clip_high)
-    return torch.maximum(-advantages_R * ratio_R, -advantages_R * clipped_R)
-
-
-def trace_objective(logprobs_R: Tensor, advantages_R: Tensor, config: OffPolicyConfig) -> Tensor:
-    """Per-token loss of tokens that another model's trace gave, with π = exp(logp) (arXiv 2504.14945, section 3).
-
-    That model counts as sure of its tokens, so π is the whole importance weight. ``shaped``: -A f(π) with f(π) =
-    π / (π + g) and g = gamma, whose gradient is -A gπ / (π + g)² ∇logp; ``plain``: -A π; ``sft``: -coef · logp,
-    whatever the advantage.
-    """
-    if config.loss == "sft":
-        return -config.sft_coef * logprobs_R
-    if config.loss == "plain":
-        return -advantages_R * logprobs_R.exp()
-    return -advantages_R * torch.sigmoid(logprobs_R - math.log(config.gamma))
-
-
 def policy_loss(
     logprobs_R: Tensor,
     entropy_R: Tensor,
@@ -90,41 +41,50 @@ def policy_loss(
     reference_logprobs_R: Tensor | None = None,
     loss_weights_R: Tensor | None = None,
     is_trace_R: Tensor | None = None,
+    seq_index_R: Tensor | None = None,
     normalizer: float,
     config: AlgorithmConfig,
 ) -> tuple[Tensor, Sums]:
-    """Σ_t w_t (c_t · PPO_t + kl_coef · KL_t - entropy_coef · H_t) / normalizer.
+    """Σ_t w_t (c_t · objective_t + c_t · kl.coef · KL_t - entropy_coef · H_t) / normalizer.
 
-    Returns (scalar loss, sums for ``policy_metrics``). All arrays are (R). c_t is the truncated importance weight of
-    the trainer's logprobs over the engine's ``rollout_logprobs_R``, which may be those of older weights.
+    Returns (scalar loss, sums for ``policy_metrics``). All arrays are (R). c_t is the importance weight of the
+    trainer's logprobs over the engine's ``rollout_logprobs_R``, which may be those of older weights. With
+    ``kl.where`` reward, KL_t is only measured.
     ``old_logprobs_R`` None: the policy has not moved since the step began to learn, so the ratio is 1, with the
     gradient it should have, and no forward had to be spent on it. ``loss_weights_R`` None: every w_t is 1.
-    ``is_trace_R``, bool: tokens that no engine sampled, for which `trace_objective` stands in the place of c_t · PPO_t,
-    and which clipping, KL to the old policy and importance weight of the sums leave out. None: all were sampled.
+    ``is_trace_R``, bool: tokens that no engine sampled, for which `trace_objective` stands in the place of
+    c_t · objective_t and c_t of the KL is 1, and which clipping, KL to the old policy and importance weight of the sums
+    leave out. None: all were sampled. ``seq_index_R``: index of each token's sample, if ``config.by_sequence``.
     """
     old_R = logprobs_R.detach() if old_logprobs_R is None else old_logprobs_R
     log_ratio_R = log_ratio(logprobs_R, old_R)
     ratio_R = log_ratio_R.exp()
-    importance_R = importance_weights(old_R, rollout_logprobs_R, config.importance_cap)
-    objective_R = importance_R * clipped_objective(ratio_R, advantages_R, config)
+    importance_R, is_cut_R = importance_weights(old_R, rollout_logprobs_R, config.importance, seq_index_R, is_trace_R)
+    objective_R, is_low_R, is_high_R = sampled_objective(
+        logprobs_R, old_R, advantages_R, config.objective, seq_index_R, is_trace_R
+    )
+    objective_R = importance_R * objective_R
     if is_trace_R is not None:
         of_traces_R = trace_objective(logprobs_R, advantages_R, config.off_policy)
         objective_R = torch.where(is_trace_R, of_traces_R, objective_R)
+        importance_R = importance_R.masked_fill(is_trace_R, 1)
     loss_R = objective_R
     if config.entropy_coef:  # else the entropy is only a metric, and its gradient is not computed
         loss_R = loss_R - config.entropy_coef * entropy_R
     kl_R = torch.zeros_like(objective_R)
     if config.needs_reference:
-        assert reference_logprobs_R is not None, "a KL loss needs the reference policy's logprobs"
-        kl_R = kl_estimate(logprobs_R, reference_logprobs_R)
-        loss_R = loss_R + config.kl_coef * kl_R
+        assert reference_logprobs_R is not None, "a KL needs the reference policy's logprobs"
+        kl_R = kl_loss(logprobs_R, reference_logprobs_R, ratio_R, config.kl)
+        if config.kl.where == "loss":
+            loss_R = loss_R + config.kl.coef * importance_R * kl_R
     if loss_weights_R is not None:
         loss_R = loss_R * loss_weights_R
     of_sampled = {
-        "clipped_low": (advantages_R < 0) & (ratio_R < 1 - config.clip_low),
-        "clipped_high": (advantages_R > 0) & (ratio_R > 1 + config.clip_high),
+        "clipped_low": is_low_R,
+        "clipped_high": is_high_R,
         "approx_kl": ratio_R - 1 - log_ratio_R,
         "importance_weight": importance_R,
+        "importance_cut": is_cut_R,
     }
     sums = _sums(
         tokens=torch.ones_like(objective_R), loss=loss_R, objective=objective_R, kl_reference=kl_R, entropy=entropy_R
@@ -191,7 +151,9 @@ def policy_metrics(sums: Sums) -> dict[str, float]:
         metrics |= {name: values[name] / traced for name in ("trace_loss", "trace_prob")}
     if sampled:
         values["sampled_loss"] = values["loss"] - values["trace_loss"]
-        names = ("sampled_loss", "clipped_low", "clipped_high", "approx_kl", "importance_weight")
+        names = (
+            "sampled_loss", "clipped_low", "clipped_high", "approx_kl", "importance_weight", "importance_cut",
+        )  # fmt: skip
         metrics = _with_clip_fraction(metrics | {name: values[name] / sampled for name in names})
     return metrics
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from azr.cli.load_recipe import RECIPE_HELP, is_file, load_recipe
-from azr.cli.options import Parser, whole
+from azr.cli.options import RECIPE_HELP, Parser, is_file, load_recipe, whole
 from azr.config import Config
 from azr.config_tree import knobs, leaves, override
 from azr.errors import UserError
@@ -38,7 +37,7 @@ _CLAIM = "orz_ckpt"
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What both forms are rendered from."""
+    """Data of both scripts."""
 
     name: str
     nodes: int
@@ -47,13 +46,13 @@ class Job:
     cpus: int
     """Per node."""
     memory_gib: int
-    """Of the host, per node."""
+    """Host memory per node."""
     command: tuple[str, ...]
-    """Of the run, without the cluster's address and `--resume`."""
+    """Command of the run, without the cluster's address and `--resume`."""
     folder: str
-    """Of the run."""
+    """Run directory."""
     files: tuple[str, ...]
-    """What the run reads of the user's own."""
+    """The user's own files that the run reads."""
 
 
 def main(argv: Sequence[str]) -> int:

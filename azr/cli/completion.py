@@ -9,9 +9,8 @@ from pathlib import Path
 
 import shtab
 
-from azr.cli.load_recipe import RECIPE_HELP, recipes
 from azr.cli.main import COMMANDS
-from azr.cli.options import Parser, knob_options
+from azr.cli.options import RECIPE_HELP, Parser, knob_options, recipes
 from azr.config import ESTIMATOR_TYPES, Config
 from azr.config_tree import ESTIMATOR, Knob
 
@@ -81,7 +80,7 @@ def _add_knobs(command: argparse.ArgumentParser, name: str) -> None:
 
 
 def _values(knob: Knob) -> list[str] | None:
-    """What a knob may hold, where that is a list of names."""
+    """Return the values of an option if these are a list of names."""
     if knob.path == ESTIMATOR:
         return list(ESTIMATOR_TYPES)
-    return knob.schema.get("enum")
+    return list(knob.choices) or knob.schema.get("enum")

@@ -37,7 +37,7 @@ class AnswerPrinter:
         """`thinking`: whether the prompt has opened the thinking already; not shown where there is no terminal."""
         self._out, self._terminal = out, terminal
         self._held = ""
-        """What may be the beginning of a tag."""
+        """Text that may be the beginning of a tag."""
         self.text = ""
         """All that was to be printed."""
         if terminal and thinking:
@@ -92,7 +92,7 @@ class AnswerOptions:
 
 @dataclass(slots=True)
 class Conversation:
-    """What was said, and how the next answer is got."""
+    """Turns so far, and how the next answer is sampled."""
 
     codec: PromptCodec
     engine: StreamingEngine
@@ -211,6 +211,6 @@ def _read(terminal: bool) -> str | None:
 
 
 def _say(text: str) -> None:
-    """What is no answer, so that an answer can be told from it where the output is a file."""
+    """Print a message to standard error, so that a file of the output holds answers only."""
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from azr.cli.options import Parser
-from azr.errors import UserError, nearest
+from azr.errors import UserError, printable, unknown
 
 if TYPE_CHECKING:
     from azr.datasets.prepare.example import Options, Source
@@ -39,10 +39,7 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"azr data does one thing, {_USAGE}, and not {argv[0]!r}.")
     options = parser().parse(argv[1:] if argv and argv[0] == "prepare" else argv)
     if options.source not in SOURCES:
-        raise UserError(
-            f"There is no source {options.source!r}; did you mean {nearest(options.source, SOURCES)}? azr data "
-            f"prepare --help lists all."
-        )
+        raise unknown("source", options.source, SOURCES, "azr data prepare --help lists all.")
     _prepare(SOURCES[options.source], options)
     return 0
 
@@ -142,7 +139,5 @@ def _print_preview(done: Prepared) -> None:
 
 def _short(text: str) -> str:
     """One line that does nothing to a terminal."""
-    from azr.explorer.terminal import printable
-
     flat = printable(text[: 2 * _SHOWN_CHARS].replace("\n", "⏎"))
     return flat if len(text) <= _SHOWN_CHARS else f"{flat[:_SHOWN_CHARS]}…"

@@ -7,11 +7,10 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from azr.cli.load_recipe import RECIPE_HELP, load_recipe
-from azr.cli.options import Parser
+from azr.cli.options import RECIPE_HELP, Parser, load_recipe
 from azr.config import Config
 from azr.config_tree import knobs, override
-from azr.doctor import gpus, machine, ray_cluster, recipe
+from azr.doctor import machine, ray_cluster, recipe
 from azr.doctor.findings import FindingGroup
 from azr.errors import UserError
 
@@ -43,9 +42,9 @@ def main(argv: Sequence[str]) -> int:
 def sections(config: Config | None, name: str, address: str | None) -> Iterator[tuple[str, FindingGroup]]:
     """Every section in the order of the report, as soon as it is known. A new one is one line."""
     of_run = config or Config()
-    here = gpus.query()
+    here = machine.query_gpus()
     yield "machine", machine.machine_section()
-    yield "gpus", gpus.gpus_section(here)
+    yield "gpus", machine.gpus_section(here)
     yield "packages", machine.packages_section(bool(here.all))
     yield "limits", machine.limits_section(machine.ResourceLimits.here(), len(here.all))
     yield "ports", ray_cluster.ports_section(ray_cluster.ray_heads())
@@ -61,7 +60,7 @@ def sections(config: Config | None, name: str, address: str | None) -> Iterator[
 
 
 def parser() -> Parser:
-    """Of this command's own options."""
+    """Return the parser of this command's own options."""
     parser = Parser("doctor", _ABOUT)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--recipe", metavar="RECIPE", help=RECIPE_HELP)

@@ -43,7 +43,7 @@ _OPTIONS = {
 }
 """Knobs that an evaluation decides itself, and what stands in their place."""
 _GPU_SHARE = 0.9
-"""Of a GPU's memory, where no run and no knob says otherwise: nothing else is on it."""
+"""Share of a GPU's memory if no run and no option says otherwise: nothing else is on it."""
 _SHOWN = 20
 """Ids of questions that a comparison prints of each suite and measure."""
 

@@ -28,7 +28,7 @@ Lines = AsyncIterator[tuple[int, bytes | None]]
 MAX_LINE_BYTES = 2**22
 """Longest line kept; it holds the longest request a pool accepts, escapes included."""
 NONDETERMINISTIC = "nondeterministic"
-"""What a request is when its calls gave different outcomes in different interpreters."""
+"""Status of a request whose calls gave different outcomes in different interpreters."""
 _KEYS = ("id", "program", "inputs")
 _CHUNK_BYTES = 2**16
 _DECIMALS = 6
@@ -37,7 +37,7 @@ _IN_FLIGHT = 32
 _DEFAULTS = ExecutorConfig()
 _FAILURE = 1
 _PIPE_CLOSED = 141
-"""What a shell reports for a program that ended because its output is not read."""
+"""Exit code that a shell reports for a program whose output is not read."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -201,7 +201,7 @@ class LineError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLine:
-    """What a well-formed line asks for."""
+    """Request of a well-formed line."""
 
     id_json: str
     """The id as JSON text: it is only ever echoed."""

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from azr.errors import UserError, nearest
+from azr.errors import UserError, printable, unknown
 from azr.version import code_version
 
 COMMANDS = {
@@ -70,7 +70,7 @@ def exit_code(command: Callable[[], int]) -> int:
             raise
         return _PIPE_CLOSED
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return _USER_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -95,9 +95,7 @@ def _name(argv: Sequence[str]) -> str:
     if not argv:
         raise UserError(f"azr needs a command: {', '.join(COMMANDS)}; azr --help says what they do.")
     if argv[0] not in COMMANDS:
-        raise UserError(
-            f"There is no command {argv[0]!r}; did you mean {nearest(argv[0], COMMANDS)}? azr --help lists all."
-        )
+        raise unknown("command", argv[0], COMMANDS, "azr --help lists all.")
     return argv[0]
 
 

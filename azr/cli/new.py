@@ -12,9 +12,9 @@ from pathlib import Path
 
 from azr.cli.options import Parser
 from azr.errors import UserError
-from azr.own_modules import find_entry
 from azr.plugins import own
 from azr.plugins.loading import NAME, TAGS
+from azr.registry import find_entry
 from azr.tasks.prompts import LABELS
 from azr.tasks.registry import KINDS
 

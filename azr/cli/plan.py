@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from azr.cli.load_recipe import RECIPE_HELP, load_recipe
-from azr.cli.options import Parser, above, whole, wholes
+from azr.cli.options import RECIPE_HELP, Parser, above, load_recipe, whole, wholes
 from azr.config_tree import override
 from azr.errors import UserError
 from azr.plan.inputs import Assumptions, ClusterSpec
 from azr.plan.nodes import nodes_text, over_nodes
-from azr.plan.planner import plan_run
+from azr.plan.planner import plan_run, text
 from azr.plan.shapes import shape_of
-from azr.plan.text import text
 from azr.prepare import check
 
 USAGE = "usage: azr plan RECIPE [--gpus N] [--gpu-memory GIB] [--section.key value ...]"

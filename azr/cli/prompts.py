@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from azr.cli.load_recipe import RECIPE_HELP, load_recipe
-from azr.cli.options import Parser
+from azr.cli.options import RECIPE_HELP, Parser, load_recipe
 from azr.config import Config
 from azr.config_tree import override
-from azr.errors import UserError, nearest
+from azr.errors import UserError
 from azr.prepare import check, load_codec
 from azr.records import PromptIds, Role
 from azr.runs.model_folder import model_folder
@@ -31,8 +30,8 @@ def main(argv: Sequence[str]) -> int:
     options, values = parser().parse_with_knobs(argv)
     config = override(load_recipe(options.recipe), values)
     check(config)
-    if options.kind not in (None, *KINDS):
-        raise UserError(f"There is no task kind {options.kind!r}; did you mean {nearest(options.kind, KINDS)}?")
+    if options.kind is not None:
+        KINDS.find(options.kind)
     # A folder with nothing but a tokenizer will do.
     place = Path(config.model.path)
     folder = place if place.is_dir() else model_folder(config.model.path, fetch=False)

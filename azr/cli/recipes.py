@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from azr.cli.load_recipe import PACKAGE, recipes
-from azr.cli.options import Parser
+from azr.cli.options import PACKAGE, Parser, recipes
 from azr.config import Config
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec
 from azr.plan.planner import make_plan
@@ -23,7 +22,7 @@ _ABOUT = (
     "each stands what of it has run and with which result."
 )
 _SIZES_GIB = (24, 48, 80)
-"""Of GPUs."""
+"""Sizes of GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,18 +33,19 @@ class Listed:
     model: str
     gpus: int
     gpu_memory_gib: float
-    """Of the smallest GPUs that it fits on."""
+    """Memory of the smallest GPUs that it fits on."""
     memory_gib: float
-    """Of the fullest GPU."""
+    """Memory taken on the fullest GPU."""
     step_s: float
     proven: list[str]
-    """What has run; empty for a recipe that has only been parsed, planned and placed."""
+    """Runs of it; empty for a recipe that has only been parsed, planned and placed."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Prints and returns 0."""
     options = parser().parse(argv)
-    proven = tomllib.loads(_proven_file().read_text(encoding="utf-8"))
+    (folder,) = importlib.import_module(PACKAGE).__path__
+    proven = tomllib.loads(Path(folder, "proven.toml").read_text(encoding="utf-8"))
     listed = [_listed(name, config, proven.get(name, [])) for name, config in recipes().items()]
     lines = (json.dumps(asdict(each)) for each in listed) if options.json else _table(listed)
     sys.stdout.writelines(f"{line}\n" for line in lines)
@@ -56,11 +56,6 @@ def parser() -> Parser:
     parser = Parser("recipes", _ABOUT)
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     return parser
-
-
-def _proven_file() -> Path:
-    (folder,) = importlib.import_module(PACKAGE).__path__
-    return Path(folder) / "proven.toml"
 
 
 def _listed(name: str, config: Config, proven: list[str]) -> Listed:

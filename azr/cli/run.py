@@ -15,17 +15,14 @@ from typing import Any, get_args
 
 import yaml
 
-from azr.cli.load_recipe import load_recipe, read_config
 from azr.cli.main import exit_code
-from azr.cli.options import Parser
-from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
+from azr.cli.options import Parser, load_recipe, read_config
+from azr.config import Config
 from azr.config_tree import knobs, leaves, override, to_tree
-from azr.doctor import gpus
-from azr.doctor.gpus import check_fit, check_machine
+from azr.doctor.machine import check_fit, check_machine, query_gpus
 from azr.errors import UserError
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
-from azr.plan.planner import plan_run
-from azr.plan.text import step_lines, text
+from azr.plan.planner import plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
 from azr.runs.checkpoint_store import Verify
 from azr.runs.owner import RunOwner
@@ -87,7 +84,7 @@ def _run(command: CommandLine) -> int:
 
 def _run_owned(command: CommandLine, owner: RunOwner | None) -> int:
     config, resume = resumed(command.config, command.resume, command.verify)
-    here = gpus.query()
+    here = query_gpus()
     check_machine(config, here)
     for note in check_fit(config, here):
         print(f"warning: {note}", file=sys.stderr)
@@ -116,7 +113,7 @@ def _dry_run(command: CommandLine) -> int:
         config, resume = resumed(config, command.resume, command.verify)
     finally:
         print(describe(config), flush=True)
-    here = gpus.query()
+    here = query_gpus()
     check_machine(config, here)
     for note in (*(resume.notes if resume is not None else ()), *check_fit(config, here, suppose=True)):
         print(f"# {note}")
@@ -186,11 +183,8 @@ def _help(default: Config) -> Iterator[str]:
     for knob in knobs().values():
         if section != (section := knob.path.partition(".")[0]):
             yield f"\n{section}:"
-        value = now.get(knob.path)
-        if knob.path not in now:  # of another estimator
-            other = ESTIMATOR_TYPES.get(str(knob.estimator), PluginEstimator)()
-            value = getattr(other, knob.path.rpartition(".")[2])
-        only = f"; only with {knob.estimator}" if knob.estimator else ""
+        value = now.get(knob.path, knob.schema.get("default"))  # of another choice
+        only = f"; only with {' or '.join(knob.owners)}" if knob.owners else ""
         yield f"  {knob.option} {_text(value)}  ({knob.accepts}{only})"
         sentence = re.split(r"(?<=\.)\s", knob.doc)[0]
         yield textwrap.fill(sentence, width, initial_indent=" " * 6, subsequent_indent=" " * 6)

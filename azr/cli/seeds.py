@@ -6,18 +6,17 @@ import argparse
 import asyncio
 import statistics
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from azr.cli.load_recipe import RECIPE_HELP, load_recipe
-from azr.cli.options import Parser
-from azr.config import Config, ExecutorConfig
+from azr.cli.options import RECIPE_HELP, Parser, load_recipe
+from azr.config import Config
 from azr.config_tree import override
-from azr.doctor import gpus
-from azr.doctor.gpus import check_machine
-from azr.errors import UserError, nearest
+from azr.doctor.machine import check_machine, query_gpus
+from azr.errors import UserError
 from azr.executor.pool import SandboxPool
 from azr.prepare import check, prepare
 from azr.records import Task
@@ -48,11 +47,12 @@ def main(argv: Sequence[str]) -> int:
         )
     _check_free(options.out)
     try:
-        tasks = asyncio.run(_converting(options, values) if options.recipe is None else _growing(options, values))
+        tasks = asyncio.run(_convert(options, values) if options.recipe is None else _growing(options, values))
     except StopRequested as stopped:
         print(f"{stopped}: nothing was saved", file=sys.stderr)
         return stopped.exit_code
-    _save(options.out, tasks)
+    with _writing(options.out):
+        write_lines(options.out, (task.record() for task in tasks))
     print(table(tasks))
     print(f"{len(tasks)} tasks are now in {options.out}; a run starts from them with --selfplay.seeds {options.out}")
     return 0
@@ -63,17 +63,11 @@ def _growing(options: argparse.Namespace, values: dict[str, Any]) -> Coroutine[A
         raise UserError("--kinds is for --convert; those of a recipe are selfplay.kinds.")
     config = override(load_recipe(options.recipe), values)
     check(config)
-    check_machine(config, gpus.query())
+    check_machine(config, query_gpus())
     prepared = prepare(config, into_run=False)
     from azr.runtime import grow_seeds  # Ray and vLLM take seconds to load.
 
     return grow_seeds(prepared, _rejects(options.out))
-
-
-def _converting(options: argparse.Namespace, values: dict[str, Any]) -> Coroutine[Any, Any, list[Task]]:
-    if wrong := [name for name in values if not name.startswith("executor.")]:
-        raise UserError(f"--convert only runs programs: of the knobs it takes those of executor, and not {wrong[0]}.")
-    return _convert(override(Config(), values).executor, options.convert, _kinds(options.kinds), options.out)
 
 
 def table(tasks: Sequence[Task]) -> str:
@@ -87,11 +81,14 @@ def table(tasks: Sequence[Task]) -> str:
     return "\n".join(f"{kind:<10} {count:>6} {distinct:>9} {lines:>13}" for kind, count, distinct, lines in rows)
 
 
-async def _convert(config: ExecutorConfig, files: Sequence[Path], kinds: Sequence[str], out: Path) -> list[Task]:
-    """Return the tasks that pass, file after file, and write the rejected ones next to `out`."""
+async def _convert(options: argparse.Namespace, values: dict[str, Any]) -> list[Task]:
+    """Return the tasks that pass, file after file, and write the rejected ones next to the output."""
+    if wrong := [name for name in values if not name.startswith("executor.")]:
+        raise UserError(f"--convert only runs programs: of the knobs it takes those of executor, and not {wrong[0]}.")
+    config, kinds, out = override(Config(), values).executor, _kinds(options.kinds), options.out
     from azr.selfplay.proposer import proposal_limits  # It loads transformers.
 
-    contents = [(path, *read_authors_seeds(path, kinds)) for path in files]
+    contents = [(path, *read_authors_seeds(path, kinds)) for path in options.convert]
     # A buffer only to find repeats in: it must never be full.
     buffer = TaskBuffer(list(KINDS), capacity=1 + sum(len(seeds) for _, seeds, _ in contents))
     tasks: list[Task] = []
@@ -104,7 +101,8 @@ async def _convert(config: ExecutorConfig, files: Sequence[Path], kinds: Sequenc
             refused += [{"file": str(path), **asdict(each)} for each in checked.refused]
             print(seeds_line(path, checked, _rejects(out)))
     if refused:
-        _make_room(out)
+        with _writing(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
         write_lines(_rejects(out), refused)
     if not tasks:
         raise UserError(f"None of the tasks passed, so {out} was not written: {_rejects(out)} says why.")
@@ -115,9 +113,7 @@ def _kinds(names: Sequence[str] | None) -> Sequence[str]:
     if names is None:
         return SINGLE_CALL_KINDS
     for name in names:
-        if name not in KINDS:
-            raise UserError(f"There is no task kind {name!r}; did you mean {nearest(name, KINDS)!r}?")
-        if not isinstance(KINDS[name], SingleCallKind):
+        if not isinstance(KINDS.find(name), SingleCallKind):
             raise UserError(f"A record with one call is no task of kind {name}; those with a message become that.")
     return tuple(dict.fromkeys(names))
 
@@ -128,19 +124,14 @@ def _check_free(out: Path) -> None:
         raise UserError(f"{out} would not be packed, as its name says: name a .jsonl file with --out.")
     if out.exists():
         raise UserError(f"{out} exists already: name another file with --out, or remove it.")
-    _make_room(out)
-
-
-def _make_room(out: Path) -> None:
-    try:
+    with _writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written ({error.strerror}): name another file with --out.") from error
 
 
-def _save(out: Path, tasks: Sequence[Task]) -> None:
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
     try:
-        write_lines(out, (task.record() for task in tasks))
+        yield
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}): name another file with --out.") from error
 

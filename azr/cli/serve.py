@@ -89,7 +89,7 @@ def _folder(model: AskedModel) -> Path:
 
 
 def _template(model: AskedModel, folder: Path) -> str | None:
-    """What vLLM must be told of the template: nothing where the folder holds it, a file's name, or its text."""
+    """Return the template for vLLM: None if the folder holds it, else a file's name or its text."""
     text = model.codec.template
     for file in (folder / "chat_template.jinja", Path(model.template)):
         if text is not None and file.is_file() and file.read_text(encoding="utf-8") == text:

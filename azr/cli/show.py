@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from azr.cli.options import Parser, whole
-from azr.errors import UserError, nearest
+from azr.errors import UserError, nearest, printable
 from azr.explorer import queries, terminal
 from azr.explorer.index import RunIndex
 from azr.explorer.queries import ANY_RULE, SAMPLE_ORDERS, SampleFilter
@@ -100,12 +100,12 @@ def _print_task(index: RunIndex, id: str) -> None:
         ids = [row[0] for row in index.select("SELECT id FROM tasks ORDER BY n DESC LIMIT 2000")]
         hint = f"; did you mean {nearest(id, ids)}?" if ids else "."
         raise UserError(f"{index.run} has no task {id!r}{hint}")
-    print(
-        f"{id} was not stored: it is a refused proposal, or a task that was derived from another. {total} trajectories"
-    )
+    about = "it is a refused proposal, or a task that was derived from another"
+    _print([f"{id} was not stored: {about}. {total} trajectories"])
     for row in rows:
         _print(terminal.rollout(index, row, whole=False))
 
 
 def _print(lines: Iterable[str]) -> None:
-    print(*lines, sep="\n")
+    """Print texts of a run, which may be a stranger's: none of them may steer the terminal."""
+    print(*map(printable, lines), sep="\n")

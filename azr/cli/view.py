@@ -18,7 +18,8 @@ from azr.explorer.index import RunIndex
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _DESCRIPTION = (
     "Show runs in a browser: curves, tasks, prompts, answers and why they failed. The page of a growing run grows. "
-    "Everything is local; over ssh, forward the port (ssh -L 8777:localhost:8777 HOST)."
+    "Everything is local; over ssh, forward the port (ssh -L 8777:localhost:8777 HOST). The printed address holds a "
+    "secret token, without which nothing is shown."
 )
 
 
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
         RunIndex(path).close()
     if options.out is not None:
         return _write_report(options.runs, options.out)
-    return _serve(options.runs, options.host, options.port)
+    return _serve(options.runs, options.host, options.port, options.token)
 
 
 def parser() -> Parser:
@@ -44,7 +45,9 @@ def parser() -> Parser:
         help="run directories, whose curves are shown together, or folders of azr eval",
     )
     parser.add_argument("--port", type=whole(0, 65535), default=8777, help="port to listen at; 0: any that is free")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at; others than loopback get a token")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at")
+    parser.add_argument("--no-token", dest="token", action="store_false", help="show the runs to every user of this "
+        "machine, without a token in the address; on loopback only")  # fmt: skip
     parser.add_argument("--out", type=Path, help="write one HTML file instead, which opens without a server")
     return parser
 
@@ -59,8 +62,7 @@ def _write_report(runs: Sequence[Path], out: Path) -> int:
         if out.exists() and not is_report(out):
             raise UserError(f"{out} is there already and no report: remove it, or choose another --out.")
         staging.touch()  # before what takes long
-        html = report(runs, lambda sentence: print(sentence, file=sys.stderr))
-        staging.write_bytes(html.encode("utf-8", "backslashreplace"))
+        staging.write_bytes(report(runs, lambda sentence: print(sentence, file=sys.stderr)))
         os.replace(staging, out)
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}): choose another --out.") from error
@@ -71,21 +73,23 @@ def _write_report(runs: Sequence[Path], out: Path) -> int:
     return 0
 
 
-def _serve(runs: Sequence[Path], host: str, port: int) -> int:
+def _serve(runs: Sequence[Path], host: str, port: int, with_token: bool) -> int:
     import uvicorn
 
     from azr.explorer.server import Watcher, make_app
 
     listener = _listener(host, port)
-    is_local = _is_loopback(listener.getsockname()[0])
-    token = "" if is_local else secrets.token_urlsafe(24)
     with listener, Watcher(runs) as watcher:
+        is_local = ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
+        if not (is_local or with_token):
+            raise UserError(f"At {host} others than this machine's users could read the run: leave --no-token out.")
+        token = secrets.token_urlsafe(24) if with_token else ""
         app = make_app(runs, watcher, token=token, hosts=LOOPBACK if is_local else ())
         address = listener.getsockname()
         name = socket.gethostname() if ipaddress.ip_address(address[0]).is_unspecified else address[0]
         shown = f"[{name}]" if ":" in name else name
         print(f"http://{shown}:{address[1]}/{token}{'/' * bool(token)}  (end with Ctrl-C)", flush=True)
-        if token:
+        if not is_local:
             print("Anyone who has this address can read the run; it is not encrypted.", flush=True)
         config = uvicorn.Config(app, log_level="error", lifespan="off", server_header=False, access_log=False)
         uvicorn.Server(config).run(sockets=[listener])
@@ -105,7 +109,3 @@ def _listener(host: str, port: int) -> socket.socket:
             f"Nothing can listen at {host} port {port} ({why}): choose another --port or --host."
         ) from error
     return listener
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback

@@ -8,8 +8,7 @@ from typing import Any, Self
 import ray
 from ray.actor import ActorHandle
 
-from azr.cluster.shared_calls import TakesSharedCalls
-from azr.cluster.supervisor import ActorLost, SupervisedActor
+from azr.cluster.supervisor import ActorLost, SupervisedActor, TakesSharedCalls
 from azr.config import ExecutorConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import ExecutorStats, SandboxPool

@@ -18,26 +18,25 @@ import ray
 import torch
 from ray import ObjectRef
 
-from azr.cluster.weight_buckets import BucketWriter, WeightBucket
-from azr.cluster.weight_transfers import Inbox, Outbox, Rank, Receiver
+from azr.cluster.weight_buckets import Block, BucketWriter, WeightBucket
+from azr.cluster.weight_transfers import Inbox, Outbox, Receiver
 
 HOST = "host"
-_PATH = "path"
 
 
-class HostBlock:
+class HostBlock(Block):
     """Anonymous shared memory that other processes of this node open through this process's descriptor table."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, nbytes: int) -> None:
         # A file object, not a bare descriptor: dropping the last reference closes it.
         self._file = open(os.memfd_create("azr-weights"), "r+b", buffering=0)  # noqa: SIM115
-        self._file.truncate(size)
-        self.bytes = torch.frombuffer(mmap.mmap(self._file.fileno(), size), dtype=torch.uint8)
-        self.source = {_PATH: f"/proc/{os.getpid()}/fd/{self._file.fileno()}"}
+        self._file.truncate(nbytes)
+        self.bytes = torch.frombuffer(mmap.mmap(self._file.fileno(), nbytes), dtype=torch.uint8)
+        self.source = {"path": f"/proc/{os.getpid()}/fd/{self._file.fileno()}"}
 
     def close(self) -> None:
         self._file.close()
-        self.bytes = self.bytes.new_empty(0)
+        super().close()
 
 
 def host_writer(bucket_nbytes: int) -> BucketWriter:
@@ -50,7 +49,7 @@ def map_bucket(bucket: WeightBucket) -> torch.Tensor:
 
     Writing to them does not reach the block. Raises ValueError if the block cannot be opened, as on another node.
     """
-    path = bucket.source[_PATH]
+    path = bucket.source["path"]
     try:
         with open(path, "rb") as file:
             block = torch.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), dtype=torch.uint8)
@@ -82,23 +81,13 @@ class RemoteBucketStaging:
         block.bytes[: len(region)].numpy()[:] = region
         return replace(bucket, source=block.source, start=0)
 
-    def close(self) -> None:
-        for block in self._blocks.values():
-            block.close()
-        self._blocks = {}
-
 
 class HostOutbox(Outbox):
     """Sender: rank 0 owns the block and keeps it for the next push."""
 
-    def __init__(self, rank: Rank) -> None:
-        super().__init__(rank)
-        self._writer: BucketWriter | None = None
-
     def open(self, bucket_nbytes: int, receivers: Sequence[Receiver], timeout_s: float) -> BucketWriter:
         if self._writer is None or self._writer.bucket_nbytes < bucket_nbytes:
-            if self._writer is not None:
-                self._writer.close()
+            super().close()
             self._writer = host_writer(bucket_nbytes)
         return self._writer
 
@@ -113,6 +102,9 @@ class HostOutbox(Outbox):
         # What an engine of that node staged is the argument of the other calls; Ray waits for it there.
         staged = {node: by_node[node][0].actor.stage_bucket.remote(bucket, region) for node in elsewhere}
         return [receiver.actor.load_bucket.remote(staged.get(receiver.node, bucket)) for receiver in receivers]
+
+    def close(self) -> None:
+        return None
 
 
 class HostInbox(Inbox):

@@ -10,18 +10,16 @@ which cannot be exported. It also waits until every reader has released the memo
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from ray import ObjectRef
 
-from azr.cluster.weight_buckets import BucketWriter, WeightBucket
-from azr.cluster.weight_transfers import Inbox, Outbox, Rank, Receiver
+from azr.cluster.weight_buckets import Block, BucketWriter, WeightBucket
+from azr.cluster.weight_transfers import Inbox, Outbox, Receiver
 
 IPC = "ipc"
 _NBYTES = "nbytes"
@@ -35,61 +33,46 @@ class _Handle(ctypes.Structure):
     _fields_ = [("reserved", ctypes.c_char * _HANDLE_BYTES)]
 
 
-def gpu_id(device: torch.device) -> str:
-    """Return an identifier that is the same in every process that sees this GPU, whatever its index there."""
-    return str(torch.cuda.get_device_properties(device).uuid)
-
-
-class CudaBlock:
-    """GPU memory that this process owns and can export."""
-
-    def __init__(self, nbytes: int, device: torch.device) -> None:
-        # What torch keeps for later is of no use to an allocation beside it.
-        torch.cuda.empty_cache()
-        self._device, self._pointer = device, ctypes.c_void_p()
-        handle = _Handle()
-        with torch.cuda.device(device):
-            _call("cudaMalloc", ctypes.byref(self._pointer), ctypes.c_size_t(nbytes))
-            _call("cudaIpcGetMemHandle", ctypes.byref(handle), self._pointer)
-        self.handle = bytes(handle).hex()
-        """`CudaMapping` opens the block in another process with it."""
-        self.source: dict[str, str] = {}
-        self.bytes = _as_tensor(self._pointer, nbytes, device)
-
-    def close(self) -> None:
-        """Free the block. Every process that mapped it must have unmapped it."""
-        self.bytes = self.bytes.new_empty(0)
-        with torch.cuda.device(self._device):
-            torch.cuda.synchronize()
-            _call("cudaFree", self._pointer)
-
-
-class CudaMapping:
-    """Another process's `CudaBlock`, on the same GPU."""
-
-    def __init__(self, handle: str, nbytes: int, device: torch.device) -> None:
-        self._device, self._pointer = device, ctypes.c_void_p()
-        with torch.cuda.device(device):
-            _call(
-                "cudaIpcOpenMemHandle",
-                ctypes.byref(self._pointer),
-                _Handle.from_buffer_copy(bytes.fromhex(handle)),
-                ctypes.c_uint(_LAZY_PEER_ACCESS),
-            )
-        self.bytes = _as_tensor(self._pointer, nbytes, device)
-
-    def close(self) -> None:
-        self.bytes = self.bytes.new_empty(0)
-        with torch.cuda.device(self._device):
-            torch.cuda.synchronize()
-            _call("cudaIpcCloseMemHandle", self._pointer)
-
-
 class _CudaArray:
     """CUDA array of bytes for torch, by numba's `__cuda_array_interface__`."""
 
     def __init__(self, pointer: int, nbytes: int) -> None:
         self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 2}
+
+
+class CudaBlock(Block):
+    """GPU memory that other processes can map, or another process's block on the same GPU."""
+
+    def __init__(self, nbytes: int, device: torch.device, handle: str | None = None) -> None:
+        """Allocate memory, or map the block of this handle."""
+        self._device, self._pointer, self._owned = device, ctypes.c_void_p(), handle is None
+        pointer = ctypes.byref(self._pointer)
+        with torch.cuda.device(device):
+            if handle is None:
+                # What torch keeps for later is of no use to an allocation beside it.
+                torch.cuda.empty_cache()
+                exported = _Handle()
+                _call("cudaMalloc", pointer, ctypes.c_size_t(nbytes))
+                _call("cudaIpcGetMemHandle", ctypes.byref(exported), self._pointer)
+                handle = bytes(exported).hex()
+            else:
+                known = _Handle.from_buffer_copy(bytes.fromhex(handle))
+                _call("cudaIpcOpenMemHandle", pointer, known, ctypes.c_uint(_LAZY_PEER_ACCESS))
+        self.handle = handle
+        self.source = {}
+        self.bytes = _as_tensor(self._pointer, nbytes, device)
+
+    @staticmethod
+    def gpu(device: torch.device) -> str:
+        """Return an identifier that is the same in every process that sees this GPU, whatever its index there."""
+        return str(torch.cuda.get_device_properties(device).uuid)
+
+    def close(self) -> None:
+        """Free or unmap it. Every process that mapped it must have unmapped it before it is freed."""
+        super().close()
+        with torch.cuda.device(self._device):
+            torch.cuda.synchronize()
+            _call("cudaFree" if self._owned else "cudaIpcCloseMemHandle", self._pointer)
 
 
 def _as_tensor(pointer: ctypes.c_void_p, nbytes: int, device: torch.device) -> torch.Tensor:
@@ -118,24 +101,11 @@ def _call(function: str, *arguments: Any) -> None:
         raise RuntimeError(f"{function}: {runtime.cudaGetErrorString(error).decode()}")
 
 
-@dataclass(frozen=True, slots=True)
-class GpuMemory:
-    """Operations on shared GPU memory; tests on a CPU replace them by host memory."""
-
-    gpu_id: Callable[[torch.device], str] = gpu_id
-    allocate: Callable[[int, torch.device], CudaBlock] = CudaBlock
-    map: Callable[[str, int, torch.device], CudaMapping] = CudaMapping
-
-
 class IpcOutbox(Outbox):
     """Sender: every rank has a block on its GPU during a push."""
 
     every_rank = True
-
-    def __init__(self, rank: Rank, memory: GpuMemory | None = None) -> None:
-        super().__init__(rank)
-        self._memory = memory or GpuMemory()
-        self._writer: BucketWriter | None = None
+    block = CudaBlock
 
     def open(self, bucket_nbytes: int, receivers: Sequence[Receiver], timeout_s: float) -> BucketWriter:
         # What a push that failed has left, for its engines might still have been reading; those here now are not.
@@ -145,8 +115,8 @@ class IpcOutbox(Outbox):
 
     def _allocate(self, nbytes: int) -> CudaBlock:
         """Allocate a block and tell rank 0 every rank's handle. Collective."""
-        rank, block = self.rank, self._memory.allocate(nbytes, self.rank.device)
-        handles = [(self._memory.gpu_id(rank.device), block.handle)]
+        rank, block = self.rank, self.block(nbytes, self.rank.device)
+        handles = [(block.gpu(rank.device), block.handle)]
         if rank.control is not None:
             gathered: list[tuple[str, str]] = [("", "")] * rank.size
             dist.all_gather_object(gathered, handles[0], group=rank.control)
@@ -160,43 +130,31 @@ class IpcOutbox(Outbox):
         if self.rank.control is not None:
             dist.barrier(group=self.rank.control)
 
-    def deliver(self, bucket: WeightBucket, receivers: Sequence[Receiver], timeout_s: float) -> list[ObjectRef]:
-        return [receiver.actor.load_bucket.remote(bucket) for receiver in receivers]
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
 
 class IpcInbox(Inbox):
     """Receiver: keeps the block of the rank on this GPU mapped during a push."""
 
-    def __init__(self, device: torch.device, memory: GpuMemory | None = None) -> None:
-        super().__init__(device)
-        self._memory = memory or GpuMemory()
-        self._handle: str | None = None
-        self._mapping: CudaMapping | None = None
+    block = CudaBlock
+    _mapped: CudaBlock | None = None
 
     def take(self, bucket: WeightBucket) -> torch.Tensor:
-        here = self._memory.gpu_id(self.device)
+        here = self.block.gpu(self.device)
         handle = bucket.source.get(here)
         if handle is None:
             raise ValueError(f"no rank of the policy is on this engine's GPU {here}: set cluster.push to auto")
-        if self._mapping is None or handle != self._handle:
+        if self._mapped is None or handle != self._mapped.handle:
             self.close()
-            self._mapping = self._memory.map(handle, int(bucket.source[_NBYTES]), self.device)
-            self._handle = handle
+            self._mapped = self.block(int(bucket.source[_NBYTES]), self.device, handle)
         # A copy, for a layer whose parts come in two buckets keeps the first part until the second is there.
-        region = bucket.region(self._mapping.bytes).clone()
+        region = bucket.region(self._mapped.bytes).clone()
         if bucket.last:
             self.close()
         return region
 
     def close(self) -> None:
-        if self._mapping is not None:
-            self._mapping.close()
-        self._mapping, self._handle = None, None
+        if self._mapped is not None:
+            self._mapped.close()
+        self._mapped = None
 
 
 OUTBOX, INBOX = IpcOutbox, IpcInbox

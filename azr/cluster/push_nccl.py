@@ -1,7 +1,8 @@
 """Weight sync from the policy's first rank to engines on other GPUs, by NCCL broadcast.
 
 Rank 0 and every engine's workers form a process group through vLLM. It is formed again after an engine was replaced,
-and abandoned if a broadcast does not end in time: NCCL itself would wait for a dead peer for ever.
+and abandoned if a broadcast does not end in time: NCCL itself would wait for a dead peer for ever. vLLM's own trainer
+side (`NCCLTrainerWeightTransferEngine`) does so too, so that only its group is used.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 import torch
 from ray import ObjectRef
 from ray.exceptions import RayActorError
 
-from azr.cluster.weight_buckets import BucketWriter, WeightBucket
+from azr.cluster.weight_buckets import Block, BucketWriter, WeightBucket
 from azr.cluster.weight_transfers import Inbox, Outbox, Rank, Receiver
 
 NCCL = "nccl"
@@ -25,71 +26,74 @@ POLL_S = 0.0002
 """Seconds between two checks of a broadcast."""
 
 
-class Communicator(Protocol):
-    """The part of vLLM's `PyNcclCommunicator` that is used here."""
+class Group:
+    """NCCL group of the policy's rank 0 and all workers of engines; tests on a CPU use gloo instead."""
 
-    def broadcast(self, tensor: torch.Tensor, src: int, stream: torch.cuda.Stream) -> None: ...
-
-    def destroy(self) -> None: ...
-
-
-class Network:
-    """Forms a group and broadcasts in it; tests on a CPU use gloo instead."""
+    communicator: Any = None
+    """vLLM's `PyNcclCommunicator` if there is a group."""
 
     @staticmethod
-    def join_as_sender(address: str, port: int, world_size: int) -> Communicator:
-        """Join the group as member 0; returns once all members have joined."""
-        from vllm.distributed.weight_transfer.nccl_common import trainer_init
+    def join(address: str, port: int, world_size: int, rank_offset: int = 0, parallel: Any = None) -> Any:
+        """Return the communicator of member 0 or, with vLLM's ParallelConfig, of this worker, whose engine begins at
+        `rank_offset`; returns once all members have joined."""
+        from vllm.distributed.weight_transfer import nccl_common
 
-        return trainer_init({"master_address": address, "master_port": port, "world_size": world_size}, rank=0)
+        group: dict[str, Any] = {"master_address": address, "master_port": port, "world_size": world_size}
+        if parallel is None:
+            return nccl_common.trainer_init(group, rank=0)
+        info = nccl_common.NCCLWeightTransferInitInfo(**group, rank_offset=rank_offset)
+        return nccl_common.worker_init_process_group(info, parallel)
 
-    @staticmethod
-    def join_as_worker(address: str, port: int, world_size: int, rank_offset: int, parallel: Any) -> Communicator:
-        """Join the group as this worker's member; those of its engine begin at `rank_offset`."""
-        from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo, worker_init_process_group
-
-        info = NCCLWeightTransferInitInfo(
-            master_address=address, master_port=port, rank_offset=rank_offset, world_size=world_size
-        )
-        return worker_init_process_group(info, parallel)
-
-    @staticmethod
-    def start_broadcast(communicator: Communicator, tensor: torch.Tensor) -> Callable[[], bool]:
+    def start_broadcast(self, tensor: torch.Tensor) -> Callable[[], bool]:
         """Broadcast from member 0 into the others' tensor. Returns a function that says whether it is done here."""
         # PyNccl's default stream would not wait for the copy into the tensor, so pass the current stream.
         stream = torch.cuda.current_stream(tensor.device)
-        communicator.broadcast(tensor, src=0, stream=stream)
+        self.communicator.broadcast(tensor, src=0, stream=stream)
         done = torch.cuda.Event()
         done.record(stream)
         query: Callable[[], bool] = done.query
         return query
 
+    def broadcast(self, tensor: torch.Tensor, timeout_s: float, what: str, answers: Sequence[ObjectRef] = ()) -> None:
+        """Broadcast from member 0 into the others' tensor. Leaves the group if that fails, see `wait_until`."""
+        try:
+            wait_until(self.start_broadcast(tensor), timeout_s, what, answers)
+        except BaseException:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        if self.communicator is not None:
+            self.communicator.destroy()
+        self.communicator = None
+
 
 class NcclOutbox(Outbox):
     """Sender: rank 0 broadcasts to all workers."""
 
-    def __init__(self, rank: Rank, network: Network | None = None) -> None:
+    def __init__(self, rank: Rank, group: Group | None = None) -> None:
         super().__init__(rank)
-        self._network = network or Network()
+        self._group = group or Group()
         self._members: list[str] = []
-        self._communicator: Communicator | None = None
-        self._writer: BucketWriter | None = None
 
     def open(self, bucket_nbytes: int, receivers: Sequence[Receiver], timeout_s: float) -> BucketWriter:
         members = [receiver.actor._actor_id.hex() for receiver in receivers]
         # After a push that failed, members may be at different broadcasts.
         failed = self._writer is not None
         self.close()
-        if self._communicator is None or members != self._members or failed:
-            self._disconnect()
+        if failed or self._group.communicator is None or members != self._members:
+            self._group.leave()
             self._connect(receivers, timeout_s)
             self._members = members
-        self._writer = BucketWriter(NCCL, lambda nbytes: DeviceBlock(nbytes, self.rank.device), bucket_nbytes)
+        self._writer = BucketWriter(NCCL, lambda nbytes: Block(nbytes, self.rank.device), bucket_nbytes)
         return self._writer
 
     def _connect(self, receivers: Sequence[Receiver], timeout_s: float) -> None:
         size = 1 + len(receivers) * self.rank.engine_gpus
-        address, port = ray.util.get_node_ip_address(), _free_port()
+        address = ray.util.get_node_ip_address()
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = int(probe.getsockname()[1])  # free now; vLLM opens it at once
         group = {"address": address, "port": port, "world_size": size}
         joining = [
             receiver.actor.connect.remote(
@@ -97,13 +101,13 @@ class NcclOutbox(Outbox):
             )
             for index, receiver in enumerate(receivers)
         ]
-        result: list[Communicator | BaseException] = []
+        result: list[Any] = []
 
         def join() -> None:
             if self.rank.device.type == "cuda":
                 torch.cuda.set_device(self.rank.device)
             try:
-                result.append(self._network.join_as_sender(address, port, size))
+                result.append(self._group.join(address, port, size))
             except BaseException as error:
                 result.append(error)
 
@@ -112,74 +116,37 @@ class NcclOutbox(Outbox):
         wait_until(lambda: bool(result), timeout_s, "the engines to join the policy's NCCL group", joining)
         if isinstance(result[0], BaseException):
             raise RuntimeError(f"the policy could not form an NCCL group with the engines: {result[0]}") from result[0]
-        self._communicator = result[0]
+        self._group.communicator = result[0]
         _answers(joining)
 
     def deliver(self, bucket: WeightBucket, receivers: Sequence[Receiver], timeout_s: float) -> list[ObjectRef]:
-        assert self._writer is not None and self._communicator is not None
-        loading = [receiver.actor.load_bucket.remote(bucket) for receiver in receivers]
-        try:
-            sent = self._network.start_broadcast(self._communicator, bucket.region(self._writer.block.bytes))
-            wait_until(sent, timeout_s, "a broadcast of weights to the engines", loading)
-        except BaseException:
-            self._disconnect()
-            raise
+        assert self._writer is not None
+        loading = super().deliver(bucket, receivers, timeout_s)
+        region = bucket.region(self._writer.block.bytes)
+        self._group.broadcast(region, timeout_s, "a broadcast of weights to the engines", loading)
         return loading
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    def _disconnect(self) -> None:
-        if self._communicator is not None:
-            self._communicator.destroy()
-        self._communicator, self._members = None, []
-
-
-class DeviceBlock:
-    """Device memory of this process, whose bytes are broadcast."""
-
-    def __init__(self, nbytes: int, device: torch.device) -> None:
-        self.bytes = torch.empty(nbytes, dtype=torch.uint8, device=device)
-        self.source: dict[str, str] = {}
-
-    def close(self) -> None:
-        self.bytes = self.bytes.new_empty(0)
 
 
 class NcclInbox(Inbox):
     """Receiver: takes each bucket into its own memory."""
 
-    def __init__(self, device: torch.device, network: Network | None = None) -> None:
+    def __init__(self, device: torch.device, group: Group | None = None) -> None:
         super().__init__(device)
-        self._network = network or Network()
-        self._communicator: Communicator | None = None
-        self._timeout_s = 0.0
+        self._group, self._timeout_s = group or Group(), 0.0
 
     def connect(self, info: Mapping[str, Any], parallel: Any) -> None:
-        self._disconnect()
+        self._group.leave()
         self._timeout_s = info["timeout_s"]
-        self._communicator = self._network.join_as_worker(
+        self._group.communicator = self._group.join(
             info["address"], info["port"], info["world_size"], info["rank_offset"], parallel
         )
 
     def take(self, bucket: WeightBucket) -> torch.Tensor:
-        if self._communicator is None:
+        if self._group.communicator is None:
             raise ValueError("this engine is in no NCCL group with the policy: the sender has to connect first")
         region = torch.empty(bucket.padded_nbytes, dtype=torch.uint8, device=self.device)
-        try:
-            received = self._network.start_broadcast(self._communicator, region)
-            wait_until(received, self._timeout_s, "a broadcast of weights from the policy")
-        except BaseException:
-            self._disconnect()
-            raise
+        self._group.broadcast(region, self._timeout_s, "a broadcast of weights from the policy")
         return region
-
-    def _disconnect(self) -> None:
-        if self._communicator is not None:
-            self._communicator.destroy()
-        self._communicator = None
 
 
 def wait_until(done: Callable[[], bool], timeout_s: float, what: str, answers: Sequence[ObjectRef] = ()) -> None:
@@ -204,13 +171,6 @@ def _answers(refs: Sequence[ObjectRef]) -> None:
     except RayActorError as error:
         # Not as itself: to the driver it would look like the death of this rank.
         raise RuntimeError("an engine died while the policy was about to send it weights") from error
-
-
-def _free_port() -> int:
-    """Return a port that is free now; vLLM opens it at once."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 OUTBOX, INBOX = NcclOutbox, NcclInbox

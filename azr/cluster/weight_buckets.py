@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from blake3 import blake3
@@ -117,19 +116,19 @@ def _sums(flat: torch.Tensor) -> torch.Tensor:
     return torch.cat(sums) if sums else words
 
 
-class Block(Protocol):
-    """Memory that a transfer can share."""
+class Block:
+    """Memory of this process; transfers derive blocks from it that engines can read."""
 
-    @property
-    def bytes(self) -> torch.Tensor:
-        """(N) uint8, writable."""
+    bytes: torch.Tensor
+    """(N) uint8, writable."""
+    source: dict[str, str]
+    """Address for `WeightBucket.source`."""
 
-    @property
-    def source(self) -> dict[str, str]:
-        """Return the block's address for `WeightBucket.source`."""
+    def __init__(self, nbytes: int, device: torch.device | str = "cpu") -> None:
+        self.bytes, self.source = torch.empty(nbytes, dtype=torch.uint8, device=device), {}
 
     def close(self) -> None:
-        """Free it."""
+        self.bytes = self.bytes.new_empty(0)
 
 
 class BucketWriter:
@@ -171,11 +170,8 @@ class BucketWriter:
         end, index = 0, 0
 
         def filled(last: bool) -> WeightBucket:
-            start, source = index % 2 * self.bucket_nbytes, self.block.source
-            hexdigest = digest.hexdigest()
-            return WeightBucket(
-                version, self._transfer, source, start, tuple(slots), hexdigest, full_check, index, last
-            )
+            start, content = index % 2 * self.bucket_nbytes, (tuple(slots), digest.hexdigest())
+            return WeightBucket(version, self._transfer, self.block.source, start, *content, full_check, index, last)
 
         for name, tensor in named_tensors:
             if slots and end + tensor.nbytes > self.bucket_nbytes:

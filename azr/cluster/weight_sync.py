@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -45,12 +45,9 @@ class SentWeights:
 
     update: WeightUpdate
     transfer: str
-    gather_s: float
-    """Gathering of sharded parameters, as far as the CPU waits for it."""
-    pack_s: float
-    """Copying into the block, and the digest."""
-    load_s: float
-    """Waiting for slower engines."""
+    seconds: Mapping[str, float]
+    """``gather``: of sharded parameters, as far as the CPU waits for it. ``pack``: copying into the block, and the
+    digest. ``load``: waiting for slower engines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +166,7 @@ class WeightSync:
         for engine, update in zip(engines, received, strict=True):
             if update != sent.update:
                 raise RuntimeError(f"{engine.name} was sent {sent.update} and has {update}")
-        parts = {"gather": sent.gather_s, "pack": sent.pack_s, "load": sent.load_s}
-        return PushReport(version, sent.update.nbytes, time.perf_counter() - started, sent.transfer, parts)
+        return PushReport(version, sent.update.nbytes, time.perf_counter() - started, sent.transfer, sent.seconds)
 
     async def _restart_lost(self, error: Exception) -> bool:
         """Restart the engines that were lost in a failed push; returns whether there were any."""
@@ -207,16 +203,14 @@ def send_weights(
     bucket takes longer than `timeout_s`; RuntimeError, which names the dead one, if an engine dies; and the errors of
     engines.
     """
-    leads = outbox.rank.index == 0
-    load = _Loading(outbox, receivers, timeout_s)
-    gathered, packed = _Stopwatch(), _Stopwatch()
-    nbytes = 0
+    leads, nbytes = outbox.rank.index == 0, 0
+    load, gathered = _Loading(outbox, receivers, timeout_s), _Timed(weights)
     try:
         if not (leads or outbox.every_rank):
             return None
         writer = outbox.open(bucket_nbytes, receivers, timeout_s)
-        buckets = writer.pack(version, gathered.each(weights), full_check=full_check, with_digest=leads)
-        for bucket in packed.each(buckets):
+        packed = _Timed(writer.pack(version, gathered, full_check=full_check, with_digest=leads))
+        for bucket in packed:
             outbox.meet()
             if leads:
                 load.next(bucket)
@@ -233,9 +227,8 @@ def send_weights(
             pass
     if not leads:
         return None
-    pack_s = packed.seconds - gathered.seconds
-    update = WeightUpdate(version, bucket.digest, nbytes)
-    return SentWeights(update, bucket.transfer, gathered.seconds, pack_s, load.waited.seconds)
+    seconds = {"gather": gathered.seconds, "pack": packed.seconds - gathered.seconds, "load": load.waited_s}
+    return SentWeights(WeightUpdate(version, bucket.digest, nbytes), bucket.transfer, seconds)
 
 
 class _Loading:
@@ -246,30 +239,26 @@ class _Loading:
         self._loading: list[ObjectRef] = []
         self.failure: Exception | None = None
         """First failure; engines are not called after it, but the ranks go on gathering together."""
-        self.waited = _Stopwatch()
+        self.waited_s = 0.0
 
-    def next(self, bucket: WeightBucket) -> None:
-        """Start loading this bucket; returns when the previous one is loaded."""
-        if self.failure is None:
-            before = self._loading
-            self._attempt(lambda: self._deliver(bucket))
-            self._attempt(lambda: self._wait(before))
+    def next(self, bucket: WeightBucket | None) -> None:
+        """Start loading this bucket, if it is one; returns when the previous one is loaded."""
+        if self.failure is not None:
+            return
+        before, started = self._loading, time.perf_counter()
+        try:
+            if bucket is not None:
+                self._loading = self._outbox.deliver(bucket, self._receivers, self._timeout_s)
+            self._wait(before)
+        except Exception as error:
+            self.failure = error
+        self.waited_s += time.perf_counter() - started
 
     def finish(self) -> None:
         """Wait until the last bucket is loaded or, after a failure, until no engine loads any more."""
-        self._attempt(lambda: self._wait(self._loading))
+        self.next(None)
         if self.failure is not None and self._loading:
             ray.wait(self._loading, num_returns=len(self._loading), timeout=min(self._timeout_s, SETTLE_S))
-
-    def _deliver(self, bucket: WeightBucket) -> None:
-        self._loading = self._outbox.deliver(bucket, self._receivers, self._timeout_s)
-
-    def _attempt(self, act: Callable[[], None]) -> None:
-        if self.failure is None:
-            try:
-                self.waited.during(act)
-            except Exception as error:
-                self.failure = error
 
     def _wait(self, loading: Sequence[ObjectRef]) -> None:
         if not loading:
@@ -287,21 +276,15 @@ class _Loading:
                 raise RuntimeError(f"{receiver.name} died while the policy waited for it to load weights") from error
 
 
-class _Stopwatch:
-    """Sum of measured times."""
+class _Timed(Iterator[T]):
+    """The items of an iterator, and the seconds that it took to make them."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
+    def __init__(self, items: Iterator[T]) -> None:
+        self._items, self.seconds = items, 0.0
 
-    def during(self, act: Callable[[], T]) -> T:
+    def __next__(self) -> T:
         started = time.perf_counter()
         try:
-            return act()
+            return next(self._items)
         finally:
             self.seconds += time.perf_counter() - started
-
-    def each(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items and count the time that the iterator takes for each."""
-        iterator, end = iter(items), object()
-        while (item := self.during(lambda: next(iterator, end))) is not end:
-            yield item  # type: ignore[misc]

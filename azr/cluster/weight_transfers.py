@@ -52,6 +52,7 @@ class Outbox(ABC):
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
+        self._writer: BucketWriter | None = None
 
     @abstractmethod
     def open(self, bucket_nbytes: int, receivers: Sequence[Receiver], timeout_s: float) -> BucketWriter:
@@ -61,13 +62,15 @@ class Outbox(ABC):
         """Wait until every sending rank is here and its writes have reached its block."""
         return None
 
-    @abstractmethod
     def deliver(self, bucket: WeightBucket, receivers: Sequence[Receiver], timeout_s: float) -> list[ObjectRef]:
         """Rank 0: let every engine load the bucket; returns one answer per engine, in order."""
+        return [receiver.actor.load_bucket.remote(bucket) for receiver in receivers]
 
     def close(self) -> None:
         """End a push that every engine has loaded. After a failed push `open` is called instead."""
-        return None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
 
 class Inbox(ABC):
@@ -94,63 +97,30 @@ class Inbox(ABC):
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """Devices of policy and engines, as far as they are known."""
-
-    device: Literal["auto", "cuda", "cpu"]
-    """`auto` before Ray has started."""
-    colocated: bool
-    """Engines share the trainers' GPUs."""
-    engine_gpus_alone: int = 0
-    """GPUs of engines without a rank of the policy, if engines are colocated."""
-
-    @classmethod
-    def before_start(cls, config: Config) -> Site:
-        """Return the site that the config describes."""
-        alone = config.num_gpus - config.train.data_parallel if config.cluster.colocate else 0
-        return cls(device=config.train.device, colocated=config.cluster.colocate, engine_gpus_alone=alone)
+Site = Literal["auto", "cuda", "cpu"]
+"""Device of policy and engines; `auto` before Ray has started."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
-    """One weight transfer."""
-
-    module: str
-    """Module of `azr.cluster` with the two ends, `OUTBOX` and `INBOX`. It is imported late: commands without torch and
-    Ray ask which transfers are possible."""
-    refusal: Callable[[Site], str | None]
-    """Return why this transfer is impossible, as the end of a sentence on `cluster.push`, or None."""
-
-    def outbox(self, rank: Rank) -> Outbox:
-        """Make the outbox of a policy rank."""
-        return cast("Outbox", import_module(f"azr.cluster.{self.module}").OUTBOX(rank))
-
-    def inbox(self, device: torch.device) -> Inbox:
-        """Make the inbox of an engine's worker."""
-        return cast("Inbox", import_module(f"azr.cluster.{self.module}").INBOX(device))
-
-
-def _ipc_refusal(site: Site) -> str | None:
-    if site.device == "cpu":
+def _ipc_refusal(config: Config, device: Site) -> str | None:
+    if device == "cpu":
         return "is for memory of GPUs, and this run is on CPUs: leave it at auto, or take host"
-    if not site.colocated:
+    if not config.cluster.colocate:
         return (
             "is for engines on the trainers' GPUs, and cluster.colocate is off: leave it at auto, or switch "
             "cluster.colocate on"
         )
-    if site.engine_gpus_alone:
+    if alone := config.num_gpus - config.train.data_parallel:
         return (
-            f"is for engines on the trainers' GPUs, and {site.engine_gpus_alone} of the engines' GPUs have no rank of "
+            f"is for engines on the trainers' GPUs, and {alone} of the engines' GPUs have no rank of "
             "the policy: leave it at auto, or raise train.data_parallel"
         )
     return None
 
 
-def _nccl_refusal(site: Site) -> str | None:
-    if site.device == "cpu":
+def _nccl_refusal(config: Config, device: Site) -> str | None:
+    if device == "cpu":
         return "is for GPUs, and this run is on CPUs: leave it at auto, or take host"
-    if site.colocated:
+    if config.cluster.colocate:
         return (
             "is for engines on other GPUs than the trainers', because NCCL takes no two processes on one GPU: leave it "
             "at auto, or switch cluster.colocate off"
@@ -158,25 +128,36 @@ def _nccl_refusal(site: Site) -> str | None:
     return None
 
 
-TRANSFERS: dict[str, Transfer] = {
-    "ipc": Transfer(module="push_ipc", refusal=_ipc_refusal),
-    "nccl": Transfer(module="push_nccl", refusal=_nccl_refusal),
-    "host": Transfer(module="push_host", refusal=lambda site: None),
+TRANSFERS: dict[str, Callable[[Config, Site], str | None]] = {
+    "ipc": _ipc_refusal,
+    "nccl": _nccl_refusal,
+    "host": lambda config, device: None,
 }
-"""By name; `auto` takes the first possible one."""
+"""By name: returns why the transfer is impossible, as the end of a sentence on `cluster.push`, or None. `auto` takes
+the first possible one. Module `azr.cluster.push_NAME` has its two ends, `OUTBOX` and `INBOX`, and is imported late:
+commands without torch and Ray ask which transfers are possible."""
 
 
-def choose_transfer(push: str, site: Site) -> str:
+def make_outbox(transfer: str, rank: Rank) -> Outbox:
+    """Make the outbox of a policy rank."""
+    return cast(Outbox, import_module(f"azr.cluster.push_{transfer}").OUTBOX(rank))
+
+
+def make_inbox(transfer: str, device: torch.device) -> Inbox:
+    """Make the inbox of an engine's worker."""
+    return cast(Inbox, import_module(f"azr.cluster.push_{transfer}").INBOX(device))
+
+
+def choose_transfer(config: Config, device: Site) -> str:
     """Return the name of the transfer for `cluster.push`. Raises UserError if the named one is impossible."""
+    push = config.cluster.push
     if push == "auto":
-        return next(name for name, transfer in TRANSFERS.items() if transfer.refusal(site) is None)
-    if reason := TRANSFERS[push].refusal(site):
+        return next(name for name, refusal in TRANSFERS.items() if refusal(config, device) is None)
+    if reason := TRANSFERS[push](config, device):
         raise UserError(f"cluster.push={push} {reason}.")
     return push
 
 
-def decide_push(config: Config, device: Literal["cuda", "cpu"]) -> Config:
+def decide_push(config: Config, device: Site) -> Config:
     """Return the config with the chosen transfer. Raises UserError if the named one is impossible."""
-    site = replace(Site.before_start(config), device=device)
-    push = choose_transfer(config.cluster.push, site)
-    return replace(config, cluster=replace(config.cluster, push=cast(Any, push)))
+    return replace(config, cluster=replace(config.cluster, push=cast(Any, choose_transfer(config, device))))

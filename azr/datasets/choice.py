@@ -12,6 +12,7 @@ from azr.errors import UserError
 from azr.evaluation.graders import check_graders
 from azr.evaluation.suites import hash_of
 from azr.prompts.codec import PromptCodec
+from azr.tasks.prompts import THINK, THOUGHT
 
 
 def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[str]]:
@@ -55,11 +56,15 @@ def load_rows(config: Config, codec: PromptCodec) -> tuple[list[DataRow], list[s
         _check_lengths(kept, config, codec)
     left_out = f"of {len(rows):,} rows of {path} are left out"
     untraced = len(fitting) - len(traced)
+    never_close = bool(config.data.traces) and bool(codec.converse(traced[0].turns)[1])
+    never_close = never_close and not any(THOUGHT in trace for row in traced for trace in row.traces)
     answered = f"of {len(kept):,} rows of {path} have no traces: the policy answers once more for each that is lacking"
     notes = {
         f"{len(rows) - len(fitting):,} {left_out}: their prompts have over {limit} tokens": len(rows) - len(fitting),
         f"{untraced:,} {left_out}: they have no traces": untraced if not config.data.samples else 0,
         f"{untraced:,} {answered}": untraced if config.data.samples and config.data.traces else 0,
+        f"no trace of {path} has {THOUGHT}, and prompts end with {THINK}: whole traces are learned as thoughts that "
+        "never end; a model.template that opens no thinking would not do so": never_close,
     }
     return kept, [note for note, count in notes.items() if count]
 

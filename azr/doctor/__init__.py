@@ -1,1 +1,1 @@
-"""What a machine or a cluster offers a run, looked at before anything is started: one function per section."""
+"""Checks of a machine or a cluster before a run starts: one function per section."""

@@ -1,10 +1,11 @@
-"""What a check says: findings with a mark each, in sections, and how they look on a terminal."""
+"""Findings of a check with a mark each, in sections, and their text for a terminal."""
 
 from __future__ import annotations
 
 import textwrap
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 
@@ -22,29 +23,17 @@ class Finding:
     """One line of the report; what is not ok says what to do about it."""
 
     name: str
-    mark: Mark
     message: str
+    mark: Mark
 
 
-def info(name: str, message: str) -> Finding:
-    return Finding(name, Mark.INFO, message)
-
-
-def ok(name: str, message: str) -> Finding:
-    return Finding(name, Mark.OK, message)
-
-
-def warning(name: str, message: str) -> Finding:
-    return Finding(name, Mark.WARNING, message)
-
-
-def missing(name: str, message: str) -> Finding:
-    return Finding(name, Mark.MISSING, message)
+info, ok = partial(Finding, mark=Mark.INFO), partial(Finding, mark=Mark.OK)
+warning, missing = partial(Finding, mark=Mark.WARNING), partial(Finding, mark=Mark.MISSING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingGroup:
-    """What one check found."""
+    """Findings of one check."""
 
     title: str
     findings: list[Finding]
@@ -56,7 +45,7 @@ class FindingGroup:
         return all(finding.mark is not Mark.MISSING for finding in self.findings)
 
     def tree(self) -> dict[str, Any]:
-        """As plain data, for JSON."""
+        """Return plain data, for JSON."""
         return {**asdict(self), "ok": self.ok}
 
     def text(self, columns: int) -> str:

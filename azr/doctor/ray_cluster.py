@@ -84,7 +84,7 @@ def query(address: str) -> Cluster:
     """Joins the cluster and leaves it again. Raises UserError when none answers there."""
     import ray
 
-    from azr.cluster.ray_start import start_ray
+    from azr.cluster.placement import start_ray
 
     assert not ray.is_initialized(), "it would leave a cluster that is in use"
     start_ray(ClusterConfig(address=address))

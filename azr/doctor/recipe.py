@@ -9,8 +9,7 @@ from pathlib import Path
 
 from azr.config import Config
 from azr.doctor.findings import Finding, FindingGroup, missing, ok, warning
-from azr.doctor.gpus import Gpus
-from azr.doctor.machine import existing, free_bytes
+from azr.doctor.machine import Gpus, existing, free_bytes
 from azr.errors import UserError
 from azr.hardware import compute_type
 from azr.plan.inputs import Assumptions, ClusterSpec
@@ -34,7 +33,7 @@ class Hub:
 
     @classmethod
     def here(cls) -> Hub:
-        """As HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE say."""
+        """Read HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE."""
         from huggingface_hub import constants
 
         return cls(cache=Path(constants.HF_HUB_CACHE), offline=constants.HF_HUB_OFFLINE)
@@ -42,7 +41,7 @@ class Hub:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What this machine has."""
+    """GPUs and memory of this machine."""
 
     gpus: Gpus
     memory: int
@@ -62,7 +61,7 @@ def recipe_section(config: Config, name: str, hub: Hub, machine: Machine | None)
 
 
 def checkpoint_bytes(config: Config) -> float:
-    """Of one checkpoint of the run; 0 when the shape of a model is not known."""
+    """Return the bytes of one checkpoint of the run; 0 if the shape of the model is not known."""
     roles = _roles(config)
     trained = sum(_STATE * role.parameters for role in roles if role.trains)
     return trained + (element_bytes(config.train) * roles[0].parameters if roles else 0)

@@ -173,6 +173,30 @@ def compare(before: Path, after: Path) -> tuple[list[Difference], list[str]]:
     return differences, _others(first, second)
 
 
+def gains(folder: Path) -> list[str]:
+    """Return a sentence per suite on a run's last evaluation against its first; none for fewer than two."""
+    paths = sorted(folder.glob("step_*.jsonl.gz"))
+    if len(paths) < 2:
+        return []
+    try:
+        differences, _ = compare(paths[0], paths[-1])
+    except UserError as error:  # of a run that went on with other questions
+        return [str(error)]
+    by_suite = {each.suite: each for each in differences}  # of two measures the samples, which come last
+    return [_gain(each) for each in by_suite.values()]
+
+
+def _gain(difference: Difference) -> str:
+    gain = difference.gain
+    low, high = (100 * bound for bound in (gain.low, gain.high))
+    how = "greedily" if difference.measure == GREEDY else "at temperature 1"
+    told = f"{difference.suite}: {100 * difference.before:.1f}% to {100 * difference.after:.1f}% of "
+    told += f"{difference.questions} questions {how}, {100 * gain.value:+.1f} points [{low:+.1f}, {high:+.1f}]"
+    if gain.low > 0:
+        return f"{told}: a gain beyond chance"
+    return f"{told}: a loss beyond chance" if gain.high < 0 else f"{told}: within chance"
+
+
 def _difference(
     suite: str,
     measure: str,

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from azr.explorer.markup import Html, el, join
+from markupsafe import Markup
+
+from azr.explorer.site import render
 
 WIDTH, HEIGHT = 460, 200
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 8, 22
@@ -24,6 +27,7 @@ class Series:
 
     name: str
     points: Points
+    colour: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class _Frame:
     x1: float
     y0: float
     y1: float
+    width, height, left, right = WIDTH, HEIGHT, LEFT, WIDTH - RIGHT
 
     def x(self, value: float) -> float:
         return LEFT + (value - self.x0) / (self.x1 - self.x0) * (WIDTH - LEFT - RIGHT)
@@ -41,67 +46,56 @@ class _Frame:
     def y(self, value: float) -> float:
         return HEIGHT - BOTTOM - (value - self.y0) / (self.y1 - self.y0) * (HEIGHT - TOP - BOTTOM)
 
-    def axes(self) -> Html:
-        lines = []
-        for value in ticks(self.y0, self.y1):
-            y = f"{self.y(value):.1f}"
-            lines.append(el("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, cls="grid"))
-            lines.append(el("text", _label(value), x=LEFT - 6, y=y, cls="left"))
-        for value in ticks(self.x0, self.x1, least=1.0):
-            lines.append(el("text", _label(value), x=f"{self.x(value):.1f}", y=HEIGHT - 6, cls="below"))
-        return join(lines)
+    def places(self, points: Points) -> str:
+        return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
+
+    @property
+    def x_ticks(self) -> list[tuple[str, str]]:
+        """Places and labels."""
+        return [(f"{self.x(value):.1f}", _label(value)) for value in ticks(self.x0, self.x1, least=1.0)]
+
+    @property
+    def y_ticks(self) -> list[tuple[str, str]]:
+        return [(f"{self.y(value):.1f}", _label(value)) for value in ticks(self.y0, self.y1)]
 
 
-def line_chart(title: str, series: Sequence[Series], *, least: float | None = None, most: float | None = None) -> Html:
+def line_chart(
+    title: str, series: Sequence[Series], *, least: float | None = None, most: float | None = None
+) -> Markup:
     """Values over steps; nothing where there is no value. ``least`` and ``most``: what the axis holds at least."""
-    drawn = [Series(each.name, _thinned(each.points)) for each in series if each.points]
+    there = [each for each in series if each.points]
+    drawn = [replace(each, points=_thinned(each.points), colour=place % COLOURS) for place, each in enumerate(there)]
     if not drawn:
-        return Html()
-    values = [y for each in drawn for _, y in each.points]
+        return Markup()
     bounds = [value for value in (least, most) if value is not None]
-    frame = _frame([x for each in drawn for x, _ in each.points], [*values, *bounds])
-    marks = []
-    for index, each in enumerate(drawn):
-        cls = f"c{index % COLOURS}"
-        places = [f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in each.points]
-        if len(places) == 1:
-            x, y = places[0].split(",")
-            marks.append(el("circle", cx=x, cy=y, r=3, cls=f"dot {cls}"))
-        else:
-            marks.append(el("polyline", points=" ".join(places), cls=f"line {cls}"))
-    return _figure(title, drawn, [frame.axes(), *marks], frame)
+    points = [point for each in drawn for point in each.points]
+    frame = _frame([x for x, _ in points], [*(y for _, y in points), *bounds])
+    return _figure(title, "line", frame, drawn, [frame.places(each.points) for each in drawn])
 
 
-def area_chart(title: str, series: Sequence[Series]) -> Html:
+def area_chart(title: str, series: Sequence[Series]) -> Markup:
     """Counts over steps, one upon the other; a step that a series does not have counts 0."""
     # Each has the colour of its place among all, so that it has the same in another chart of the same things.
-    places = [place for place, each in enumerate(series) if any(y for _, y in each.points)]
-    drawn = [series[place] for place in places]
-    if not drawn:
-        return Html()
-    steps = sorted({x for each in drawn for x, _ in each.points})
-    values = [dict(each.points) for each in drawn]
-    drawn = [
-        Series(each.name, _thinned([(x, of_one.get(x, 0.0)) for x in steps]))
-        for each, of_one in zip(drawn, values, strict=True)
-    ]
+    coloured = [replace(each, colour=place % COLOURS) for place, each in enumerate(series)]
+    there = [each for each in coloured if any(y for _, y in each.points)]
+    if not there:
+        return Markup()
+    steps = sorted({x for each in there for x, _ in each.points})
+    drawn = []
+    for each in there:
+        values = dict(each.points)
+        drawn.append(replace(each, points=_thinned([(x, values.get(x, 0.0)) for x in steps])))
     xs = [x for x, _ in drawn[0].points]
-    below = [0.0] * len(xs)
-    layers = []
+    heights = [[0.0] * len(xs)]
     for each in drawn:
-        above = [low + y for low, (_, y) in zip(below, each.points, strict=True)]
-        layers.append((below, above))
-        below = above
-    frame = _frame(xs, [0.0, *below])
-    marks = []
-    for place, (low, high) in zip(places, layers, strict=True):
-        outline = [(x, y) for x, y in zip(xs, high, strict=True)] + [*reversed([*zip(xs, low, strict=True)])]
-        if len(xs) == 1:  # a bar, where an area would have no width
-            outline = [(x + shift, y) for x, y, shift in ((xs[0], y, s) for y, s in ((high[0], -0.3), (high[0], 0.3)))]
-            outline += [(xs[0] + 0.3, low[0]), (xs[0] - 0.3, low[0])]
-        corners = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in outline)
-        marks.append(el("polygon", points=corners, cls=f"area c{place % COLOURS}"))
-    return _figure(title, drawn, [*marks, frame.axes()], frame, places)
+        heights.append([low + y for low, (_, y) in zip(heights[-1], each.points, strict=True)])
+    frame = _frame(xs, [0.0, *heights[-1]])
+    if len(xs) == 1:  # a bar, where an area would have no width
+        xs, heights = [xs[0] - 0.3, xs[0] + 0.3], [line * 2 for line in heights]
+    outlines = [
+        [*zip(xs, high, strict=True), *reversed([*zip(xs, low, strict=True)])] for low, high in pairwise(heights)
+    ]
+    return _figure(title, "area", frame, drawn, [frame.places(outline) for outline in outlines])
 
 
 def ticks(low: float, high: float, count: int = 4, least: float = 0.0) -> list[float]:
@@ -113,20 +107,15 @@ def ticks(low: float, high: float, count: int = 4, least: float = 0.0) -> list[f
     return [index * width for index in range(first, math.floor(high / width + 1e-9) + 1)]
 
 
-def _figure(
-    title: str, series: Sequence[Series], marks: Sequence[Html], frame: _Frame, colours: Sequence[int] | None = None
-) -> Html:
+def _figure(title: str, shape: str, frame: _Frame, series: Sequence[Series], places: Sequence[str]) -> Markup:
     # What the script shows beside the pointer.
     data = json.dumps({
         "frame": [frame.x0, frame.x1, LEFT, WIDTH - RIGHT, WIDTH],
         "series": [{"name": each.name, "points": [[x, round(y, 6)] for x, y in each.points]} for each in series],
     })  # fmt: skip
-    picture = el("svg", *marks, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title, data_chart=data)
-    legend = [
-        el("li", el("span", cls=f"key c{place % COLOURS}"), each.name, " ", el("b", _label(each.points[-1][1])))
-        for place, each in zip(colours or range(len(series)), series, strict=True)
-    ]
-    return el("figure", el("figcaption", title), picture, el("ul", *legend, cls="legend"))
+    marks = [(each.colour, where) for each, where in zip(series, places, strict=True)]
+    legend = [(each.colour, each.name, _label(each.points[-1][1])) for each in series]
+    return render("figure", title=title, frame=frame, shape=shape, marks=marks, legend=legend, data=data)
 
 
 def _frame(xs: Sequence[float], ys: Sequence[float]) -> _Frame:
@@ -159,45 +148,34 @@ class TaskNode:
     """A task in a lineage graph."""
 
     id: str
-    label: str
     column: int
     """Generations after the task that the graph is about, which is at 0."""
     href: str | None
-    cls: str
+    shade: str
+    """``hard`` if it was never solved, ``easy`` if always, or empty."""
 
 
 NODE_WIDTH, NODE_HEIGHT, GAP_X, GAP_Y = 190, 26, 60, 8
 
 
-def lineage_chart(nodes: Sequence[TaskNode], edges: Sequence[tuple[str, str]]) -> Html:
+def lineage_chart(nodes: Sequence[TaskNode], edges: Sequence[tuple[str, str]]) -> Markup:
     """Tasks in columns by generation, with lines from each to those that were proposed in its sight."""
     columns = sorted({node.column for node in nodes})
-    rows: dict[int, int] = dict.fromkeys(columns, 0)
-    tallest = max(sum(node.column == column for node in nodes) for column in columns)
+    members = {column: [node for node in nodes if node.column == column] for column in columns}
+    tallest = max(map(len, members.values()))
     place: dict[str, tuple[float, float]] = {}
-    boxes = []
     for node in nodes:
-        count = sum(other.column == node.column for other in nodes)
-        x = columns.index(node.column) * (NODE_WIDTH + GAP_X)
-        y = (rows[node.column] + (tallest - count) / 2) * (NODE_HEIGHT + GAP_Y)
-        rows[node.column] += 1
-        place[node.id] = (x, y)
-        box = [
-            el("rect", x=x, y=f"{y:.1f}", width=NODE_WIDTH, height=NODE_HEIGHT, rx=4, cls=f"node {node.cls}"),
-            el("text", node.label, x=x + 8, y=f"{y + NODE_HEIGHT / 2:.1f}", cls="name"),
-            el("title", node.id),
-        ]
-        boxes.append(el("a", *box, href=node.href) if node.href is not None else el("g", *box))
-    lines = []
+        beside = members[node.column]
+        row = beside.index(node) + (tallest - len(beside)) / 2
+        place[node.id] = (columns.index(node.column) * (NODE_WIDTH + GAP_X), row * (NODE_HEIGHT + GAP_Y))
+    paths = []
     for parent, child in edges:
         (x0, y0), (x1, y1) = place[parent], place[child]
         middle = f"{(x0 + NODE_WIDTH + x1) / 2:.1f}"
         a, b = f"{y0 + NODE_HEIGHT / 2:.1f}", f"{y1 + NODE_HEIGHT / 2:.1f}"
-        path = f"M{x0 + NODE_WIDTH},{a} C{middle},{a} {middle},{b} {x1},{b}"
-        lines.append(el("path", d=path, cls="edge"))
-    width = len(columns) * (NODE_WIDTH + GAP_X) - GAP_X
-    height = tallest * (NODE_HEIGHT + GAP_Y)
-    picture = el(
-        "svg", *lines, *boxes, viewBox=f"-2 -2 {width + 4} {height + 4}", width=width, height=height, role="img"
-    )
-    return el("div", picture, cls="lineage wide")
+        paths.append(f"M{x0 + NODE_WIDTH},{a} C{middle},{a} {middle},{b} {x1},{b}")
+    return render(
+        "lineage_graph", nodes=[(node, *place[node.id]) for node in nodes], edges=paths,
+        width=len(columns) * (NODE_WIDTH + GAP_X) - GAP_X, height=tallest * (NODE_HEIGHT + GAP_Y),
+        node_width=NODE_WIDTH, node_height=NODE_HEIGHT,
+    )  # fmt: skip

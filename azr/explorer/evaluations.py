@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+from markupsafe import Markup
+
 from azr.evaluation.answer_file import ANSWERS, without_texts
-from azr.explorer.markup import Child, Html, el, join, table
-from azr.explorer.pages import outcome
 from azr.explorer.record_files import ROLLOUTS, LinePlace, Problem, read_lines, read_records
-from azr.explorer.site import BadAddress, Links, ShownRun, choice, paging, select, whole
-from azr.records import FinishReason, Sample
+from azr.explorer.site import BadAddress, Links, ShownRun, choice, render, whole
+from azr.records import Sample
 from azr.runs.sample_file import read_sample
 from azr.tasks.base import Verdict
 
@@ -21,7 +22,6 @@ LIMIT = 100
 """Most questions on a page."""
 MAX_REPORTED = 40
 """Most questions in a report."""
-GREEDY = "greedy"
 CHANGES = {
     "": "all questions",
     "better": "right more often on the right side",
@@ -44,9 +44,9 @@ class EvalSide:
     places: Mapping[Key, Sequence[LinePlace]]
     problems: Sequence[str]
 
-    def share(self, key: Key) -> float | None:
+    def share(self, key: Key, only_greedy: bool = False) -> float | None:
         """Return the share of right answers to a question; None if none was graded."""
-        verdicts = [each.verdict for each in self.answers.get(key, ())]
+        verdicts = [each.verdict for each in self.answers.get(key, ()) if each.index is None or not only_greedy]
         graded = [verdict == Verdict.RIGHT for verdict in verdicts if verdict != Verdict.UNGRADED]
         return sum(graded) / len(graded) if graded else None
 
@@ -60,22 +60,12 @@ def eval_files(run: Path) -> list[tuple[str, str, Path]]:
 
     The title of an evaluation that is the folder itself is empty.
     """
-    within = sorted(
-        (int(match[1]), path)
-        for path in _entries(run / "evaluations")
-        if (match := ROLLOUTS.fullmatch(path.name)) is not None
-    )
+    there = ((ROLLOUTS.fullmatch(path.name), path) for path in run.glob("evaluations/*"))
+    within = sorted((int(match[1]), path) for match, path in there if match is not None)
     files = [(str(step), f"step {step}", path) for step, path in within]
-    folders = sorted(folder for folder in _entries(run / "eval") if (folder / ANSWERS).is_file())
-    files += [(f"eval-{folder.name}", f"azr eval, {folder.name}", folder / ANSWERS) for folder in folders]
+    for path in sorted(run.glob(f"eval/*/{ANSWERS}")):
+        files.append((f"eval-{path.parent.name}", f"azr eval, {path.parent.name}", path))
     return [*files, ("eval", "", run / ANSWERS)] if (run / ANSWERS).is_file() else files
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 def known_sides(runs: Sequence[ShownRun], number: int) -> dict[str, tuple[str, Path]]:
@@ -137,8 +127,8 @@ class Sides:
     left: EvalSide
     right: EvalSide
     named: Mapping[str, str]
-    choices: Sequence[tuple[str, str]]
-    """Value and text of every evaluation."""
+    titles: Mapping[str, str]
+    """Titles of all evaluations by their names in the address."""
 
     @property
     def keys(self) -> list[Key]:
@@ -149,6 +139,14 @@ class Sides:
         """Both sides, or one if they are the same."""
         return [self.left] if self.named["left"] == self.named["right"] else [self.left, self.right]
 
+    @property
+    def heads(self) -> list[str]:
+        return [f"{side.title}: {what}" for side in self.shown for what in ("greedy", "right answers")]
+
+    @property
+    def problems(self) -> list[str]:
+        return [*dict.fromkeys([*self.left.problems, *self.right.problems])]
+
     def changed(self, how: str) -> list[Key]:
         """Return the questions that changed in this way, a key of `CHANGES`."""
         return [key for key in self.keys if _is(how, self.left.share(key), self.right.share(key))]
@@ -158,39 +156,31 @@ class Sides:
         return next(each.group for side in (self.left, self.right) for each in side.answers.get(key, ()))
 
 
-def evaluations(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Html:
+def evaluations(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Markup:
     """Return the page of questions with their outcomes on both sides."""
     sides = _sides(runs, number, values)
     if sides is None:
-        return join([el("h1", "Evaluations"), el("p", "There are no answers of an evaluation here yet.", cls="note")])
-    suites = sorted({suite for suite, _ in sides.keys})
-    suite = choice(values, "suite", ["", *suites], "")
+        return render("empty", title="Evaluations", sentence="There are no answers of an evaluation here yet.")
+    suites = ["", *sorted({suite for suite, _ in sides.keys})]
+    suite = choice(values, "suite", suites, "")
     change = choice(values, "change", [*CHANGES], "")
-    shown = [key for key in sides.changed(change) if suite in ("", key[0])]
+    keys = [key for key in sides.changed(change) if suite in ("", key[0])]
     offset = whole(values, "offset") or 0
-    form = links.form(
-        select("left side", "left", sides.choices, sides.named["left"]),
-        select("right side", "right", sides.choices, sides.named["right"]),
-        select("suite", "suite", [("", "all"), *((each, each) for each in suites)], suite),
-        select("which", "change", [*CHANGES.items()], change),
-    )
-    pages = paging(links, "evaluations", values, offset, LIMIT, len(shown))
-    rows = _question_table(sides, shown[offset : offset + LIMIT], links)
-    return join([el("h1", "Evaluations"), _notes(sides), form, _totals(sides, shown), pages, rows, pages])
+    return render(
+        "evaluations", links=links, sides=sides, suites=suites, suite=suite, changes=CHANGES, change=change,
+        totals=_totals(sides, keys), keys=keys[offset : offset + LIMIT],
+        pages=links.paging("evaluations", values, offset, LIMIT, len(keys)),
+    )  # fmt: skip
 
 
-def question(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Html:
+def question(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Markup:
     """Return the page of one question with all its answers on both sides."""
     sides = _sides(runs, number, values)
-    key = (values.get("suite", ""), values.get("id", ""))
+    suite, id = key = (values.get("suite", ""), values.get("id", ""))
     if sides is None or key not in sides.keys:
-        raise BadAddress(f"There is no answer to the question {key[1]!r} of the suite {key[0]!r}.")
-    return join([
-        el("h1", f"Question {key[1]} of {key[0]}"),
-        el("p", links.link("all questions", "evaluations", **sides.named)),
-        _notes(sides),
-        _answered(sides, key, every_response=True),
-    ])  # fmt: skip
+        raise BadAddress(f"There is no answer to the question {id!r} of the suite {suite!r}.")
+    prompt, columns = _answered(sides, key)
+    return render("question", links=links, sides=sides, suite=suite, id=id, prompt=prompt, columns=columns)
 
 
 def reported_questions(runs: Sequence[ShownRun], number: int) -> tuple[Sides, list[Key]] | None:
@@ -207,60 +197,29 @@ def reported_questions(runs: Sequence[ShownRun], number: int) -> tuple[Sides, li
     return sides, sorted(changed, key=_by_numbers) or sides.keys[:MAX_REPORTED]
 
 
-def reported(sides: Sides, keys: Sequence[Key], links: Links, anchors: Sequence[str | None]) -> Html:
+def reported(sides: Sides, keys: Sequence[Key], links: Links) -> Markup:
     """Return the part of a report on two evaluations and these questions."""
-    total, num_changed = len(sides.keys), len(sides.changed("better")) + len(sides.changed("worse"))
+    num_changed = len(sides.changed("better")) + len(sides.changed("worse"))
     held = f"{len(keys)} of the {num_changed} that changed" if num_changed else str(len(keys))
-    held += "; none changed" if not num_changed and len(sides.shown) > 1 else ""
-    sentence = (
-        f"Of {total} questions this file holds {held}. The other questions, and what was said in samples, are in the "
-        "run's files: azr view shows them."
-    )
-    shown = []
-    for key, anchor in zip(keys, anchors, strict=True):
-        heading = el("h2", f"Question {key[1]} of {key[0]}")
-        shown.append(el("section", heading, _answered(sides, key, every_response=False), id=anchor))
-    return join([
-        el("h1", "Evaluations"), _notes(sides), _totals(sides, sides.keys), el("p", sentence, cls="dim"),
-        _question_table(sides, keys, links), *shown,
-    ])  # fmt: skip
+    return render(
+        "reported_evaluations", links=links, sides=sides, total=len(sides.keys),
+        held=held + ("; none changed" if not num_changed and len(sides.shown) > 1 else ""),
+        totals=_totals(sides, sides.keys), questions=[(key, *_answered(sides, key)) for key in keys],
+    )  # fmt: skip
 
 
-def _question_table(sides: Sides, keys: Sequence[Key], links: Links) -> Html:
-    rows: list[list[Child]] = []
-    for key in keys:
-        link = links.link(key[1], "question", **sides.named, suite=key[0], id=key[1])
-        rows.append([link, key[0], sides.group(key), *(cell for side in sides.shown for cell in _cells(side, key))])
-    measured = (f"{side.title}: {what}" for side in sides.shown for what in ("greedy", "all right"))
-    heads = ["question", "suite", "group", *measured]
-    return table(heads, rows)
-
-
-def _answered(sides: Sides, key: Key, *, every_response: bool) -> Html:
-    columns, prompt = [], ""
+def _answered(sides: Sides, key: Key) -> tuple[str, list[tuple[str, list[Sample] | str]]]:
+    """Return a question's prompt, and for each side its title with the answers, or why they cannot be read."""
+    prompt, columns = "", list[tuple[str, list[Sample] | str]]()
     for side in sides.shown:
         try:
             answers = side.whole(key)
         except Problem as problem:
-            columns.append(el("section", el("h3", side.title), el("p", str(problem), cls="note")))
+            columns.append((side.title, str(problem)))
             continue
-        shown = [_shown(each, every_response) for each in answers] or [el("p", "It was not asked.", cls="dim")]
-        columns.append(el("section", el("h3", side.title), *shown))
+        columns.append((side.title, answers))
         prompt = prompt or next((each.prompt for each in answers), "")
-    shown_prompt = el("details", el("summary", "prompt"), el("pre", prompt), open=every_response and len(prompt) < 3000)
-    return join([shown_prompt, el("div", *columns, cls="sides")])
-
-
-def _shown(each: Sample, every_response: bool) -> Html:
-    name = GREEDY if each.index is None else f"sample {each.index}"
-    cut_off = "" if each.finish_reason is FinishReason.STOP else ", cut off"
-    said = f"{name}, {each.response_tokens} tokens{cut_off} "
-    answer = None if each.judgement is None else each.judgement.answer
-    read_as = None if answer is None else el("p", "read as ", el("code", "\n".join(text for _, text in answer)))
-    if each.index is not None and not every_response:
-        return el("div", el("p", said, outcome(each.verdict)), read_as)
-    summary = el("summary", said, outcome(each.verdict))
-    return el("details", summary, read_as, el("pre", each.response), open=each.index is None)
+    return prompt, columns
 
 
 def _by_numbers(key: Key) -> tuple[str, str]:
@@ -268,35 +227,36 @@ def _by_numbers(key: Key) -> tuple[str, str]:
     return key[0], re.sub(r"\d+", lambda digits: digits[0].zfill(12), key[1])
 
 
-def _notes(sides: Sides) -> Html:
-    sentences = dict.fromkeys([*sides.left.problems, *sides.right.problems])
-    return join(el("p", each, cls="note") for each in sentences)
+def _totals(sides: Sides, keys: Sequence[Key]) -> list[tuple[str, int, str, str]]:
+    """Return title, questions, and shares of right greedy and of all answers, of each side to these questions.
 
-
-def _totals(sides: Sides, keys: Sequence[Key]) -> Html:
-    """Return the table of shares of right answers to these questions."""
-    rows: list[list[Child]] = []
+    The last row is of two sides that share questions: the mean difference, right side less left, on those.
+    """
+    rows, columns = list[tuple[str, int, str, str]](), list[list[dict[Key, float]]]()
     for side in sides.shown:
-        shares = [share for key in keys if (share := side.share(key)) is not None]
-        greedy = [
-            float(each.verdict == Verdict.RIGHT)
-            for key in keys
-            for each in side.answers.get(key, ())
-            if each.index is None and each.verdict != Verdict.UNGRADED
+        shares = [
+            {key: share for key in keys if (share := side.share(key, only_greedy)) is not None}
+            for only_greedy in (True, False)
         ]
-        rows.append([side.title, len(shares), _percent(greedy), _percent(shares)])
-    return table(["", "questions", "greedy right", "all answers right"], rows)
+        greedy, mean = (_mean([*each.values()]) for each in shares)
+        rows.append((side.title, len(shares[1]), greedy, mean))
+        columns.append(shares)
+    if len(columns) == 2 and (paired := columns[0][1].keys() & columns[1][1].keys()):
+        greedy, mean = (
+            _mean([new[key] - old[key] for key in old.keys() & new.keys()], points=True)
+            for old, new in zip(*columns, strict=True)
+        )
+        rows.append(("difference on the same questions", len(paired), greedy, mean))
+    return rows
 
 
-def _percent(shares: Sequence[float]) -> str:
-    return f"{sum(shares) / len(shares):.1%}" if shares else "-"
-
-
-def _cells(side: EvalSide, key: Key) -> tuple[Child, Child]:
-    answers = side.answers.get(key, ())
-    greedy = [outcome(each.verdict) for each in answers if each.index is None]
-    right = sum(each.verdict == Verdict.RIGHT for each in answers)
-    return join(greedy) if greedy else "-", f"{right} of {len(answers)}" if answers else "-"
+def _mean(values: Sequence[float], *, points: bool = False) -> str:
+    """Return a mean over questions in percent, or in points, with its 95% interval by the normal approximation."""
+    if not values:
+        return "-"
+    sign, unit = ("+", " points") if points else ("", "%")
+    half = f" ± {196 * np.std(values, ddof=1) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
+    return f"{100 * np.mean(values):{sign}.1f}{half}{unit}"
 
 
 def _is(change: str, left: float | None, right: float | None) -> bool:
@@ -325,4 +285,4 @@ def _sides(runs: Sequence[ShownRun], number: int, values: Values) -> Sides | Non
         "right": choice(values, "right", [*known], (others or of_run)[-1] if len(of_run) == 1 else candidates[-1]),
     }
     left, right = (read_side(*known[name]) for name in named.values())
-    return Sides(left, right, named, [(name, title) for name, (title, _) in known.items()])
+    return Sides(left, right, named, {name: title for name, (title, _) in known.items()})

@@ -95,8 +95,8 @@ class RunIndex:
         for task in tasks:
             values = (clean(task.id), task.kind, task.step, task.solve_rate, task.program.count("\n") + 1)
             cursor = self._connection.execute(
-                "INSERT OR IGNORE INTO tasks VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*values, _num_nodes(task.program), len(task.inputs), json.dumps(task.parents)),
+                "INSERT OR IGNORE INTO tasks VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, _num_nodes(task.program), json.dumps(task.parents)),
             )
             if cursor.rowcount != 1:
                 continue  # read before

@@ -1,7 +1,4 @@
-"""The file of an index: its place, its tables, and how it is opened and changed.
-
-Table ``samples`` has a column for every field of `Sample` and `Judgement` but prompt and response.
-"""
+"""The file of an index: its place, its tables, and how it is opened and changed."""
 
 from __future__ import annotations
 
@@ -12,41 +9,35 @@ import os
 import sqlite3
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import msgspec
 
 from azr.errors import UserError
 from azr.explorer.record_files import LinePlace
-from azr.records import Judgement, Sample
+from azr.records import Sample
 from azr.runs.sample_file import FIELDS
 
 NAME = "explorer.sqlite"
 """In the run's directory."""
 MAX_KEPT = 2000
 """Characters that the index keeps of a text; the file has all of it."""
+_COLUMNS = {
+    "step": "INTEGER", "role": "TEXT", "kind": "TEXT", "problem_id": "TEXT", "used": "TEXT", "accuracy": "REAL",
+    "reward": "REAL", "advantage": "REAL", "mismatch": "REAL", "response_tokens": "INTEGER",
+}  # fmt: skip
+"""Fields by which samples are found and ordered, with their SQL types; so are ``verdict`` and ``flags``."""
+_DEFAULTS = {
+    each.name: each.default if each.default_factory is MISSING else each.default_factory()
+    for each in fields(Sample)
+    if each.name in FIELDS and each.name not in ("prompt", "response", *_COLUMNS)
+}
+"""All other fields but the texts, which are one column of JSON, with the values that it leaves out."""
 _ENCODER = msgspec.json.Encoder()
-_TYPES = ((int, "INTEGER"), (float, "REAL"), (str, "TEXT"))
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Columns of one record's fields: numbers and texts as they are, then everything else as JSON."""
-
-    scalars: dict[str, str]
-    """SQL type by name."""
-    trees: dict[str, Any]
-    """Default by name, for which NULL stands."""
-
-    @property
-    def sql(self) -> list[str]:
-        types = self.scalars | dict.fromkeys(self.trees, "TEXT")
-        return [f'"{name}" {sql_type}' for name, sql_type in types.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,48 +50,24 @@ class SampleRow:
     place: LinePlace
 
 
-def _columns(record: type, names: Sequence[str]) -> Columns:
-    columns, hints = Columns({}, {}), get_type_hints(record)
-    for each in fields(record):
-        if each.name not in names:
-            continue
-        if sql_type := _scalar_type(hints[each.name]):
-            columns.scalars[each.name] = sql_type
-        else:
-            columns.trees[each.name] = each.default if each.default_factory is MISSING else each.default_factory()
-    return columns
-
-
-def _scalar_type(hint: Any) -> str | None:
-    """Return the SQL type of a number or a text, which may be None; None for any other type."""
-    if get_origin(hint) is UnionType:
-        options = [each for each in get_args(hint) if each is not NoneType]
-        return _scalar_type(options[0]) if len(options) == 1 else None
-    if get_origin(hint) is Literal:
-        return "TEXT"
-    known = (name for base, name in _TYPES if isinstance(hint, type) and issubclass(hint, base))
-    return next(known, None)
-
-
-_OF_SAMPLE = _columns(Sample, [name for name in FIELDS if name not in ("prompt", "response", "judgement")])
-_OF_JUDGEMENT = _columns(Judgement, [each.name for each in fields(Judgement)])
-_SQL = [*_OF_SAMPLE.sql, *_OF_JUDGEMENT.sql]
 _SAMPLES_TABLE = f"""
 CREATE TABLE samples (
-    n INTEGER PRIMARY KEY, line INTEGER, member INTEGER, start INTEGER, size INTEGER, {", ".join(_SQL)}
+    n INTEGER PRIMARY KEY, line INTEGER, member INTEGER, start INTEGER, size INTEGER, verdict TEXT, flags TEXT,
+    record TEXT,
+    {", ".join(f"{name} {sql_type}" for name, sql_type in _COLUMNS.items())}
 );
 CREATE INDEX samples_of_step ON samples (step);
 CREATE INDEX samples_of_problem ON samples (problem_id);
 CREATE INDEX flagged ON samples (step) WHERE flags IS NOT NULL;
 """
-INSERT = f"INSERT INTO samples VALUES (NULL{', ?' * (4 + len(_SQL))})"
+INSERT = f"INSERT INTO samples VALUES (NULL{', ?' * (7 + len(_COLUMNS))})"
 _TABLES = """
 CREATE TABLE files (path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, offset INTEGER, tail BLOB);
 CREATE TABLE problems (path TEXT, sentence TEXT);
 CREATE TABLE metrics (step INTEGER PRIMARY KEY, numbers TEXT);
 CREATE TABLE tasks (
     n INTEGER PRIMARY KEY, id TEXT UNIQUE, kind TEXT, step INTEGER, solve_rate REAL, lines INTEGER, nodes INTEGER,
-    inputs INTEGER, parents TEXT
+    parents TEXT
 );
 CREATE TABLE children (parent TEXT, child TEXT);
 CREATE INDEX child_of ON children (parent);
@@ -212,30 +179,20 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 def values(sample: Sample, line: int, place: LinePlace) -> list[Any]:
     """Return what `INSERT` takes; ``line``: index among the step's samples."""
-    judgement = sample.judgement
-    judged = [None] * len(_OF_JUDGEMENT.sql) if judgement is None else _values(judgement, _OF_JUDGEMENT)
-    return [line, place.member, place.start, place.size, *_values(sample, _OF_SAMPLE), *judged]
+    flags = _ENCODER.encode(sample.flags).decode() if sample.flags else None
+    given = {name: value for name, default in _DEFAULTS.items() if (value := getattr(sample, name)) != default}
+    record = _ENCODER.encode(given)
+    if len(record) > MAX_KEPT:
+        record = _ENCODER.encode(kept(msgspec.to_builtins(given)))
+    columns = (kept(getattr(sample, name)) for name in _COLUMNS)
+    return [line, place.member, place.start, place.size, kept(sample.verdict), flags, record.decode(), *columns]
 
 
 def made(row: sqlite3.Row) -> SampleRow:
     """Return a row of the table as it was inserted, with long texts shortened."""
-    judgement = None if row["verdict"] is None else _tree(row, _OF_JUDGEMENT)
-    sample = msgspec.convert(_tree(row, _OF_SAMPLE) | {"judgement": judgement}, Sample, strict=False)
+    columns = {name: row[name] for name in _COLUMNS if row[name] is not None}
+    sample = msgspec.convert(columns | json.loads(row["record"]), Sample, strict=False)
     return SampleRow(sample, row["line"], LinePlace(row["member"], row["start"], row["size"]))
-
-
-def _values(record: Any, columns: Columns) -> list[Any]:
-    scalars = [getattr(record, name) for name in columns.scalars]
-    trees = [_text(getattr(record, name), default) for name, default in columns.trees.items()]
-    return [value[:MAX_KEPT] if isinstance(value, str) else value for value in scalars] + trees
-
-
-def _text(value: Any, default: Any) -> str | None:
-    """Return the JSON of a value with long texts shortened; None for its default."""
-    if value == default:
-        return None
-    text = _ENCODER.encode(value)
-    return (text if len(text) <= MAX_KEPT else _ENCODER.encode(kept(value))).decode()
 
 
 def kept(value: Any) -> Any:
@@ -245,8 +202,3 @@ def kept(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [kept(each) for each in value]
     return {name: kept(each) for name, each in value.items()} if isinstance(value, dict) else value
-
-
-def _tree(row: sqlite3.Row, columns: Columns) -> dict[str, Any]:
-    trees = {name: json.loads(row[name]) for name in columns.trees if row[name] is not None}
-    return {name: row[name] for name in columns.scalars} | trees

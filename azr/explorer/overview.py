@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from azr.explorer import queries
 from azr.explorer.charts import Series, area_chart, line_chart
-from azr.explorer.index import RunIndex
-from azr.explorer.markup import Html, el, join, number, table
-from azr.explorer.queries import Spread, TaskFilter
-from azr.explorer.site import Links, ShownRun
+from azr.explorer.queries import TaskFilter
+from azr.explorer.site import Links, ShownRun, number, render
 from azr.tasks.base import RejectReason
 
 EVAL = "eval/"
@@ -20,6 +23,18 @@ _MEASURE = re.compile(r"greedy|accuracy|(?:mean|pass)@\d+")
 """Ends the names of evaluations' shares of right answers; ``accuracy`` in older runs."""
 MAX_SERIES = 12
 """Lines of one chart; of more, the first."""
+_SHARES = {
+    "solve rate of this step's attempts": "/solver/accuracy",
+    "valid proposals, share": "/proposer/valid_rate",
+    "learnable among valid tasks, share": "/proposer/learnable_rate",
+    "estimated solve rate of new tasks": "/proposer/solve_rate",
+}
+_MEANS = {
+    "reward of proposers": ("/proposer/reward", None),
+    "reward of solvers": ("/solver/reward", None),
+    "mean length of proposals, tokens": ("/proposer/response_length", 0.0),
+    "mean length of answers, tokens": ("/solver/response_length", 0.0),
+}
 _SINGLE = {
     "policy/loss": "policy loss",
     "policy/grad_norm": "gradient norm of the policy",
@@ -31,11 +46,21 @@ _SINGLE = {
 LENGTHS = ("p90", "p50", "p10", "mean")
 """Curves of response lengths: columns of the index."""
 _NO_PHASES = ("step", "executor alone", "checkpoint", "learned beside play")
+MAX_CONFIG = 100_000
+"""Bytes of a config that are read."""
+_SETUP = {
+    "model": re.compile(r"^model:\n(?:  .*\n)*?  path: (.*)", re.MULTILINE),
+    "estimator": re.compile(r"^algorithm:\n(?:  .*\n)*?    name: (.*)", re.MULTILINE),
+    "seed": re.compile(r"^run:\n(?:  .*\n)*?  seed: (.*)", re.MULTILINE),
+}
+"""What of a run's config stands on top."""
+LATEST = 15
+"""Steps in the table of the latest."""
 Numbers = Mapping[str, Any]
 StepNumbers = Sequence[Numbers]
 
 
-def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links) -> Html:
+def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links) -> Markup:
     """Curves of all runs together, then the latest steps of the current one."""
     index = current.index
     steps = queries.metrics(index)
@@ -48,90 +73,91 @@ def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links) -> Html:
         ("responses recorded", number(int(rollouts[0]))),
         ("time of steps", f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"),
     ]
-    together = [(run.name, queries.metrics(run.index)) for run in runs]
-    return el(
-        "section",
-        el("h1", " and ".join(run.name for run in runs)),
-        el("div", *(el("span", f"{name} ", el("b", value)) for name, value in facts), cls="facts"),
-        el("div", *charts(together), cls="charts"),
-        el("h2", f"Latest steps of {current.name}"),
-        _latest(index, steps, links),
-    )
+    config = _head_of(index.run / "config.yaml")
+    setup = [(name, found[1]) for name, pattern in _SETUP.items() if (found := pattern.search(config))]
+    kinds, recorded = _kinds(steps), queries.steps(index)
+    return render(
+        "overview", names=[run.name for run in runs], current=current.name, config=config,
+        pairs=setup + _code(index.run) + facts,
+        charts=[*charts([(run.name, queries.metrics(run.index)) for run in runs])],
+        kinds=[f"#solved, {kind}" for kind in kinds],
+        steps=[(step["step"], step["step"] in recorded, _latest(step, kinds)) for step in reversed(steps[-LATEST:])],
+        links=links,
+    )  # fmt: skip
 
 
-def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Html]:
+def _head_of(path: Path) -> str:
+    """Return the beginning of a file's text; empty if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_CONFIG).decode("utf-8", "backslashreplace")
+    except OSError:
+        return ""
+
+
+def _code(run: Path) -> list[tuple[str, str]]:
+    """Return the version of the code that the newest checkpoint names."""
+    newest = max(run.glob("checkpoints/step_*/driver.json"), default=run)
+    found = re.search(r'"code": "([^"\\]*)"', _head_of(newest))
+    return [("code", found[1])] if found else []
+
+
+def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Markup]:
     """Of what was measured in any of the runs."""
-    yield line_chart("solve rate of this step's attempts", _by_kind(runs, "/solver/accuracy"), least=0.0, most=1.0)
-    yield line_chart("valid proposals, share", _by_kind(runs, "/proposer/valid_rate"), least=0.0, most=1.0)
-    yield line_chart(
-        "learnable among valid tasks, share", _by_kind(runs, "/proposer/learnable_rate"), least=0.0, most=1.0
-    )
-    yield line_chart("estimated solve rate of new tasks", _by_kind(runs, "/proposer/solve_rate"), least=0.0, most=1.0)
+    several = len(runs) > 1
+    for title, ending in _SHARES.items():
+        yield line_chart(title, _by_kind(runs, ending), least=0.0, most=1.0)
     for title, names in _evaluations(runs).items():
         yield line_chart(title, _series(runs, names), least=0.0)
     for name, steps in runs:
         for kind in _kinds(steps):
-            title = f"proposal funnel, {kind}" + (f" ({name})" if len(runs) > 1 else "")
             reasons = ["valid", *map(str, RejectReason)]
             funnel = [Series(reason, _points(steps, f"{kind}/proposer/funnel/{reason}")) for reason in reasons]
-            yield area_chart(title, funnel)
-    yield line_chart("reward of proposers", _by_kind(runs, "/proposer/reward"))
-    yield line_chart("reward of solvers", _by_kind(runs, "/solver/reward"))
-    yield line_chart("mean length of proposals, tokens", _by_kind(runs, "/proposer/response_length"), least=0.0)
-    yield line_chart("mean length of answers, tokens", _by_kind(runs, "/solver/response_length"), least=0.0)
+            yield area_chart(f"proposal funnel, {kind}{f' ({name})' if several else ''}", funnel)
+    for title, (ending, least) in _MEANS.items():
+        yield line_chart(title, _by_kind(runs, ending), least=least)
     yield line_chart("seconds per step", _series(runs, {"seconds/step": "step"}), least=0.0)
     for name, steps in runs:
-        title = "seconds per phase; phases overlap" + (f" ({name})" if len(runs) > 1 else "")
-        yield line_chart(title, _phases(steps), least=0.0)
+        yield line_chart(
+            f"seconds per phase; phases overlap{f' ({name})' if several else ''}", _phases(steps), least=0.0
+        )
     for metric, title in _SINGLE.items():
         yield line_chart(title, _series(runs, {metric: metric.partition("/")[2]}))
     buffered = {name: name.split("/")[1] for name in _names(runs) if name.startswith("buffer/")}
     yield line_chart("tasks in the buffer", _series(runs, buffered), least=0.0)
 
 
-def lengths(runs: Sequence[ShownRun]) -> Html:
+def lengths(runs: Sequence[ShownRun]) -> Markup:
     """Return the page of response lengths: percentiles and the share that was cut off, runs in the same charts."""
-    players: dict[tuple[str, str], list[tuple[str, list[Spread]]]] = {}
-    for run in runs:
-        of_run: dict[tuple[str, str], list[Spread]] = {}
-        for spread in queries.lengths(run.index):
-            of_run.setdefault((spread.kind, spread.role), []).append(spread)
-        for player, spreads in of_run.items():
-            players.setdefault(player, []).append((f"{run.name} · " if len(runs) > 1 else "", spreads))
-    charts = []
+    lines: dict[tuple[str, str], list[Series]] = {}
     cut_off: dict[str, list[Series]] = {}
-    for (kind, role), some in sorted(players.items(), key=lambda item: item[0][::-1]):
-        lines = [
-            Series(f"{run}{name}", [(each.step, getattr(each, name)) for each in spreads])
-            for run, spreads in some
-            for name in LENGTHS
-        ]
-        charts.append(line_chart(f"{kind}, {role}: tokens", lines, least=0.0))
-        cut_off.setdefault(role, []).extend(
-            Series(f"{run}{kind}", [(each.step, each.truncated / each.count) for each in spreads])
-            for run, spreads in some
-        )
-    for role, series in cut_off.items():
-        charts.append(line_chart(f"cut off, share of {role} responses", series, least=0.0, most=1.0))
-    shown = el("div", *charts, cls="charts") if charts else el("p", "No lengths have been recorded.", cls="note")
-    return join([el("h1", "Response lengths"), shown])
+    for run in runs:
+        prefix = f"{run.name} · " if len(runs) > 1 else ""
+        for (role, kind), group in groupby(queries.lengths(run.index), key=itemgetter("role", "kind")):
+            spreads = [*group]
+            lines.setdefault((role, kind), []).extend(
+                Series(f"{prefix}{name}", [(each["step"], each[name]) for each in spreads]) for name in LENGTHS
+            )
+            shares = [(each["step"], each["truncated"] / each["count"]) for each in spreads]
+            cut_off.setdefault(role, []).append(Series(f"{prefix}{kind}", shares))
+    charts = [line_chart(f"{kind}, {role}: tokens", lines[role, kind], least=0.0) for role, kind in sorted(lines)]
+    charts += [
+        line_chart(f"cut off, share of {role} responses", series, least=0.0, most=1.0)
+        for role, series in sorted(cut_off.items())
+    ]
+    return render("lengths", charts=charts)
 
 
-def _latest(index: RunIndex, steps: StepNumbers, links: Links, count: int = 15) -> Html:
-    recorded = set(queries.steps(index))
-    rows = []
-    for step in reversed(steps[-count:]):
-        at = step["step"]
-        proposed = _total(step, "/proposer/funnel/proposed")
-        accuracies = [step.get(f"{kind}/solver/accuracy") for kind in _kinds(steps)]
-        rows.append([
-            links.link(f"step {at}", "step", step=at) if at in recorded else f"step {at}",
-            f"{_total(step, '/proposer/funnel/valid'):.0f} of {proposed:.0f}" if proposed else "-",
-            *("-" if share is None else f"{share:.1%}" for share in accuracies),
-            number(step.get("policy/loss")), number(step.get("seconds/step")),
-        ])  # fmt: skip
-    heads = ["", "valid proposals", *(f"solved, {kind}" for kind in _kinds(steps)), "policy loss", "seconds"]
-    return table(heads, rows)
+def _latest(step: Numbers, kinds: Sequence[str]) -> list[str]:
+    """Cells of a step's row."""
+    proposed = _total(step, "/proposer/funnel/proposed")
+    solved = [step.get(f"{kind}/solver/accuracy") for kind in kinds]
+    return [
+        f"{_total(step, '/proposer/funnel/valid'):.0f} of {proposed:.0f}" if proposed else "-",
+        *("-" if share is None else f"{share:.1%}" for share in solved),
+        number(step.get("policy/loss")),
+        number(step.get("seconds/step")),
+    ]
 
 
 def _total(step: Numbers, suffix: str) -> float:

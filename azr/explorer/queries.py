@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -16,7 +16,6 @@ from azr.explorer.record_files import Problem, read_records
 from azr.records import VALID, Sample
 from azr.runs.sample_file import read_sample
 
-T = TypeVar("T")
 TASK_ORDERS = {
     "newest": "step DESC, n DESC",
     "oldest": "step, n",
@@ -37,6 +36,8 @@ SAMPLE_ORDERS = {
 REFUSED = "refused"
 """A verdict that stands for those of all proposals that are not valid."""
 ANY_RULE = "any rule"
+AROUND = 120
+"""Characters before and after what was found."""
 ORIGINS = {"sampled": "", "prefix": "goes on from a trace", "trace": "another model's trace"}
 """Words for `azr.records.Sample.origin`."""
 
@@ -45,7 +46,6 @@ ORIGINS = {"sampled": "", "prefix": "goes on from a trace", "trace": "another mo
 class TaskRow:
     """A task that entered the buffer, without its texts."""
 
-    n: int
     id: str
     kind: str
     step: int
@@ -53,7 +53,6 @@ class TaskRow:
     lines: int
     nodes: int | None
     """Of the syntax tree."""
-    inputs: int
     parents: str
     """A JSON list of ids."""
     head: str
@@ -70,22 +69,6 @@ class TaskTexts:
     message: str
     inputs: list[str]
     outputs: list[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """Response lengths in tokens of one kind and role in one step."""
-
-    step: int
-    kind: str
-    role: str
-    count: int
-    truncated: int
-    mean: float
-    p10: int
-    p50: int
-    p90: int
-    longest: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +131,11 @@ def find_tasks(index: RunIndex, wanted: TaskFilter) -> tuple[list[TaskRow], int]
         f"ORDER BY {order}",
         *values, wanted.limit, wanted.offset,
     )  # fmt: skip
-    return [_made(TaskRow, row) for row in rows], total
+    return [_task(row) for row in rows], total
+
+
+def _task(row: sqlite3.Row) -> TaskRow:
+    return TaskRow(**{field.name: row[field.name] for field in fields(TaskRow)})
 
 
 def _given(conditions: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
@@ -169,7 +156,7 @@ def find_task(index: RunIndex, id: str) -> tuple[TaskRow, TaskTexts] | None:
     rows = index.select(query, id)
     if not rows:
         return None
-    return _made(TaskRow, rows[0]), msgspec.convert(json.loads(rows[0]["record"]), TaskTexts)
+    return _task(rows[0]), msgspec.convert(json.loads(rows[0]["record"]), TaskTexts)
 
 
 def children(index: RunIndex, id: str, limit: int = 100) -> tuple[list[tuple[str, str, int, float | None]], int]:
@@ -233,6 +220,14 @@ def flag_counts(index: RunIndex) -> dict[str, dict[int, int]]:
     return counts
 
 
+def flags_with_text(sample: Sample) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Yield each rule with the text before what it found, what it found, and the text after it."""
+    response = sample.response
+    for rule, start, end in sample.flags:
+        before, after = response[max(0, start - AROUND) : start], response[end : end + AROUND]
+        yield rule, (before, response[start:end], after)
+
+
 def derived_attempts(index: RunIndex, id: str) -> list[tuple[str, int, float | None]]:
     """Id, attempts and share of right ones of the tasks that were derived from one, which are not stored."""
     # From the id and a hyphen up to the id and what comes after a hyphen: an index finds these.
@@ -275,9 +270,9 @@ def given_up(index: RunIndex, step: int) -> int:
     return counts[0][1] - (before if before <= counts[0][1] else 0)
 
 
-def lengths(index: RunIndex) -> list[Spread]:
-    """Of every step, kind and role."""
-    return [_made(Spread, row) for row in index.select("SELECT * FROM lengths ORDER BY kind, role, step")]
+def lengths(index: RunIndex) -> list[sqlite3.Row]:
+    """Response lengths in tokens by role, kind and step: count, truncated, mean, p10, p50, p90, longest."""
+    return index.select("SELECT * FROM lengths ORDER BY role, kind, step")
 
 
 def steps(index: RunIndex) -> list[int]:
@@ -306,7 +301,3 @@ def problems(index: RunIndex) -> list[tuple[str, str]]:
     """Files and what is wrong with them; of many files with the same sentence, the first and how many."""
     rows = index.select("SELECT min(path), sentence, count(*) FROM problems GROUP BY sentence ORDER BY 1")
     return [(path if count == 1 else f"{path} and {count - 1} more", sentence) for path, sentence, count in rows]
-
-
-def _made(kind: type[T], row: sqlite3.Row) -> T:
-    return kind(**{field.name: row[field.name] for field in fields(kind)})  # type: ignore[arg-type]

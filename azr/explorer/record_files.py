@@ -85,18 +85,6 @@ def _read_member(file: BinaryIO, start: int, wanted: int) -> bytes:
     return bytes(text)
 
 
-def decode(line: bytes, kind: type[T]) -> T:
-    """A line as a record of this class, whose fields are checked. Raises `Problem`."""
-    try:
-        return msgspec.json.decode(line, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        pass  # JSON's escape of half a surrogate pair, which a program's text may hold, is none for msgspec
-    try:
-        return msgspec.convert(cleaned(json.loads(line)), kind)
-    except (ValueError, RecursionError) as error:  # msgspec.ValidationError is a ValueError
-        raise Problem(f"it is no {kind.__name__} ({error})") from error
-
-
 def read_lines(path: Path) -> Iterator[tuple[LinePlace, bytes] | Problem]:
     """Lines of a row of gzip members; the last one is left out when the file is cut short."""
     try:
@@ -145,8 +133,12 @@ def read_grown(path: Path, offset: int, kind: type[T]) -> tuple[list[T], int, li
     records, bad, first = list[T](), 0, ""
     for line in grown[:end].split(b"\n")[:-1]:
         try:
-            records.append(decode(line, kind))
-        except Problem as problem:
-            bad, first = bad + 1, first or str(problem)
+            try:
+                records.append(msgspec.json.decode(line, type=kind))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                # msgspec refuses JSON's escape of half a surrogate pair, which a program's text may hold.
+                records.append(msgspec.convert(cleaned(json.loads(line)), kind))
+        except (ValueError, RecursionError) as error:  # msgspec.ValidationError is a ValueError
+            bad, first = bad + 1, first or f"it is no {kind.__name__} ({error})"
     problems = [Problem(f"{bad} of its lines cannot be read, the first because {first}")] if bad else []
     return records, offset + end, problems

@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 from importlib import resources
 from pathlib import Path
 
+from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -18,9 +19,8 @@ from starlette.routing import Route
 
 from azr.explorer import evaluations, pages
 from azr.explorer.index import RunIndex
-from azr.explorer.markup import Html, el
 from azr.explorer.overview import lengths, overview
-from azr.explorer.site import BadAddress, Links, ShownRun, frame, seen
+from azr.explorer.site import PAGES, BadAddress, Links, ShownRun, encoded, render
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; "
@@ -38,7 +38,7 @@ STATIC = {"explorer.css": "text/css", "explorer.js": "text/javascript", "icon.sv
 REFRESH_S = 2.0
 """Between two looks at the files of runs that may grow."""
 Values = Mapping[str, str]
-BODIES: dict[str, Callable[[RunIndex, Links, Values], Html]] = {
+BODIES: dict[str, Callable[[RunIndex, Links, Values], Markup]] = {
     "tasks": pages.tasks,
     "task": pages.task,
     "step": pages.step,
@@ -46,7 +46,7 @@ BODIES: dict[str, Callable[[RunIndex, Links, Values], Html]] = {
     "lineage": pages.lineage,
     "flags": pages.flags,
 }
-COMPARING: dict[str, Callable[[Sequence[ShownRun], int, Links, Values], Html]] = {
+COMPARING: dict[str, Callable[[Sequence[ShownRun], int, Links, Values], Markup]] = {
     "evaluations": evaluations.evaluations,
     "question": evaluations.question,
     "lengths": lambda runs, number, links, values: lengths(_with_curves(runs)),
@@ -108,7 +108,8 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts: Sequence[str] = ()) -> Starlette:
     """The application.
 
-    ``token``: every address begins with it; without it, nothing is there. ``hosts``: names that a request's Host may
+    ``token``: every address begins with it; without it, nothing is there. A cookie would be sent to every port of this
+    host, so to servers of its other users too. ``hosts``: names that a request's Host may
     have, whatever its port; all where none is given.
     """
     root = f"/{token}" if token else ""
@@ -128,14 +129,17 @@ def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts:
                 else:
                     body = BODIES[name](run.index, links, values) if name else _first(runs, number, links, values)
             except BadAddress as mistake:
-                body, status = el("p", str(mistake), cls="note"), 404
-            title = name or ("evaluations" if run.index.is_evaluation else "overview")
-            html = frame(title, body, run=run, runs=runs, page=name, root=root, links=links)
-        return Response(html.encode("utf-8", "backslashreplace"), status, media_type="text/html; charset=utf-8")
+                body, status = render("empty", title="", sentence=str(mistake)), 404
+            pages = {"": "evaluations"} if run.index.is_evaluation else PAGES
+            html = render(
+                "frame", title=pages.get(name, name), body=body, run=run, runs=runs, pages=pages, page=name, root=root,
+                links=links,
+            )  # fmt: skip
+        return Response(encoded(html), status, media_type="text/html; charset=utf-8")
 
     def changes(number: int) -> Response:
         with closing(RunIndex(paths[number])) as index:
-            return PlainTextResponse(seen(ShownRun(names[number], index, watcher.reading.get(paths[number], ""))))
+            return PlainTextResponse(ShownRun(names[number], index, watcher.reading.get(paths[number], "")).seen)
 
     async def answer(request: Request) -> Response:
         response = await run_in_threadpool(route, request)
@@ -147,7 +151,7 @@ def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts:
             return PlainTextResponse("This name is not the explorer's.", 421)
         parts, values = request.url.path.strip("/").split("/"), dict(request.query_params)
         if token and not secrets.compare_digest(parts.pop(0).encode(), token.encode()):
-            return PlainTextResponse("Not found.", 404)
+            return PlainTextResponse("Not found: open the whole address that azr view printed, with its token.", 404)
         match parts:
             case [] | [""]:
                 return RedirectResponse(f"{root}/0/")
@@ -164,10 +168,10 @@ def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts:
     return Starlette(routes=[Route("/{path:path}", answer, methods=["GET"])])
 
 
-def _first(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Html:
+def _first(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Markup:
     if runs[number].index.is_evaluation:
         return evaluations.evaluations(runs, number, links, values)
-    return overview(_with_curves(runs), runs[number], links)
+    return overview([runs[number]] if values.get("alone") else _with_curves(runs), runs[number], links)
 
 
 def _with_curves(runs: Sequence[ShownRun]) -> list[ShownRun]:

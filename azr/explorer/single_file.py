@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from markupsafe import Markup
+
 from azr.explorer import evaluations, pages, queries
 from azr.explorer.evaluations import Key
 from azr.explorer.index import RunIndex
-from azr.explorer.markup import Child, Html, el, join
 from azr.explorer.overview import lengths, overview
 from azr.explorer.queries import SampleFilter, TaskFilter, TaskRow
 from azr.explorer.server import names_of, static
-from azr.explorer.site import Links, ShownRun, notes
+from azr.explorer.site import Links, ShownRun, encoded, render
 
 MAX_TASKS = 40
 """With all their attempts: the hardest of the last step, then the hardest of all."""
@@ -28,94 +29,76 @@ GENERATOR = "azr view"
 class Anchors(Links):
     """Links within the file, for those tasks and questions that it holds."""
 
+    forms = False
+
     def __init__(self, run: int, ids: Sequence[str], questions: Sequence[Key] = ()) -> None:
         super().__init__("")
-        self._tasks = {id: f"task-{run}-{number}" for number, id in enumerate(ids)}
-        self._questions = {key: f"question-{run}-{number}" for number, key in enumerate(questions)}
+        self._anchors = {("task", "", id): f"task-{run}-{place}" for place, id in enumerate(ids)}
+        self._anchors |= {("question", *key): f"question-{run}-{place}" for place, key in enumerate(questions)}
+
+    def anchor(self, page: str, id: str, suite: str = "") -> str | None:
+        """Return the name of a place in the file; None if the file does not hold it."""
+        return self._anchors.get(("task" if page == "lineage" else page, suite, id))
 
     def to(self, page: str, /, **values: str | int | float | None) -> str | None:
-        anchor = None
-        if page in ("task", "lineage"):
-            anchor = self.of_task(str(values.get("id", "")))
-        elif page == "question":
-            anchor = self.of_question((str(values.get("suite", "")), str(values.get("id", ""))))
+        anchor = self.anchor(page, str(values.get("id", "")), str(values.get("suite", "")))
         return None if anchor is None else f"#{anchor}"
 
-    def form(self, *fields: Html) -> Html:
-        """None: nothing would answer it."""
-        return Html()
 
-    def of_task(self, id: str) -> str | None:
-        """Return the name of a task's place in the file; None if the file does not hold it."""
-        return self._tasks.get(id)
-
-    def of_question(self, key: Key) -> str | None:
-        return self._questions.get(key)
-
-
-def report(paths: Sequence[Path], tell: Callable[[str], None]) -> str:
-    """The file's text. ``tell`` hears how far indexing is."""
+def report(paths: Sequence[Path], tell: Callable[[str], None]) -> bytes:
+    """The file's content. ``tell`` hears how far indexing is."""
     with ExitStack() as opened:
         runs = []
         for path, name in zip(paths, names_of(paths), strict=True):
             index = opened.enter_context(closing(RunIndex(path)))
             index.refresh(tell)
             runs.append(ShownRun(name, index))
-        body = join(_run(runs, number) for number in range(len(runs)))
-        title = " and ".join(run.name for run in runs)
-    style, script = static("explorer.css").decode(), static("explorer.js").decode()
-    policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'"
-    head = el(
-        "head",
-        el("meta", charset="utf-8"),
-        el("meta", name="generator", content=GENERATOR),
-        el("meta", http_equiv="Content-Security-Policy", content=policy),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("title", title),
-        Html(f"<style>{style}</style>"),
-    )
-    page = el("body", el("main", body), Html(f"<script>{script}</script>"))
-    return f"<!doctype html>{el('html', head, page, lang='en')}"
+        parts = [part for number in range(len(runs)) for part in _run(runs, number)]
+        style, script = static("explorer.css").decode(), static("explorer.js").decode()
+        policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'"
+        html = render(
+            "report", title=" and ".join(run.name for run in runs), parts=parts, generator=GENERATOR, policy=policy,
+            style=Markup(style), script=Markup(script),
+        )  # fmt: skip
+        return encoded(html)
 
 
 def is_report(path: Path) -> bool:
     """Whether a file is a report that was written before. Raises OSError."""
     with path.open("rb") as file:
-        return el("meta", name="generator", content=GENERATOR).encode() in file.read(500)
+        return f'<meta name="generator" content="{GENERATOR}">'.encode() in file.read(500)
 
 
 def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _run(runs: Sequence[ShownRun], number: int) -> Html:
+def _run(runs: Sequence[ShownRun], number: int) -> list[tuple[str, Markup]]:
+    """Return the parts of the file on one run with their names in the table of contents."""
     run = runs[number]
     index, steps = run.index, queries.steps(run.index)
     tasks = _tasks(index, steps)
     evaluated = evaluations.reported_questions(runs, number)
     links = Anchors(number, [row.id for row in tasks], evaluated[1] if evaluated is not None else ())
-    answered = None
-    if evaluated is not None:
-        sides, keys = evaluated
-        answered = evaluations.reported(sides, keys, links, [links.of_question(key) for key in keys])
+    answered = [] if evaluated is None else [(f"evaluations of {run.name}", evaluations.reported(*evaluated, links))]
+    parts = [("", render("notes", sentences=run.notes))]
     if index.is_evaluation:
-        return join([notes(run), answered])
+        return parts + answered
     with_curves = [each for each in runs if not each.index.is_evaluation]
     is_first = run is with_curves[0]  # which has the curves of all
-    parts: list[Child] = [notes(run), overview(with_curves if is_first else [run], run, links)]
+    parts.append((f"curves of {run.name}", overview(with_curves if is_first else [run], run, links)))
     if is_first:
-        parts.append(lengths(with_curves))
+        parts.append(("lengths", lengths(with_curves)))
     if steps:
-        parts.append(pages.step(index, links, {"step": str(steps[-1])}))
+        parts.append((f"step {steps[-1]}", pages.step(index, links, {"step": str(steps[-1])})))
         refused = SampleFilter(step=steps[-1], verdict=queries.REFUSED, limit=MAX_TRAJECTORIES)
         rows, total = queries.find_samples(index, refused)
         if rows:
-            parts.append(el("h2", f"Refused proposals of step {steps[-1]}: {len(rows)} of {total}"))
-            parts.append(pages.sample_table(rows, links))
-    parts += [pages.lineage(index, links, {}), el("h1", f"The hardest tasks of {run.name}")]
-    for row in tasks:
-        parts.append(el("section", pages.task(index, links, {"id": row.id}), id=links.of_task(row.id)))
-    return join([*parts, answered])
+            parts.append(("refused", render("refused", links=links, step=steps[-1], rows=rows, total=total)))
+    parts.append(("lineage", pages.lineage(index, links, {})))
+    shown = [(row.id, pages.task(index, links, {"id": row.id})) for row in tasks]
+    hardest = render("reported_tasks", links=links, name=run.name, tasks=shown)
+    return [*parts, ("hardest tasks", hardest), *answered]
 
 
 def _tasks(index: RunIndex, steps: Sequence[int]) -> list[TaskRow]:

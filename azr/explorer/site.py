@@ -1,15 +1,21 @@
-"""What every page of the explorer shares: its runs, its frame, its links, and reading an address's values."""
+"""What the pages of the explorer share: their templates, links, and reading an address's values."""
 
 from __future__ import annotations
 
+import builtins
+import keyword
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from azr.explorer import queries
 from azr.explorer.index import RunIndex
 from azr.explorer.index_file import SampleRow
-from azr.explorer.markup import Child, Html, el
 from azr.records import Sample
 
 PAGES = {
@@ -17,6 +23,20 @@ PAGES = {
     "evaluations": "evaluations",
 }  # fmt: skip
 """By the last part of their address."""
+MAX_CELL = 300
+"""Characters of a model's text in a cell of a table."""
+_TWIN = re.compile(r"duplicate of (\S+)")
+"""A reason that names a task."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Every quote ends a token, closed or not, so that no character is read twice: the time is linear in the length.
+_TOKENS = re.compile(
+    r"(?P<comment>#[^\n]*)"
+    r"|(?P<string>[rbfuRBFU]{0,2}(?:'''(?:\\.?|[^\\])*?(?:'''|\Z)|\"\"\"(?:\\.?|[^\\])*?(?:\"\"\"|\Z)|'(?:\\.|[^'\\\n])*+'?|\"(?:\\.|[^\"\\\n])*+\"?))"
+    r"|(?P<number>\b\d[\w.]*)"
+    r"|(?P<word>[^\W\d]\w*)",
+    re.DOTALL,
+)
+_BUILTINS = frozenset(dir(builtins))
 
 
 class BadAddress(Exception):
@@ -32,9 +52,71 @@ class ShownRun:
     reading: str = ""
     """How far its index is, while it is not up to date."""
 
+    @property
+    def seen(self) -> str:
+        """Changes whenever a page of the run may."""
+        return f"{self.index.changes}{self.reading}"
+
+    @property
+    def notes(self) -> list[str]:
+        """What is wrong with the run's files, and how far they are read."""
+        sentences = [f"{path}: {sentence}" for path, sentence in queries.problems(self.index)]
+        return [self.reading, *sentences] if self.reading else sentences
+
+
+def render(macro: str, /, **values: Any) -> Markup:
+    """Return what a macro of ``templates/pages.html`` makes of these values."""
+    return Markup(getattr(_TEMPLATES.get_template("pages.html").module, macro)(**values))
+
+
+def encoded(page: str) -> bytes:
+    """Return a whole page without control characters, which have no place in HTML: they become escapes.
+
+    Marks that reorder text, and halves of surrogate pairs, are among them.
+    """
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], page).encode()
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number for a table; a dash for what is not known."""
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
+
+
+def highlighted(program: str) -> Markup:
+    """Python with its keywords, strings, numbers, comments and builtin names marked; any other text as it is."""
+    parts, end = list[str](), 0
+    for token in _TOKENS.finditer(program):
+        parts.append(escape(program[end : token.start()]))
+        end, text, cls = token.end(), token[0], token.lastgroup
+        if cls == "word":
+            cls = "keyword" if keyword.iskeyword(text) else "builtin" if text in _BUILTINS else None
+        parts.append(f'<span class="{cls}">{escape(text)}</span>' if cls else escape(text))
+    parts.append(escape(program[end:]))
+    return Markup(f'<pre class="program"><code>{"".join(parts)}</code></pre>')
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
+
+
+_TEMPLATES = Environment(
+    loader=PackageLoader("azr.explorer"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {"number": number, "highlighted": highlighted, "cut": _cut}
+_TEMPLATES.globals["ORIGINS"] = queries.ORIGINS
+
 
 class Links:
     """Addresses of the pages of one run."""
+
+    forms = True
+    """Something answers the forms of a page."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -44,65 +126,40 @@ class Links:
         query = urlencode({name: value for name, value in values.items() if value not in (None, "")})
         return f"{self._root}/{page}{'?' if query else ''}{query}"
 
-    def link(self, text: Child, page: str, /, **values: str | int | float | None) -> Html:
+    def link(self, text: str | int, page: str, /, **values: str | int | float | None) -> Markup:
         """A link, or the text alone where there is no such page."""
         href = self.to(page, **values)
-        return el("span", text) if href is None else el("a", text, href=href)
+        return Markup("<span>{1}</span>" if href is None else '<a href="{}">{}</a>').format(href, text)
 
-    def form(self, *fields: Html) -> Html:
-        """A form whose fields become values of the address."""
-        return el("form", *fields, el("button", "show"), method="get")
-
-    def task(self, id: str, *, kind: str = "", most: int = 60) -> Html:
+    def task(self, id: str, *, kind: str = "", most: int = 60) -> Markup:
         """``kind``: of a row of a file, whose id is one in its file alone."""
         return self.link(id if len(id) <= most else f"{id[: most - 1]}…", "task", id=id, kind=kind)
 
-    def problem(self, sample: Sample) -> Html:
+    def problem(self, sample: Sample) -> Markup:
         """Return a link to the task or the row of a file that the sample proposes or answers."""
         return self.task(sample.problem_id, kind=sample.kind if sample.phase == "data" else "")
 
-    def sample(self, text: Child, row: SampleRow) -> Html:
+    def sample(self, text: str, row: SampleRow) -> Markup:
         """Return a link to a sample's page."""
         return self.link(text, "response", step=row.sample.step, line=row.line)
 
+    def sample_of_step(self, row: SampleRow) -> Markup:
+        return self.sample(f"step {row.sample.step} #{row.line}", row)
 
-def frame(
-    title: str, body: Html, *, run: ShownRun, runs: Sequence[ShownRun], page: str, root: str, links: Links
-) -> Html:
-    """A whole page."""
-    others = [
-        el("a", each.name, href=f"{root}/{number}/", cls="run", aria_current="true" if each is run else None)
-        for number, each in enumerate(runs)
-    ]
-    known = {"": "evaluations"} if run.index.is_evaluation else PAGES
-    pages = [
-        el("a", name, href=links.to(path), aria_current="page" if path == page else None)
-        for path, name in known.items()
-    ]
-    changes = f"{root}/{runs.index(run)}/changes"
-    head = el(
-        "head",
-        el("meta", charset="utf-8"),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("title", f"{title} · {run.name}"),
-        el("link", rel="icon", href=f"{root}/static/icon.svg"),
-        el("link", rel="stylesheet", href=f"{root}/static/explorer.css"),
-        el("script", src=f"{root}/static/explorer.js", defer=True),
-    )
-    header = el("header", *others, el("nav", *pages))
-    main = el("main", notes(run), body, data_changes=changes, data_seen=seen(run))
-    return Html(f"<!doctype html>{el('html', head, el('body', header, main), lang='en')}")
+    def reason(self, detail: str) -> str:
+        """Why a proposal was refused or an answer is not right; the task that it names is a link."""
+        twin = _TWIN.fullmatch(detail)
+        return detail if twin is None else Markup("duplicate of {}").format(self.task(twin[1]))
 
-
-def seen(run: ShownRun) -> str:
-    """Changes whenever a page of the run may."""
-    return f"{run.index.changes}{run.reading}"
-
-
-def notes(run: ShownRun) -> Html:
-    """What is wrong with the run's files, and how far they are read."""
-    sentences = [f"{path}: {sentence}" for path, sentence in queries.problems(run.index)]
-    return el("div", *(el("p", each, cls="note") for each in [run.reading, *sentences] if each))
+    def paging(self, page: str, values: Mapping[str, str], offset: int, limit: int, total: int) -> Markup:
+        """Which rows are shown, with links to those before and after them."""
+        others = {name: value for name, value in values.items() if name != "offset"}
+        before, after = offset > 0, offset + limit < total
+        return render(
+            "paging", first=offset + 1 if total else 0, last=min(offset + limit, total), total=total,
+            previous=self.to(page, **others, offset=max(0, offset - limit)) if before and self.forms else None,
+            next=self.to(page, **others, offset=offset + limit) if after and self.forms else None,
+        )  # fmt: skip
 
 
 def whole(values: Mapping[str, str], name: str) -> int | None:
@@ -132,29 +189,3 @@ def choice(values: Mapping[str, str], name: str, known: Sequence[str], otherwise
     if text not in known:
         raise BadAddress(f"{name} must be one of {', '.join(filter(None, known))}, not {text!r}.")
     return text
-
-
-def select(label: str, name: str, options: Sequence[tuple[str, str]], chosen: str) -> Html:
-    """A field of a form: pairs of value and text."""
-    fields = (el("option", text, value=value, selected=value == chosen) for value, text in options)
-    return el("label", label, el("select", *fields, name=name))
-
-
-def field(label: str, name: str, value: str | int | float | None, kind: str = "number", step: str = "any") -> Html:
-    """A field of a form that is typed into."""
-    shown = "" if value is None else value
-    return el("label", label, el("input", type=kind, name=name, value=shown, step=step if kind == "number" else None))
-
-
-def paging(links: Links, page: str, values: Mapping[str, str], offset: int, limit: int, total: int) -> Html:
-    """Which rows are shown, with links to those before and after them."""
-    others = {name: value for name, value in values.items() if name != "offset"}
-    last = min(offset + limit, total)
-    parts: list[Child] = [f"{offset + 1 if total else 0} to {last} of {total:,} "]
-    if links.to(page) is None:
-        return el("p", *parts, cls="dim")
-    if offset:
-        parts += [links.link("before", page, **others, offset=max(0, offset - limit)), " "]
-    if last < total:
-        parts.append(links.link("after", page, **others, offset=offset + limit))
-    return el("p", *parts, cls="dim")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator
 
 from azr.explorer import queries
 from azr.explorer.index import RunIndex
 from azr.explorer.index_file import SampleRow
-from azr.explorer.pages import AROUND, flags_with_text
-from azr.explorer.queries import ORIGINS, SampleFilter, TaskFilter, TaskRow, TaskTexts
+from azr.explorer.queries import AROUND, ORIGINS, SampleFilter, TaskFilter, TaskRow, TaskTexts
 from azr.explorer.record_files import Problem
 from azr.records import FinishReason, Role, Sample
 
@@ -17,7 +15,6 @@ MAX_ATTEMPTS = 40
 """Lines of a task's attempts."""
 SHOWN_CHARS = 1500
 """Of a text's beginning and of its end, unless all of it is asked for."""
-_STEERING = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
 def overview(index: RunIndex) -> Iterator[str]:
@@ -26,7 +23,7 @@ def overview(index: RunIndex) -> Iterator[str]:
     _, tasks = queries.find_tasks(index, TaskFilter(limit=1))
     _, samples = queries.find_samples(index, SampleFilter(limit=1))
     yield f"{index.run}: {samples} trajectories of {len(steps)} steps, {tasks} tasks"
-    yield from (f"note: {printable(path)}: {printable(sentence)}" for path, sentence in queries.problems(index))
+    yield from (f"note: {path}: {sentence}" for path, sentence in queries.problems(index))
     if not steps:
         return
     yield f"\nstep {steps[-1]}"
@@ -44,13 +41,13 @@ def rollout(index: RunIndex, row: SampleRow, *, whole: bool) -> Iterator[str]:
     """Yield the lines of one sample with its texts."""
     yield f"── {headline(row.sample)}"
     if row.sample.judgement is not None and row.sample.judgement.detail:
-        yield f"why: {printable(row.sample.judgement.detail)}"
+        yield f"why: {row.sample.judgement.detail}"
     try:
         sample = queries.read_texts(index, row)
     except Problem as problem:
         yield f"note: {problem}"
         return
-    for rule, around in flags_with_text(sample):
+    for rule, around in queries.flags_with_text(sample):
         yield f"flagged by {rule}: {_line(''.join(around), 2 * AROUND + 200)}"
     for name, text in (("prompt", sample.prompt), ("response", sample.response)):
         yield f"{name}:"
@@ -60,7 +57,7 @@ def rollout(index: RunIndex, row: SampleRow, *, whole: bool) -> Iterator[str]:
 def headline(sample: Sample) -> str:
     """Return a sample in a line."""
     parts = [
-        f"step {sample.step}", sample.kind, f"{sample.role} ({printable(sample.phase)})", printable(sample.problem_id),
+        f"step {sample.step}", sample.kind, f"{sample.role} ({sample.phase})", sample.problem_id,
         sample.verdict or "no grade", f"reward {number(sample.reward)}",
     ]  # fmt: skip
     if sample.advantage is not None:
@@ -74,7 +71,7 @@ def headline(sample: Sample) -> str:
         parts.append(origin)
     if sample.used != "trained":
         parts.append(f"not trained on ({sample.used})")
-    return " · ".join(parts)
+    return _line(" · ".join(parts), 600)
 
 
 def task(index: RunIndex, row: TaskRow, texts: TaskTexts) -> Iterator[str]:
@@ -83,9 +80,9 @@ def task(index: RunIndex, row: TaskRow, texts: TaskTexts) -> Iterator[str]:
     yield "program:"
     yield _indented(texts.program)
     for given, returned in zip(texts.inputs, texts.outputs, strict=False):
-        yield f"  f({printable(given)}) -> {printable(returned)}"
+        yield f"  f({given}) -> {returned}"
     if texts.message:
-        yield f"message: {printable(texts.message)}"
+        yield f"message: {texts.message}"
     yield f"references: {', '.join(row.parent_ids) or 'none'}"
     attempts, total = queries.find_samples(index, SampleFilter(problem_id=row.id, order="step", limit=MAX_ATTEMPTS))
     yield f"\nproposal and attempts{f', the newest {MAX_ATTEMPTS} of {total}' if total > MAX_ATTEMPTS else ''}:"
@@ -109,15 +106,6 @@ def number(value: float | None) -> str:
     return "none" if value is None else f"{value:.3g}"
 
 
-def printable(text: str) -> str:
-    """A text whose control characters, such as those that steer a terminal, are escapes."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char in "\n\t" or unicodedata.category(char) not in _STEERING else ascii(char)[1:-1] for char in text
-    )
-
-
 def shortened(text: str) -> str:
     """A long text without its middle."""
     left_out = len(text) - 2 * SHOWN_CHARS
@@ -127,9 +115,9 @@ def shortened(text: str) -> str:
 
 
 def _line(text: str, most: int = 200) -> str:
-    flat = printable(text).replace("\n", "\\n")
+    flat = text.replace("\n", "\\n")
     return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
 
 def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in printable(text).split("\n"))
+    return "\n".join(f"    {line}" for line in text.split("\n"))

@@ -1,19 +1,16 @@
-"""Looks at texts in a process of its own, ``python -m azr.monitoring.reader PATTERNS``, ended when it takes too long,
-and started again: a pattern that takes for ever costs that process and not the run. Requests and answers are
-lines of JSON."""
+"""Looks at texts in a process of its own, ``python -m azr.monitoring.reader PATTERNS``: a pattern that takes for ever
+costs that process and not the run, see `azr.isolated`."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from azr.line_process import LineProcess
+from azr.isolated import Ask, Trouble, Workers, serve
 from azr.monitoring.screen import Flag, Screen
 from azr.monitoring.texts import Measures, is_comment_heavy, is_mixed, measure
 
@@ -49,13 +46,13 @@ class TextReader:
 
     def __init__(self, patterns: Path) -> None:
         """``patterns``: the screen's file, which was read once already."""
-        self._process = LineProcess("azr.monitoring.reader", [str(patterns)])
+        self._workers = Workers("azr.monitoring.reader", [str(patterns)])
 
     async def __aenter__(self) -> TextReader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._process.end()
+        await self._workers.end()
 
     async def look_at(self, texts: Sequence[Text]) -> list[Findings | None]:
         """Return what each text shows, in their order; None where that took longer than `TEXT_LIMIT_S`."""
@@ -81,10 +78,13 @@ class TextReader:
         return found
 
     async def _ask(self, texts: Sequence[Text], programs: Sequence[str], limit_s: float) -> list[Any] | None:
-        """Return the process's answers, or None when it died or took longer."""
-        asked = {"texts": [asdict(text) for text in texts], "programs": list(programs)}
-        answers: list[Any] | None = await self._process.ask(asked, limit_s)
-        return answers
+        """Return the process's answers, or None when it died, failed or took longer."""
+        asked = {"texts": [asdict(text) for text in texts], "programs": list(programs), "max_answer_bytes": 1 << 30}
+        try:
+            answers: list[Any] = await self._workers.ask(asked, limit_s)
+            return answers
+        except Trouble:
+            return None
 
 
 def _chunks(texts: Sequence[Text]) -> Iterator[list[Text]]:
@@ -109,15 +109,11 @@ def look_at(screen: Screen, text: dict[str, Any]) -> Findings:
     )
 
 
-def main() -> None:
+def load(arguments: Sequence[str]) -> Callable[[Any, Ask], list[Any]]:
     os.nice(10)  # what the run waits for comes first
-    screen = Screen.read(Path(sys.argv[1]))
-    print("ready", flush=True)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        answer = [*(look_at(screen, text) for text in asked["texts"]), *map(measure, asked["programs"])]
-        print(json.dumps(answer), flush=True)
+    screen = Screen.read(Path(arguments[0]))
+    return lambda asked, ask: [*(look_at(screen, text) for text in asked["texts"]), *map(measure, asked["programs"])]
 
 
 if __name__ == "__main__":
-    main()
+    serve(load)

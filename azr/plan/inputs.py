@@ -1,4 +1,4 @@
-"""What a plan starts from: the nodes, the rates that are assumed or aimed at, and the size of a step."""
+"""Inputs of a plan: the nodes, the rates that are assumed or aimed at, and the size of a step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ClusterSpec:
 
     @classmethod
     def with_gpus(cls, count: int) -> ClusterSpec:
-        """As many 80 GB GPUs, eight to a node at most."""
+        """Return nodes with this many 80 GB GPUs, at most eight each."""
         gpus = min(8, count)
         return cls(gpus=gpus, gpu_memory_gib=80, nodes=-(-count // gpus))
 
@@ -45,7 +45,7 @@ class ClusterSpec:
         return self.gpus * self.nodes
 
     def ranks_per_node(self, ranks: int) -> int:
-        """Of one role; nodes are filled one after the other."""
+        """Return the ranks of one role on a full node; nodes are filled one after the other."""
         return min(ranks, self.gpus)
 
     def nodes_of(self, ranks: int) -> int:
@@ -122,7 +122,7 @@ class Assumptions:
 
 
 def update_share(shape: ModelShape) -> float:
-    """Of the peak, between and beyond the two sizes that have a goal: on a line over the logarithm of the size."""
+    """Return the share of the peak to aim at: linear in the log of the size between the two goals, constant beyond."""
     (small, low), (large, high) = _SMALL, _LARGE
     place = math.log(shape.parameters / small) / math.log(large / small)
     return low + (high - low) * min(1.0, max(0.0, place))

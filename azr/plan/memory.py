@@ -34,7 +34,7 @@ ENGINE_GPU = "engine's GPU"
 """The column of the GPUs that engines have to themselves; it is the same in every phase."""
 
 Bytes = Mapping[str, float]
-"""What takes how much."""
+"""Bytes by what takes them."""
 RECOMPUTED: dict[Literal["full", "selective", "none"], float] = {"full": 1.0, "selective": 0.5, "none": 0.0}
 """Share of the layers whose activations the backward computes again, by `train.gradient_checkpointing`."""
 
@@ -48,7 +48,7 @@ class ModelRole:
     parameters: int
     """Adapters included."""
     trained: int
-    """Of the parameters; 0 of a model that is not trained."""
+    """Number of trained parameters; 0 for a model that is not trained."""
     has_head: bool
     """Its output head is as large as the vocabulary."""
 
@@ -97,7 +97,7 @@ FOUR_BIT = 0.5 + (1 + 4 / 256) / 64
 
 
 def held_bytes(role: ModelRole, train: TrainConfig) -> float:
-    """Of all parameters on all ranks together, as they are held between passes."""
+    """Return the bytes of all parameters on all ranks together, as they are held between passes."""
     b, linear = element_bytes(train), 0
     if train.lora.four_bit and role.trains:
         linear = role.shape.layers * role.shape.layer_linear
@@ -214,11 +214,11 @@ class EngineMemory:
     weights: float
     work: float
     kv_token: float
-    """Of one token in the KV cache."""
+    """Bytes of one token in the KV cache."""
 
     @property
     def kv(self) -> float:
-        """What is left for the KV cache; negative when the weights alone exceed the budget."""
+        """Bytes left for the KV cache; negative if the weights alone exceed the budget."""
         return self.budget - self.weights - self.work
 
     @property

@@ -30,7 +30,7 @@ from azr.plan.seconds import Seconds, StepTimes, seconds_of
 from azr.plan.shapes import ModelShape
 
 PLAYING = "play and push"
-"""Beside the trainers."""
+"""Phase that overlaps the trainers'."""
 ALLOWED = 1.15
 """Times as long as on one node that a step may take."""
 
@@ -42,21 +42,20 @@ class NodeStep:
     nodes: int
     plan: Plan
     phases: dict[str, Seconds]
-    """What each phase waits for; the last is `checkpoint`, what is left of one beside the next play, shared out over
-    the steps."""
+    """Bounds by phase; the last is `checkpoint`: the part that the next play does not hide, spread over the steps."""
     play: Seconds
-    """What playing waits for, whether it is one of the phases or goes on beside them."""
+    """Bounds of playing, whether it is one of the phases or overlaps them."""
     beside: dict[str, float]
-    """Seconds of what goes on beside the phases, where steps are played ahead."""
+    """Seconds of what overlaps the phases, if steps are played ahead."""
 
     @property
     def bound(self) -> str:
-        """What the step waits for: the phases one after the other, or what goes on beside them."""
+        """Name of what bounds the step: the phases one after the other, or what overlaps them."""
         return max(self._candidates, key=lambda what: self._candidates[what])
 
     @property
     def seconds(self) -> float:
-        """Of the step."""
+        """Seconds of the step."""
         return max(self._candidates.values())
 
     @property

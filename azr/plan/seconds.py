@@ -32,11 +32,11 @@ CHECKPOINTED = 12
 """Bytes per trained parameter in a checkpoint, beside the policy's weights."""
 
 Seconds = Mapping[str, float]
-"""What a phase waits for, and how long that takes by itself."""
+"""Bounds of a phase: seconds by what it waits for."""
 
 
 def forward_flops(role: ModelRole, load: Workload) -> float:
-    """Of one forward over the trained trajectories: two per parameter and token, and causal attention.
+    """Return operations of a forward over the trained trajectories: 2 per parameter and token, and causal attention.
 
     The output head only sees response tokens.
     """
@@ -67,7 +67,7 @@ def expected_longest(count: int, mean: float, most: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """What the phases of a step take, seconds each."""
+    """Seconds of a step's phases."""
 
     config: Config
     load: Workload
@@ -202,11 +202,11 @@ class StepTimes:
 
     @property
     def _micro_batches(self) -> int:
-        """Of one rank, at expected lengths."""
+        """Micro-batches of one rank, at expected lengths."""
         train = self.config.train
         return max(1, math.ceil(self.load.trained_tokens / train.data_parallel / train.tokens_per_micro_batch))
 
 
 def seconds_of(phase: Seconds) -> float:
-    """Of the slowest of what the phase waits for."""
+    """Return the largest bound of the phase."""
     return max(phase.values(), default=0.0)

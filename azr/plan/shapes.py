@@ -64,7 +64,7 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """Of the language model; a tied matrix counts once."""
+        """Parameters of the language model; a tied matrix counts once."""
         return self.backbone + (0 if self.tied else self.embedding)
 
     @property

@@ -1,4 +1,4 @@
-"""What every kind of self-play must do, as tests for pytest: a class of examples inherits them.
+"""Tests, for pytest, that every kind of self-play must pass: a class of examples inherits them.
 
     class TestMine(KindContract):
         kind = Mine()
@@ -23,8 +23,8 @@ from azr.config import Config, ExecutorConfig
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.executor.protocol import MAX_PROGRAM_BYTES, REPEATS
+from azr.isolated import TIME_LIMIT_S
 from azr.own_data import own_data
-from azr.own_functions import TIME_LIMIT_S
 from azr.plugins.own import with_views
 from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, TaskKind, Verdict
@@ -48,21 +48,21 @@ class KindContract:
 
     kind: ClassVar[TaskKind]
     proposals: ClassVar[Sequence[Sections]]
-    """What becomes a task, each."""
+    """Proposals that become a task each."""
     refused: ClassVar[Sequence[Sections]]
-    """What becomes none."""
+    """Proposals that are rejected."""
     right: ClassVar[Sequence[Sections]] = ()
     """Answers to the task that the first of the proposals becomes, beside its own solution."""
     wrong: ClassVar[Sequence[Sections]]
     malformed: ClassVar[Sequence[Sections]]
     references: ClassVar[Sequence[Task]] = ()
-    """What the proposals' prompts have shown."""
+    """Tasks that the proposals' prompts have shown."""
     limits: ClassVar[ProposalLimits] = ProposalLimits(
         source_bytes=MAX_PROGRAM_BYTES, induction_inputs=10, repeats=REPEATS
     )
     executor: ClassVar[ExecutorConfig] = ExecutorConfig(workers=2)
     max_prompt_tokens: ClassVar[int] = Config().rollout.max_prompt_tokens
-    """Of the small tokenizer that comes with azr, which makes more tokens of a text than others do."""
+    """Counted by the small tokenizer that comes with azr, which makes more tokens of a text than others do."""
 
     _runner: ClassVar[asyncio.Runner]
     _pool: ClassVar[SandboxPool | None]

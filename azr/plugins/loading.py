@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from azr.config import Config, PluginEstimator
-from azr.errors import UserError, nearest
-from azr.own_functions import OwnFunctions
-from azr.own_modules import find_entry
+from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
+from azr.errors import UserError, unknown
+from azr.isolated import OwnFunctions
 from azr.plugins import own as groups
 from azr.plugins.own import BadTask, OwnBonus, OwnEstimator, OwnKind, OwnReward, Stated, read_stated
-from azr.selfplay.rewards import BONUSES, OWN_BONUSES, OWN_REWARDS, SOLVE_RATE_REWARDS
+from azr.registry import find_entry
+from azr.selfplay.rewards import BONUSES, SOLVE_RATE_REWARDS
 from azr.tasks.base import TaskKind
 from azr.tasks.prompts import LABELS, ChatFormat, CompactFormat, PromptFacts, PromptFormat
 from azr.tasks.registry import KINDS
@@ -25,37 +25,46 @@ _WORKER = "azr.plugins.worker"
 NAME, _LABEL = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[a-z][a-z_]*")
 TAGS = ("pad", "end", "answer", "propose", "solve", "python", "think")
 """Names that prompts give to other things than labels."""
+_OWN = {groups.REWARDS: OwnReward, groups.BONUSES: OwnBonus, groups.ESTIMATORS: OwnEstimator}
 _loaded: dict[str, OwnFunctions] = {}
 """The processes of each plug-in."""
 
 
 def load_for(config: Config) -> None:
-    """Loads the plug-ins that a config names, and what it names of installed packages, see `azr.own_modules`.
+    """Loads the plug-ins that a config names, and what it names of installed packages, see `azr.registry`.
 
     Raises UserError as `load_plugins`, and for an estimator that no plug-in states.
     """
     load_plugins(config.run.plugins)
-    _load_named(groups.KINDS, config.selfplay.kinds, KINDS)
-    _load_named(groups.REWARDS, [config.reward.proposer], {**SOLVE_RATE_REWARDS, **OWN_REWARDS})
-    bonuses = [entry.partition(":")[0] for entry in config.reward.intrinsic.bonuses]
-    _load_named(groups.BONUSES, bonuses, {**BONUSES, **OWN_BONUSES})
-    if isinstance(config.algorithm.estimator, PluginEstimator):
-        from azr.algorithms.advantages import ESTIMATORS, OWN_ESTIMATORS
+    estimator = config.algorithm.estimator
+    own_estimators = [estimator.function] if isinstance(estimator, PluginEstimator) else []
+    named = {
+        groups.KINDS: config.selfplay.kinds,
+        groups.REWARDS: [config.reward.proposer],
+        groups.BONUSES: [entry.partition(":")[0] for entry in config.reward.intrinsic.bonuses],
+        groups.ESTIMATORS: own_estimators,
+    }
+    for group, names in named.items():
+        for name in names:
+            if name not in _registry(group) and find_entry(group, name) is not None:
+                load_plugins([f"{group}:{name}"])
+    for name in own_estimators:
+        if name not in _registry(groups.ESTIMATORS):
+            known = [*ESTIMATOR_TYPES, *_registry(groups.ESTIMATORS)]
+            raise unknown("estimator", name, known, f"algorithm.estimator may be {', '.join(known)}.")
 
-        name = config.algorithm.estimator.function
-        _load_named(groups.ESTIMATORS, [name], OWN_ESTIMATORS)
-        if name not in OWN_ESTIMATORS:
-            known = [*(each.name for each in ESTIMATORS), *OWN_ESTIMATORS]
-            raise UserError(
-                f"There is no estimator {name!r}; did you mean {nearest(name, known)!r}? algorithm.estimator may be "
-                f"{', '.join(known)}."
-            )
 
+def _registry(group: str) -> dict[str, Any]:
+    if group == groups.ESTIMATORS:
+        from azr.algorithms.advantages import OWN_ESTIMATORS  # imports torch
 
-def _load_named(group: str, names: Iterable[str], registry: Mapping[str, object]) -> None:
-    for name in names:
-        if name not in registry and find_entry(group, name) is not None:
-            load_plugins([f"{group}:{name}"])
+        return OWN_ESTIMATORS
+    registries: dict[str, dict[str, Any]] = {
+        groups.KINDS: KINDS,
+        groups.REWARDS: SOLVE_RATE_REWARDS,
+        groups.BONUSES: BONUSES,
+    }
+    return registries[group]
 
 
 def load_plugins(names: Sequence[str]) -> None:
@@ -91,44 +100,44 @@ async def plugin_processes() -> AsyncIterator[None]:
 
 def _add(plugin: str, stated: Stated, functions: OwnFunctions) -> None:
     """Adds everything or, when it raises, nothing."""
-    rewards, bonuses = stated.functions[groups.REWARDS], stated.functions[groups.BONUSES]
-    estimators = stated.functions[groups.ESTIMATORS]
-    _check_names(plugin, "reward", rewards, {**SOLVE_RATE_REWARDS, **OWN_REWARDS})
-    _check_names(plugin, "bonus", bonuses, {**BONUSES, **OWN_BONUSES})
-    _check_names(plugin, "kind", stated.kinds, KINDS)
-    kinds = {name: _checked(plugin, kind, stated, functions) for name, kind in stated.kinds.items()}
-    if estimators:
-        from azr.algorithms.advantages import OWN_ESTIMATORS
-        from azr.config import ESTIMATOR_TYPES
-
-        _check_names(plugin, "estimator", estimators, {**ESTIMATOR_TYPES, **OWN_ESTIMATORS, "plugin": None})
-        OWN_ESTIMATORS.update({name: OwnEstimator(functions, plugin, name) for name in estimators})
-    OWN_REWARDS.update({name: OwnReward(functions, plugin, name) for name in rewards})
-    OWN_BONUSES.update({name: OwnBonus(functions, plugin, name) for name in bonuses})
-    KINDS.update(kinds)
+    added: Stated = {}
+    for group, entries in stated.items():
+        if entries:
+            _check_names(plugin, group, entries)
+            own = _OWN.get(group)
+            added[group] = {
+                name: own(functions, plugin, name) if own else _checked(plugin, entry, stated[groups.KINDS], functions)
+                for name, entry in entries.items()
+            }
+    for group, entries in added.items():
+        _registry(group).update(entries)
 
 
-def _check_names(plugin: str, what: str, names: Mapping[str, Any], taken: Mapping[str, Any]) -> None:
+def _check_names(plugin: str, group: str, names: Iterable[object]) -> None:
+    what, taken = groups.WORDS[group], _registry(group)
     for name in names:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise UserError(f"The plug-in {plugin} calls a {what} {name!r}; a name is small letters, digits and '_'.")
-        if name in taken:
+        if name in taken or (group == groups.ESTIMATORS and name in (*ESTIMATOR_TYPES, PluginEstimator.name)):
             raise UserError(
                 f"The plug-in {plugin} calls a {what} {name!r}, and there is one of this name: choose another."
             )
 
 
-def _checked(plugin: str, kind: TaskKind, stated: Stated, functions: OwnFunctions) -> OwnKind:
-    """Raises UserError for what cannot be played: the first task is shown and its answer read back."""
+def _checked(plugin: str, kind: TaskKind, beside: Collection[str], functions: OwnFunctions) -> OwnKind:
+    """Raises UserError for what cannot be played: the first task is shown and its answer read back.
+
+    ``beside``: names of all kinds of the plug-in.
+    """
     if kind.name in (*LABELS, *TAGS):
         raise UserError(f"The plug-in {plugin} calls a kind {kind.name!r}, which prompts call a part of a task.")
     for label in kind.labels:
-        if not _LABEL.fullmatch(label) or label in TAGS or label in KINDS or label in stated.kinds:
+        if not _LABEL.fullmatch(label) or label in TAGS or label in KINDS or label in beside:
             raise UserError(
                 f"The kind {kind.name} of the plug-in {plugin} has the label {label!r}: take small letters and '_', "
                 "and no name of a kind or of another part of prompts."
             )
-    if unknown := set(kind.reference_kinds) - {*KINDS, *stated.kinds}:
+    if unknown := set(kind.reference_kinds) - {*KINDS, *beside}:
         raise UserError(
             f"The kind {kind.name} of the plug-in {plugin} has references of {min(unknown)!r}, no kind that is loaded."
         )

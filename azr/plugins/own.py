@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +20,9 @@ import numpy as np
 from azr.config import RewardConfig
 from azr.errors import UserError
 from azr.execution import ExecutionRequest
-from azr.own_functions import OwnFunctions, Trouble
-from azr.own_modules import entries_of, find_entry, import_own, load_entry
+from azr.isolated import OwnFunctions, Trouble
 from azr.records import Task
+from azr.registry import entries_of, find_entry, import_own, load_entry
 from azr.selfplay.rewards import BonusInputs
 from azr.tasks.base import Derived, Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
 from azr.tasks.normalize import parse_program
@@ -35,29 +35,19 @@ if TYPE_CHECKING:
 
 KINDS, REWARDS, BONUSES, ESTIMATORS = "azr.kinds", "azr.rewards", "azr.bonuses", "azr.estimators"
 """Groups of entry points. Those of graders are `azr.evaluation.graders.own.GROUP`, and are looked up there."""
-_FUNCTIONS = {REWARDS: "proposer_rewards", BONUSES: "bonuses", ESTIMATORS: "estimators"}
+WORDS = {KINDS: "kind", REWARDS: "reward", BONUSES: "bonus", ESTIMATORS: "estimator"}
+_NAMES = {KINDS: "kinds", REWARDS: "proposer_rewards", BONUSES: "bonuses", ESTIMATORS: "estimators"}
 """Their names in a module."""
+Stated = dict[str, dict[str, Any]]
+"""Kinds and functions of a plug-in, by their group of entry points and by name."""
 ESTIMATE_LIMIT_S = 60.0
 """For the advantages of a whole batch."""
 VIEWS = ("reference", "proposal", "solver_view", "solution")
 """Methods of a kind that say how a task is shown."""
 PAIRS = "io_pairs"
-"""Beside them: what a program of the task returned for which input."""
+"""Method that says what a program of the task returned for which input."""
 _COSTS = "such a response is not trained on"
 _COSTS_PROPOSAL = "such a proposal is not trained on"
-
-
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """Kinds and functions of a plug-in; functions by their group of entry points and by name."""
-
-    kinds: dict[str, TaskKind] = field(default_factory=dict)
-    functions: dict[str, dict[str, Callable[..., Any]]] = field(
-        default_factory=lambda: {group: {} for group in _FUNCTIONS}
-    )
-
-    def __bool__(self) -> bool:
-        return bool(self.kinds) or any(self.functions.values())
 
 
 def read_stated(plugin: str) -> Stated:
@@ -74,7 +64,7 @@ def read_stated(plugin: str) -> Stated:
         return _of_entries(plugin, [entry])
     entries = entries_of(plugin)
     stated = _of_entries(plugin, entries) if entries else _of_module(plugin)
-    if not stated and not entries:
+    if not entries and not any(stated.values()):
         raise UserError(
             f"The plug-in {plugin} states neither kinds nor proposer_rewards nor bonuses nor estimators: give it one "
             "of them."
@@ -83,21 +73,20 @@ def read_stated(plugin: str) -> Stated:
 
 
 def _of_module(plugin: str) -> Stated:
-    has, stated = vars(import_own(plugin, f"The plug-in {plugin}")), Stated()
-    for kind in has.get("kinds") or ():
+    has, stated = vars(import_own(plugin, f"The plug-in {plugin}")), _nothing()
+    for kind in has.get(_NAMES[KINDS]) or ():
         name = _kind(plugin, kind).name
-        if name in stated.kinds:
+        if name in stated[KINDS]:
             raise UserError(f"The plug-in {plugin} calls two kinds {name!r}: give each a name of its own.")
-        stated.kinds[name] = kind
-    for group, word in _FUNCTIONS.items():
-        functions: Mapping[str, Any] = has.get(word) or {}
-        for name, function in functions.items():
-            stated.functions[group][name] = _function(plugin, name, function)
+        stated[KINDS][name] = kind
+    for group in (REWARDS, BONUSES, ESTIMATORS):
+        for name, function in (has.get(_NAMES[group]) or {}).items():
+            stated[group][name] = _function(plugin, name, function)
     return stated
 
 
 def _of_entries(plugin: str, entries: list[EntryPoint]) -> Stated:
-    stated = Stated()
+    stated = _nothing()
     for entry in entries:
         if entry.group == KINDS:
             given = load_entry(entry)
@@ -107,10 +96,14 @@ def _of_entries(plugin: str, entries: list[EntryPoint]) -> Stated:
                     f"The plug-in {plugin} has the entry point {entry.name!r} in {KINDS} for a kind that is called "
                     f"{kind.name!r}: give both one name."
                 )
-            stated.kinds[kind.name] = kind
-        elif entry.group in _FUNCTIONS:
-            stated.functions[entry.group][entry.name] = _function(plugin, entry.name, load_entry(entry))
+            stated[KINDS][kind.name] = kind
+        elif entry.group in stated:
+            stated[entry.group][entry.name] = _function(plugin, entry.name, load_entry(entry))
     return stated
+
+
+def _nothing() -> Stated:
+    return {group: {} for group in WORDS}
 
 
 def _kind(plugin: str, kind: object) -> TaskKind:

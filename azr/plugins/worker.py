@@ -12,8 +12,8 @@ import msgspec
 
 from azr.config import RewardConfig
 from azr.execution import MAX_INPUTS, ExecutionRequest, ExecutionResult
-from azr.own_functions import Ask, Nonsense, serve
-from azr.plugins.own import BONUSES, ESTIMATORS, REWARDS, BadTask, Stated, read_stated, with_views
+from azr.isolated import Ask, Nonsense, serve
+from azr.plugins.own import BONUSES, ESTIMATORS, KINDS, REWARDS, BadTask, read_stated, with_views
 from azr.records import Task
 from azr.selfplay.rewards import BonusInputs
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Run, TaskKind, Verdict
@@ -27,11 +27,15 @@ MAX_RUNS = 64
 def load(arguments: Sequence[str]) -> Callable[[Any, Ask], Any]:
     (plugin,) = arguments
     stated = read_stated(plugin)
-    return lambda asked, ask: _METHODS[asked["do"]](stated, asked, ask)
+
+    def answer(asked: Any, ask: Ask) -> Any:
+        group, method = _METHODS[asked["do"]]
+        return method(stated[group][asked["name"]], asked, ask)
+
+    return answer
 
 
-def _validate(stated: Stated, asked: Any, ask: Ask) -> Any:
-    kind = stated.kinds[asked["name"]]
+def _validate(kind: TaskKind, asked: Any, ask: Ask) -> Any:
     proposal = msgspec.convert(asked["proposal"], Proposal)
     limits = msgspec.convert(asked["limits"], ProposalLimits)
     outcome = asyncio.run(kind.validate(proposal, limits, _run(ask)))  # type: ignore[arg-type]
@@ -42,8 +46,7 @@ def _validate(stated: Stated, asked: Any, ask: Ask) -> Any:
     return {"task": _task(kind, outcome, proposal.id)}
 
 
-def _grade(stated: Stated, asked: Any, ask: Ask) -> Any:
-    kind = stated.kinds[asked["name"]]
+def _grade(kind: TaskKind, asked: Any, ask: Ask) -> Any:
     task, answer = msgspec.convert(asked["task"], Task), msgspec.convert(asked["answer"], tuple[Section, ...])
     verdict = asyncio.run(kind.grade(task, answer, _run(ask)))  # type: ignore[arg-type]
     if not isinstance(verdict, Verdict):
@@ -51,8 +54,7 @@ def _grade(stated: Stated, asked: Any, ask: Ask) -> Any:
     return verdict
 
 
-def _derive_tasks(stated: Stated, asked: Any, ask: Ask) -> Any:
-    kind = stated.kinds[asked["name"]]
+def _derive_tasks(kind: TaskKind, asked: Any, ask: Ask) -> Any:
     pairs = [(given, returned) for given, returned in asked["pairs"]]
     derived = kind.derive_tasks(msgspec.convert(asked["task"], Task), pairs)
     if not isinstance(derived, tuple):
@@ -84,12 +86,12 @@ def _run(ask: Ask) -> Run:
     return run
 
 
-def _reward(stated: Stated, asked: Any, ask: Ask) -> float:
+def _reward(function: Any, asked: Any, ask: Ask) -> float:
     knobs = msgspec.convert(asked["knobs"], RewardConfig)
-    return _number(stated.functions[REWARDS][asked["name"]](asked["solve_rate"], knobs))
+    return _number(function(asked["solve_rate"], knobs))
 
 
-def _bonus(stated: Stated, asked: Any, ask: Ask) -> float:
+def _bonus(function: Any, asked: Any, ask: Ask) -> float:
     known: list[tuple[Task, ...]] = []
 
     def ask_known() -> Sequence[Task]:
@@ -99,7 +101,7 @@ def _bonus(stated: Stated, asked: Any, ask: Ask) -> float:
 
     task = msgspec.convert(asked["task"], Task)
     references = msgspec.convert(asked["references"], tuple[Task, ...])
-    return _number(stated.functions[BONUSES][asked["name"]](BonusInputs(task, references, ask_known)))
+    return _number(function(BonusInputs(task, references, ask_known)))
 
 
 def _number(value: object) -> float:
@@ -108,7 +110,7 @@ def _number(value: object) -> float:
     raise Nonsense(f"{repr(value)[:60]}, which is no finite number")
 
 
-def _estimate(stated: Stated, asked: Any, ask: Ask) -> str:
+def _estimate(function: Any, asked: Any, ask: Ask) -> str:
     """Return advantages, float32 (R), as base64."""
     import torch
 
@@ -116,7 +118,7 @@ def _estimate(stated: Stated, asked: Any, ask: Ask) -> str:
 
     given = {**asked["inputs"], "kind_roles": list(map(tuple, asked["inputs"]["kind_roles"]))}
     batch = Batch(**given)
-    returned = stated.functions[ESTIMATORS][asked["name"]](batch)
+    returned = function(batch)
     if not isinstance(returned, torch.Tensor):
         raise Nonsense(f"{repr(returned)[:60]}, which is no tensor")
     if returned.shape != batch.seq_index_R.shape:
@@ -127,14 +129,15 @@ def _estimate(stated: Stated, asked: Any, ask: Ask) -> str:
     return base64.b64encode(returned.detach().float().numpy().tobytes()).decode()
 
 
-_METHODS: dict[str, Callable[[Stated, Any, Ask], Any]] = {
-    "validate": _validate,
-    "grade": _grade,
-    "derive_tasks": _derive_tasks,
-    "reward": _reward,
-    "bonus": _bonus,
-    "estimate": _estimate,
+_METHODS: dict[str, tuple[str, Callable[[Any, Any, Ask], Any]]] = {
+    "validate": (KINDS, _validate),
+    "grade": (KINDS, _grade),
+    "derive_tasks": (KINDS, _derive_tasks),
+    "reward": (REWARDS, _reward),
+    "bonus": (BONUSES, _bonus),
+    "estimate": (ESTIMATORS, _estimate),
 }
+"""By the name in a message: group of its kind or function, and what is done with that."""
 
 if __name__ == "__main__":
     serve(load)

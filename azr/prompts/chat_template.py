@@ -26,6 +26,8 @@ _TURNS = (
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '\n' }}Assistant:"
 )
+_CHOSEN = "{#- A run was trained on this template. -#}"
+"""Begins a template that `auto` would not choose, so that it is chosen for the exported model."""
 _QUESTION, _REPLY = "QUESTION-7c1e \"a\" 'b' <c> & d\n    e", "REPLY-5f0d"
 """Texts that no template holds; the question has what a template that escapes its messages would change."""
 _CONTROL = re.compile(r"<\|.*\|>|<\uff5c.*\uff5c>|</?[a-z]+_\w+>", re.DOTALL)
@@ -42,7 +44,7 @@ def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase, thinking: T
     """Text of the Jinja template that `model.template` asks for, as `model.thinking` has it.
 
     ``auto`` takes the tokenizer's own only where the model was trained on it: where its turns end with the
-    tokenizer's end token, or it opens the thinking itself, as in exported models. Base models often carry the
+    tokenizer's end token, it opens the thinking itself, or a run was trained on it. Base models often carry the
     template of their family, with an end token of their own.
 
     Raises:
@@ -60,6 +62,8 @@ def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase, thinking: T
         template = own
     else:
         template = _read(choice)
+    if choice != "conversation" and not _is_trained_on(template, tokenizer):
+        template = _CHOSEN + template
     return _checked(template, tokenizer, choice, thinking)
 
 
@@ -73,10 +77,10 @@ def _own_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
 
 def _is_trained_on(own: str, tokenizer: PreTrainedTokenizerBase) -> bool:
     try:
-        opens_thinking = render(own, tokenizer, _QUESTION).rstrip().endswith(THINK)
+        is_known = own.startswith(_CHOSEN) or opens_thinking(own, tokenizer)
     except _FAILURES:
         return False
-    return opens_thinking or turn_end(own, tokenizer) == tokenizer.eos_token
+    return is_known or turn_end(own, tokenizer) == tokenizer.eos_token
 
 
 def _read(choice: str) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 import ray
 
 from azr.cluster.push_host import RemoteBucketStaging
-from azr.cluster.shared_calls import TakesSharedCalls
+from azr.cluster.supervisor import TakesSharedCalls
 from azr.cluster.weight_buckets import WeightBucket
 from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig

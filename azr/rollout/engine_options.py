@@ -25,28 +25,15 @@ _KNOBS = {
 }
 """Engine arguments that an option of ours decides."""
 _FIXED = {
-    "async_scheduling",
-    "disable_log_stats",
-    "distributed_executor_backend",
-    "enable_prefix_caching",
-    "enable_sleep_mode",
-    "hf_overrides",
-    "logprobs_mode",
-    "use_tqdm_on_load",
-    "weight_transfer_config",
-    "worker_cls",
+    "async_scheduling", "disable_log_stats", "distributed_executor_backend", "enable_prefix_caching",
+    "enable_sleep_mode", "hf_overrides", "logprobs_mode", "use_tqdm_on_load", "weight_transfer_config", "worker_cls",
     "worker_extension_cls",
-}
+}  # fmt: skip
 """Engine arguments that this project decides."""
 _WORLD = {
-    "data_parallel_size",
-    "decode_context_parallel_size",
-    "enable_lora",
-    "pipeline_parallel_size",
-    "prefill_context_parallel_size",
-    "speculative_config",
-    "tokenizer",
-}
+    "data_parallel_size", "decode_context_parallel_size", "enable_lora", "pipeline_parallel_size",
+    "prefill_context_parallel_size", "speculative_config", "tokenizer",
+}  # fmt: skip
 """Engine arguments that need other GPUs, or whose engine could not load the policy's weights."""
 TAKEN = _KNOBS.keys() | _FIXED | _WORLD
 

@@ -51,12 +51,8 @@ class StreamingEngine:
         max_model_len: int,
     ) -> None:
         """`rollout`: GPUs and their memory are read; `max_model_len`: most tokens of prompt and response."""
-        self._model_path = model_path
-        self._rollout = rollout
-        self._stops = stops
-        self._dtype = dtype
-        self._seed = seed
-        self._max_model_len = max_model_len
+        self._model_path, self._rollout, self._stops = model_path, rollout, stops
+        self._dtype, self._seed, self._max_model_len = dtype, seed, max_model_len
         self._request_ids = count(1)
         self._engine: AsyncLLM | None = None
 

@@ -23,7 +23,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from azr.cluster.weight_buckets import WeightBucket, WeightDigest
-from azr.cluster.weight_transfers import TRANSFERS, Inbox
+from azr.cluster.weight_transfers import Inbox, make_inbox
 
 BACKEND = "azr"
 """Name of the engine in vLLM's registry."""
@@ -71,7 +71,7 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
 
     def _inbox(self, transfer: str) -> Inbox:
         if transfer not in self._inboxes:
-            self._inboxes[transfer] = TRANSFERS[transfer].inbox(self.device)
+            self._inboxes[transfer] = make_inbox(transfer, self.device)
         return self._inboxes[transfer]
 
     def init_transfer_engine(self, init_info: BucketInitInfo) -> None:

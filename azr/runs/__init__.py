@@ -1,1 +1,1 @@
-"""What a run leaves behind and what it shows while it goes."""
+"""Files of a run, and its output while it runs."""

@@ -27,13 +27,13 @@ class AskedModel:
     """A model that can be started and asked."""
 
     place: str
-    """As its user named it: a run, a folder or a model of the hub."""
+    """Name that the user gave: a run, a folder or a model of the hub."""
     folder: Path
     """Hugging Face folder."""
     step: int | None
-    """Of the run; None for a model that belongs to none."""
+    """Step of the run; None for a model that belongs to none."""
     config: Config | None
-    """Of the run."""
+    """Config of the run."""
     template: str
     """Which was asked for."""
     codec: PromptCodec

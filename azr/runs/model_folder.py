@@ -20,7 +20,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 """A tokenizer is in one of these."""
 
 ADVICE = "take another step, or a fresh copy of the model"
-"""What to do about a damaged file of a model."""
+"""Remedy for a damaged file of a model."""
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
@@ -65,7 +65,7 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
 
 
 def config_json(folder: Path) -> dict[str, Any]:
-    """What the model's config.json says. Raises UserError when that is no JSON object."""
+    """Return the content of the model's config.json. Raises UserError when that is no JSON object."""
     try:
         tree = json.loads((folder / "config.json").read_text())
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What a run is doing, how far it is and how long it will take: bars on a terminal, plain lines anywhere else."""
+"""Progress of a run and its remaining time: bars on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Phase:
 
 
 class Progress:
-    """What the experiment calls as it goes. Every line that stays is logged as well."""
+    """Progress as the experiment reports it. Every line that stays is logged as well."""
 
     def __init__(self, display: PlainDisplay | LiveDisplay, clock: Callable[[], float] = time.monotonic) -> None:
         self._display, self._clock = display, clock
@@ -98,7 +98,7 @@ class Progress:
         self.advance(name)
 
     def step_begun(self) -> None:
-        """What came before, such as starting engines and seeding, is no part of this step."""
+        """Begin a step: earlier work, such as starting engines and seeding, does not count."""
         self._preparing = False
         self.phases.clear()
         self._since = self._clock()
@@ -132,7 +132,7 @@ class Progress:
 
     @contextmanager
     def showing_warnings(self) -> Iterator[None]:
-        """What is logged below ``azr`` as a warning or worse is shown as well, until the context is left."""
+        """Show warnings and errors that are logged below ``azr``, until the context is left."""
         handler = _Warnings(self._display)
         logging.getLogger("azr").addHandler(handler)
         try:
@@ -176,7 +176,7 @@ class Progress:
 
 
 def legend(kinds: Iterable[str]) -> str:
-    """What the words of a step's line mean."""
+    """Return an explanation of a step's line."""
     shortened = ", ".join(f"{kind[:3]}: {kind}" for kind in kinds)
     return (
         "in a step's line: valid, proposals that became tasks; solve, right answers by kind of task "

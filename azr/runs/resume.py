@@ -14,7 +14,7 @@ from azr.errors import UserError
 from azr.records import NO_ROWS_TAKEN, RowsLeft
 from azr.runs.checkpoint_store import CheckpointStore, CorruptCheckpoint, Verify, step_of, verify
 from azr.runs.run_dir import RunDirectory, run_path
-from azr.runs.sinks import LogOffsets
+from azr.runs.sample_file import LogOffsets
 from azr.version import code_version
 
 LATEST = "latest"
@@ -33,7 +33,7 @@ class RunState:
     elapsed_s: float
     """Seconds that the run has taken, pauses between its processes left out."""
     offsets: LogOffsets
-    """Of the logs; the task buffer is what the task log says."""
+    """Sizes of the logs; the task log holds the task buffer."""
     rows: RowsLeft | None = NO_ROWS_TAKEN
     """None in a checkpoint that was written before rows were recorded."""
 
@@ -62,7 +62,7 @@ class ResumeState:
 
     state: RunState
     notes: tuple[str, ...]
-    """What a person should know about it."""
+    """Sentences for a person."""
 
 
 def resolve_run(run: RunConfig, where: str) -> tuple[RunConfig, int | None]:

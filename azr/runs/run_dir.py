@@ -21,7 +21,7 @@ from azr.config_tree import to_tree
 from azr.errors import UserError
 from azr.records import Stops
 from azr.runs.owner import RunOwner
-from azr.runs.sinks import LogOffsets
+from azr.runs.sample_file import LogOffsets
 
 
 class RunDirectory:
@@ -121,7 +121,7 @@ class RunDirectory:
 
 @dataclass(frozen=True, slots=True)
 class PromptForm:
-    """What prompts look like and where responses end, kept for whoever uses the model: config and tokenizer files do
+    """Template of prompts and ends of responses, kept for whoever uses the model: config and tokenizer files do
     not tell it."""
 
     template: str | None

@@ -29,11 +29,10 @@ from azr.runs.metrics import (
 )
 from azr.runs.progress import Progress
 from azr.runs.run_dir import RunDirectory, logging_to, run_path
-from azr.runs.sample_file import Decode, write_samples
-from azr.runs.sinks import JsonLines, LogOffsets, read_metrics
+from azr.runs.sample_file import Decode, JsonLines, LogOffsets, read_metrics, write_samples
 from azr.runs.timing import PhaseClock, StepTiming
+from azr.runs.trackers import Trackers, is_due, sample_tables
 from azr.runs.trackers.base import TrackedRun
-from azr.runs.trackers.feed import Trackers, is_due, sample_tables
 from azr.version import code_version
 
 MOST_WAITING = 2
@@ -189,12 +188,12 @@ class RunLogger:
         if has_eval(metrics):
             self._evals.append(metrics)
 
-    def finish(self) -> None:
-        """The run came to its end: prints the final table, if there was a step."""
+    def finish(self, gains: Sequence[str]) -> None:
+        """The run came to its end: prints the final table, if there was a step, and what evaluations gained."""
         self._complete = True
         if self._steps:
             tensorboard = "tensorboard" in self._config.tracking.names
-            self.progress.log(summary(self._steps, self.run, evals=self._evals, tensorboard=tensorboard))
+            self.progress.log(summary(self._steps, self.run, self._evals, gains, tensorboard=tensorboard))
 
     def close(self) -> None:
         """Closes every file once what was logged is in it; safe after an error."""
@@ -250,14 +249,17 @@ class BackgroundWriter:
 def summary(
     steps: Sequence[Metrics],
     run: RunDirectory,
-    window: int = 3,
     evals: Sequence[Metrics] = (),
+    gains: Sequence[str] = (),
+    *,
+    window: int = 3,
     tensorboard: bool = True,
 ) -> str:
     """The table at the end of a run: means over the first and the last ``window`` steps, or over half of them.
 
     ``steps`` holds at least one step's metrics, oldest first; ``evals`` the metrics that have evaluation results, of
-    which the first and the last are shown; ``tensorboard`` tells whether the run wrote for it.
+    which the first and the last are shown; ``gains``: sentences below the table; ``tensorboard`` tells whether the
+    run wrote for it.
     """
     window = max(1, min(window, len(steps) // 2))
     rates = {"valid proposals": [valid_rate(step) for step in steps]}
@@ -277,7 +279,7 @@ def summary(
     see = [f"to see it:     {view_command(run)}"]
     if tensorboard:
         see.append(f"               {tensorboard_command(run)}")
-    return "\n".join([title, *table, f"run directory: {run.path}", *see])
+    return "\n".join([title, *table, *gains, f"run directory: {run.path}", *see])
 
 
 def view_command(run: RunDirectory) -> str:

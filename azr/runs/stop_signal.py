@@ -60,7 +60,7 @@ class StopSignal:
             raise StopRequested(self._received)
 
     async def cancel_on_stop(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` returns; with the first signal it is cancelled and StopRequested raised."""
+        """Return the result of ``work``; the first signal cancels it and raises StopRequested."""
         working = asyncio.ensure_future(work)
         stopping = asyncio.ensure_future(self._requested.wait())
         try:

@@ -206,7 +206,7 @@ class SelfPlayStep:
             role=Role.PROPOSER,
             kind=kind,
             problem_id=id,
-            group=f"propose:{id}",
+            group=f"propose:{item.name}-{kind}-{self._first_of_prompt(item.index):04d}",
             judgement=judgement,
             solve_rate=outcome.solve_rate if isinstance(outcome, Task) else None,
             used="ungraded" if outcome is RejectReason.LOST else "recorded",
@@ -341,14 +341,20 @@ class SelfPlayStep:
     def _draw_shown(self, kinds: Sequence[str]) -> dict[str, list[Shown]]:
         """Draw what every proposal's prompt shows, before any proposal can change the buffer."""
         rng, selfplay = random.Random(f"{self.config.run.seed}/{self.name}"), self.config.selfplay
+        firsts = range(0, selfplay.proposer_prompts, selfplay.proposals_per_prompt)
         references = {
-            kind: [self.buffer.references(kind, selfplay.references, rng) for _ in range(selfplay.proposer_prompts)]
-            for kind in kinds
+            kind: {first: self.buffer.references(kind, selfplay.references, rng) for first in firsts} for kind in kinds
         }
-        return {
-            kind: [Shown(tuple(tasks), self._draw_functions(kind, i)) for i, tasks in enumerate(of_kind)]
+        shown = {
+            kind: {i: Shown(tuple(tasks), self._draw_functions(kind, i)) for i, tasks in of_kind.items()}
             for kind, of_kind in references.items()
         }
+        indices = range(selfplay.proposer_prompts)
+        return {kind: [of_kind[self._first_of_prompt(index)] for index in indices] for kind, of_kind in shown.items()}
+
+    def _first_of_prompt(self, index: int) -> int:
+        """Return the index of the first proposal that answers the same prompt as this one."""
+        return index - index % self.config.selfplay.proposals_per_prompt
 
     def _draw_functions(self, kind: str, index: int) -> GivenFunctions | None:
         """Draw functions for a proposal to call, by `selfplay.composites.chance` and if stored programs serve."""

@@ -9,16 +9,19 @@ import ast
 import difflib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from math import prod
+from typing import Any
 
 from radon.complexity import cc_visit
 from radon.metrics import h_visit
 
 from azr.config import IntrinsicRewardConfig, RewardConfig
-from azr.errors import UserError, nearest
+from azr.errors import UserError
 from azr.records import Sample, Task
+from azr.registry import Registry
 from azr.tasks.base import RejectReason, Verdict
 
 log = logging.getLogger(__name__)
@@ -94,24 +97,30 @@ def answer_diversity(inputs: BonusInputs) -> float:
     return 1 - sum(other.outputs[0] == first for other in known) / len(known)
 
 
-SOLVE_RATE_REWARDS: dict[str, Callable[[float, RewardConfig], float]] = {
-    "learnability": learnability,
-    "inverse": inverse,
-    "variance": variance,
-    "band": band,
-}
-"""By the value of `reward.proposer`: from a task's solve rate, 0 to 1, to its proposer's reward without bonuses."""
-BONUSES: dict[str, Callable[[BonusInputs], float]] = {
-    "complexity": complexity,
-    "edit_distance": edit_distance,
-    "halstead": halstead,
-    "answer_diversity": answer_diversity,
-}
+SOLVE_RATE_REWARDS = Registry[Callable[[float, RewardConfig], Any]](
+    "reward",
+    {"learnability": learnability, "inverse": inverse, "variance": variance, "band": band},
+    "reward.proposer may name",
+)
+"""By the value of `reward.proposer`: from a task's solve rate, 0 to 1, to its proposer's reward without bonuses. Those
+of plug-ins are async, and return None if they have no answer; so are and do their bonuses."""
+BONUSES = Registry[Callable[[BonusInputs], Any]](
+    "bonus",
+    {
+        "complexity": complexity,
+        "edit_distance": edit_distance,
+        "halstead": halstead,
+        "answer_diversity": answer_diversity,
+    },
+    "reward.intrinsic.bonuses may name",
+)
 """By the name in `reward.intrinsic.bonuses`: raw value, about 0 to 1; coefficient and cap are applied to it."""
-OWN_REWARDS: dict[str, Callable[[float, RewardConfig], Awaitable[float | None]]] = {}
-"""Solve-rate rewards of plug-ins; None if one has no answer."""
-OWN_BONUSES: dict[str, Callable[[BonusInputs], Awaitable[float | None]]] = {}
-"""Bonuses of plug-ins; None if one has no answer."""
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    """Whether the function is a plug-in's."""
+    call: object = type(function).__call__
+    return iscoroutinefunction(call)
 
 
 def bonus_coefficients(config: IntrinsicRewardConfig) -> dict[str, float]:
@@ -122,8 +131,7 @@ def bonus_coefficients(config: IntrinsicRewardConfig) -> dict[str, float]:
     coefficients: dict[str, float] = {}
     for entry in config.bonuses:
         name, _, text = entry.partition(":")
-        if name not in BONUSES and name not in OWN_BONUSES:
-            raise UserError(_unknown("bonus", name, {**BONUSES, **OWN_BONUSES}, "reward.intrinsic.bonuses"))
+        BONUSES.find(name)
         if name in coefficients:
             raise UserError(f"reward.intrinsic.bonuses names {name!r} twice: name it once.")
         try:
@@ -139,14 +147,8 @@ def bonus_coefficients(config: IntrinsicRewardConfig) -> dict[str, float]:
 
 def check_names(config: RewardConfig) -> None:
     """Raise UserError for a name that is not registered, with the nearest one."""
-    known = {**SOLVE_RATE_REWARDS, **OWN_REWARDS}
-    if config.proposer not in known:
-        raise UserError(_unknown("reward", config.proposer, known, "reward.proposer"))
+    SOLVE_RATE_REWARDS.find(config.proposer)
     bonus_coefficients(config.intrinsic)
-
-
-def _unknown(what: str, name: str, known: Mapping[str, object], knob: str) -> str:
-    return f"There is no {what} {name!r}; did you mean {nearest(name, known)!r}? {knob} may name {', '.join(known)}."
 
 
 async def reward_proposal(
@@ -238,7 +240,7 @@ def intrinsic_bonuses(
     ``MAX_BONUS``. A bonus that cannot read the program counts as 0, with the traceback in the log."""
     inputs, bonuses = BonusInputs(task, references, known), dict[str, float]()
     for name, coefficient in bonus_coefficients(config).items():
-        if name in BONUSES:
+        if not _is_async(BONUSES[name]):
             try:
                 raw = BONUSES[name](inputs)
             except Exception:  # no text of a model ends a run
@@ -254,14 +256,14 @@ async def plugin_rewards(
     """Return the plug-ins' reward of the solve rate, None if `reward.proposer` is none of a plug-in, and their bonuses
     as `intrinsic_bonuses`. None if one of the plug-ins has no answer."""
     base, bonuses = None, dict[str, float]()
-    if config.proposer in OWN_REWARDS:
+    if _is_async(SOLVE_RATE_REWARDS[config.proposer]):
         assert task.solve_rate is not None
-        base = await OWN_REWARDS[config.proposer](task.solve_rate, config)
+        base = await SOLVE_RATE_REWARDS[config.proposer](task.solve_rate, config)
         if base is None:
             return None
     for name, coefficient in bonus_coefficients(config.intrinsic).items():
-        if name in OWN_BONUSES:
-            raw = await OWN_BONUSES[name](BonusInputs(task, references, known))
+        if _is_async(BONUSES[name]):
+            raw = await BONUSES[name](BonusInputs(task, references, known))
             if raw is None:
                 return None
             bonuses[name] = min(coefficient * raw, MAX_BONUS)

@@ -17,7 +17,7 @@ from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep
 from azr.selfplay.proposer import Proposer
-from azr.selfplay.seeds import check_seeds, read_seeds, seeds_line, write_refused
+from azr.selfplay.seeds import RefusedSeed, Seed, SeedLines, check_seeds, seeds_line, write_refused
 from azr.tasks.registry import KINDS
 
 MAX_SEED_ROUNDS = 20
@@ -29,6 +29,8 @@ class Seeding:
     """Fills an empty buffer before the first step."""
 
     config: Config
+    seeds: SeedLines | None
+    """Lines of `selfplay.seeds`, if any."""
     codec: PromptCodec
     engines: Sampler
     executor: Executor
@@ -48,11 +50,11 @@ class Seeding:
         """Load the seed file, give a kind without tasks the identity program, and propose until there are enough.
 
         Without a file every kind grows until the smallest has `selfplay.seed_tasks`; with one, only kinds that have
-        fewer. Raises UserError when a seed file cannot be read or no task of it is accepted.
+        fewer. Raises UserError when no task of a file is accepted.
         """
         selfplay = self.config.selfplay
-        if selfplay.seeds is not None:
-            await self._load(Path(selfplay.seeds))
+        if self.seeds is not None:
+            await self._load(*self.seeds)
         for kind in selfplay.kinds:
             if not self.buffer.sizes()[kind]:
                 self.buffer.add(KINDS[kind].seed())
@@ -62,7 +64,7 @@ class Seeding:
             short = [kind for kind, size in self.buffer.sizes().items() if size < selfplay.seed_tasks]
             if not short:
                 break
-            grown = await self._round(index).seed(selfplay.kinds if selfplay.seeds is None else short)
+            grown = await self._round(index).seed(selfplay.kinds if self.seeds is None else short)
             self.store(grown.stored)
             proposals += grown.samples
             await self.record(tuple(proposals))
@@ -82,8 +84,8 @@ class Seeding:
             phase=self.phase,
         )
 
-    async def _load(self, path: Path) -> None:
-        seeds, broken = await asyncio.to_thread(read_seeds, path)
+    async def _load(self, seeds: Sequence[Seed], broken: Sequence[RefusedSeed]) -> None:
+        path = Path(str(self.config.selfplay.seeds))
         proposer = Proposer(self.config, self.codec, self.executor)
         with self.phase("check seeds"):
             checked = await check_seeds(

@@ -63,6 +63,10 @@ class RefusedSeed:
     """Explanation in a few words."""
 
 
+SeedLines = tuple[Sequence[Seed], Sequence[RefusedSeed]]
+"""Tasks of a file, and its broken lines."""
+
+
 @dataclass(slots=True)
 class CheckedSeeds:
     """Accepted and rejected tasks of a file, both in the order of its lines."""
@@ -111,12 +115,8 @@ def read_object(line: bytes) -> dict[str, Any]:
     return record
 
 
-def read_seeds(path: Path) -> tuple[list[Seed], list[RefusedSeed]]:
-    """Return the tasks of a file, and its broken lines.
-
-    Raises:
-        UserError: the file cannot be read, or none of its lines states a task.
-    """
+def read_seeds(path: Path) -> SeedLines:
+    """Raise UserError if the file cannot be read, or none of its lines states a task."""
     seeds: list[Seed] = []
     broken: list[RefusedSeed] = []
     for number, line in read_lines(path):

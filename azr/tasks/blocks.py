@@ -21,6 +21,7 @@ _REOPENING = re.compile(r"[ \t>]*`{3,}[ \t]+(?P<fence>`{3,})[ \t]*(?P<language>[
 _BARE = re.compile(r"[ \t>]*(?:`{3,}|~{3,})[ \t]*")
 _QUOTED = re.compile(r"[ \t]*> ?")
 _STRING = re.compile(r"""#|'''|\"\"\"|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\\.""")
+_SHORT_STRING = re.compile(r"""'[^']*'|"[^"]*\"""")
 _STRING_END = {quote: re.compile(rf"(?:\\.|[^\\])*?{quote}") for quote in ("'''", '"""')}
 
 
@@ -120,7 +121,11 @@ def _before_fence(line: str, fence: str) -> str:
     """Return the code on a line that ends with the fence; empty if it does not, or the fence is a comment."""
     text = line.rstrip()
     code = text.rstrip(fence[0])
-    return code if len(text) - len(code) >= len(fence) and fence not in code and code.strip(" \t#>*/-") else ""
+    return (
+        code
+        if len(text) - len(code) >= len(fence) and fence not in _SHORT_STRING.sub("", code) and code.strip(" \t#>*/-")
+        else ""
+    )
 
 
 def _open_quote(line: str, quote: str | None) -> str | None:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 
 from azr.records import Task
+from azr.registry import Registry
 from azr.tasks.abduction import Abduction
 from azr.tasks.base import TaskKind
 from azr.tasks.deduction import Deduction
@@ -13,7 +14,7 @@ from azr.tasks.error import Error
 from azr.tasks.induction import Induction
 
 _ALL: tuple[TaskKind, ...] = (Deduction(), Abduction(), Induction(), Error())
-KINDS: dict[str, TaskKind] = {kind.name: kind for kind in _ALL}
+KINDS = Registry("task kind", {kind.name: kind for kind in _ALL}, "selfplay.kinds may hold")
 
 
 async def derived_tasks(task: Task, kinds: Sequence[str], most: int, rng: random.Random) -> list[Task]:

@@ -15,7 +15,7 @@ ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 """Both are peft's names."""
 BASE_FILE = "base_files.json"
-"""Beside them: digests of the base's files by name, and which of its weights were held in 4 bits."""
+"""Digests of the base's files by name, and the weights of it that were held in 4 bits."""
 
 
 def weights_folder(path: str) -> Path:

@@ -94,6 +94,10 @@ class Learner:
             critic_batch = self._pack(completions, critic_parts)
             async with self._work(self._critic, "critic values"):
                 batch.values_R = await self._score(self._critic, "values", critic_batch)
+        if algorithm.needs_reference and algorithm.kl.where == "reward":
+            packed = critic_batch if policy_parts is critic_parts else None
+            await self._score_reference(batch, packed or self._pack(completions, policy_parts))
+            batch.charge_kl(algorithm.kl)
         if not await self._estimate(batch, seed):
             return {"policy": {}}
 
@@ -167,17 +171,22 @@ class Learner:
         config, algorithm, tokens = self._config, self._config.algorithm, len(batch.seq_index_R)
         longest = config.rollout.max_response_tokens
         batch.loss_weights_R = loss_weights(batch, weighting_of(algorithm), mini_batches, kept, longest)
-        if algorithm.needs_reference:
-            # A run that trains adapters has no reference model: the policy without them is the same.
-            model = self._reference or self._policy
-            method = "logprobs" if self._reference else "reference_logprobs"
-            async with self._work(model, "reference logprobs"):
-                batch.reference_logprobs_R = packed.scatter(await self._score(model, method, packed), tokens)
+        if algorithm.needs_reference and batch.reference_logprobs_R is None:
+            await self._score_reference(batch, packed)
         if algorithm.policy_mini_batches > 1:  # a single step starts from the policy as it is
             async with self._work(self._policy, "policy logprobs"):
                 batch.old_logprobs_R = packed.scatter(await self._score(self._policy, "logprobs", packed), tokens)
         async with self._work(self._policy, "train policy", training=True):
-            return await update_policy(self._policy, packed, batch.policy_columns(), config.timeout.train_s)
+            return await update_policy(self._policy, packed, batch.policy_columns(algorithm), config.timeout.train_s)
+
+    async def _score_reference(self, batch: Batch, packed: TrainBatch) -> None:
+        """Fill in the reference policy's log-probabilities of what was packed."""
+        # A run that trains adapters has no reference model: the policy without them is the same.
+        model = self._reference or self._policy
+        method = "logprobs" if self._reference else "reference_logprobs"
+        async with self._work(model, "reference logprobs"):
+            scores_B = await self._score(model, method, packed)
+            batch.reference_logprobs_R = packed.scatter(scores_B, len(batch.seq_index_R))
 
     async def _score(self, group: WorkerGroup, method: str, packed: TrainBatch) -> Tensor:
         return await score(group, method, packed, self._config.timeout.train_s)

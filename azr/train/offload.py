@@ -20,11 +20,11 @@ class GpuMemory:
     """Bytes on a rank's GPU."""
 
     allocated: int
-    """Of this process, in tensors."""
+    """Bytes of this process's tensors."""
     reserved: int
-    """Of this process, with what torch's allocator keeps beside them."""
+    """The same, with the cache of torch's allocator."""
     used: int
-    """Of all processes."""
+    """Bytes of all processes."""
 
 
 class OffloadedTensors:

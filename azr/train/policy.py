@@ -1,4 +1,4 @@
-"""The ranks of policy and reference: score responses, train the policy, hand its weights to the engines and to disk.
+"""The ranks of policy, reference and critic: score responses, train, hand the policy's weights to engines and disk.
 
 Legend: R response tokens of one micro-batch, R_k those of this rank's whole batch.
 """
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from azr.algorithms.lora import adapters_of, four_bit_layers, iter_adapter_weights, peft_config, without_adapters
-from azr.algorithms.losses import Sums, policy_loss
-from azr.algorithms.models import PolicyModel
+from azr.algorithms.losses import Sums, policy_loss, value_loss
+from azr.algorithms.models import CriticModel, PolicyModel
 from azr.algorithms.packing import PackedBatch
 from azr.cluster.weight_sync import SentWeights, send_weights
-from azr.cluster.weight_transfers import TRANSFERS, Rank, Receiver
+from azr.cluster.weight_transfers import Rank, Receiver, make_outbox
 from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.hashed_files import HashedFile, hash_file
 from azr.train.adapter_files import ADAPTER_FILE, write_base
@@ -71,7 +71,7 @@ class PolicyWorker(PolicyScorer):
             control=self.control if self.world_size > 1 else None,
             engine_gpus=self.config.rollout.tensor_parallel,
         )
-        self._outbox = TRANSFERS[self.config.cluster.push].outbox(rank)
+        self._outbox = make_outbox(self.config.cluster.push, rank)
 
     def reference_logprobs(self, batch: RankBatch) -> Tensor:
         """Return `logprobs` of the model without its adapters: the reference policy of a run that trains adapters."""
@@ -159,3 +159,29 @@ class PolicyWorker(PolicyScorer):
         if lora.rank:
             return [*small, write_safetensors(folder / ADAPTER_FILE, {"format": "pt"}, specs, tensors)]
         return small + write_model(folder, specs, tensors)
+
+
+class CriticWorker(ModelWorker):
+    """One rank of the critic."""
+
+    def build(self) -> None:
+        train, model = self.config.train, self.config.model
+        load = partial(
+            CriticModel.from_pretrained, gradient_checkpointing=train.gradient_checkpointing, lora=train.lora
+        )
+        self.engine = self._make_engine(load, model.path, train.critic_lr, self.config.algorithm.critic_mini_batches)
+
+    def values(self, batch: RankBatch) -> Tensor:
+        """Float32 (R_k): expected return before each response token. Collective."""
+        return self._score(batch, self.engine)
+
+    def update(self, batch: RankBatch, columns: Mapping[str, Tensor]) -> list[StepReport]:
+        """Take one optimizer step per mini-batch. Collective.
+
+        `columns` (R_k): `azr.algorithms.batch.Batch.critic_columns`.
+        """
+        return self._take_steps(batch, columns, self._loss)
+
+    def _loss(self, batch: PackedBatch, columns: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
+        arrays = {f"{name}_R": values_R for name, values_R in columns.items()}
+        return value_loss(self.engine(batch), **arrays, normalizer=normalizer)

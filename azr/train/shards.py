@@ -32,7 +32,7 @@ _DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What a file's header says of a tensor."""
+    """Entry of a tensor in a file's header."""
 
     name: str
     dtype: torch.dtype
@@ -116,7 +116,7 @@ def write_shard(folder: Path, rank: int, meta: Mapping[str, Any], pieces: Sequen
 
 
 class ShardReader:
-    """What `write_shard` of all ranks has left in a folder. A context manager, as it holds files open."""
+    """Reader of the files that `write_shard` of all ranks wrote. A context manager, as it holds files open."""
 
     def __init__(self, folder: Path) -> None:
         """Raises UserError, naming the file, when one is missing, cut off or of another save than the first."""

@@ -152,7 +152,7 @@ def step(engine: Any, *, sound: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EngineTensors:
-    """What an engine holds on its device between two calls. Tensors may share memory; small ones are left out."""
+    """Tensors of an engine on its device between two calls. They may share memory; small ones are left out."""
 
     parameters: list[torch.Tensor]
     """This rank's parts, in the compute type."""
@@ -223,7 +223,7 @@ def gather_on_host(
     on_host: Callable[[torch.Tensor], torch.Tensor],
     group: dist.ProcessGroup | None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """As `iter_full_params`, but through host memory only, on rank 0 only, and of each parameter a tensor of its own.
+    """Gather as `iter_full_params`, but through host memory, on rank 0 only, and of each parameter a tensor of its own.
 
     `on_host`: this rank's part of a parameter; `group`: all ranks, with a backend for CPU tensors. The other ranks get
     nothing, and must consume the iterator as well.

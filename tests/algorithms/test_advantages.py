@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from azr.algorithms.advantages import ESTIMATORS, discounted_sum, estimate_advantages, loss_weights, weighting_of
 from azr.algorithms.batch import Batch
-from azr.config import ESTIMATOR_TYPES, GAE, AlgorithmConfig, DrGRPO
+from azr.config import ESTIMATOR_TYPES, GAE, AlgorithmConfig, DrGRPO, KLConfig
 
 KIND_ROLE = ("deduction", "solver")
 
@@ -205,11 +205,49 @@ def test_groups_of_one_are_compared_within_their_kind_and_role(estimator: str, e
     near(got.advantages_R, [expected, 0.0, -expected, 0.0, 0.0], atol=1e-5)
 
 
-@pytest.mark.parametrize("estimator", [name for name in ESTIMATOR_TYPES if name != "gae"])
+@pytest.mark.parametrize("estimator", list(ESTIMATOR_TYPES))
 @pytest.mark.parametrize("reward", [0.1, -0.3, 0.0])
 def test_equal_rewards_teach_nothing(estimator: str, reward: float) -> None:
-    got = run(estimator, [reward] * 7, [1, 2, 3, 4, 5, 6, 0], groups=list("gggghij"))
+    values = [0.01 * i for i in range(21)]
+    got = run(estimator, [reward] * 7, [1, 2, 3, 4, 5, 6, 0], groups=list("gggghij"), values=values)
     assert torch.equal(got.advantages_R, torch.zeros(21))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from(list(ESTIMATOR_TYPES)), st.integers(1, 6), st.integers(0, 999))
+def test_a_kind_and_role_of_equal_rewards_gets_and_changes_nothing(estimator: str, more: int, seed: int) -> None:
+    """Except for reinforce++, whose one baseline is the mean over all kinds and roles."""
+    rng = random.Random(seed)
+    lengths = [rng.randint(1, 5) for _ in range(8 + more)]
+    values = [rng.uniform(-1, 1) for _ in range(sum(lengths))]
+    rewards = [rng.uniform(-1, 1) for _ in range(8)]
+    kind_roles = [rng.choice([("a", "solver"), ("b", "solver")]) for _ in range(8)]
+    few = run(estimator, rewards, lengths[:8], kind_roles=kind_roles, values=values[: sum(lengths[:8])])
+    rewards, kind_roles = rewards + [-1.0] * more, kind_roles + [("hopeless", "proposer")] * more
+    all_ = run(estimator, rewards, lengths, kind_roles=kind_roles, values=values)
+    if estimator != "reinforce++":
+        near(all_.advantages_R[: sum(lengths[:8])], few.advantages_R.tolist())
+        assert not all_.advantages_R[sum(lengths[:8]) :].any()
+
+
+def test_gae_divides_all_kinds_and_roles_by_one_deviation() -> None:
+    """By an independent reference; the third (kind, role) earned the same throughout."""
+    kind_roles = [("a", "solver"), ("b", "solver"), ("c", "solver"), ("a", "solver"), ("b", "solver"), ("c", "solver")]
+    rewards, lengths = [1.0, 0.2, -1.0, 0.0, 0.1, -1.0], [3, 2, 4, 1, 5, 2]
+    values = torch.randn(sum(lengths), generator=torch.Generator().manual_seed(3)).tolist()
+    got = run("gae", rewards, lengths, kind_roles=kind_roles, values=values)
+    owners = [i for i, length in enumerate(lengths) for _ in range(length)]
+    raw: dict[str, list[float]] = {"a": [], "b": []}
+    for owner, value in zip(owners, values, strict=True):
+        raw.get(kind_roles[owner][0], []).append(rewards[owner] - value)
+    centred = {kind: [x - sum(xs) / len(xs) for x in xs] for kind, xs in raw.items()}
+    flat = centred["a"] + centred["b"]
+    deviation = (sum(x * x for x in flat) / (len(flat) - 2) + 1e-8) ** 0.5
+    expected = []
+    for owner in owners:
+        kind = kind_roles[owner][0]
+        expected.append(centred[kind].pop(0) / deviation if kind in centred else 0.0)
+    near(got.advantages_R, expected)
 
 
 @pytest.mark.parametrize("estimator", list(ESTIMATOR_TYPES))
@@ -288,3 +326,25 @@ def test_the_order_of_trajectories_does_not_matter(estimator: type) -> None:
     straight = estimate_advantages(batch, estimator())[0].split(lengths)
     got = estimate_advantages(shuffled, estimator())[0]
     torch.testing.assert_close(got, torch.cat([straight[i] for i in order]), rtol=1e-6, atol=1e-7)
+
+
+def test_a_kl_in_the_reward_is_charged_where_it_arises() -> None:
+    """By token with a critic, with each sample as a whole without one."""
+    batch = make_batch([1.0, 0.0], [3, 2], values=[0.0] * 5)
+    batch.rollout_logprobs_R = torch.tensor([-1.0, -2.0, -1.0, -1.0, -3.0])
+    batch.reference_logprobs_R = torch.tensor([-1.5, -2.0, -0.5, -2.0, -3.5])  # d = 0.5, 0, -0.5, 1, 0.5
+    batch.charge_kl(KLConfig(coef=0.1, estimator="k1", where="reward"))
+    near(estimate_advantages(batch, GAE())[1], [1.0, 1.05, 1.05, -0.15, -0.05])
+    near(estimate_advantages(batch, ESTIMATOR_TYPES["trrpp"]())[1], [1.0] * 3 + [-0.15] * 2)
+
+
+def test_a_kl_in_the_reward_charges_no_trace() -> None:
+    batch = make_batch([1.0, 0.0], [2, 2])
+    batch.trace_tokens = [2, 1]
+    batch.rollout_logprobs_R, batch.reference_logprobs_R = (
+        torch.tensor([0.0, 0, 0, -1]),
+        torch.tensor([-9.0, -9, -9, -3]),
+    )
+    batch.charge_kl(KLConfig(coef=0.5, estimator="k1", where="reward"))
+    near(batch.penalties_R, [0.0, 0.0, 0.0, 1.0])
+    assert batch.sampled_part().penalties_R.tolist() == [1.0]

@@ -62,7 +62,7 @@ def test_a_column_per_fact_of_the_samples() -> None:
     assert batch.rewards == [1.0, -1.0] and batch.response_lengths == [2, 1] and batch.groups == ["g", "h"]
     assert batch.kind_roles == [("deduction", Role.SOLVER)] * 2
     assert batch.seq_index_R.tolist() == [0, 0, 1]
-    assert {name: column.tolist() for name, column in batch.policy_columns().items()} == {
+    assert {name: column.tolist() for name, column in batch.policy_columns(AlgorithmConfig()).items()} == {
         "rollout_logprobs": [-1.0, -2.0, -0.5]
     }
     assert not batch.critic_columns() and not batch.only_traces

@@ -12,12 +12,14 @@ import torch.multiprocessing as mp
 
 from azr.algorithms.losses import Sums, add_sums, policy_loss, value_loss
 from azr.algorithms.packing import pack, plan_micro_batches
-from azr.config import GAE, AlgorithmConfig
+from azr.config import GAE, PPO, AlgorithmConfig, KLConfig
 
 from .tiny import completions, score, tiny_critic, tiny_policy
 
 COUNT = 13
-CONFIG = AlgorithmConfig(estimator=GAE(), clip_low=0.1, clip_high=0.15, kl_coef=0.1, entropy_coef=0.01)
+CONFIG = AlgorithmConfig(
+    estimator=GAE(), objective=PPO(clip_low=0.1, clip_high=0.15), kl=KLConfig(coef=0.1), entropy_coef=0.01
+)
 SAMPLES = completions(COUNT, seed=3)
 LENGTHS = [c.num_tokens for c in SAMPLES]
 TOKENS = sum(len(c.response_ids) for c in SAMPLES)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from azr.algorithms.losses import add_sums, policy_loss, policy_metrics, trace_objective, value_loss, value_metrics
-from azr.config import AlgorithmConfig, OffPolicyConfig
+from azr.config import PPO, AlgorithmConfig, KLConfig, OffPolicyConfig, TokenCap
 
 PROBS = (1e-6, 0.01, 0.1, 0.4, 1.0)
 TRACE = [False, True, True, False, True, False]
 """Of `inputs`."""
-CLIPS = {"clip_low": 0.1, "clip_high": 0.15}
+CLIPS = {"objective": PPO(clip_low=0.1, clip_high=0.15)}
 
 
 def tensor(*values: float) -> Tensor:
@@ -51,6 +51,7 @@ def written_out(config: AlgorithmConfig, given: dict[str, Tensor]) -> list[float
     for t in range(len(columns["logprobs"])):
         at = {name: column[t] for name, column in columns.items()}
         prob, advantage, off = math.exp(at["logprobs"]), at["advantages"], config.off_policy
+        ratio, correction = math.exp(at["logprobs"] - at["old_logprobs"]), 1.0
         if at["is_trace"]:
             loss = {
                 "shaped": -advantage * prob / (prob + off.gamma),
@@ -58,12 +59,11 @@ def written_out(config: AlgorithmConfig, given: dict[str, Tensor]) -> list[float
                 "sft": -off.sft_coef * at["logprobs"],
             }[off.loss]
         else:
-            ratio = math.exp(at["logprobs"] - at["old_logprobs"])
-            clipped = min(max(ratio, 1 - config.clip_low), 1 + config.clip_high)
-            correction = min(math.exp(at["old_logprobs"] - at["rollout_logprobs"]), config.importance_cap or math.inf)
+            clipped = min(max(ratio, 1 - config.objective.clip_low), 1 + config.objective.clip_high)
+            correction = min(math.exp(at["old_logprobs"] - at["rollout_logprobs"]), config.importance.cap)
             loss = -correction * min(ratio * advantage, clipped * advantage)
         d = at["logprobs"] - at["reference_logprobs"]
-        loss += config.kl_coef * (math.exp(-d) - 1 + d) - config.entropy_coef * at["entropy"]
+        loss += correction * config.kl.coef * ratio * (math.exp(-d) - 1 + d) - config.entropy_coef * at["entropy"]
         losses.append(at["loss_weights"] * loss)
     return losses
 
@@ -72,7 +72,9 @@ def written_out(config: AlgorithmConfig, given: dict[str, Tensor]) -> list[float
 @pytest.mark.parametrize("loss", ["shaped", "plain", "sft"])
 def test_a_mixed_batch_is_the_sum_of_its_tokens_over_one_normalizer(loss: str, seed: int) -> None:
     off_policy = OffPolicyConfig(loss=loss, gamma=0.3, sft_coef=0.7)
-    config = AlgorithmConfig(off_policy=off_policy, kl_coef=0.2, entropy_coef=0.05, importance_cap=1.1, **CLIPS)
+    config = AlgorithmConfig(
+        off_policy=off_policy, kl=KLConfig(coef=0.2), entropy_coef=0.05, importance=TokenCap(cap=1.1), **CLIPS
+    )
     given = inputs(seed)
     expected = written_out(config, given)
     total, sums = loss_of(config, given, normalizer=11.0)
@@ -93,7 +95,7 @@ def test_what_is_known_of_sampled_tokens_alone_is_as_if_there_were_no_others(los
     sampled = {name: column[~given["is_trace_R"]] for name, column in given.items()}
     del sampled["is_trace_R"]
     mixed, alone = policy_metrics(loss_of(config, given)[1]), policy_metrics(loss_of(config, sampled)[1])
-    for name in ("approx_kl", "importance_weight", "clipped_low", "clipped_high", "clip_fraction"):
+    for name in ("approx_kl", "importance_weight", "importance_cut", "clipped_low", "clipped_high", "clip_fraction"):
         assert mixed[name] == pytest.approx(alone[name], rel=1e-12), name
     assert alone["clip_fraction"] > 0 and alone["importance_weight"] != 1 and alone["approx_kl"] > 0
     assert alone["loss"] == pytest.approx(mixed["sampled_loss"])
@@ -116,7 +118,7 @@ def test_shaping_weighs_the_gradient_by_gamma_p_over_p_plus_gamma_squared(gamma:
 
 
 def test_the_gradient_of_a_mixed_batch_is_that_of_finite_differences() -> None:
-    config = AlgorithmConfig(kl_coef=0.2, entropy_coef=0.05, **CLIPS)
+    config = AlgorithmConfig(kl=KLConfig(coef=0.2), entropy_coef=0.05, **CLIPS)
     given = inputs()
     given["logprobs_R"].requires_grad_()
     loss_of(config, given)[0].backward()
@@ -154,7 +156,7 @@ def test_no_token_of_a_trace_is_clipped() -> None:
 
 @pytest.mark.parametrize("loss", ["shaped", "plain", "sft"])
 def test_a_mask_without_traces_changes_no_bit(loss: str) -> None:
-    config = AlgorithmConfig(off_policy=OffPolicyConfig(loss=loss), kl_coef=0.2, entropy_coef=0.05, **CLIPS)
+    config = AlgorithmConfig(off_policy=OffPolicyConfig(loss=loss), kl=KLConfig(coef=0.2), entropy_coef=0.05, **CLIPS)
     results = []
     for dtype in (torch.float32, torch.float64):
         for mask in ({"is_trace_R": torch.zeros(6, dtype=torch.bool)}, {}):

@@ -100,7 +100,7 @@ def test_a_run_that_is_there_is_not_overwritten_but_may_go_on(here, capsys):
     RunDirectory.create(here)
     assert dry_run(here) == 2
     assert "already holds a run: go on with it by --resume" in capsys.readouterr().err
-    assert dry_run(here, "--resume", "--selfplay.kinds", "deduction") == 2
+    assert dry_run(here, "--resume", "--selfplay.kinds", "abduction") == 2
     assert "selfplay.kinds was" in capsys.readouterr().err
 
 
@@ -125,7 +125,7 @@ def test_a_run_that_is_alive_is_neither_resumed_nor_renamed(here, capsys):
     owner.release()
     for _ in range(2):  # a resume that is refused gives the run back
         with pytest.raises(SystemExit):
-            run.launch(here, ["--resume", "--selfplay.kinds", "deduction"])
+            run.launch(here, ["--resume", "--selfplay.kinds", "abduction"])
         assert "selfplay.kinds was" in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ from azr.cli.main import exit_code
 from azr.errors import UserError
 from azr.runs.metrics import check_finite
 from azr.runs.stop_signal import StopRequested
-from playground.azr_14m_mini import config as mini
+from tests.e2e.three_kinds import config as mini
 
 
 def failing(error: BaseException):

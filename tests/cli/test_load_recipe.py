@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from azr.cli.load_recipe import load_recipe, read_config
-from azr.cli.load_recipe import recipes as shipped
 from azr.cli.main import dispatch
-from azr.cli.options import Parser, overrides
+from azr.cli.options import Parser, load_recipe, overrides, read_config
+from azr.cli.options import recipes as shipped
 from azr.config import DrGRPO
 from azr.config_tree import from_yaml, override
 from azr.errors import UserError

@@ -15,7 +15,7 @@ from azr.cli.main import dispatch
 from azr.config import Config
 from azr.prepare import check
 from playground import base, data_base
-from playground.azr_14m_mini import config as mini
+from tests.e2e.three_kinds import config as mini
 from tests.recipes import recipes
 
 FLAGSHIP = ["plan", "azr_coder7b_ppo", "--gpus", "8", "--gpu-memory", "80"]
@@ -57,7 +57,7 @@ def test_the_readmes_plans_fit(capsys):
 
 
 def test_overrides_of_the_config_and_of_the_assumptions(capsys):
-    assert dispatch([*FLAGSHIP, "--algorithm.estimator", "trrpp", "--algorithm.kl-coef", "0", "--nodes", "1"]) == 0
+    assert dispatch([*FLAGSHIP, "--algorithm.estimator", "trrpp", "--algorithm.kl.coef", "0", "--nodes", "1"]) == 0
     assert "critic" not in capsys.readouterr().out
     assert dispatch([*FLAGSHIP, "--reserved-gib", "40"]) == 1
     assert "does not fit" in capsys.readouterr().out
@@ -145,7 +145,7 @@ def test_the_recipe_on_the_estimates_samples_and_keeps_nothing_that_it_does_not_
     assert not config.algorithm.needs_critic and not config.algorithm.needs_reference
 
 
-CRITIC_FREE = ["--algorithm.estimator", "trrpp", "--algorithm.kl-coef", "0"]
+CRITIC_FREE = ["--algorithm.estimator", "trrpp", "--algorithm.kl.coef", "0"]
 
 
 @pytest.mark.parametrize("flags", [[], CRITIC_FREE], ids=["as it is", "critic-free"])

@@ -28,7 +28,7 @@ def test_a_prompt_is_shown_with_its_length_its_ids_and_its_ends(folder, capsys):
 
 
 def test_all_kinds_and_roles_of_a_compact_recipe(capsys):
-    assert dispatch(["prompts", "azr_14m_mini"]) == 0
+    assert dispatch(["prompts", "azr_14m_three_kinds"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("======== ") == 7 and "<|propose|><|induction|>" in shown and "with the text" not in shown
 

@@ -12,7 +12,7 @@ import pytest
 from azr.cli import run
 from azr.config import GAE
 from azr.config_tree import from_yaml, knobs
-from playground.azr_14m_mini import config as mini
+from tests.e2e.three_kinds import config as mini
 
 ROOT = Path(__file__).parents[2]
 

@@ -76,7 +76,7 @@ def test_records_of_their_error_kind_and_several_files(tmp_path, capsys):
         (["--convert", "gone.jsonl", "--out", "OUT"], "gone.jsonl cannot be read"),
         (["--convert", "README.md", "--out", "OUT"], "README.md is no seed file of the authors' code (line 1: "),
         (["--convert", "x", "--run.steps", "3", "--out", "OUT"], "and not run.steps"),
-        (["--convert", "x", "--kinds", "errors", "--out", "OUT"], "did you mean 'error'?"),
+        (["--convert", "x", "--kinds", "errors", "--out", "OUT"], "did you mean error?"),
         (["--convert", "x", "--kinds", "induction", "--out", "OUT"], "no task of kind induction"),
     ],
 )

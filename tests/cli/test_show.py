@@ -1,12 +1,17 @@
 """`azr show` prints what the records hold."""
 
+import gzip
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from azr.cli.main import dispatch
-from tests.cli.test_main import assert_light
-from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run
+from azr.records import Judgement
+from tests.cli.test_main import ROOT, assert_light
+from tests.explorer.made_runs import HOSTILE, MadeRun, answer, proposal, small_run, task
 
 
 @pytest.fixture
@@ -46,6 +51,26 @@ def test_a_response_cannot_steer_the_terminal(tmp_path, capsys):
     assert "a\\x1b[2Jb" in text and "    \\x1b]0;owned\\x07 line\n    next\\r\\u202e\n" in text and "\x1b" not in text
 
 
+def test_no_field_of_a_strangers_run_can_steer_the_terminal(tmp_path, capsys):
+    evil = "\x1b[2J\u202e\x9b\u2066x"
+    run = MadeRun(tmp_path / "run")
+    judged = Judgement(verdict=evil, detail=evil, answer=((evil, evil),), parts={evil: True})
+    samples = [
+        replace(
+            answer(evil, group=f"{evil}:1", kind=evil, text=evil, prompt=evil, flags=[(evil, 0, 3)]), judgement=judged
+        )
+        for _ in range(2)
+    ]
+    made = task(evil, kind=evil, inputs=(evil,), outputs=(evil,), message=evil, parents=(evil,))
+    run.step(1, [*samples, proposal(f"{evil}-0")], [made], **{f"safety__{evil}": 1.0})
+    (run.path / "rollouts" / "step_000002.jsonl.gz").write_bytes(gzip.compress(f'{{"{evil}": 1}}\n'.encode()))
+    for argv in ([], ["-n", "5"], ["--task", evil], ["--task", f"{evil}-0"], ["--task", "x"], ["--kind", "x"],
+                 ["--flagged"], ["--flagged", "x"], ["--step", "1", "--whole"]):  # fmt: skip
+        dispatch(["show", str(run.path), *argv])
+        said = "".join(capsys.readouterr())
+        assert said and not set(said) & set(evil[:-1]) - set("[2J"), argv
+
+
 def test_flagged_responses_are_found_with_the_text_around(tmp_path, capsys):
     run = MadeRun(tmp_path / "run")
     flagged = answer("t1", text="so I outsmart\x1b[2J them", flags=[("superiority", 5, 13)])
@@ -83,3 +108,12 @@ def test_mistakes_are_one_sentence(argv, said, run, capsys):
 
 def test_nothing_heavy_is_loaded(run):
     assert_light(["show", str(run.path)])
+
+
+def test_the_page_templates_are_not_loaded(run):
+    code = (
+        f"import sys; from azr.cli.main import dispatch; dispatch(['show', {str(run.path)!r}]); import azr.cli.view; "
+    )
+    code += "print([name for name in ('jinja2', 'markupsafe', 'starlette') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr

@@ -1,4 +1,4 @@
-"""`azr view` serves on loopback, asks for a token elsewhere, and writes a report that opens by itself."""
+"""`azr view` serves those who have its token, and writes a report that opens by itself."""
 
 import re
 import socket
@@ -21,20 +21,25 @@ def run(tmp_path) -> MadeRun:
     return small_run(tmp_path / "run")
 
 
-def test_it_listens_on_loopback_alone(run):
-    with serving(str(run.path)) as address:
+def test_without_a_token_it_listens_on_loopback_alone(run, capsys):
+    with serving(str(run.path), "--no-token") as address:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address)
         assert b"Hardest" in urlopen(f"{address}/0/step?step=1").read()
+    assert dispatch(["view", str(run.path), "--no-token", "--host", "0.0.0.0", "--port", "0"]) == 2
+    assert "leave --no-token out" in capsys.readouterr().err
 
 
-def test_elsewhere_the_address_holds_a_token(run):
-    with serving(str(run.path), "--host", "0.0.0.0") as address:
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_the_address_holds_a_token(host, run):
+    with serving(str(run.path), "--host", host) as address:
         token = address.rpartition("/")[2]
         assert len(token) >= 32
         local = re.sub(r"//[^:/]+:", "//127.0.0.1:", address)
-        assert b"deduction" in urlopen(f"{local}/0/").read()
-        with pytest.raises(HTTPError, match="404"):
-            urlopen(f"{local.removesuffix(token)}0/")
+        assert b"deduction" in urlopen(f"{local}/").read()
+        for path in ("", "0/", "0/tasks", "0/changes", "static/explorer.js", f"{token[:-1]}/0/"):
+            with pytest.raises(HTTPError, match="404") as refused:
+                urlopen(f"{local.removesuffix(token)}{path}")
+            assert b"with its token" in refused.value.read()
 
 
 def test_the_report_is_one_file_with_nothing_from_elsewhere(run, tmp_path, capsys):
@@ -48,6 +53,8 @@ def test_the_report_is_one_file_with_nothing_from_elsewhere(run, tmp_path, capsy
     assert not [each for each in page.attributes if each[1] in ("src", "style") or each[1].startswith("on")]
     places = {value for _, name, value in page.attributes if name == "id"}
     assert page.links and all(link.startswith("#") and link[1:] in places for link in page.links)
+    contents = [link for link in page.links if link.startswith("#part-")]
+    assert contents == [f"#part-{place}" for place in range(1, 7)], "all parts but the notes"
     (policy,) = (value for tag, name, value in page.attributes if tag == "meta" and "default-src" in str(value))
     assert policy.startswith("default-src 'none'; style-src 'sha256-") and "unsafe" not in policy
 

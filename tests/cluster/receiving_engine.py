@@ -18,39 +18,48 @@ from ray.actor import ActorHandle
 from torch import Tensor
 
 from azr.cluster.push_host import HostBlock, RemoteBucketStaging
-from azr.cluster.push_ipc import IPC, GpuMemory, IpcInbox
-from azr.cluster.push_nccl import NCCL, NcclInbox, Network
+from azr.cluster.push_ipc import IPC, IpcInbox, IpcOutbox
+from azr.cluster.push_nccl import NCCL, Group, NcclInbox
 from azr.cluster.supervisor import SupervisedActor
 from azr.cluster.weight_buckets import WeightBucket, WeightDigest
 from azr.cluster.weight_sync import WeightUpdate
-from azr.cluster.weight_transfers import TRANSFERS, Inbox
+from azr.cluster.weight_transfers import Inbox, Rank, make_inbox
 
 
-class ExportedBlock(HostBlock):
-    """Memory that other processes map by a handle."""
+def on_gpu(name: str) -> type[HostBlock]:
+    """In the place of `CudaBlock`, on a GPU of this name."""
 
-    def __init__(self, nbytes: int, device: torch.device) -> None:
-        super().__init__(nbytes)
-        self.handle = self.source["path"]
+    class SharedBlock(HostBlock):
+        def __init__(self, nbytes: int, device: torch.device, handle: str | None = None) -> None:
+            self._mapped = handle is not None
+            if handle is None:
+                super().__init__(nbytes)
+                handle = self.source["path"]
+            else:  # like a GPU's, the memory of another process changes under whoever has it mapped
+                with open(handle, "r+b") as file:
+                    self.bytes = torch.frombuffer(mmap.mmap(file.fileno(), nbytes), dtype=torch.uint8)
+            self.handle = handle
+
+        @staticmethod
+        def gpu(device: torch.device) -> str:
+            return name
+
+        def close(self) -> None:
+            if self._mapped:
+                del self.bytes  # whoever still reads it has kept a view, and not a copy
+            else:
+                super().close()
+
+    return SharedBlock
 
 
-class MappedBlock:
-    """Memory of another process: like a GPU's, it changes under whoever has it mapped."""
-
-    def __init__(self, handle: str, nbytes: int, device: torch.device) -> None:
-        with open(handle, "r+b") as file:
-            self.bytes = torch.frombuffer(mmap.mmap(file.fileno(), nbytes), dtype=torch.uint8)
-
-    def close(self) -> None:
-        # Whoever still reads it has kept a view, and not a copy.
-        del self.bytes
+def ipc_outbox(rank: Rank, gpu: str) -> IpcOutbox:
+    outbox = IpcOutbox(rank)
+    outbox.block = on_gpu(gpu)
+    return outbox
 
 
-def on_gpu(name: str) -> GpuMemory:
-    return GpuMemory(gpu_id=lambda device: name, allocate=ExportedBlock, map=MappedBlock)
-
-
-class GlooGroup:
+class Gloo:
     """Joins the processes that a `PyNcclCommunicator` would."""
 
     def __init__(self, address: str, port: int, rank: int, world_size: int) -> None:
@@ -67,23 +76,15 @@ class GlooGroup:
         self.group = self.store = None
 
 
-class GlooNetwork(Network):
+class GlooGroup(Group):
     @staticmethod
-    def join_as_sender(address: str, port: int, world_size: int) -> GlooGroup:
-        return GlooGroup(address, port, 0, world_size)
+    def join(address: str, port: int, world_size: int, rank_offset: int = 0, parallel: Any = None) -> Gloo:
+        return Gloo(address, port, rank_offset, world_size)
 
-    @staticmethod
-    def join_as_worker(address: str, port: int, world_size: int, rank_offset: int, parallel: Any) -> GlooGroup:
-        return GlooGroup(address, port, rank_offset, world_size)
-
-    @staticmethod
-    def start_broadcast(group: GlooGroup, tensor: torch.Tensor) -> Callable[[], bool]:
-        group.broadcast(tensor, src=0)
-        work = group.work
+    def start_broadcast(self, tensor: torch.Tensor) -> Callable[[], bool]:
+        self.communicator.broadcast(tensor, src=0)
+        work = self.communicator.work
         return lambda: work.is_completed() and work.wait()
-
-
-GLOO = GlooNetwork()
 
 
 class ReceivingEngine:
@@ -132,15 +133,17 @@ class ReceivingEngine:
 
     def make_inbox(self, transfer: str) -> Inbox:
         cpu = torch.device("cpu")
+        inbox = NcclInbox(cpu, GlooGroup()) if transfer == NCCL else make_inbox(transfer, cpu)
         if transfer == IPC:
-            return IpcInbox(cpu, on_gpu(self.gpu))
-        if transfer == NCCL:
-            return NcclInbox(cpu, GLOO)
-        return TRANSFERS[transfer].inbox(cpu)
+            assert isinstance(inbox, IpcInbox)
+            inbox.block = on_gpu(self.gpu)
+        return inbox
 
     async def load_bucket(self, bucket: WeightBucket) -> None:
-        while bucket.index > len(self.buckets):
+        while bucket.version == self.version and bucket.index > len(self.buckets):
             await asyncio.sleep(0.001)
+        if bucket.version != self.version:
+            raise ValueError("of a push that failed")
         if self.mischief == "fail":
             raise ValueError("no room")
         if self.mischief == "die":

@@ -9,12 +9,12 @@ import sys
 import pytest
 import ray
 
-from azr.cluster.ray_start import start_ray
+from azr.cluster.placement import start_ray
 from azr.config import ClusterConfig
 
 JOIN = """
 import sys
-from azr.cluster.ray_start import start_ray
+from azr.cluster.placement import start_ray
 from azr.config import ClusterConfig
 start_ray(ClusterConfig(address=sys.argv[1]))
 """
@@ -59,7 +59,7 @@ def test_a_cluster_that_asks_for_another_token_is_one_sentence() -> None:
 def test_start_ray_starts_a_cluster_with_slots_to_spare() -> None:
     program = """
 import ray
-from azr.cluster.ray_start import CPU_SLOTS, start_ray
+from azr.cluster.placement import CPU_SLOTS, start_ray
 from azr.config import ClusterConfig
 start_ray(ClusterConfig(), places=3)
 assert ray.cluster_resources()["CPU"] == CPU_SLOTS

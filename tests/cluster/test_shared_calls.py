@@ -10,8 +10,7 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayTaskError
 
-from azr.cluster.shared_calls import SharedCalls, TakesSharedCalls
-from azr.cluster.supervisor import ActorLost, SupervisedActor
+from azr.cluster.supervisor import ActorLost, SharedCalls, SupervisedActor, TakesSharedCalls
 
 
 class Clerk(TakesSharedCalls):

@@ -12,12 +12,12 @@ import ray
 import torch
 
 from azr.cluster.push_host import HOST, HostOutbox
-from azr.cluster.push_ipc import IPC, IpcOutbox
+from azr.cluster.push_ipc import IPC
 from azr.cluster.push_nccl import NCCL, NcclOutbox
 from azr.cluster.supervisor import ActorLost, SupervisedActor
 from azr.cluster.weight_sync import WeightSync, send_weights
 from azr.cluster.weight_transfers import Rank, Receiver
-from tests.cluster.receiving_engine import GLOO, on_gpu, start_receiver
+from tests.cluster.receiving_engine import GlooGroup, ipc_outbox, start_receiver
 
 LIMIT_S = 60.0
 
@@ -30,8 +30,8 @@ class Policy:
         self.error: Exception | None = None
         rank = Rank(index=0, size=1, device=torch.device("cpu"), control=None, engine_gpus=1)
         self.outbox = {
-            IPC: lambda: IpcOutbox(rank, on_gpu("GPU-0")),
-            NCCL: lambda: NcclOutbox(rank, GLOO),
+            IPC: lambda: ipc_outbox(rank, "GPU-0"),
+            NCCL: lambda: NcclOutbox(rank, GlooGroup()),
             HOST: lambda: HostOutbox(rank),
         }[transfer]()
 

@@ -12,29 +12,41 @@ import pytest
 import torch
 
 from azr.cluster import push_ipc, push_nccl
-from azr.cluster.weight_transfers import TRANSFERS, Site, choose_transfer, decide_push
+from azr.cluster.weight_transfers import (
+    TRANSFERS,
+    Inbox,
+    Outbox,
+    Rank,
+    choose_transfer,
+    decide_push,
+    make_inbox,
+    make_outbox,
+)
 from azr.config import ClusterConfig, Config, RolloutConfig, TrainConfig
 from azr.errors import UserError
 
 
 @pytest.mark.parametrize(
-    "site, chosen",
+    "device, colocate, engines, chosen",
     [
-        (Site(device="cpu", colocated=True), "host"),
-        (Site(device="cpu", colocated=False), "host"),
-        (Site(device="cuda", colocated=True), "ipc"),
-        (Site(device="cuda", colocated=False), "nccl"),
-        (Site(device="cuda", colocated=True, engine_gpus_alone=4), "host"),
+        ("cpu", True, 1, "host"),
+        ("cpu", False, 1, "host"),
+        ("cuda", True, 1, "ipc"),
+        ("cuda", False, 1, "nccl"),
+        ("cuda", True, 5, "host"),
     ],
 )
-def test_auto_takes_the_fastest_way_that_is_open(site: Site, chosen: str) -> None:
-    assert choose_transfer("auto", site) == chosen == choose_transfer(chosen, site)
+def test_auto_takes_the_fastest_way_that_is_open(device: Any, colocate: bool, engines: int, chosen: Any) -> None:
+    for push in ("auto", chosen):
+        cluster = ClusterConfig(push=push, colocate=colocate)
+        config = Config(cluster=cluster, rollout=RolloutConfig(engines=engines))
+        assert choose_transfer(config, device) == chosen
 
 
 def test_a_closed_way_is_refused_when_the_device_is_known() -> None:
     config = Config(cluster=ClusterConfig(push="ipc"), rollout=RolloutConfig(engines=4, tensor_parallel=2))
     config = replace(config, train=TrainConfig(data_parallel=8))
-    assert choose_transfer(config.cluster.push, Site.before_start(config)) == "ipc"
+    assert choose_transfer(config, config.train.device) == "ipc"
     assert decide_push(config, "cuda").cluster.push == "ipc"
     with pytest.raises(UserError, match=r"^cluster.push=ipc is for memory of GPUs, and this run is on CPUs: [^.]*auto"):
         decide_push(config, "cpu")
@@ -42,8 +54,10 @@ def test_a_closed_way_is_refused_when_the_device_is_known() -> None:
 
 def test_every_way_that_a_config_may_name_has_both_ends() -> None:
     assert set(get_args(get_type_hints(ClusterConfig)["push"])) == {"auto", *TRANSFERS}
-    for transfer in TRANSFERS.values():
-        assert transfer.inbox(torch.device("cpu"))
+    cpu = torch.device("cpu")
+    for transfer in TRANSFERS:
+        rank = Rank(index=0, size=1, device=cpu, control=None, engine_gpus=1)
+        assert isinstance(make_inbox(transfer, cpu), Inbox) and isinstance(make_outbox(transfer, rank), Outbox)
 
 
 def test_vllm_is_asked_for_a_group_with_the_right_members(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,9 +73,9 @@ def test_vllm_is_asked_for_a_group_with_the_right_members(monkeypatch: pytest.Mo
     inspect.signature(nccl_common.stateless_init_process_group).bind("a", 1, 0, 2, device=0)
     monkeypatch.setattr(nccl_common, "stateless_init_process_group", join)
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
-    push_nccl.Network.join_as_sender("10.0.0.1", 1234, 5)
+    push_nccl.Group.join("10.0.0.1", 1234, 5)
     second = SimpleNamespace(data_parallel_index=0, world_size=2, rank=1)
-    push_nccl.Network.join_as_worker("10.0.0.1", 1234, 5, 3, second)
+    push_nccl.Group.join("10.0.0.1", 1234, 5, 3, second)
     assert joined == [("10.0.0.1", 1234, 0, 5), ("10.0.0.1", 1234, 4, 5)]
     inspect.signature(PyNcclCommunicator.broadcast).bind(None, torch.ones(1), src=0, stream=None)
     inspect.signature(PyNcclCommunicator.destroy).bind(None)
@@ -83,7 +97,7 @@ def test_the_runtimes_calls_take_as_many_arguments_as_they_are_given(monkeypatch
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     block = push_ipc.CudaBlock(64, torch.device("cpu"))
-    push_ipc.CudaMapping(block.handle, 64, torch.device("cpu")).close()
+    push_ipc.CudaBlock(64, torch.device("cpu"), block.handle).close()
     block.close()
     assert {name: count for name, count in called.items() if declared.get(name) != count} == {
         "cudaIpcCloseMemHandle": 1  # vLLM never closes one

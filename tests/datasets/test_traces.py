@@ -123,6 +123,14 @@ def test_rows_without_traces_are_counted_and_a_file_without_any_is_refused(confi
             load(config, codec, tmp_path, SUM, samples=samples, traces=1)
 
 
+def test_traces_that_close_no_thinking_are_named_where_prompts_open_it(config, codec, tmp_path) -> None:
+    spoken = {**SUM, "traces": ["It is \\boxed{4}."]}
+    (note,) = load(config, codec, tmp_path, spoken, traces=1)
+    assert "rows.jsonl has </think>, and prompts end with <think>: whole traces are learned as thoughts" in note
+    assert load(config, codec, tmp_path, spoken, {**SUM, "id": "x", "traces": [RIGHT]}, traces=1) == []
+    assert load(config, codec, tmp_path, spoken, traces=0) == []
+
+
 def test_a_trace_of_which_the_tokenizer_has_no_tokens_is_named_by_its_row(config, codec, tmp_path) -> None:
     rows = {**SUM, "traces": [RIGHT]}, {**SUM, "id": "x", "traces": [RIGHT, "\\boxed{4}<|im_end|>\n"]}
     with pytest.raises(UserError, match=r"rows.jsonl, row 2: a trace holds <\|im_end\|>, which ends a response"):

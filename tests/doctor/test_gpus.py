@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from azr.doctor import gpus
+from azr.doctor import machine
 from azr.doctor.findings import Mark
 
 ROW = "{}, NVIDIA H100 80GB HBM3, 81559, {}, {}"
@@ -15,13 +15,13 @@ def says(text: str, code: int = 0) -> list[str]:
 
 
 def findings(command: list[str]) -> dict:
-    return {each.name: each for each in gpus.gpus_section(gpus.query(command)).findings}
+    return {each.name: each for each in machine.gpus_section(machine.query_gpus(command)).findings}
 
 
 def test_good_gpus():
-    found = gpus.query(says("\n".join(ROW.format(i, 4, "580.95.05") for i in range(8))))
+    found = machine.query_gpus(says("\n".join(ROW.format(i, 4, "580.95.05") for i in range(8))))
     assert len(found.all) == 8 and found.memory_gib == pytest.approx(79.6, abs=0.1)
-    section = gpus.gpus_section(found)
+    section = machine.gpus_section(found)
     assert section.ok and {each.mark for each in section.findings} == {Mark.OK}
     assert section.findings[1].message == "NVIDIA H100 80GB HBM3, 80 GiB"
 
@@ -45,6 +45,6 @@ def test_an_old_driver_is_missing_and_a_taken_gpu_a_warning():
     ids=["no tool", "no driver", "no number", "too few", "no GPU"],
 )
 def test_without_gpus_runs_take_the_cpu(command, mark, part):
-    found = gpus.query(command)
-    [finding] = gpus.gpus_section(found).findings
+    found = machine.query_gpus(command)
+    [finding] = machine.gpus_section(found).findings
     assert not found.all and finding.mark is mark and part in finding.message

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from azr.config import TRRPP, Config
+from azr.config import TRRPP, Config, KLConfig
 from azr.doctor import recipe
 from azr.doctor.findings import Finding, Mark
-from azr.doctor.gpus import Gpu, Gpus
+from azr.doctor.machine import Gpu, Gpus
 from azr.doctor.recipe import GIB, Hub, Machine
 from tests.recipes import recipes
 
@@ -68,7 +68,7 @@ def test_a_model_of_unknown_shape(tmp_path):
 def test_a_checkpoint_is_the_state_of_what_is_trained_and_the_policy(tmp_path):
     policy, critic = 7_615_616_512, 7_615_616_512 - 152_064 * 3584 + 3585
     assert recipe.checkpoint_bytes(FLAGSHIP) == 14 * policy + 12 * critic
-    free = replace(FLAGSHIP, algorithm=replace(FLAGSHIP.algorithm, estimator=TRRPP(), kl_coef=0.0))
+    free = replace(FLAGSHIP, algorithm=replace(FLAGSHIP.algorithm, estimator=TRRPP(), kl=KLConfig(coef=0.0)))
     assert recipe.checkpoint_bytes(free) == 14 * policy
 
 

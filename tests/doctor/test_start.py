@@ -8,9 +8,9 @@ from ray._common.utils import get_default_ray_temp_dir
 from ray._private.utils import validate_socket_filepath
 
 from azr.config_tree import override
-from azr.doctor.gpus import Gpu, Gpus, check_fit, check_machine
+from azr.doctor.machine import Gpu, Gpus, check_fit, check_machine
 from azr.errors import UserError
-from playground.azr_14m_mini import config as mini
+from tests.e2e.three_kinds import config as mini
 
 
 def cards(gib: float, count: int = 1) -> Gpus:
@@ -19,7 +19,7 @@ def cards(gib: float, count: int = 1) -> Gpus:
 
 
 def test_a_gpu_that_is_certainly_too_small_is_refused_and_one_that_may_be_is_warned_of():
-    values = {"model.path": "Qwen/Qwen2.5-1.5B", "algorithm.estimator": "trrpp", "algorithm.kl_coef": 0}
+    values = {"model.path": "Qwen/Qwen2.5-1.5B", "algorithm.estimator": "trrpp", "algorithm.kl.coef": 0}
     large = override(mini, {**values, "rollout.max_prompt_tokens": 3000})
     # Parameters, float32 gradients, master copy and moments: 18 bytes for each of 1.54 billion parameters.
     with pytest.raises(UserError, match=r"take 25\.9 of a GPU's 24\.0 GiB .* Set .*--train\.offload"):

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent.parent
 STEPS, PROMPTS, KINDS = 4, 8, ("deduction", "abduction", "induction")
 OPTIONS = [
     *("--cluster.no-colocate", "--rollout.staleness", "2", "--rollout.partial"),
-    *("--run.steps", str(STEPS), "--eval.every", "0", "--checkpoint.every", "1", "--algorithm.kl-coef", "0"),
+    *("--run.steps", str(STEPS), "--eval.every", "0", "--checkpoint.every", "1", "--algorithm.kl.coef", "0"),
     *("--selfplay.proposer-prompts", str(PROMPTS), "--selfplay.solver-prompts", str(PROMPTS)),
     *("--selfplay.group-size", "3", "--selfplay.seed-tasks", "4"),
 ]
@@ -26,7 +26,7 @@ OPTIONS = [
 
 def mini(root: Path, *options: str, kill_after: str | None = None) -> tuple[int, str]:
     """Exit code and output; SIGKILL strikes half a second after the first line that begins so."""
-    command = [sys.executable, "-m", "playground.azr_14m_mini", *OPTIONS, "--run.root", str(root), *options]
+    command = [sys.executable, "-m", "tests.e2e.three_kinds", *OPTIONS, "--run.root", str(root), *options]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines: list[str] = []
     try:
@@ -45,7 +45,7 @@ def test_every_proposal_of_every_step_is_there_once(tmp_path: Path) -> None:
     assert code == -signal.SIGKILL, output[-3000:]
     code, output = mini(tmp_path, "--resume")
     assert code == 0 and "going on after step" in output, output[-3000:]
-    run = tmp_path / "azr_14m_mini"
+    run = tmp_path / "three_kinds"
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in metrics if line["step"]]
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))

@@ -56,7 +56,7 @@ def with_signal(number: signal.Signals) -> Callable[[int], None]:
 def run(root: Path, *options: str, when: Mapping[str, Callable[[int], None]] | None = None) -> tuple[int, str]:
     """Exit code and output of the mini; each fault strikes half a second after the first line that begins so."""
     faults = dict(when or {})
-    command = [sys.executable, "-m", "playground.azr_14m_mini", *OPTIONS, "--run.root", str(root), *options]
+    command = [sys.executable, "-m", "tests.e2e.three_kinds", *OPTIONS, "--run.root", str(root), *options]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines: list[str] = []
     try:
@@ -88,7 +88,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("straight")
     code, output = run(root)
     assert code == 0, output[-3000:]
-    return root / "azr_14m_mini"
+    return root / "three_kinds"
 
 
 def noting(family: set[int], strike: Callable[[int], None]) -> Callable[[int], None]:
@@ -131,7 +131,7 @@ def suffered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert code == 0 and "going on after step 4" in output, output[-3000:]
     # Ray's own agents look for their killed head for a minute.
     assert gone_after(killed, 100), "processes of the killed driver are left"
-    return root / "azr_14m_mini"
+    return root / "three_kinds"
 
 
 def content(folder: Path) -> list[dict]:

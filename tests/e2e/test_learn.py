@@ -20,7 +20,7 @@ CONTROLS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["azr_14m_learn", "azr_14m_three_kinds"])
+@pytest.fixture(scope="module", params=["azr_14m_mini", "azr_14m_three_kinds"])
 def run(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     root = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-m", f"playground.{request.param}", "--run.root", str(root), *CONTROLS]
@@ -37,7 +37,7 @@ def test_the_time_bound_ends_a_run_as_its_last_step_would(run: Path) -> None:
 
 
 def test_a_learning_rate_of_zero_exports_the_base_bit_by_bit(run: Path) -> None:
-    start = "azr_14m_worked" if run.name == "azr_14m_learn" else "azr_14m_base"
+    start = "azr_14m_worked" if run.name == "azr_14m_mini" else "azr_14m_base"
     folders = run / "checkpoints" / "step_000001" / "policy", ROOT / "data" / start
     trained, base = (AutoModelForCausalLM.from_pretrained(folder).state_dict() for folder in folders)
     assert trained.keys() == base.keys() and all(trained[name].equal(base[name]) for name in base)
@@ -49,7 +49,7 @@ def test_without_new_tasks_only_seed_tasks_are_solved_and_nothing_is_proposed(ru
     assert {row["role"] for row in rows} == {"solver"}
     sizes = Counter(row["group"] for row in rows).values()
     assert all(size % 6 == 0 for size in sizes)
-    if run.name == "azr_14m_learn":
+    if run.name == "azr_14m_mini":
         assert len(rows) == 6 * 6
     else:
         sampled, derived = 3 * 6, 6 + 6 + 6 * (3 + 3)

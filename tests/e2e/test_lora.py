@@ -19,7 +19,7 @@ def run(tmp_path_factory) -> Path:
         done = mini(root, "--eval.every", "0", "--train.lora.rank", "8", "--run.steps", str(steps), *more)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "start reference" not in done.stdout, "the reference is the policy without its adapters"
-    return root / "azr_14m_mini"
+    return root / "three_kinds"
 
 
 def test_engines_sample_with_what_the_trainer_computes(run):

@@ -26,7 +26,7 @@ PHASES = ("propose", "validate", "estimate", "solve", "verify", "train critic", 
 
 
 def mini(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "playground.azr_14m_mini", "--run.root", str(root), *SMALL, *options]
+    command = [sys.executable, "-m", "tests.e2e.three_kinds", "--run.root", str(root), *SMALL, *options]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=540)
 
 
@@ -46,7 +46,7 @@ def shown(root):
 @pytest.fixture(scope="module")
 def run(root, shown):
     """The run's folder."""
-    return root / "azr_14m_mini"
+    return root / "three_kinds"
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ DEADLINE_S = 500
 
 
 def begin(root: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "playground.azr_14m_mini", *OPTIONS, "--run.root", str(root), *options]
+    command = [sys.executable, "-m", "tests.e2e.three_kinds", *OPTIONS, "--run.root", str(root), *options]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -41,11 +41,11 @@ def finish(run: subprocess.Popen[str]) -> str:
 
 
 def metrics(root: Path) -> list[dict]:
-    return [json.loads(line) for line in (root / "azr_14m_mini" / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (root / "three_kinds" / "metrics.jsonl").read_text().splitlines()]
 
 
 def texts(root: Path, step: int) -> list[tuple]:
-    with gzip.open(root / "azr_14m_mini" / "rollouts" / f"step_{step:06d}.jsonl.gz", "rt") as file:
+    with gzip.open(root / "three_kinds" / "rollouts" / f"step_{step:06d}.jsonl.gz", "rt") as file:
         return [(row["group"], row["response"], row["reward"]) for row in map(json.loads, file)]
 
 
@@ -70,7 +70,7 @@ def test_two_nodes_play_and_learn_as_one_and_survive_the_loss_of_a_third(cluster
     run = begin(tmp_path / "spread", *SPREAD, "--cluster.address", cluster.address)
     try:
         deadline = time.monotonic() + DEADLINE_S
-        while not any((tmp_path / "spread").glob("azr_14m_mini/checkpoints/step_000001/manifest.json")):
+        while not any((tmp_path / "spread").glob("three_kinds/checkpoints/step_000001/manifest.json")):
             assert run.poll() is None and time.monotonic() < deadline, run.communicate(timeout=60)[0][-3000:]
             time.sleep(0.2)
         used = [node for node in nodes if trainers_under(node)]

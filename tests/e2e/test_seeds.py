@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from azr.runs.sinks import read_tasks
+from azr.runs.sample_file import read_tasks
 
 ROOT = Path(__file__).parent.parent.parent
 FEW = ("--selfplay.proposer-prompts", "4", "--selfplay.seed-tasks", "2", "--selfplay.kinds", "deduction")

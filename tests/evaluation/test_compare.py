@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from azr.errors import UserError
-from azr.evaluation.report import compare, differences_table
+from azr.evaluation.report import compare, differences_table, gains
 from azr.tasks.base import Verdict
 from tests.evaluation.written import FORMER, answers_to, protocol, write_evaluation, write_former
 
@@ -84,3 +85,25 @@ def test_an_evaluation_of_the_former_schema_is_compared(tmp_path: Path):
     (greedy, sampled), others = compare(folder, tmp_path / "b")
     assert others == [] and (greedy.before, greedy.after, greedy.won) == (0.5, 1.0, ("1",))
     assert (sampled.before, sampled.after, sampled.won) == (0.75, 1.0, ("1",))
+
+
+def test_a_run_is_told_what_its_last_evaluation_gained_over_its_first(tmp_path: Path):
+    def after(step: int, greedy: list[Verdict], **others: object) -> None:
+        written = evaluation(tmp_path / f"step {step}", greedy, **others) / "answers.jsonl.gz"
+        (tmp_path / "run").mkdir(exist_ok=True)
+        shutil.copy(written, tmp_path / "run" / f"step_{step:06d}.jsonl.gz")
+
+    after(0, [R, W, W, W] * 10)
+    assert gains(tmp_path / "run") == []
+    after(12, [W] * 40)
+    (loss,) = gains(tmp_path / "run")
+    assert loss.startswith("math500: 62.5% to 50.0% of 40 questions at temperature 1, -12.5 points [-") and (
+        loss.endswith("]: a loss beyond chance")
+    )
+    after(24, [R, R, W, W] * 10)
+    (gain,) = gains(tmp_path / "run")
+    assert gain.startswith("math500: 62.5% to 75.0%") and gain.endswith("]: a gain beyond chance")
+    after(25, [R, W, W, R, *[W, W, R, W] * 9])
+    assert gains(tmp_path / "run")[0].endswith("]: within chance")
+    after(26, [R], suites={"math500": {"sha256": {"math500.jsonl": "1" * 64}}})
+    assert "read math500 from different files" in gains(tmp_path / "run")[0]

@@ -192,7 +192,7 @@ async def test_a_worker_that_dies_leaves_its_question_ungraded_and_is_replaced()
     async with MathGrader(workers=1) as grader:
         asked = question(MathGold(("7",)))
         assert (await grader.grade(asked, "7")).verdict is Verdict.RIGHT
-        worker = grader._pool._processes[0]
+        worker = grader._workers._processes[0]
         assert worker._process is not None
         worker._process.kill()
         await worker._process.wait()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from azr import own_functions
+from azr import isolated
 from azr.config import Config, DataConfig
 from azr.datasets.choice import load_rows
 from azr.datasets.rows import read_rows
@@ -73,14 +73,14 @@ async def test_true_false_and_none_are_right_wrong_and_malformed(module: str) ->
 async def test_what_goes_wrong_is_ungraded_and_named_once(
     module: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(own_functions, "TIME_LIMIT_S", 4.0)
+    monkeypatch.setattr(isolated, "TIME_LIMIT_S", 4.0)
     with caplog.at_level(logging.WARNING):
         async with OwnGrader(f"{module}:trouble", workers=1) as grader:
             for text in ("raise", "raise", "number", "hang", "die"):
                 assert (await grader.grade(question(), text)).verdict is Verdict.UNGRADED
                 assert (await grader.grade(question(), "right")).verdict is Verdict.RIGHT, "the next one is graded"
     # asyncio may say of a process that died and was killed that it does not know how it ended.
-    said = [record.getMessage() for record in caplog.records if record.name == own_functions.__name__]
+    said = [record.getMessage() for record in caplog.records if record.name == isolated.__name__]
     assert len(said) == 3 and all(f"the grader {module}:trouble " in each for each in said)
     assert "raised ValueError: raise;" in said[0] and "returned 0.5, which is none of" in said[1]
     assert "took over 4 s, or ended its process" in said[2]

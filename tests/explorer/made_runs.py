@@ -9,8 +9,7 @@ from pathlib import Path
 from azr.evaluation.answer_file import ANSWERS, AnswerFile
 from azr.evaluation.periodic import Evaluated
 from azr.records import Completion, FinishReason, Judgement, Role, Sample, Task
-from azr.runs.sample_file import write_samples
-from azr.runs.sinks import JsonLines
+from azr.runs.sample_file import JsonLines, write_samples
 from azr.tasks.base import Verdict
 
 HOSTILE = "</pre><script>document.title='owned'</script>\"'&"
@@ -112,6 +111,7 @@ def eval_answer(
     *,
     suite: str = "exam",
     answer: str | None = None,
+    detail: str = "",
     response="",
 ) -> Sample:
     return Sample(
@@ -123,7 +123,9 @@ def eval_answer(
         prompt=f"What is {question}?",
         response=response or f"{verdict} answer",
         response_tokens=7,
-        judgement=Judgement(verdict=Verdict(verdict), answer=None if answer is None else (("answer", answer),)),
+        judgement=Judgement(
+            verdict=Verdict(verdict), detail=detail, answer=None if answer is None else (("answer", answer),)
+        ),
         used="recorded",
     )
 
@@ -165,5 +167,5 @@ def small_run(path: Path) -> MadeRun:
     )  # fmt: skip
     run.evaluation(0, [eval_answer("q1", "wrong"), eval_answer("q1", "wrong", 0), eval_answer("q2", "right")])
     now = [eval_answer("q1", "right", answer="7"), eval_answer("q1", "wrong", 0, response=HOSTILE, answer=HOSTILE)]
-    run.evaluation(2, [*now, eval_answer("q2", "malformed")])
+    run.evaluation(2, [*now, eval_answer("q2", "malformed", detail="a list")])
     return run

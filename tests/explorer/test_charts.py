@@ -1,11 +1,15 @@
 """Charts: round axes, long lines as means, and stacks that add up."""
 
 import re
+import time
+from html import unescape
+from importlib import resources
 
 import pytest
+from markupsafe import Markup
 
 from azr.explorer.charts import MAX_POINTS, Series, area_chart, line_chart, ticks
-from azr.explorer.markup import Html, el, highlighted
+from azr.explorer.site import encoded, highlighted, render
 
 
 @pytest.mark.parametrize(
@@ -22,7 +26,7 @@ def test_axes_have_round_values(low, high, least, expected):
     assert ticks(low, high, least=least) == pytest.approx(expected)
 
 
-def points(chart: Html, mark: str) -> list[tuple[float, ...]]:
+def points(chart: Markup, mark: str) -> list[tuple[float, ...]]:
     places = re.search(rf'<{mark} points="([^"]+)"', chart)[1]
     return [tuple(map(float, place.split(","))) for place in places.split()]
 
@@ -61,15 +65,37 @@ def test_nothing_is_drawn_of_nothing_and_one_step_is_a_dot():
     assert "<circle" in line_chart("t", [Series("a", [(1, 0.0)])])
 
 
-def test_markup_escapes_text_and_attributes_and_keeps_what_was_made():
-    made = el("a", "<b>&", el("i", 1), None, ["x", Html("<u></u>")], href='"><script>', hidden=True, title=None)
-    assert made == '<a href="&quot;&gt;&lt;script&gt;" hidden>&lt;b&gt;&amp;<i>1</i>x<u></u></a>'
-    assert el("p", "\x1b[2J\u202e\r\ud800\n\t") == "<p>\\x1b[2J\\u202e\\r\\ud800\n\t</p>"
+def test_templates_escape_text_and_attributes_and_keep_what_was_made():
+    made = render(
+        "field", label=Markup("<u></u>"), name='"><script>', value="<b>&\x1b[2J\u202e\r\ud800\n\t'", type="search"
+    )
+    assert encoded(made).decode() == (
+        '<label><u></u><input type="search" name="&#34;&gt;&lt;script&gt;" '
+        'value="&lt;b&gt;&amp;\\x1b[2J\\u202e\\r\\ud800\n\t&#39;"></label>\n'
+    )
+
+
+def test_no_template_can_let_text_become_markup():
+    source = (resources.files("azr.explorer") / "templates" / "pages.html").read_text()
+    assert not re.search(r"\|\s*safe|autoescape|Markup|=\s*{[{%]", source)
+    tags = re.sub(r"{#.*?#}", "", source, flags=re.DOTALL)
+    assert {quoted for quoted in re.findall(r"""=(["'])\{[{%]""", tags)} == {'"'}
+
+
+@pytest.mark.parametrize(
+    "piece", ["'", '"', "\\'", '\\"', "'\\", "'''\\", '"""x', "f'{", "rb'", "#", "\\", "1_", "a.", "λ", "\x00", "\n'"]
+)
+def test_highlighting_takes_time_linear_in_the_length(piece):
+    program = piece * (100_000 // len(piece))
+    started = time.process_time()
+    highlighted(program)
+    assert time.process_time() - started < 1.5, (
+        "about 0.1 s; a text of this length that is read again and again takes 20"
+    )
 
 
 @pytest.mark.parametrize(
     "program", ['def f(a):\n    return \'<\' + "x\\"" # <b>', "'unfinished", '"""', "f(λ) = 0x1F_2 '\\", ""]
 )
 def test_highlighting_changes_no_character(program):
-    text = re.sub(r"<[^>]+>", "", highlighted(program))
-    assert text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"').replace("&#x27;", "'") == program
+    assert unescape(re.sub(r"<[^>]+>", "", highlighted(program))) == program

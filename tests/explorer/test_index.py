@@ -55,9 +55,8 @@ def test_filters_give_what_the_files_hold(run: MadeRun) -> None:
     assert ids(index, nodes_from=12) == ["000002-deduction-0000"]
     assert queries.kinds(index) == ["deduction", "induction"]
     assert queries.verdicts(index, 1)["deduction", "solver"] == {"wrong": 5, "right": 3}
-    assert [(s.step, s.count, s.p50, s.truncated) for s in queries.lengths(index) if s.kind == "induction"] == [
-        (1, 1, 10, 1)
-    ]  # fmt: skip
+    (induction,) = (each for each in queries.lengths(index) if each["kind"] == "induction")
+    assert [induction[name] for name in ("step", "count", "p50", "truncated")] == [1, 1, 10, 1]
     assert queries.problems(index) == []
 
 
@@ -209,7 +208,7 @@ def test_responses_that_were_given_up_have_no_length(tmp_path: Path) -> None:
     run = MadeRun(tmp_path / "run")
     run.step(1, [answer("a"), answer("a", "ungraded", text="", finish="given_up", used="ungraded")])
     index = opened(run)
-    assert [(each.count, each.p10) for each in queries.lengths(index)] == [(1, 9)]
+    assert [(each["count"], each["p10"]) for each in queries.lengths(index)] == [(1, 9)]
     assert queries.verdicts(index, 1)["deduction", "solver"] == {"right": 1, "ungraded": 1}
 
 

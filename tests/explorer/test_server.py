@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import time
 from html.parser import HTMLParser
@@ -13,6 +14,8 @@ from starlette.testclient import TestClient
 from azr.explorer.index import RunIndex
 from azr.explorer.index_file import NAME
 from azr.explorer.server import BODIES, COMPARING, Watcher, make_app, names_of
+from azr.explorer.single_file import report
+from azr.records import Judgement
 from tests.explorer.made_runs import HOSTILE, MadeRun, answer, azr_eval, eval_answer, proposal, small_run, task
 
 
@@ -80,6 +83,52 @@ def test_every_link_leads_somewhere_and_nothing_in_a_run_becomes_markup(run: Mad
                 assert str(value).startswith(("/0/", "/static/")), (path, tag, value)
     hostile = pages["/0/task?id=000001-deduction-0001"]
     assert hostile.text.count(HOSTILE) >= 6, "in program, prompt, thinking, answers and reasons"
+
+
+EVIL = f"{HOSTILE}\x00\x1b[2J\x9b\u2028\u202e\u2066\ud800{{{{7*7}}}}{{%"
+"""Markup, what steers terminals and reorders text, half a surrogate pair, and a template."""
+RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def evil_run(path: Path) -> MadeRun:
+    run = MadeRun(path)
+    judged = Judgement(verdict=EVIL, detail=EVIL, answer=((EVIL, EVIL), ("program", EVIL)), parts={EVIL: True})
+    fields = {"kind": EVIL, "prompt": EVIL, "flags": [(EVIL, 0, 9)], "judgement": judged}
+    samples = [answer(EVIL, group=f"{EVIL}:1", text=EVIL, **fields), proposal(EVIL, text=EVIL, **fields)]
+    samples += [answer(f"{EVIL}-0", **fields), answer("7", group="data:0", **fields)]
+    made = task(EVIL, kind=EVIL, inputs=(EVIL,), outputs=(EVIL,), message=EVIL, parents=(EVIL, "x"), body=repr(EVIL))
+    numbers = {f"{EVIL}/solver/accuracy": 0.5, f"eval/{EVIL}/greedy": 0.5, f"{EVIL}/proposer/funnel/valid": 1.0}
+    run.step(1, samples, [made, task("x", kind=EVIL, parents=(EVIL,))], **numbers)
+    run.evaluation(1, [eval_answer(EVIL, "wrong", suite=EVIL, answer=EVIL, detail=EVIL, response=EVIL)])
+    run.evaluation(2, [eval_answer(EVIL, "right", suite=EVIL)])
+    (run.path / "config.yaml").write_bytes(f"model:\n  path: {EVIL}\n".encode("utf-8", "backslashreplace"))
+    (run.path / "rollouts" / "step_000002.jsonl.gz").write_bytes(gzip.compress(b'{"</p><script>\x1b": 1}\n'))
+    return run
+
+
+def test_no_field_of_a_strangers_run_becomes_markup_or_steers_a_reader(tmp_path: Path) -> None:
+    of = client(evil_run(tmp_path / "run"))
+    pages = crawl(of)
+    assert {re.split(r"[/?]", path)[2] for path in pages} == {"", *BODIES, *COMPARING}
+    for path, found in pages.items():
+        assert found.tags.count("script") == 1, path
+        assert not [each for each in found.attributes if each[1].startswith("on") or each[1] == "style"], path
+        assert all(str(v).startswith(("/0/", "/static/")) for _, name, v in found.attributes if name in ("href", "src"))
+        assert not RAW.search(of.get(path).text), path
+    html = report([tmp_path / "run"], print).decode()
+    assert Page(html).tags.count("script") == 1 and HOSTILE in Page(html).text and not RAW.search(html)
+
+
+@pytest.mark.parametrize("piece", ["'", "\\'", '\\"', "<", "\x00", "f'{", "\u202e", "&", "{{", "9", "\n"])
+def test_100_kb_of_anything_are_shown_in_time_linear_in_their_length(piece: str, tmp_path: Path) -> None:
+    run, text = MadeRun(tmp_path / "run"), piece * (100_000 // len(piece))
+    read = Judgement(verdict="wrong", detail=text, answer=(("program", text), ("output", text)))
+    run.step(1, [answer("t", text=text, judgement=read)], [task("t", body=text, inputs=(text,), outputs=(text,))])
+    of = client(run)
+    started = time.process_time()
+    for path in ("/0/task?id=t", "/0/response?step=1&line=0", "/0/step", "/0/tasks"):
+        assert of.get(path).status_code == 200
+    assert time.process_time() - started < 3.0, "about 0.5 s"
 
 
 def test_the_policy_allows_only_what_the_explorer_serves(run: MadeRun) -> None:
@@ -200,17 +249,19 @@ def rows(of: Page) -> list[str]:
 def test_two_evaluations_stand_side_by_side(run: MadeRun, tmp_path: Path) -> None:
     of = client(run)
     both = page(of, "/0/evaluations")
-    assert "step 0: greedystep 0: all rightstep 2: greedystep 2: all right" in both.text
+    assert "step 0: greedystep 0: right answersstep 2: greedystep 2: right answers" in both.text
     assert (
         "q1examdeductionwrong0 of 2right1 of 2" in both.text
         and "q2examdeductionright1 of 1malformed0 of 1" in both.text
     )
-    assert "step 0250.0%50.0%" in both.text and "step 2250.0%25.0%" in both.text
+    assert "step 0250.0 ± 98.0%50.0 ± 98.0%" in both.text and "step 2250.0 ± 98.0%25.0 ± 49.0%" in both.text
+    assert "difference on the same questions2+0.0 ± 196.0 points-25.0 ± 147.0 points" in both.text
     assert rows(page(of, "/0/evaluations?change=better")) == ["q1"]
     assert rows(page(of, "/0/evaluations?change=worse&suite=exam")) == ["q2"]
     assert rows(page(of, "/0/evaluations?change=wrong")) == []
     asked = page(of, "/0/question?suite=exam&id=q1")
     assert "What is q1?" in asked.text and asked.text.count(HOSTILE) == 2 and "sample 0, 7 tokens wrong" in asked.text
+    assert "why: a list" in page(of, "/0/question?suite=exam&id=q2").text
     other = MadeRun(tmp_path / "other")
     other.evaluation(5, [eval_answer("q1", "right"), eval_answer("q3", "right")])
     two = client(run, other)
@@ -229,9 +280,9 @@ def test_answers_of_an_evaluation_that_are_cut_short_are_shown_as_far_as_they_go
 def test_evaluations_of_azr_eval_stand_beside_those_of_the_run(run: MadeRun, tmp_path: Path) -> None:
     run.azr_eval("step_000002", [eval_answer("q1", "right", answer="8"), eval_answer("q7", "wrong", suite="math500")])
     both = page(client(run), "/0/evaluations?left=0-2&right=0-eval-step_000002")
-    assert "step 2: greedystep 2: all rightazr eval, step_000002: greedy" in both.text
+    assert "step 2: greedystep 2: right answersazr eval, step_000002: greedy" in both.text
     assert "q7math500deduction--wrong0 of 1" in both.text
-    assert "step 0: greedystep 0: all rightstep 2: greedy" in page(client(run), "/0/evaluations").text
+    assert "step 0: greedystep 0: right answersstep 2: greedy" in page(client(run), "/0/evaluations").text
 
 
 def test_folders_of_azr_eval_have_pages_of_their_own_and_stand_beside_a_run(run: MadeRun, tmp_path: Path) -> None:
@@ -240,7 +291,7 @@ def test_folders_of_azr_eval_have_pages_of_their_own_and_stand_beside_a_run(run:
     azr_eval(after, [eval_answer("q1", "right")])
     of = client(before, after, run)
     alone = page(of, "/0/")
-    assert "base: greedybase: all rightrun, step 2: greedy" in alone.text and rows(alone) == ["q1", "q2"]
+    assert "base: greedybase: right answersrun, step 2: greedy" in alone.text and rows(alone) == ["q1", "q2"]
     assert [link for link in alone.links if "question" not in link] == ["/0/", "/1/", "/2/", "/0/"]
     compared = page(of, "/0/evaluations?left=0-eval&right=1-eval")
     assert "q1examdeductionwrong0 of 1right1 of 1" in compared.text
@@ -282,6 +333,30 @@ def test_rows_of_files_have_pages_though_their_ids_are_equal(run: MadeRun) -> No
     assert links == ["/0/task?id=7&kind=math500", "/0/task?id=7&kind=gsm8k"]
     of_one = page(of, links[0])
     assert "It is a row of a file." in of_one.text and "of math500" in of_one.text and "of gsm8k" not in of_one.text
+
+
+def test_the_setup_of_a_run_stands_on_top_and_a_run_can_be_seen_alone(run: MadeRun, tmp_path: Path) -> None:
+    assert "config.yaml" not in page(client(run), "/0/").text
+    config = f"run:\n  seed: 7\nmodel:\n  path: {HOSTILE}\nalgorithm:\n  estimator:\n    name: rloo\n    x: \x1b\n"
+    (run.path / "config.yaml").write_text(config)
+    for step, code in (1, "old"), (2, "0.1.0 (<b>)"):
+        (run.path / "checkpoints" / f"step_{step:06d}").mkdir(parents=True)
+        (run.path / "checkpoints" / f"step_{step:06d}" / "driver.json").write_text(f'{{"code": "{code}"}}')
+    other = MadeRun(tmp_path / "other")
+    other.step(1, [answer("a")], deduction__solver__accuracy=0.125)
+    of = client(run, other)
+    both = page(of, "/0/")
+    assert f"model {HOSTILE}" in both.text and "estimator rloo" in both.text and "seed 7" in both.text
+    assert "code 0.1.0 (<b>)" in both.text and config.replace("\x1b", "\\x1b") in both.text
+    (alone,) = (link for link in both.links if "alone" in link)
+    assert "other · deduction" in both.text and "other · deduction" not in page(of, alone).text
+
+
+def test_responses_of_a_step_lead_to_each_other(run: MadeRun) -> None:
+    of = client(run)
+    links = [link for link in page(of, "/0/response?step=2&line=1").links if "response" in link]
+    assert links == ["/0/response?step=2&line=0", "/0/response?step=2&line=2"]
+    assert [link for link in page(of, links[0]).links if "response" in link] == ["/0/response?step=2&line=1"]
 
 
 def test_lengths_of_two_runs_share_their_charts(run: MadeRun, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from azr.config import (
     AblationConfig,
     AlgorithmConfig,
     Config,
+    KLConfig,
     LoraConfig,
     RolloutConfig,
     SelfPlayConfig,
@@ -31,9 +32,8 @@ from azr.plan.memory import (
     states,
     training,
 )
-from azr.plan.planner import Plan, make_plan, plan_run, suggest
+from azr.plan.planner import Plan, make_plan, plan_run, suggest, text
 from azr.plan.shapes import KNOWN, ModelShape, shape_of
-from azr.plan.text import text
 from azr.records import Completion, FinishReason
 from tests.recipes import recipes
 
@@ -49,7 +49,7 @@ TINY = ModelShape(
 def seven(**train) -> Config:
     given = {"data_parallel": 8, "offload_optimizer": True} | train
     return Config(
-        algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.001),
+        algorithm=AlgorithmConfig(estimator=GAE(), kl=KLConfig(coef=0.001)),
         rollout=RolloutConfig(engines=8, gpu_memory_utilization=0.85),
         train=TrainConfig(**given),
     )

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from azr.config import GAE, TRRPP, AlgorithmConfig, ClusterConfig, Config, RolloutConfig, TrainConfig
+from azr.config import GAE, TRRPP, AlgorithmConfig, ClusterConfig, Config, KLConfig, RolloutConfig, TrainConfig
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec
 from azr.plan.memory import ENGINE_GPU, NODE_COPIES, model_roles, states, training
-from azr.plan.planner import Plan, make_plan, suggest
+from azr.plan.planner import Plan, make_plan, suggest, text
 from azr.plan.shapes import KNOWN, ModelShape
-from azr.plan.text import text
 from playground.azr_coder7b_ppo import config as recipe
 
 ASSUMED = Assumptions()
@@ -21,7 +20,7 @@ LEARNING = ("score critic", "score reference", "train policy", "train critic")
 def seven(**train) -> Config:
     given = {"data_parallel": 8, "offload_optimizer": True} | train
     return Config(
-        algorithm=AlgorithmConfig(estimator=GAE(), kl_coef=0.001),
+        algorithm=AlgorithmConfig(estimator=GAE(), kl=KLConfig(coef=0.001)),
         rollout=RolloutConfig(engines=given["data_parallel"], gpu_memory_utilization=0.85),
         train=TrainConfig(**given),
     )

@@ -9,10 +9,10 @@ import pytest
 
 from azr.algorithms.advantages import OWN_ESTIMATORS
 from azr.plugins import loading
-from azr.selfplay.rewards import BONUSES, OWN_BONUSES, OWN_REWARDS, SOLVE_RATE_REWARDS
+from azr.selfplay.rewards import BONUSES, SOLVE_RATE_REWARDS
 from azr.tasks.registry import KINDS
 
-REGISTRIES = (KINDS, SOLVE_RATE_REWARDS, OWN_REWARDS, BONUSES, OWN_BONUSES, OWN_ESTIMATORS, loading._loaded)
+REGISTRIES = (KINDS, SOLVE_RATE_REWARDS, BONUSES, OWN_ESTIMATORS, loading._loaded)
 
 
 @pytest.fixture(autouse=True)

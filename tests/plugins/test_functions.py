@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from azr import own_functions
+from azr import isolated
 from azr.algorithms.advantages import OWN_ESTIMATORS
 from azr.algorithms.batch import Batch
 from azr.config import IntrinsicRewardConfig, RewardConfig
@@ -45,7 +45,7 @@ estimators = {
 
 @pytest.fixture
 async def bad(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
-    monkeypatch.setattr(own_functions, "TIME_LIMIT_S", 1.5)
+    monkeypatch.setattr(isolated, "TIME_LIMIT_S", 1.5)
     monkeypatch.setattr("azr.plugins.own.ESTIMATE_LIMIT_S", 9.0)  # torch is loaded in it
     load_plugins([name := plugin(BAD), "examples.medium"])
     yield name

@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from azr import own_functions
+from azr import isolated
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.plugins import load_plugins, loading, plugin_processes
 from azr.records import Task
-from azr.runs.sinks import JsonLines, read_tasks
+from azr.runs.sample_file import JsonLines, read_tasks
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.seeds import check_seeds, read_seeds
 from azr.tasks.base import Proposal, ProposalLimits, RejectReason, Verdict
@@ -198,7 +198,7 @@ kinds = [Broken()]
 
 @pytest.fixture
 def broken(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, processes: None) -> str:
-    monkeypatch.setattr(own_functions, "TIME_LIMIT_S", 1.5)
+    monkeypatch.setattr(isolated, "TIME_LIMIT_S", 1.5)
     load_plugins([name := plugin(BROKEN)])
     return name
 
@@ -228,9 +228,9 @@ async def test_a_proposal_that_a_kind_fails_over_is_lost_and_the_log_names_the_k
     async def run(request: ExecutionRequest) -> ExecutionResult:
         return ExecutionResult(outputs=(CallResult(status=CallStatus.OK, value="1"),))
 
-    with caplog.at_level(logging.WARNING, own_functions.__name__):
+    with caplog.at_level(logging.WARNING, isolated.__name__):
         assert await proposed("broken", Section("output", text), run=run) is RejectReason.LOST
-    (record,) = [each for each in caplog.records if each.name == own_functions.__name__]
+    (record,) = [each for each in caplog.records if each.name == isolated.__name__]
     assert record.getMessage().startswith(f"{broken}: kind broken, validate {said}")
     assert record.getMessage().endswith("; such a response is not trained on")
     assert isinstance(await proposed("broken", Section("output", "fine")), Task), "the next one is validated"
@@ -297,4 +297,4 @@ async def test_processes_end_with_their_block(broken: str) -> None:
         task = await proposed("broken", Section("output", "fine"))
         assert isinstance(task, Task)
     (functions,) = loading._loaded.values()
-    assert functions._pool is None
+    assert not functions._processes

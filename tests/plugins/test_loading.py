@@ -19,7 +19,7 @@ from azr.datasets.rows import read_rows
 from azr.errors import UserError
 from azr.evaluation.graders.own import OwnGrader
 from azr.plugins import load_for, load_plugins, plugin_processes
-from azr.selfplay.rewards import OWN_BONUSES, OWN_REWARDS, check_names
+from azr.selfplay.rewards import BONUSES, SOLVE_RATE_REWARDS, check_names
 from azr.tasks.base import Verdict
 from azr.tasks.registry import KINDS
 from tests.plugins.conftest import REGISTRIES
@@ -68,7 +68,7 @@ KNOBS = {
 
 
 def everything_is_there() -> bool:
-    return "mine" in KINDS and "half" in OWN_REWARDS and "short" in OWN_BONUSES and "plain" in OWN_ESTIMATORS
+    return "mine" in KINDS and "half" in SOLVE_RATE_REWARDS and "short" in BONUSES and "plain" in OWN_ESTIMATORS
 
 
 def test_a_module_adds_all_that_it_states(plugin: Write) -> None:
@@ -84,11 +84,11 @@ def test_a_package_is_named_as_a_whole(package: Write) -> None:
 def test_what_a_package_offers_is_found_by_its_name_alone_and_nothing_else_of_it_is_loaded(package: Write) -> None:
     package(ALL, ENTRIES)
     load_for(Config())
-    assert not ("mine" in KINDS or OWN_REWARDS), "a package that no run names is not imported"
+    assert not ("mine" in KINDS or "half" in SOLVE_RATE_REWARDS), "a package that no run names is not imported"
     config = override(Config(), KNOBS)
     assert config.algorithm.estimator == PluginEstimator(function="plain")
     load_for(override(Config(), {"reward.proposer": "half"}))
-    assert "half" in OWN_REWARDS and "mine" not in KINDS
+    assert "half" in SOLVE_RATE_REWARDS and "mine" not in KINDS
     load_for(config)
     assert everything_is_there()
     check_names(config.reward)
@@ -105,7 +105,7 @@ def test_an_estimator_that_nothing_states_is_one_sentence(plugin: Write) -> None
     with pytest.raises(UserError, match=r"algorithm\.estimator is 'plan'; it must be one of trrpp, gae"):
         override(Config(), {"algorithm.estimator": "plan"})
     config = override(Config(), {"algorithm.estimator": "plan", "run.plugins": (plugin(ALL),)})
-    with pytest.raises(UserError, match=r"There is no estimator 'plan'; did you mean 'plain'\? .* dr_grpo, plain\.$"):
+    with pytest.raises(UserError, match=r"There is no estimator 'plan'; did you mean plain\? .* dr_grpo, plain\.$"):
         load_for(config)
 
 
@@ -244,8 +244,8 @@ def test_the_example_kind_and_reward_play_the_mini_beside_a_broken_plugin(tmp_pa
 
 SHORT_LIMIT = """
 import sys
-from azr import own_functions
-own_functions.TIME_LIMIT_S = 1.0
+from azr import isolated
+isolated.TIME_LIMIT_S = 1.0
 from azr.cli.main import dispatch
 sys.exit(dispatch(["run", "azr_14m_mini", *sys.argv[1:]]))
 """

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from azr import own_functions
+from azr import isolated
 from azr.plugins import load_plugins, loading
 from azr.records import Role
 from azr.runs.metrics import num_ungraded
@@ -37,7 +37,7 @@ proposer_rewards = {"picky": lambda rate, knobs: 1 / rate}
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def broken(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    monkeypatch.setattr(own_functions, "TIME_LIMIT_S", 1.0)
+    monkeypatch.setattr(isolated, "TIME_LIMIT_S", 1.0)
     load_plugins([plugin(PLUGIN)])
     yield
     for functions in loading._loaded.values():

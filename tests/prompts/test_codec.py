@@ -16,7 +16,7 @@ from azr.errors import UserError
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason
 from azr.tasks.composites import give_functions
-from azr.tasks.prompts import CompactFormat, Section
+from azr.tasks.prompts import CompactFormat, CompletionFormat, Section
 from azr.tasks.registry import KINDS
 from tests import chat_tokenizers
 from tests.conftest import byte_tokenizer
@@ -116,6 +116,60 @@ def test_a_template_is_chosen_by_what_the_model_was_trained_on(made, choice, end
         made.chat_template = codec.template
         turns = [{"role": "user", "content": question}]
         assert made.apply_chat_template(turns, add_generation_prompt=True, return_dict=False) == ids
+
+
+@pytest.mark.parametrize(
+    "made, choice, thinking, end",
+    [
+        (chat_tokenizers.chatml(instruct=True), "auto", "open", "<|im_start|>assistant\n<think>"),
+        (chat_tokenizers.chatml(instruct=True), "auto", "none", "<|im_start|>assistant\n"),
+        (chat_tokenizers.plain(), "auto", "open", "\nAssistant: <think>"),
+        (chat_tokenizers.plain(), "auto", "none", "\nAssistant:"),
+    ],
+)
+def test_thinking_is_opened_and_asked_for_only_where_it_is_wanted(made, choice, thinking, end, tmp_path):
+    """Strict then takes what the prompt shows as a whole response."""
+    codec = load(chat_tokenizers.save(made, tmp_path), **{"model.template": choice, "model.thinking": thinking})
+    text = codec.decode(codec.solver_prompt(KINDS["deduction"], KINDS["deduction"].seed()))
+    assert text.endswith(end) and ("think" in text) == codec.opens_thinking == (thinking == "open")
+    shown = text.partition("whole response could be:")[2].partition("Your question")[0].removeprefix("\n<think>")
+    assert codec.parse_response(completion(codec, shown)) == (Section("output", "'anetPL'"),)
+
+
+def test_thinking_that_a_template_opens_itself_is_closed_or_refused(folders, tmp_path):
+    switch = "{% if enable_thinking is not defined or enable_thinking %}<think>{% else %}<think></think>{% endif %}"
+    for name, written, end in (("a", switch, "?<think></think>"), ("b", "<think>", None)):
+        (tmp_path / name).write_text("{{ messages[0]['content'] }}" + written)
+        values = {"model.template": str(tmp_path / name), "model.thinking": "none"}
+        if end is not None:
+            codec = load(folders["plain"], **values)
+            assert codec.decode(codec.ask("why?")).endswith(end) and not codec.opens_thinking
+            continue
+        with pytest.raises(UserError, match=r"opens the thinking itself, but model.thinking is none"):
+            load(folders["plain"], **values)
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_a_response_is_read_with_the_block_that_its_prompt_opened(name, folders):
+    """Of a proposal and of an answer, in the completion format, whatever reward.format says."""
+    codec = load(folders["chatml"], **{"model.prompt_format": "completion"})
+    kind, style = KINDS[name], CompletionFormat()
+    task = kind.examples(10)[0]
+    for prompt, sections in (
+        (codec.proposal_ids(kind, [kind.seed()]), kind.proposal(task)),
+        (codec.solver_prompt(kind, kind.seed()), kind.solution(task)),
+    ):
+        said = completion(codec, style.response(sections) + "\nExercise ")
+        assert codec.parse_response(replace(said, prompt_ids=prompt), kind.labels) == sections
+        assert codec.parse_response(said, kind.labels) != sections
+        cut_off = replace(said, prompt_ids=prompt, finish_reason=FinishReason.LENGTH)
+        assert codec.parse_response(cut_off, kind.labels) is None
+    assert codec.stops.strings == ("\nExercise ",)
+
+
+def test_tags_are_asked_only_of_a_model_that_has_them(folders):
+    with pytest.raises(UserError, match=r"the tokenizer of .* has no tags: take completion or chat"):
+        load(folders["chatml"], **{"model.prompt_format": "compact"})
 
 
 def test_every_end_token_of_the_model_ends_a_response(folders):

@@ -23,7 +23,7 @@ from ray.actor import ActorHandle
 
 from azr.cluster import supervisor
 from azr.cluster.gpu_turns import GpuTurns, take_turns
-from azr.cluster.shared_calls import TakesSharedCalls
+from azr.cluster.supervisor import TakesSharedCalls
 from azr.cluster.weight_sync import PushReport, WeightSync
 from azr.config import ClusterConfig, Config, ModelConfig, RolloutConfig, TrainConfig
 from azr.records import Completion, Stops

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from azr.monitoring.monitor import response_metrics
-from azr.records import Completion, FinishReason, Role, Sample
+from azr.records import Completion, FinishReason, Judgement, Role, Sample
 from azr.runs.metrics import (
     check_finite,
     funnel_metrics,
@@ -173,3 +173,11 @@ def test_throughput_is_known_only_for_phases_that_took_time() -> None:
 def test_numbers_of_a_diverged_run_are_refused(bad: float) -> None:
     with pytest.raises(RuntimeError, match=r"policy/loss is (nan|-?inf) in step 3, so training has diverged"):
         check_finite(3, {"a/hist": [1, 2], "policy/loss": bad})
+
+
+def test_copies_are_a_share_of_the_readable_proposals() -> None:
+    played = proposals(4, Counter({RejectReason.DUPLICATE: 2}), [0.5])
+    for each, copied in zip(played[:3], (True, False, True), strict=True):
+        each.judgement = Judgement(verdict=each.verdict, parts={"copied": copied})
+    assert funnel_metrics("deduction", played, 2)["deduction/proposer/copied"] == 2 / 3
+    assert "deduction/proposer/copied" not in funnel_metrics("deduction", proposals(2, Counter(), []), 2)

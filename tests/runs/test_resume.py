@@ -16,7 +16,7 @@ from azr.hashed_files import hash_file
 from azr.runs.checkpoint_store import CheckpointStore, step_of
 from azr.runs.resume import INITIAL, LATEST, RunState, config_changes, find_checkpoint, resolve_run
 from azr.runs.run_dir import RunDirectory
-from azr.runs.sinks import FileOffset, LogOffsets
+from azr.runs.sample_file import FileOffset, LogOffsets
 
 
 @pytest.fixture

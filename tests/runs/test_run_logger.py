@@ -20,7 +20,7 @@ from azr.runs.metrics import Metrics
 from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger, summary, tensorboard_command, view_command
-from azr.runs.sinks import read_metrics
+from azr.runs.sample_file import read_metrics
 from azr.tasks.base import RejectReason
 from tests.runs.factory import proposals, sample
 
@@ -53,7 +53,7 @@ async def test_a_run_leaves_everything_in_its_directory(tmp_path: Path, capsys: 
     logger = opened(config(tmp_path))
     logger.progress.start(2)
     steps = [await step(logger, 1), await step(logger, 2)]
-    logger.finish()
+    logger.finish([])
     logger.close()
     run = logger.run
     lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
@@ -228,12 +228,13 @@ def test_the_final_table_compares_start_and_end() -> None:
 
     steps = [at(0.1, 4), at(0.3, 6), at(0.0, 0), at(0.5, 9), at(0.7, 10)]
     run = RunDirectory(Path("orz_ckpt/x"))
-    assert summary(steps, run, window=2).splitlines() == [
+    assert summary(steps, run, gains=["exam: a gain"], window=2).splitlines() == [
         "5 steps; start and end: means of 2 steps each",
         "                                 start     end",
         "valid proposals                  50.0%   95.0%",
         "solve rate, deduction            20.0%   60.0%",
         "tasks in the buffer, deduction              40",
+        "exam: a gain",
         "run directory: orz_ckpt/x",
         f"to see it:     {view_command(run)}",
         f"               {tensorboard_command(run)}",

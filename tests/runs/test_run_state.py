@@ -12,7 +12,7 @@ from azr.records import Task
 from azr.runs.progress import open_progress
 from azr.runs.run_dir import RunDirectory
 from azr.runs.run_logger import RunLogger
-from azr.runs.sinks import FileOffset, LogOffsets, read_metrics, read_tasks
+from azr.runs.sample_file import FileOffset, LogOffsets, read_metrics, read_tasks
 
 TASK = Task(
     id="a", kind="deduction", program="def f(x): return '\u2028\x85\n'", inputs=("1",), outputs=("'\\ud800'",),

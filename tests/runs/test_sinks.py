@@ -10,7 +10,7 @@ import pytest
 
 from azr.hashed_files import hash_file
 from azr.records import Task
-from azr.runs.sinks import FileOffset, JsonLines, read_tasks
+from azr.runs.sample_file import FileOffset, JsonLines, read_tasks
 
 
 def read(path: Path) -> list[dict[str, object]]:

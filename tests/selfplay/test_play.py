@@ -164,6 +164,19 @@ async def test_everything_that_was_sampled_counts_for_its_form(play):
     assert {each.used for each in result.samples} == {"recorded", "estimate"}
 
 
+async def test_proposals_of_one_prompt_form_a_group(play):
+    proposals = [proposal(f"a + {i}") for i in range(5)]
+    for per_prompt, sizes in ((1, [1] * 5), (2, [1, 2, 2]), (5, [5])):
+        config = replace_play(
+            CONFIG, proposer_prompts=5, proposals_per_prompt=per_prompt, solver_prompts=0, references=2
+        )
+        result, _ = await play(config, Script(proposals, half_right))
+        proposed = [each for each in result.samples if each.role is Role.PROPOSER]
+        assert sorted(Counter(each.group for each in proposed).values()) == sizes
+        prompts = {(each.group, tuple(each.completion.prompt_ids)) for each in proposed}
+        assert len(prompts) == len(sizes), "a group has one prompt"
+
+
 async def test_of_two_equal_proposals_in_flight_one_is_a_duplicate(play):
     again = "<|program|>def f(number):\n    # again\n    return number + 1<|input|>2<|end|>"
     result, buffer = await play(

@@ -84,8 +84,9 @@ def seeding(path, pool, config: Config = CONFIG, proposals: tuple[str, ...] = ()
     async def not_recorded(proposals) -> None: ...
 
     return Seeding(
-        config=replace(config, selfplay=replace(config.selfplay, seeds=None if path is None else str(path))),
-        codec=CODEC, engines=Script(list(proposals), half_right), executor=pool, buffer=buffer,
+        config=replace(config, selfplay=replace(config.selfplay, seeds=str(path))),
+        seeds=read_seeds(path) if path.exists() else None, codec=CODEC,
+        engines=Script(list(proposals), half_right), executor=pool, buffer=buffer,
         phase=lambda name: nullcontext(), store=stored.extend, record=not_recorded, log=said.append,
         refused=path.with_name("seeds_rejected.jsonl"), watch=lambda name, samples: None,
     ), stored, said  # fmt: skip

@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 import torch
 
-from azr.config import AlgorithmConfig, ClusterConfig, Config, ModelConfig, RolloutConfig, TimeoutConfig, TrainConfig
+from azr.config import (
+    AlgorithmConfig,
+    ClusterConfig,
+    Config,
+    KLConfig,
+    ModelConfig,
+    RolloutConfig,
+    TimeoutConfig,
+    TrainConfig,
+)
 from azr.records import Completion, FinishReason
 from azr.train import learner
 from azr.train.model_worker import ModelWorker
@@ -43,7 +52,7 @@ def make_config(path: Path, **train: object) -> Config:
         train=TrainConfig(**(defaults | train)),
         rollout=RolloutConfig(temperature=0.8),
         cluster=ClusterConfig(push="host"),
-        algorithm=AlgorithmConfig(entropy_coef=0.01, kl_coef=0.1),
+        algorithm=AlgorithmConfig(entropy_coef=0.01, kl=KLConfig(coef=0.1)),
         timeout=TimeoutConfig(start_s=STEP_S, train_s=STEP_S),
     )
 

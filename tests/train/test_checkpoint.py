@@ -22,10 +22,9 @@ from azr.config import Config
 from azr.errors import UserError
 from azr.hashed_files import hash_file
 from azr.records import Completion, FinishReason
-from azr.train.critic import CriticWorker
 from azr.train.learner import update_critic
 from azr.train.model_worker import ModelWorker
-from azr.train.policy import PolicyWorker
+from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.shards import ShardReader, shard_path
 from azr.train.worker_group import RankDied, WorkerGroup
 from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, one_step, process_ids, update_policy

@@ -10,8 +10,8 @@ import torch
 
 from azr.config import Config
 from azr.records import Completion
-from azr.train.critic import CriticWorker
 from azr.train.learner import score, update_critic
+from azr.train.policy import CriticWorker
 from azr.train.worker_group import WorkerGroup
 from tests.train.conftest import STEP_S, StartGroup, make_config, one_step, with_micro_batches
 

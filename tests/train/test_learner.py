@@ -16,12 +16,11 @@ from torch import Tensor
 from azr.algorithms.advantages import estimate_advantages
 from azr.algorithms.batch import Batch
 from azr.cluster.gpu_turns import leave_gpu
-from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config, DrGRPO, PluginEstimator
+from azr.config import GAE, RLOO, TRRPP, AblationConfig, AlgorithmConfig, Config, DrGRPO, KLConfig, PluginEstimator
 from azr.records import Completion, FinishReason, Role, Sample
-from azr.train.critic import CriticWorker
 from azr.train.learner import Learner
 from azr.train.model_worker import ModelWorker
-from azr.train.policy import PolicyWorker, ReferenceWorker
+from azr.train.policy import CriticWorker, PolicyWorker, ReferenceWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import parameter_parts
 from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks
@@ -31,7 +30,7 @@ PPO = AlgorithmConfig(
     estimator=GAE(lambda_=0.95, critic_mini_batches=3),
     loss_weighting="kind_role",
     policy_mini_batches=2,
-    kl_coef=0.1,
+    kl=KLConfig(coef=0.1),
     entropy_coef=0.01,
 )
 
@@ -106,6 +105,22 @@ async def test_ppo_with_critic_reference_and_several_mini_batches(ppo: Models, t
     assert set(told) == {"critic"} and outcomes(again) == [("trained", None, None)] * len(again)
     steps = [(await on_ranks(group, lambda worker: worker.engine.global_steps))[0] for group in groups[:2]]
     assert steps == [2, 6], "the policy stays as it is"
+
+
+async def test_a_kl_in_the_reward_is_scored_before_the_estimate(ppo: Models, trajectories: list[Sample]) -> None:
+    config, groups = ppo
+    kl = replace(PPO.kl, coef=50.0, where="reward")
+    charged = replace(config, algorithm=replace(PPO, kl=kl, estimator=replace(PPO.estimator, lambda_=1.0)))
+    earned = {}
+    for each, where in (
+        (charged, "reward"),
+        (replace(config, algorithm=replace(charged.algorithm, kl=PPO.kl)), "loss"),
+    ):
+        again, seen = [replace(sample, used="recorded") for sample in trajectories], Counter[str]()
+        learned = await Learner(each, *groups, phases(seen)).learn(again, seed=1, critic_only=True)
+        earned[where], scored = learned["critic"]["returns"], list(seen)
+        assert ("reference logprobs" in scored) == (where == "reward")
+    assert earned["reward"] < earned["loss"] - 1e-3, "engine and reference are apart in the tests"
 
 
 async def test_the_rates_of_policy_and_critic_fall_alike_however_many_steps_they_take(

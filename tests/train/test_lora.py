@@ -24,9 +24,8 @@ from azr.config import Config, LoraConfig
 from azr.errors import UserError
 from azr.records import Completion
 from azr.runs.model_export import Source, export
-from azr.train.critic import CriticWorker
 from azr.train.learner import score, update_critic
-from azr.train.policy import PolicyWorker
+from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import engine_tensors, whole_shape
 from tests.cluster.receiving_engine import start_receiver

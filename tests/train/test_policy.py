@@ -13,10 +13,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from azr.algorithms.losses import policy_loss
-from azr.cluster.push_ipc import IpcOutbox
 from azr.cluster.supervisor import SupervisedActor
 from azr.cluster.weight_sync import WeightSync
-from azr.cluster.weight_transfers import Rank
 from azr.config import Config
 from azr.records import Completion
 from azr.train import policy
@@ -24,7 +22,7 @@ from azr.train.learner import score
 from azr.train.policy import PolicyWorker, ReferenceWorker
 from azr.train.worker_group import WorkerGroup
 from azr.train.zero3 import ADAM_BETA1, parameter_parts
-from tests.cluster.receiving_engine import on_gpu, start_receiver
+from tests.cluster.receiving_engine import ipc_outbox, start_receiver
 from tests.train.conftest import (
     LR,
     STEP_S,
@@ -223,10 +221,9 @@ async def test_push_carries_the_bytes_once_to_each_other_node(two: WorkerGroup) 
 class SharingWorker(SmallBucketWorker):
     """Each rank hands its own copy to the engine on its GPU."""
 
-    def _make_outbox(self) -> IpcOutbox:
-        device, control = torch.device("cpu"), self.control if self.world_size > 1 else None
-        rank = Rank(index=self.rank, size=self.world_size, device=device, control=control, engine_gpus=1)
-        return IpcOutbox(rank, on_gpu(f"GPU-{self.rank}"))
+    def build(self) -> None:
+        super().build()
+        self._outbox = ipc_outbox(self._outbox.rank, f"GPU-{self.rank}")
 
 
 @pytest.mark.long

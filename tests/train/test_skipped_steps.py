@@ -19,10 +19,9 @@ from azr.errors import RunEnded
 from azr.records import Completion, Role, Sample
 from azr.runs.metrics import check_finite
 from azr.train import model_worker
-from azr.train.critic import CriticWorker
 from azr.train.learner import MAX_SKIPPED_STEPS, Learner
 from azr.train.model_worker import LossFn, StepReport
-from azr.train.policy import PolicyWorker
+from azr.train.policy import CriticWorker, PolicyWorker
 from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, one_step, update_policy
 
 NAN, INF = math.nan, math.inf

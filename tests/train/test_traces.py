@@ -17,9 +17,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from azr.algorithms.batch import Batch
 from azr.config import GAE, GRPO, RLOO, TRRPP, AlgorithmConfig, Config, DrGRPO, Estimator, OffPolicyConfig
 from azr.records import Completion, Role, Sample
-from azr.train.critic import CriticWorker
 from azr.train.learner import Learner
-from azr.train.policy import PolicyWorker
+from azr.train.policy import CriticWorker, PolicyWorker
 from azr.train.worker_group import WorkerGroup
 from tests.train.conftest import STEP_S, StartGroup, make_config, on_ranks, one_step, update_policy, with_micro_batches
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from azr.records import Role, Sample
 from azr.runs.run_dir import RunDirectory
-from azr.runs.sample_file import read_sample
-from azr.runs.sinks import read_tasks
+from azr.runs.sample_file import read_sample, read_tasks
 
 
 def proposals(run: Path, step: int, count: int) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from azr.runs.checkpoint_store import CheckpointStore
 from azr.runs.run_dir import RunDirectory
 
-RECIPE = "playground.azr_14m_mini"
+RECIPE = "tests.e2e.three_kinds"
 SMALL = [
     *("--eval.every", "0", "--checkpoint.every", "2"),
     *("--selfplay.proposer-prompts", "3", "--selfplay.solver-prompts", "1", "--selfplay.group-size", "2"),

@@ -1,4 +1,4 @@
-"""What the sources share: an example, what a source is, and the forms of answers and prompts."""
+"""Shared parts of the sources: examples, the definition of a source, and the format of answers and prompts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ BOX = "\\boxed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a user may choose; each belongs to one source."""
+    """Options of `azr data prepare`; each belongs to one source."""
 
     system: str = "keep"
     """``keep`` or ``drop`` LUFFY's system turn."""
     asked: tuple[str, ...] = ("output", "input")
-    """What is asked of CRUXEval's programs, one row each."""
+    """Questions about CRUXEval's programs, one row each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Example:
     prompt: tuple[Mapping[str, str], ...]
     """Turns of ``role`` and ``content``; the last is the user's."""
     question: str
-    """What is asked about, alone: compared with the questions of evaluation suites."""
+    """The problem without instructions: compared with the questions of evaluation suites."""
     answer: Mapping[str, str] | None
     """The fields of its grader; None where the source states no answer, or one for another grader."""
     is_other: bool = False
@@ -60,7 +60,7 @@ class Source:
     read: Callable[[Mapping[str, Any], Options], Iterable[Example]]
     """The examples of a row. Raises one of `azr.evaluation.suites.files.ROW_ERRORS` where it is none of this source."""
     options: tuple[str, ...] = ()
-    """Of `Options`, those that mean something here."""
+    """Names of the `Options` that this source takes."""
 
 
 def math_prompt(turns: Sequence[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:

@@ -13,7 +13,7 @@ from azr.evaluation.suites import exam, load_suites, located, suites_of
 
 Match = Literal["exactly", "13 words", "13 words of a trace"]
 WORDS = 13
-"""As the authors of GPT-3 had it."""
+"""The authors of GPT-3 took as many."""
 STOCK = 3
 """A run of words in so many different questions of the suites, such as "where m and n are relatively prime positive
 integers", says nothing about where a question is from."""

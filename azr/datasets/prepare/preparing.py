@@ -24,12 +24,12 @@ OTHER = "a program is asked for"
 
 @dataclass(slots=True, kw_only=True)
 class Prepared:
-    """What became of a file."""
+    """Counts of a prepared file."""
 
     read: int = 0
     """Rows of the source's file."""
     examples: int = 0
-    """Made of them: one or more of each."""
+    """Examples made of them: one or more of each."""
     written: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     """Examples by reason."""
@@ -39,7 +39,7 @@ class Prepared:
     """Rows that were written with traces."""
     traces: int = 0
     answers: list[str] = field(default_factory=list)
-    """Of mathematical rows that were written."""
+    """Gold answers of mathematical rows that were written."""
     preview: list[Row] = field(default_factory=list)
     """The first rows that were written."""
 

@@ -1,20 +1,20 @@
 """A process that compares mathematical answers by math-verify; its parent kills it when it takes too long.
 
-It reads one JSON object a line, ``{gold: [..], answer, tolerance}``, and answers with one: ``{right, exact, close,
-parsed}``, or ``{failed}`` when the library raised. The library's own alarms are off: they need a main thread, cancel
-each other and do not stop native code.
+It answers ``{gold: [..], answer, tolerance}`` with ``{right, exact, close, parsed}``. The library's own alarms are off:
+they need a main thread, cancel each other and do not stop native code.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import re
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from azr.isolated import Ask, Nonsense, serve
 
 MEMORY_BYTES = 2 * 2**30
 RELATIVE = 1e-4
@@ -26,12 +26,10 @@ DIGITS = 20_000
 _BIG_BINOMIAL = re.compile(r"\\[dt]?binom\s*\{[^{}]*\d{5}")
 
 
-def main() -> None:
+def load(arguments: Sequence[str]) -> Callable[[Any, Ask], Any]:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     # Deep nesting ends in an exception here, and in a crash beyond.
     sys.setrecursionlimit(3_000)
-    # What the libraries print must not be taken for a verdict.
-    said_to, sys.stdout = sys.stdout, sys.stderr
     from math_verify import parse, verify
     from math_verify.parser import ExprExtractionConfig, LatexExtractionConfig
 
@@ -46,16 +44,13 @@ def main() -> None:
     def equal(gold: Any, answer: Any) -> bool:
         return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True))
 
-    print(json.dumps({"ready": True}), file=said_to, flush=True)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        try:
-            for gold in asked["gold"]:
-                if gold not in parsed:
-                    parsed[gold] = read(gold)
-            print(json.dumps(_compare(asked, parsed, read, equal)), file=said_to, flush=True)
-        except Exception as error:
-            print(json.dumps({"failed": type(error).__name__}), file=said_to, flush=True)
+    def answer(asked: Any, ask: Ask) -> dict[str, bool]:
+        for gold in asked["gold"]:
+            if gold not in parsed:
+                parsed[gold] = read(gold)
+        return _compare(asked, parsed, read, equal)
+
+    return answer
 
 
 def _compare(
@@ -63,7 +58,7 @@ def _compare(
     parsed: dict[str, list[Any]],
     read: Callable[[str], list[Any]],
     equal: Callable[[Any, Any], bool],
-) -> dict[str, Any]:
+) -> dict[str, bool]:
     texts, given = asked["gold"], asked["answer"]
     # What the library makes nothing of it leaves as text.
     seen = all(any(not isinstance(each, str) for each in parsed[gold]) for gold in texts)
@@ -71,7 +66,7 @@ def _compare(
         return {"right": True, "exact": True, "close": True, "parsed": seen}
     golds = [parsed[gold] for gold in texts if parsed[gold]]
     if not golds:
-        return {"failed": "the gold answer cannot be parsed"}
+        raise Nonsense("no comparison, as the gold answer cannot be parsed")
     wrong = {"right": False, "exact": False, "close": False, "parsed": seen}
     if _BIG_BINOMIAL.search(given):
         return wrong
@@ -182,4 +177,4 @@ def _number(parsed: list[Any]) -> float | None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(load)

@@ -11,7 +11,7 @@ from azr.errors import UserError
 from azr.evaluation.graders import math_spelling
 from azr.evaluation.graders.extraction import final_answer
 from azr.evaluation.question import Question
-from azr.line_process import LineProcessPool
+from azr.isolated import Trouble, Workers
 from azr.records import Judgement
 from azr.tasks.base import Verdict
 
@@ -43,13 +43,13 @@ class MathGrader:
     def __init__(self, workers: int = 2) -> None:
         """Raises UserError when math-verify is not installed."""
         check_math()
-        self._pool = LineProcessPool(_WORKER, (), workers)
+        self._workers = Workers(_WORKER, size=workers)
 
     async def __aenter__(self) -> MathGrader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._pool.end()
+        await self._workers.end()
 
     async def grade(self, question: Question, response: str) -> Judgement:
         gold: MathGold = question.gold
@@ -81,8 +81,11 @@ class MathGrader:
         if not left or not given:
             return {"right": False, "exact": False, "close": False}
         wanted = [form for gold in left for form in gold_forms(gold)]
-        said = await self._pool.ask({"gold": wanted, "answer": given, "tolerance": tolerance}, TIME_LIMIT_S)
-        return None if said is None or "failed" in said else {name: bool(value) for name, value in said.items()}
+        try:
+            said = await self._workers.ask({"gold": wanted, "answer": given, "tolerance": tolerance}, TIME_LIMIT_S)
+        except Trouble:
+            return None
+        return {name: bool(value) for name, value in said.items()}
 
 
 def check_math() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from azr.errors import UserError, nearest
 from azr.evaluation.question import GRADERS, Question
-from azr.own_functions import OwnFunctions, Trouble
-from azr.own_modules import find_entry, import_own
+from azr.isolated import OwnFunctions, Trouble
 from azr.records import Judgement
+from azr.registry import find_entry, import_own
 from azr.tasks.base import Verdict
 
 GROUP = "azr.graders"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from azr.evaluation.graders.own import load_grader
-from azr.own_functions import Ask, Nonsense, serve
+from azr.isolated import Ask, Nonsense, serve
 
 
 def load(arguments: Sequence[str]) -> Callable[[Any, Ask], bool | None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from azr.errors import UserError, nearest
+from azr.errors import UserError, unknown
 from azr.evaluation.question import Question, Suite
 from azr.evaluation.suites import code_generation, exam, own, short_answers
 
@@ -78,9 +78,7 @@ def check_names(names: Sequence[str], known: Mapping[str, Suite]) -> None:
     """Raise UserError for an unknown or repeated name."""
     for name in names:
         if name not in known:
-            raise UserError(
-                f"There is no suite {name!r}; did you mean {nearest(name, known)}? azr eval --list names all."
-            )
+            raise unknown("suite", name, known, "azr eval --list names all.")
     if len(set(names)) < len(names):
         raise UserError(f"A suite is named twice in {','.join(names)}: name each once.")
 

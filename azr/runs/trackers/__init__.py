@@ -1,34 +1,43 @@
 """Where a run's numbers and samples go beside its directory, by the names that `tracking.to` takes.
 
-Another tracker is a module beside these, with the shape of `azr.runs.trackers.base.Tracker`, and one line here.
+Each tracker has a thread of its own: none of them holds a step up or ends a run. Another tracker is a module beside
+these, with the shape of `azr.runs.trackers.base.Tracker`, and one line here.
 """
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+
 from azr.config import Config, TrackingConfig
-from azr.errors import UserError, nearest
-from azr.runs.trackers.base import Tracker
+from azr.errors import UserError
+from azr.records import Sample, Task
+from azr.registry import Registry
+from azr.runs.metrics import Metrics
+from azr.runs.trackers.base import NOTHING, Table, TrackedRun, Tracker, first_line
 from azr.runs.trackers.mlflow import MlflowTracker
 from azr.runs.trackers.prometheus import PrometheusTracker
 from azr.runs.trackers.tensorboard import TensorBoardTracker
 from azr.runs.trackers.wandb import WandbTracker
 
-TRACKERS: dict[str, type[Tracker]] = {
-    "tensorboard": TensorBoardTracker,
-    "wandb": WandbTracker,
-    "mlflow": MlflowTracker,
-    "prometheus": PrometheusTracker,
-}
+TRACKERS = Registry[type[Tracker]](
+    "tracker",
+    {
+        "tensorboard": TensorBoardTracker,
+        "wandb": WandbTracker,
+        "mlflow": MlflowTracker,
+        "prometheus": PrometheusTracker,
+    },
+    "tracking.to may hold",
+)
 
 
 def check_names(tracking: TrackingConfig) -> None:
     """Raises UserError for a name that no tracker has, or that stands there twice."""
     for name in tracking.names:
-        if name not in TRACKERS:
-            raise UserError(
-                f"There is no tracker {name!r}; did you mean {nearest(name, TRACKERS)}? tracking.to may hold "
-                f"{', '.join(TRACKERS)}."
-            )
+        TRACKERS.find(name)
     if len(set(tracking.names)) < len(tracking.names):
         raise UserError(f"A tracker is named twice in {', '.join(tracking.names)}: name each once.")
 
@@ -37,3 +46,213 @@ def check_ready(config: Config) -> None:
     """Raises UserError when a tracker of the run cannot begin: library, credentials or server are missing."""
     for name in config.tracking.names:
         TRACKERS[name].check(config)
+
+
+MOST_WAITING = 100
+"""Steps that wait for a tracker; then it gets no more, until the run is resumed."""
+CLOSE_S = 30.0
+"""Longest wait for all trackers together at the end of a run."""
+EVERY = 10
+"""Steps from one sample to the next; seeding, as step 0, and the first step have one too."""
+TASKS = 8
+"""Most tasks of a table, of all that were stored in the step."""
+CHARACTERS = 2000
+"""Characters of a text in a table; the middle is left out."""
+ROLLOUT_COLUMNS = (
+    *("step", "kind", "role", "task", "reward", "outcome", "detail", "tokens", "finish", "prompt", "response"),
+)  # fmt: skip
+TASK_COLUMNS = ("step", "kind", "id", "solve rate", "program", "inputs", "outputs", "message")
+Say = Callable[[str], None]
+Piece = tuple[int, Metrics | None, Mapping[str, Table]]
+"""A step with its numbers, or with tables of its samples, which are worth one try."""
+
+
+class Trackers:
+    """All trackers of a run."""
+
+    def __init__(self, run: TrackedRun, history: Sequence[tuple[int, Metrics]], say: Say) -> None:
+        """``history``: the steps that the run has behind it; each tracker gets those it lacks. Does not wait."""
+        self._feeds = [Feed(TRACKERS[name](), name, run, history, say) for name in run.config.tracking.names]
+
+    def write(self, step: int, metrics: Metrics) -> None:
+        for feed in self._feeds:
+            feed.put((step, metrics, {}))
+
+    def write_tables(self, step: int, tables: Mapping[str, Table]) -> None:
+        for feed in self._feeds:
+            feed.put((step, None, tables))
+
+    def close(self, *, complete: bool) -> None:
+        """Returns when everything is handed over, but after `CLOSE_S` seconds at the latest; blocks."""
+        deadline = time.monotonic() + CLOSE_S
+        for feed in self._feeds:
+            feed.begin_close(complete=complete)
+        for feed in self._feeds:
+            feed.wait(deadline)
+
+
+class Feed:
+    """One tracker and what waits for it. Numbers that fail are tried again when the next piece comes, in order."""
+
+    def __init__(
+        self, tracker: Tracker, name: str, run: TrackedRun, history: Sequence[tuple[int, Metrics]], say: Say
+    ) -> None:
+        self._tracker, self._name, self._run, self._say = tracker, name, run, say
+        self._waiting: deque[Piece] = deque((step, metrics, {}) for step, metrics in history)
+        self._most = len(self._waiting) + MOST_WAITING
+        self._history_end = history[-1][0] if history else NOTHING
+        self._held: int | None = None
+        """Last step that the tracker held when it was opened."""
+        self._changed = threading.Condition()
+        self._awake, self._closing, self._gave_up, self._failed, self._complete = True, False, False, False, False
+        self._lost_samples = False
+        self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
+        self._thread.start()
+
+    def put(self, piece: Piece) -> None:
+        """Hand a piece over as soon as it can be; never waits."""
+        with self._changed:
+            if self._gave_up:
+                return
+            if len(self._waiting) >= self._most:
+                self._waiting.clear()
+                self._gave_up = True
+                self._say(
+                    f"{self._tracker.label} has taken nothing for {MOST_WAITING} steps and gets no more; metrics.jsonl "
+                    "has them all, and a resumed run hands them over"
+                )
+                return
+            self._waiting.append(piece)
+            self._wake()
+
+    def begin_close(self, *, complete: bool) -> None:
+        with self._changed:
+            self._closing, self._complete = True, complete
+            self._wake()
+
+    def wait(self, deadline: float) -> None:
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            self._say(
+                f"{self._tracker.label} did not answer within {CLOSE_S:.0f} s at the end; what it lacks is in "
+                "metrics.jsonl, and a resumed run hands it over"
+            )
+
+    def _wake(self) -> None:
+        self._awake = True
+        self._changed.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._awake)
+                self._awake, closing = False, self._closing
+            try:
+                self._hand_over()
+            except Exception as error:  # a library of others may raise anything, and no tracker is worth a run
+                self._complain(error)
+            if closing:
+                try:
+                    self._tracker.close(complete=self._complete)
+                except Exception as error:
+                    self._complain(error)
+                return
+
+    def _hand_over(self) -> None:
+        if self._held is None:
+            self._held = self._tracker.open(self._run)
+            self._announce(self._held)
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    break
+                piece = self._waiting[0]
+            if piece[0] > self._held:
+                self._give(*piece)
+            with self._changed:
+                # Whatever was given up meanwhile is gone already.
+                if self._waiting and self._waiting[0] is piece:
+                    self._waiting.popleft()
+        if self._failed:
+            self._failed = False
+            self._say(f"{self._tracker.label} has all steps again")
+
+    def _give(self, step: int, metrics: Metrics | None, tables: Mapping[str, Table]) -> None:
+        if metrics is not None:
+            self._tracker.write(step, metrics)
+            return
+        try:
+            self._tracker.write_tables(step, tables)
+        except Exception as error:
+            if not self._lost_samples:
+                self._lost_samples = True
+                self._say(
+                    f"{self._tracker.label} did not take the samples of step {step}, and maybe not those of others: "
+                    f"{first_line(error)}; azr view has them all"
+                )
+
+    def _announce(self, held: int) -> None:
+        if (where := self._tracker.where()) is not None:
+            self._say(f"{self._tracker.label}: {where}")
+        if held > max(self._history_end, NOTHING):
+            self._say(
+                f"{self._tracker.label} keeps what it holds of steps {self._history_end + 1} to {held}, from before "
+                f"the run went back, and goes on after them; delete trackers/{self._name}.json before --resume to "
+                "begin a new one there"
+            )
+
+    def _complain(self, error: Exception) -> None:
+        if not self._failed:
+            self._failed = True
+            self._say(
+                f"{self._tracker.label} failed and is tried again with each step: {first_line(error)}; metrics.jsonl "
+                "has every step"
+            )
+
+
+def is_due(step: int) -> bool:
+    """Whether samples of this step are taken."""
+    return step == 1 or step % EVERY == 0
+
+
+def sample_tables(step: int, samples: Sequence[Sample], tasks: Sequence[Task]) -> dict[str, Table]:
+    """Return tables ``rollouts`` and ``tasks`` of a step, whose samples have their texts; one without rows is left
+    out."""
+    tables = {"rollouts": _rollout_table(step, samples), "tasks": _task_table(step, tasks)}
+    return {name: table for name, table in tables.items() if table.rows}
+
+
+def cut(text: str, most: int = CHARACTERS) -> str:
+    """The text, without its middle where it is too long."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]}\n[… {len(text) - 2 * half} characters …]\n{text[-half:]}"
+
+
+def _rollout_table(step: int, samples: Sequence[Sample]) -> Table:
+    """Return the best and the worst rewarded sample of each kind and role."""
+    players: defaultdict[tuple[str, str], list[Sample]] = defaultdict(list)
+    for each in samples:
+        players[each.kind, each.role.value].append(each)
+    rows = []
+    for player, played in sorted(players.items()):
+        ranked = sorted(played, key=lambda each: -(each.reward or 0.0))
+        for each in ranked[:: max(1, len(ranked) - 1)]:
+            verdict, detail = (each.verdict or None), "" if each.judgement is None else each.judgement.detail
+            rows.append((
+                *(step, *player, each.problem_id, each.reward, verdict, cut(detail)),
+                *(each.response_tokens, each.finish_reason.value, cut(each.prompt), cut(each.response)),
+            ))  # fmt: skip
+    return Table(columns=ROLLOUT_COLUMNS, rows=tuple(rows))
+
+
+def _task_table(step: int, tasks: Sequence[Task]) -> Table:
+    """Evenly over the tasks of a step, so that each kind is among them."""
+    chosen = [tasks[at * len(tasks) // TASKS] for at in range(TASKS)] if len(tasks) > TASKS else tasks
+    rows = [
+        (
+            *(step, task.kind, task.id, task.solve_rate, cut(task.program)),
+            *(cut("\n".join(task.inputs)), cut("\n".join(task.outputs)), cut(task.message)),
+        )
+        for task in chosen
+    ]
+    return Table(columns=TASK_COLUMNS, rows=tuple(rows))

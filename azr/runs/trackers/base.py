@@ -1,4 +1,4 @@
-"""What a tracker is to a run: a place that copies of its numbers go to. `metrics.jsonl` stays the truth."""
+"""Interface of a tracker, which gets copies of a run's numbers. `metrics.jsonl` stays the truth."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ NOTHING = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """What a tracker is told of a run before its first number."""
+    """Facts of a run that a tracker gets before the first number."""
 
     path: Path
     """The run directory."""
     config: Config
     version: str
-    """Of the code."""
+    """Version of the code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Tracker(ABC):
     """Called from one thread of its own, which may wait. What it raises never ends the run; the call comes again."""
 
     label: ClassVar[str]
-    """As messages call it."""
+    """Name in messages."""
 
     @classmethod
     @abstractmethod
@@ -115,7 +115,7 @@ def bins(counts: list[int]) -> list[float]:
 
 
 def first_line(error: BaseException) -> str:
-    """Of what an exception says, at most 200 characters; its class where it says nothing."""
+    """Return the first line of an exception's message, at most 200 characters, or its class if it has none."""
     text = str(error).strip()
     return without_password(text.splitlines()[0])[:200] if text else type(error).__name__
 

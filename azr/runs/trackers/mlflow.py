@@ -28,7 +28,7 @@ ENVIRONMENT = {
 FIRST_WAIT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 """For the server to answer before a run begins."""
 PARAM_CHARACTERS = 500
-"""Of a knob's value, the least that a server takes."""
+"""Longest value of an option that every server takes."""
 MOST_PARAMS, MOST_METRICS = 100, 1000
 """In one call."""
 

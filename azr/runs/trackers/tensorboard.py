@@ -79,5 +79,5 @@ class TensorBoardTracker(Tracker):
 
 
 def _preformatted(text: str) -> str:
-    """As Markdown that shows it as it is."""
+    """Return Markdown that shows the text unchanged."""
     return "\n".join(f"    {line}" for line in text.splitlines())

@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
 """Of the library, where the environment variable of the same name says nothing: no prints, code, commit, package list,
 command line or host are taken."""
 PLACES = 4
-"""Of W&B's own counter for each step: numbers, samples, and samples that come late."""
+"""Values of W&B's own counter for each step: numbers, samples, and samples that come late."""
 VERIFY_S = 15
 """Longest wait for the server to say that it knows the key."""
 
@@ -45,7 +45,7 @@ class WandbTracker(Tracker):
     @classmethod
     def check(cls, config: Config) -> None:
         need("wandb", "wandb")
-        if _mode() != "online":
+        if os.environ.get("WANDB_MODE", "online") != "online":
             return
         wandb = _library()
         try:
@@ -116,10 +116,6 @@ def _library() -> Any:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     os.environ.setdefault("WANDB_SILENT", "true")
     return load("wandb")
-
-
-def _mode() -> str:
-    return os.environ.get("WANDB_MODE", "online")
 
 
 def _variable(setting: str) -> str:

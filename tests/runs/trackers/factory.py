@@ -18,7 +18,7 @@ from azr.config import Config, RunConfig, TrackingConfig
 from azr.records import Role, Task
 from azr.runs.progress import open_progress
 from azr.runs.run_logger import RunLogger
-from azr.runs.sinks import LogOffsets
+from azr.runs.sample_file import LogOffsets
 from azr.runs.trackers.base import Table
 from azr.tasks.base import RejectReason
 from tests.runs.factory import proposals, sample
@@ -62,7 +62,7 @@ class Play:
 
     def end(self) -> str:
         """Closes it as at the end of a run; returns what was printed."""
-        self.logger.finish()
+        self.logger.finish([])
         self.logger.close()
         return self.out.getvalue()
 

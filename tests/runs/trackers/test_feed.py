@@ -13,9 +13,8 @@ import pytest
 from azr.config import Config
 from azr.errors import UserError
 from azr.runs.metrics import Metrics
-from azr.runs.trackers import TRACKERS, check_names, feed
+from azr.runs.trackers import MOST_WAITING, TRACKERS, Trackers, check_names
 from azr.runs.trackers.base import NOTHING, Bookmark, Table, TrackedRun, Tracker
-from azr.runs.trackers.feed import Trackers
 from tests.runs.trackers.factory import config
 
 
@@ -106,14 +105,14 @@ def test_what_breaks_is_said_once_and_caught_up_with(tmp_path: Path, folder: Pat
 
 
 def test_one_that_hangs_holds_nothing_up(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "CLOSE_S", 0.2)
+    monkeypatch.setattr("azr.runs.trackers.CLOSE_S", 0.2)
     FolderTracker.may_write.clear()
     said: list[str] = []
     trackers = opened(tmp_path, said)
     trackers.write(1, {"loss": 1.0})
     assert FolderTracker.asked.wait(5)
     begun = time.monotonic()
-    for step in range(2, feed.MOST_WAITING + 5):
+    for step in range(2, MOST_WAITING + 5):
         trackers.write(step, {"loss": 1.0})
     assert time.monotonic() - begun < 1.0
     assert len(said) == 1 and said[0].startswith("Folder has taken nothing for 100 steps and gets no more")

@@ -89,7 +89,7 @@ async def test_a_database_that_breaks_midway_is_said_once_and_caught_up_with(tmp
 
 
 async def test_a_server_that_hangs_holds_no_step_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("azr.runs.trackers.feed.CLOSE_S", 0.5)
+    monkeypatch.setattr("azr.runs.trackers.CLOSE_S", 0.5)
     with silent_server() as address:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
         begun = time.monotonic()

@@ -12,7 +12,7 @@ import pytest
 from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from azr.runs.sinks import read_metrics
+from azr.runs.sample_file import read_metrics
 from tests.runs.trackers.factory import Play, clean_environment, config
 from tests.runs.trackers.wandb_file import files, history
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from azr.records import Role
-from azr.runs.trackers.feed import CHARACTERS, ROLLOUT_COLUMNS, TASKS, cut, is_due, sample_tables
+from azr.runs.trackers import CHARACTERS, ROLLOUT_COLUMNS, TASKS, cut, is_due, sample_tables
 from tests.runs.factory import sample
 from tests.runs.trackers.factory import TASK
 

@@ -1,4 +1,4 @@
-"""LUFFY's parquet files: chat turns, a gold answer and, for training, another model's response."""
+"""Published data sets of mathematics: LUFFY's, Open-Reasoner-Zero's and GSM8K."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _PROGRAMS = ("code", "coding", "programming")
 """Abilities that rows of the same form have in other authors' files."""
 
 
-def _read(row: Mapping[str, Any], options: Options) -> Iterator[Example]:
+def _read_luffy(row: Mapping[str, Any], options: Options) -> Iterator[Example]:
     if not isinstance(row["prompt"], list):
         raise TypeError("its prompt is no list of turns")
-    turns = [_turn(turn) for turn in row["prompt"] if not _is_empty_system(turn)]
+    said = (turn for turn in row["prompt"] if turn["role"] != "system" or str(turn["content"] or "").strip())
+    turns = [_turn(turn) for turn in said]
     if not turns or turns[-1]["role"] != "user":
         raise ValueError("its prompt does not end with a user's turn")
     if options.system == "drop":
@@ -31,10 +32,6 @@ def _read(row: Mapping[str, Any], options: Options) -> Iterator[Example]:
         source=source_name(row["data_source"], "luffy"),
         traces=_traces(row),
     )
-
-
-def _is_empty_system(turn: Mapping[str, Any]) -> bool:
-    return turn["role"] == "system" and not str(turn["content"] or "").strip()
 
 
 def _turn(turn: Mapping[str, Any]) -> Mapping[str, str]:
@@ -58,13 +55,57 @@ def _traces(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(trace for trace in found if trace.strip()))
 
 
-SOURCE = Source(
+LUFFY = Source(
     name="luffy",
     about="LUFFY's parquet files, such as data/openr1.parquet: prompts, answers and DeepSeek-R1's responses",
     fields=("data_source", "prompt", "reward_model"),
     form="data_source, prompt [{role, content}], reward_model {ground_truth} and perhaps target [{role, content}]",
     grader="math",
     columns=("answer",),
-    read=_read,
+    read=_read_luffy,
     options=("system",),
+)
+
+
+def _read_orz(row: Mapping[str, Any], options: Options) -> Iterator[Example]:
+    question = text(row["0"]["value"], "the human's turn")
+    yield Example(
+        prompt=math_prompt([{"role": "user", "content": question}]),
+        question=question,
+        answer=math_answer(row["1"]["ground_truth"]["value"]),
+        source="orz",
+    )
+
+
+ORZ = Source(
+    name="orz",
+    about="Open-Reasoner-Zero's data/orz_math_*.json: questions and answers",
+    # What a pair is read as, and what it is called where the file was turned into a table.
+    fields=("0", "1"),
+    form="[{from, value}, {from, ground_truth: {value}}]",
+    grader="math",
+    columns=("answer",),
+    read=_read_orz,
+)
+
+
+def _read_gsm8k(row: Mapping[str, Any], options: Options) -> Iterator[Example]:
+    question = text(row["question"], "its question")
+    _, marked, number = text(row["answer"], "its answer").rpartition("####")
+    yield Example(
+        prompt=math_prompt([{"role": "user", "content": question}]),
+        question=question,
+        answer=math_answer(number.replace(",", "")) if marked else None,
+        source="gsm8k",
+    )
+
+
+GSM8K = Source(
+    name="gsm8k",
+    about="GSM8K's train and test files: questions, and answers that end with #### number",
+    fields=("question", "answer"),
+    form="question, answer",
+    grader="math",
+    columns=("answer",),
+    read=_read_gsm8k,
 )

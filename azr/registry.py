@@ -1,4 +1,4 @@
-"""The user's own modules, also from the working directory, and entry points of installed packages by name.
+"""What options name: entries of registries, the user's own modules, and entry points of installed packages.
 
 Entry points are in groups such as ``azr.kinds``, and are looked up only for names that nothing here has: a package that
 no run names costs nothing and is not imported.
@@ -10,12 +10,33 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from azr.errors import UserError
+from azr.errors import UserError, unknown
+
+T = TypeVar("T")
+
+
+class Registry(dict[str, T], Generic[T]):
+    """Entries by name: the project's, and after them those of plug-ins.
+
+    Example: ``TRACKERS = Registry("tracker", {"wandb": WandbTracker}, "tracking.to may hold")``
+    """
+
+    def __init__(self, what: str, built_in: Mapping[str, T], option_may: str) -> None:
+        """``what``: word for an entry. ``option_may``: begins the sentence that lists all names."""
+        super().__init__(built_in)
+        self._what, self._option_may = what, option_may
+
+    def find(self, name: str) -> T:
+        """Return the entry. Raises UserError, with the nearest name, if there is none."""
+        if name not in self:
+            raise unknown(self._what, name, self, f"{self._option_may} {', '.join(self)}.")
+        return self[name]
 
 
 def search_here() -> str:

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from azr import own_functions
-from azr.own_functions import MAX_HANGS, OwnFunctions, Trouble
+from azr import isolated
+from azr.isolated import MAX_HANGS, OwnFunctions, Trouble, Workers
 
 MODULE = """
 import os, sys, time
-from azr.own_functions import Nonsense, serve
+from azr.isolated import Nonsense, serve
 
 def load(arguments):
     assert arguments == ["an argument"]
@@ -56,7 +56,7 @@ if __name__ == "__main__":
 async def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OwnFunctions]:
     (tmp_path / "answering.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(own_functions, "TIME_LIMIT_S", 1.0)
+    monkeypatch.setattr(isolated, "TIME_LIMIT_S", 1.0)
     made = OwnFunctions("answering", ["an argument"], size=1)
     yield made
     await made.end()
@@ -82,12 +82,12 @@ async def call(functions: OwnFunctions, do: str, **message: Any) -> Any:
 async def test_trouble_costs_one_answer_and_is_said_once(
     functions: OwnFunctions, do: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, own_functions.__name__):
+    with caplog.at_level(logging.WARNING, isolated.__name__):
         for _ in range(2):
             with pytest.raises(Trouble, match=said):
                 await call(functions, do)
             assert await call(functions, "echo", what=[1, "\ud800"]) == [1, "\ud800"]
-    (record,) = [each for each in caplog.records if each.name == own_functions.__name__]
+    (record,) = [each for each in caplog.records if each.name == isolated.__name__]
     assert record.getMessage().startswith(f"a function to {do} {said}") and record.getMessage().endswith(
         "; that is all"
     )
@@ -117,21 +117,37 @@ async def test_it_may_ask_the_run_whose_time_does_not_count(functions: OwnFuncti
 async def test_what_always_hangs_is_left_alone_for_a_while(
     functions: OwnFunctions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_functions, "TIME_LIMIT_S", 0.2)
+    monkeypatch.setattr(isolated, "TIME_LIMIT_S", 0.2)
     troubles = await asyncio.gather(*(call(functions, "hang") for _ in range(50)), return_exceptions=True)
     said = Counter(str(each) for each in troubles if isinstance(each, Trouble))
     assert sorted(said.values()) == [MAX_HANGS, 50 - MAX_HANGS], said
     assert await call(functions, "echo", what=1) == 1, "other functions go on"
-    monkeypatch.setattr(own_functions, "REST_S", 0.0)
+    monkeypatch.setattr(isolated, "REST_S", 0.0)
     functions._rest("a function to hang")
     for _ in range(2):  # it is asked again, and as before once it answered
         assert await call(functions, "hang", not_now=True) == "now"
 
 
+async def test_a_lower_limit_of_memory_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "limited.py").write_text(
+        "import resource\nfrom azr.isolated import serve\n\n"
+        "def load(arguments):\n"
+        "    resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))\n"
+        "    return lambda message, ask: resource.getrlimit(resource.RLIMIT_AS)\n\n"
+        "if __name__ == '__main__':\n    serve(load)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    workers = Workers("limited")
+    try:
+        assert await workers.ask({}, 60.0) == [2**31, 2**31]
+    finally:
+        await workers.end()
+
+
 def test_it_ends_with_its_run_even_while_it_hangs(tmp_path: Path) -> None:
     (tmp_path / "answering.py").write_text(MODULE.replace('"an argument"', f'"{tmp_path}"'))
     run = (
-        "import asyncio\nfrom azr.own_functions import OwnFunctions\n"
+        "import asyncio\nfrom azr.isolated import OwnFunctions\n"
         f"functions = OwnFunctions('answering', ['{tmp_path}'])\n"
         "asyncio.run(functions.call('it', {'do': 'hang'}, costs='', limit_s=600))"
     )

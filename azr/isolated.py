@@ -1,0 +1,274 @@
+"""Functions in child processes that can be killed: none of them can stop or block a run.
+
+`Workers` is the run's side and `serve` the process's; messages and answers are lines of JSON. `OwnFunctions` are the
+user's own. A failure is a `Trouble`: it costs one answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+TIME_LIMIT_S = 10.0
+"""Time for one answer of the user's own function, without what it asks the run for; after it the process is killed."""
+MEMORY_BYTES = 4 * 2**30
+"""Memory of one process, in addition to what its libraries map, which is a lot for some."""
+MAX_ANSWER_BYTES = 4 * 2**20
+"""Default bound on the JSON of an answer."""
+MAX_HANGS = 4
+"""Timeouts of a function in a row after which it rests: one that always hangs must not cost every answer its limit."""
+REST_S = 60.0
+"""Rest before it is tried again."""
+NUM_SAID = 5
+"""Number of different troubles of a function that are logged."""
+_START_LIMIT_S = 120.0
+_LONGEST_LINE = 1 << 30
+_PR_SET_PDEATHSIG = 1
+_log = logging.getLogger(__name__)
+
+Reply = Callable[[Any], Awaitable[Any]]
+"""Function of the run that answers what a process asks while it works on a message."""
+Ask = Callable[[Any], Any]
+"""Function in the process that asks the run and returns its reply."""
+
+
+class Trouble(Exception):
+    """A function gave no answer; the message continues a sentence that begins with its name."""
+
+
+class Late(Trouble):
+    """There was no answer in time, or no readable one; the process was ended."""
+
+
+class _Process:
+    """One process, which prints a line when it is ready. One message at a time."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Start it unless it runs. Raises RuntimeError if it ends, and TimeoutError, before it is ready."""
+        if self._process is not None:
+            return
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=_LONGEST_LINE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            start_new_session=True,  # to be ended with all that it starts
+        )
+        assert self._process.stdout is not None
+        try:
+            if not await asyncio.wait_for(self._process.stdout.readline(), _START_LIMIT_S):
+                raise RuntimeError(f"{' '.join(self._command)} does not start")
+        except BaseException:
+            await self.end()
+            raise
+
+    async def ask(self, message: Mapping[str, Any], limit_s: float, reply: Reply | None) -> Any:
+        """See `Workers.ask`."""
+        try:
+            await self.start()
+            said, left_s = await self._exchange(message, limit_s)
+            while reply is not None and "ask" in said:
+                said, left_s = await self._exchange(await reply(said["ask"]), left_s)
+        except BaseException as error:
+            await self.end()  # nobody reads what it says to this message any more
+            if isinstance(error, Late):
+                raise Late(f"took over {limit_s:g} s, or ended its process") from error
+            raise
+        if "trouble" in said:
+            raise Trouble(said["trouble"])
+        return said["answer"]
+
+    async def _exchange(self, message: Any, limit_s: float) -> tuple[dict[str, Any], float]:
+        """Return its answer to a line and the seconds left. Raises Late."""
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+        begun = time.monotonic()
+        try:
+            async with asyncio.timeout(limit_s):
+                await process.stdin.drain()
+                line = await process.stdout.readline()
+            said = json.loads(line)
+        except (TimeoutError, ConnectionError, ValueError) as error:
+            raise Late from error
+        if not isinstance(said, dict):
+            raise Late
+        return said, limit_s - (time.monotonic() - begun)
+
+    async def end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+class Workers:
+    """Up to ``size`` processes ``python -m MODULE ARGUMENTS``, each of which calls `serve`.
+
+    A process is started when it is needed, also again after its end, and ends no later than this one.
+    """
+
+    def __init__(self, module: str, arguments: Sequence[str] = (), size: int = 1) -> None:
+        self._command, self._size = (sys.executable, "-m", module, *arguments), size
+        self._processes: list[_Process] = []
+        self._free: asyncio.LifoQueue[_Process] = asyncio.LifoQueue()
+
+    async def start(self) -> None:
+        """Start one process as a check. Raises RuntimeError or TimeoutError if it does not start."""
+        async with self._borrowed() as process:
+            await process.start()
+
+    async def end(self) -> None:
+        processes, self._processes = self._processes, []
+        for process in processes:
+            await process.end()
+
+    async def ask(self, message: Mapping[str, Any], limit_s: float, reply: Reply | None = None) -> Any:
+        """Return the answer of the first free process.
+
+        Raises Trouble, what `start` raises, and what ``reply`` raises, which answers what the process asks; that time
+        does not count against ``limit_s``.
+        """
+        async with self._borrowed() as process:
+            return await process.ask(message, limit_s, reply)
+
+    @contextlib.asynccontextmanager
+    async def _borrowed(self) -> AsyncIterator[_Process]:
+        """Reserve the first free process for the block."""
+        if not self._processes:  # a queue belongs to the event loop in which it is first waited for
+            self._processes, self._free = [_Process(self._command) for _ in range(self._size)], asyncio.LifoQueue()
+            for process in self._processes:
+                self._free.put_nowait(process)
+        free = self._free
+        process = await free.get()
+        try:
+            yield process
+        finally:
+            free.put_nowait(process)
+
+
+class OwnFunctions(Workers):
+    """The user's own functions: what they do wrong is logged, and one that hangs rests for a while."""
+
+    def __init__(self, module: str, arguments: Sequence[str], size: int = 2) -> None:
+        super().__init__(module, arguments, size)
+        self._hangs, self._rests_until = Counter[str](), dict[str, float]()
+        self._said: dict[str, set[str]] = {}
+
+    async def call(
+        self,
+        what: str,
+        message: Mapping[str, Any],
+        *,
+        costs: str,
+        limit_s: float | None = None,
+        reply: Reply | None = None,
+    ) -> Any:
+        """Return the function's answer to a message. Raises Trouble, once it is logged, and what ``reply`` raises.
+
+        ``what`` names the function in the log, and ``costs`` ends the line there after a semicolon. ``limit_s``: by
+        default `TIME_LIMIT_S`. ``reply``: see `Workers.ask`.
+        """
+        try:
+            async with self._borrowed() as process:
+                return await self._call(process, what, message, TIME_LIMIT_S if limit_s is None else limit_s, reply)
+        except Trouble as trouble:
+            said = self._said.setdefault(what, set())
+            if str(trouble) not in said and len(said) < NUM_SAID:
+                said.add(str(trouble))
+                _log.warning("%s %s; %s", what, trouble, costs)
+            raise
+
+    async def _call(
+        self, process: _Process, what: str, message: Mapping[str, Any], limit_s: float, reply: Reply | None
+    ) -> Any:
+        if self._hangs[what] >= MAX_HANGS:
+            if time.monotonic() < self._rests_until[what]:
+                raise Trouble(f"gave no answer {MAX_HANGS} times in a row, and is asked again after {REST_S:g} s")
+            self._rest(what)  # this one tries it, and no other meanwhile
+        try:
+            await process.start()
+        except (RuntimeError, TimeoutError, OSError) as error:
+            raise Trouble(f"is in a process that does not start again ({error})") from error
+        try:
+            answer = await process.ask(message, limit_s, reply)
+        except Late:
+            self._hangs[what] += 1
+            self._rest(what)
+            raise
+        except Trouble:
+            self._hangs[what] = 0
+            raise
+        self._hangs[what] = 0
+        return answer
+
+    def _rest(self, what: str) -> None:
+        self._rests_until[what] = time.monotonic() + REST_S
+
+
+class Nonsense(Exception):
+    """Raised in the process for a bad return value; the message continues a sentence after "returned"."""
+
+
+def serve(load: Callable[[Sequence[str]], Callable[[Any, Ask], Any]]) -> None:
+    """Answer messages until the input ends; the parent kills a process that takes too long over one.
+
+    ``load``: from the arguments of the command line to a function that answers a message with plain data or raises
+    Nonsense; its second argument asks the run for something meanwhile.
+    """
+    # It must not outlive a run that was killed, whatever it is doing then, and Ctrl-C is for the run to answer.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What a function prints must not be taken for an answer, nor may it read what it is asked.
+    answers = os.fdopen(os.dup(1), "w")
+    questions = os.fdopen(os.dup(0))
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    answer = load(sys.argv[1:])
+    limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MEMORY_BYTES
+    if (known := resource.getrlimit(resource.RLIMIT_AS)[1]) != resource.RLIM_INFINITY:
+        limit = min(limit, known)  # that of `load` or of the machine
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    def say(what: Any) -> None:
+        print(what if isinstance(what, str) else json.dumps(what), file=answers, flush=True)
+
+    def ask(what: Any) -> Any:
+        say({"ask": what})
+        return json.loads(questions.readline())
+
+    say({"ready": True})
+    for line in questions:
+        say(_answered(answer, json.loads(line), ask))
+
+
+def _answered(answer: Callable[[Any, Ask], Any], message: Any, ask: Ask) -> str:
+    try:
+        said = json.dumps({"answer": answer(message, ask)})
+        if len(said) > message.get("max_answer_bytes", MAX_ANSWER_BYTES):
+            raise Nonsense(f"{len(said):,} bytes, which is more than an answer may have")
+        return said
+    except Nonsense as nonsense:
+        trouble = f"returned {nonsense}"
+    except Exception as error:
+        trouble = f"raised {type(error).__name__}: {str(error)[:200]}"
+    return json.dumps({"trouble": trouble})

@@ -1,0 +1,230 @@
+"""Each term of the policy's loss against a reference of its own in numpy, its gradient against finite differences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from azr.algorithms.objectives import (
+    importance_weights,
+    kl_estimate,
+    kl_loss,
+    ppo,
+    sampled_objective,
+    sequence_ratio,
+)
+from azr.config import (
+    CISPO,
+    GSPO,
+    PPO,
+    Importance,
+    KLConfig,
+    NoImportance,
+    Objective,
+    SequenceCap,
+    SequenceMask,
+    TokenCap,
+    TokenMask,
+)
+
+
+def tensor(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def close(got: Tensor, expected: object, atol: float = 1e-9) -> None:
+    torch.testing.assert_close(got.double(), torch.as_tensor(expected, dtype=torch.float64), rtol=1e-9, atol=atol)
+
+
+def test_clipping_by_hand_at_the_edges_of_the_band() -> None:
+    ratio = tensor(0.7, 0.8, 1.0, 1.3, 1.5)
+    close(ppo(ratio, tensor(*[1.0] * 5), 0.2, 0.3)[0], [-0.7, -0.8, -1.0, -1.3, -1.3])
+    close(ppo(ratio, tensor(*[-1.0] * 5), 0.2, 0.3)[0], [0.8, 0.8, 1.0, 1.3, 1.5])
+    close(ppo(ratio, tensor(*[-1.0] * 5), 0.2, 0.3, dual_clip=1.4)[0], [0.8, 0.8, 1.0, 1.3, 1.4])
+
+
+LENGTHS = (4, 1, 7, 3)
+OWNERS = np.repeat(np.arange(4), LENGTHS)
+OBJECTIVES: list[Objective] = [
+    PPO(clip_low=0.1, clip_high=0.25), PPO(dual_clip=1.5), GSPO(clip_low=0.1, clip_high=0.15), CISPO(ratio_cap=1.2),
+]  # fmt: skip
+
+
+def reference(config: Objective, logprobs: np.ndarray, old: np.ndarray, advantages: np.ndarray) -> np.ndarray:
+    """Losses of tokens by the formulas of PPO and GSPO, number by number."""
+    ratio = np.exp(logprobs - old)
+    if isinstance(config, GSPO):
+        ratio = np.exp(np.array([(logprobs - old)[owner == OWNERS].mean() for owner in OWNERS]))
+    losses = []
+    for r, advantage in zip(ratio, advantages, strict=True):
+        assert not isinstance(config, CISPO)
+        kept = min(r * advantage, min(max(r, 1 - config.clip_low), 1 + config.clip_high) * advantage)
+        if isinstance(config, PPO) and config.dual_clip is not None and advantage < 0:
+            kept = max(kept, config.dual_clip * advantage)
+        losses.append(-kept)
+    return np.array(losses)
+
+
+def drawn(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Log-probabilities, old ones, and advantages of which all tokens of a response have the same."""
+    rng = np.random.default_rng(seed)
+    old = -2 + 0.5 * rng.standard_normal(len(OWNERS))
+    return old + 0.4 * rng.standard_normal(len(OWNERS)), old, rng.standard_normal(4)[OWNERS]
+
+
+def objective_of(config: Objective, logprobs: Tensor, old: np.ndarray, advantages: np.ndarray) -> tuple[Tensor, ...]:
+    arrays = torch.tensor(old), torch.tensor(advantages), config, torch.tensor(OWNERS)
+    return sampled_objective(logprobs, *arrays)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("config", OBJECTIVES, ids=["ppo", "dual_clip", "gspo", "cispo"])
+def test_an_objective_has_the_value_and_gradient_of_its_formula(config: Objective, seed: int) -> None:
+    given, old, advantages = drawn(seed)
+    logprobs = torch.tensor(given, requires_grad=True)
+    losses, is_low, is_high = objective_of(config, logprobs, old, advantages)
+    losses.sum().backward()
+    if isinstance(config, CISPO):
+        weight = np.minimum(np.exp(given - old), config.ratio_cap)
+        close(losses.detach(), -weight * advantages * given)
+        close(logprobs.grad, -weight * advantages)
+        assert (is_high.numpy() == (np.exp(given - old) > config.ratio_cap)).all() and not is_low.any()
+        return
+    close(losses.detach(), reference(config, given, old, advantages))
+    differences = []
+    for t in range(len(given)):
+        step = 1e-6 * (np.arange(len(given)) == t)
+        ends = [reference(config, given + sign * step, old, advantages).sum() for sign in (1, -1)]
+        differences.append((ends[0] - ends[1]) / 2e-6)
+    close(logprobs.grad, differences, atol=1e-7)
+    assert ((logprobs.grad == 0).numpy() == (is_low | is_high).numpy()).all(), "a clipped token has no gradient"
+
+
+@pytest.mark.parametrize("config", OBJECTIVES, ids=["ppo", "dual_clip", "gspo", "cispo"])
+def test_every_objective_has_the_policy_gradient_before_the_policy_moves(config: Objective) -> None:
+    given, _, advantages = drawn(0)
+    logprobs = torch.tensor(given, requires_grad=True)
+    objective_of(config, logprobs, given, advantages)[0].sum().backward()
+    close(logprobs.grad, -advantages)
+
+
+def test_the_ratio_of_a_response_leaves_tokens_of_traces_out() -> None:
+    logprobs, old = tensor(-1.0, -2.0, -3.0, -1.0), tensor(-9.0, -1.0, -1.0, -1.5)
+    owners, is_trace = torch.tensor([5, 5, 5, 2]), torch.tensor([True, False, False, False])
+    close(sequence_ratio(logprobs, old, owners, is_trace)[1:], [math.exp(-1.5), math.exp(-1.5), math.exp(0.5)])
+
+
+RATIOS = (1.0, 1.5, 5.0, 0.1, 1.02, 0.99)
+PAIRS = torch.tensor([0, 0, 1, 1, 2, 2])
+"""Responses of two tokens each; their mean ratios are 1.22, 0.71 and 1.005."""
+
+
+@pytest.mark.parametrize(
+    ("config", "expected", "cut"),
+    [
+        (NoImportance(), [1.0] * 6, []),
+        (TokenCap(cap=2.0), [1.0, 1.5, 2.0, 0.1, 1.02, 0.99], [2]),
+        (TokenMask(bound=2.0), [1.0, 1.5, 0.0, 0.0, 1.02, 0.99], [2, 3]),
+        (SequenceCap(cap=1.1), [1.1, 1.1, 0.5**0.5, 0.5**0.5, 1.0098**0.5, 1.0098**0.5], [0, 1]),
+        (SequenceMask(bound=1.3), [1.5**0.5, 1.5**0.5, 0.0, 0.0, 1.0098**0.5, 1.0098**0.5], [2, 3]),
+    ],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_importance_weights_by_hand(config: Importance, expected: list[float], cut: list[int]) -> None:
+    trainer = tensor(*RATIOS).log().requires_grad_()
+    weights, is_cut = importance_weights(trainer, torch.zeros(6, dtype=torch.float64), config, PAIRS)
+    close(weights, expected)
+    assert is_cut.nonzero().flatten().tolist() == cut and not weights.requires_grad
+    equal, is_cut = importance_weights(trainer, trainer, config, PAIRS)
+    assert torch.equal(equal, torch.ones_like(equal)) and not is_cut.any(), "nothing where both agree"
+    far, _ = importance_weights(tensor(500.0), tensor(0.0), config, PAIRS[:1])
+    assert far.isfinite().all()
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.permutations(range(18)), st.integers(0, 99), st.sampled_from([SequenceCap(cap=1.1), SequenceMask(bound=1.2)]))
+def test_weights_of_a_response_do_not_depend_on_where_it_stands(
+    order: list[int], seed: int, config: Importance
+) -> None:
+    """Nor on how responses are numbered."""
+    rng = np.random.default_rng(seed)
+    owners = np.repeat(np.arange(6), 3)
+    apart = torch.tensor(0.2 * rng.standard_normal(18))
+    zeros, moved = torch.zeros(18, dtype=torch.float64), torch.tensor(order)
+    straight, _ = importance_weights(apart, zeros, config, torch.tensor(owners))
+    shuffled, _ = importance_weights(apart[moved], zeros, config, torch.tensor(7 + 3 * owners)[moved])
+    close(shuffled, straight[moved])
+
+
+def test_the_kl_estimates_by_hand() -> None:
+    logprobs, reference = tensor(-1.0, -2.0), tensor(-2.0, -1.0)  # d = 1, -1
+    close(kl_estimate(logprobs, reference, "k1"), [1.0, -1.0])
+    close(kl_estimate(logprobs, reference, "k2"), [0.5, 0.5])
+    for estimator in ("k3", "k3_unbiased"):
+        close(kl_estimate(logprobs, reference, estimator), [math.exp(-1), math.e - 2])
+
+
+def kl_and_gradient(estimator: str, moved: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Exact expectations over a vocabulary of 50: the estimate and its gradient, and those of KL(p ‖ reference).
+
+    Tokens are sampled from a policy that is ``moved`` away from p.
+    """
+    generator = torch.Generator().manual_seed(0)
+    scores, reference, apart = (1.5 * torch.randn(50, generator=generator, dtype=torch.float64) for _ in range(3))
+    sampler = (scores + moved * apart).log_softmax(-1)
+    scores.requires_grad_()
+    logprobs, reference = scores.log_softmax(-1), reference.log_softmax(-1)
+    terms = kl_loss(logprobs, reference, (logprobs - sampler).exp(), KLConfig(estimator=estimator))
+    found, true = (sampler.exp() * terms).sum(), (logprobs.exp() * (logprobs - reference)).sum()
+    gradients = [torch.autograd.grad(each, scores, retain_graph=True)[0] for each in (found, true)]
+    return found.detach(), gradients[0], true.detach(), gradients[1]
+
+
+@pytest.mark.parametrize("moved", [0.0, 0.3])
+def test_the_unbiased_kl_has_value_and_gradient_of_the_kl_whoever_sampled(moved: float) -> None:
+    value, gradient, true, true_gradient = kl_and_gradient("k3_unbiased", moved)
+    close(value, true)
+    close(gradient, true_gradient)
+
+
+def test_k2_has_the_gradient_of_the_kl_on_policy_and_k3_that_of_the_other_direction() -> None:
+    _, gradient, _, true_gradient = kl_and_gradient("k2", 0.0)
+    close(gradient, true_gradient)
+    value, gradient, true, true_gradient = kl_and_gradient("k3", 0.0)
+    close(value, true)
+    assert (gradient - true_gradient).norm() > 0.5
+    value, gradient, true, true_gradient = kl_and_gradient("k1", 0.0)
+    close(value, true)
+    close(gradient, torch.zeros(50), atol=1e-12)
+
+
+@pytest.mark.parametrize("distance", [-30.0, -19.0, -10.0, -5.0, -0.1, 0.1, 5.0, 30.0])
+def test_the_pull_to_the_reference_is_bounded(distance: float) -> None:
+    """In float32, as it is trained: one token at d = -10 weighs 10, not 22,000."""
+    logprobs = torch.tensor([distance], requires_grad=True)
+    kl_loss(logprobs, torch.zeros(1), torch.ones(1), KLConfig()).sum().backward()
+    assert logprobs.grad.item() == pytest.approx(max(-20.0, min(20.0, distance)))
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "k3_unbiased"])
+def test_the_gradient_of_each_kl_is_that_of_finite_differences(estimator: str) -> None:
+    rng = np.random.default_rng(0)
+    given, reference, old = (-2 + 0.7 * rng.standard_normal(20) for _ in range(3))
+
+    def value(at: np.ndarray) -> np.ndarray:
+        d = at - reference
+        k3 = np.exp(-d) - 1 + d
+        return {"k1": d, "k2": d * d / 2, "k3": k3, "k3_unbiased": np.exp(at - old) * k3}[estimator]
+
+    logprobs = torch.tensor(given, requires_grad=True)
+    ratio = (logprobs - torch.tensor(old)).exp()
+    terms = kl_loss(logprobs, torch.tensor(reference), ratio, KLConfig(estimator=estimator))
+    close(terms.detach(), value(given))
+    terms.sum().backward()
+    close(logprobs.grad, (value(given + 1e-6) - value(given - 1e-6)) / 2e-6, atol=1e-7)
