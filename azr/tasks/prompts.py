@@ -260,8 +260,8 @@ class CompletionFormat:
     """
 
     head = "Exercise"
-    stop_strings: tuple[str, ...] = (f"\n{head} ",)
-    """The head of the next example."""
+    stop_strings: tuple[str, ...] = ("```\n\n", f"\n{head} ")
+    """The end of an example, where some models go on in prose, and the head of the next one."""
     fewest_shown: ClassVar[int] = 3
     """Examples of a proposal prompt: worked ones are added to fewer references."""
     solved_shown: ClassVar[int] = 2
@@ -313,7 +313,8 @@ class CompletionFormat:
 
     def parse(self, response: str, labels: Sequence[str] = LABELS) -> tuple[Section, ...] | None:
         """``response``: with the fence at the end of its prompt, see `opened_block`."""
-        return read_sections(response.partition(self.stop_strings[0])[0], labels)
+        ended, fence, _ = response.partition(self.stop_strings[0])
+        return read_sections((ended + fence).partition(self.stop_strings[1])[0], labels)
 
 
 _SHORT = 6

@@ -87,7 +87,9 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 def chat_codec(config: Config, folder: Path) -> PromptCodec:
     folder.mkdir()
     chat_tokenizers.save(chat_tokenizers.chatml(), folder)
-    return PromptCodec.load(replace(config, model=replace(config.model, path=str(folder), template="tokenizer")))
+    return PromptCodec.load(
+        replace(config, model=replace(config.model, path=str(folder), template="tokenizer", thinking="open"))
+    )
 
 
 @pytest.fixture(scope="module")

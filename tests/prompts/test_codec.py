@@ -164,7 +164,7 @@ def test_a_response_is_read_with_the_block_that_its_prompt_opened(name, folders)
         assert codec.parse_response(said, kind.labels) != sections
         cut_off = replace(said, prompt_ids=prompt, finish_reason=FinishReason.LENGTH)
         assert codec.parse_response(cut_off, kind.labels) is None
-    assert codec.stops.strings == ("\nExercise ",)
+    assert codec.stops.strings == ("```\n\n", "\nExercise ")
 
 
 def test_tags_are_asked_only_of_a_model_that_has_them(folders):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from azr.config import Config, ModelConfig, RunConfig
 from azr.errors import UserError
+from azr.evaluation.asking import prompt_ids
+from azr.evaluation.question import Question
 from azr.own_data import own_data
 from azr.records import Completion, FinishReason, Stops
 from azr.runs.asked_model import open_model
 from azr.runs.run_dir import PromptForm, RunDirectory
+from azr.tasks.registry import KINDS
 from tests import chat_tokenizers
 from tests.tiny_models import save_tiny
 
@@ -42,7 +46,20 @@ def test_each_template_asks_in_its_own_way(tmp_path: Path):
 
 
 def test_what_is_trained_on_its_template_keeps_it_in_training(tmp_path: Path):
-    assert asked(model(tmp_path / "instruct", instruct=True)).endswith("<|im_start|>assistant\n<think>")
+    assert asked(model(tmp_path / "instruct", instruct=True)).endswith("<|im_start|>assistant\n")
+
+
+def test_a_run_in_the_completion_format_asks_tasks_by_examples_and_all_else_by_its_template(tmp_path: Path):
+    base = model(tmp_path / "base")
+    trained = ModelConfig(path=str(base), prompt_format="completion")
+    run = RunDirectory.create(Config(run=RunConfig(name="run", root=str(tmp_path)), model=trained))
+    model(run.checkpoints / "step_000002" / "policy")
+    PromptForm(BRACKETS, Stops(("\nExercise ",), (256,))).write(run.prompt_form)
+    codec, task = open_model(str(run.path)).codec, KINDS["deduction"].seed()
+    exam = Question(id="1", suite="exam", group="deduction", message="in words", gold=task)
+    assert codec.decode(prompt_ids(codec, exam)).endswith("'Hello world'\n```\n```output\n")
+    assert codec.decode(prompt_ids(codec, replace(exam, gold="4"))) == "[in words]"
+    assert asked(run.path, "conversation").endswith("Assistant: <think>")
 
 
 def test_a_run_is_asked_as_it_was_trained(tmp_path: Path):
