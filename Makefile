@@ -2,6 +2,8 @@
 # FLAVOUR  cpu or gpu; found out from nvidia-smi when not given
 # ARGS     options handed to the recipe or to pytest, e.g. make mini ARGS="--run.steps 3"
 # AZR_DATA folder of public data sets (cruxeval.jsonl, MbppPlus.jsonl) that some tests run; without it these are skipped
+# AZR_MODELS folder of real models (smollm2-135m, qwen2.5-coder-0.5b) that some tests ask, by default .cache/models, where
+#          python -m tools.smollm2 .cache/models/smollm2-135m puts the first
 PYTHON ?= python3
 FLAVOUR ?= $(if $(shell command -v nvidia-smi),gpu,cpu)
 ARGS ?=

@@ -258,7 +258,8 @@ class ExecutorConfig:
     workers: Count = 4
     """Programs that run at once."""
     wall_s: Annotated[float, Field(ge=0.01, le=1e6)] = 1.0
-    """Wall-clock limit of one call, seconds."""
+    """Time limit of one call, seconds. No call is late before it had half of that as CPU time, if the machine is busy;
+    one that stands still is."""
     memory_mb: Annotated[int, Field(ge=32)] = 512
     """Address space of one program, MiB."""
 
@@ -337,10 +338,10 @@ class PPO:
     name: Literal["ppo"] = "ppo"
 
     clip_low: Share = 0.2
-    """The ratio of new to old probability is clipped below at 1 - this."""
+    """The ratio of new to old probability is clipped below at 1 - this: 0.2 with ppo, 3e-4 with gspo by default."""
     clip_high: NotNegative = 0.2
-    """The ratio of new to old probability is clipped above at 1 + this. More than `clip_low`, such as 0.28, is DAPO's
-    clip-higher."""
+    """The ratio of new to old probability is clipped above at 1 + this: 0.2 with ppo, 4e-4 with gspo by default. More
+    than `clip_low`, such as 0.28, is DAPO's clip-higher."""
     dual_clip: Annotated[float, Field(gt=1, le=1e6)] | None = None
     """Tokens with a negative advantage whose ratio is above this have no gradient; none for no such bound."""
 
@@ -352,9 +353,9 @@ class GSPO:
     name: Literal["gspo"] = "gspo"
 
     clip_low: Share = 3e-4
-    """The ratio of new to old probability is clipped below at 1 - this."""
+    """The ratio of new to old probability is clipped below at 1 - this: 0.2 with ppo, 3e-4 with gspo by default."""
     clip_high: NotNegative = 4e-4
-    """The ratio of new to old probability is clipped above at 1 + this."""
+    """The ratio of new to old probability is clipped above at 1 + this: 0.2 with ppo, 4e-4 with gspo by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,7 +395,7 @@ class TokenMask:
     name: Literal["token_mask"] = "token_mask"
 
     bound: Annotated[float, Field(ge=1, le=1e6)] = 2.0
-    """Ratios above this or below its inverse are left out; of `sequence_mask` the geometric mean of a response's."""
+    """Ratios above this or below its inverse are left out: 2 with token_mask, 1.05 with sequence_mask by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -414,7 +415,7 @@ class SequenceMask:
     name: Literal["sequence_mask"] = "sequence_mask"
 
     bound: Annotated[float, Field(ge=1, le=1e6)] = 1.05
-    """Ratios above this or below its inverse are left out; of `sequence_mask` the geometric mean of a response's."""
+    """Ratios above this or below its inverse are left out: 2 with token_mask, 1.05 with sequence_mask by default."""
 
 
 Importance = Annotated[NoImportance | TokenCap | TokenMask | SequenceCap | SequenceMask, Field(discriminator="name")]
@@ -422,7 +423,7 @@ Importance = Annotated[NoImportance | TokenCap | TokenMask | SequenceCap | Seque
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig:
-    """What the policy learns from response tokens that another model's trace gave; see docs/training.md."""
+    """What the policy learns from response tokens that another model's trace gave; see docs/algorithms.md."""
 
     loss: Literal["shaped", "plain", "sft"] = "shaped"
     """Loss of such a token of probability p and advantage A. `shaped`: -A p/(p+gamma), as in LUFFY; `plain`: -A p;

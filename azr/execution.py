@@ -7,6 +7,8 @@ from enum import StrEnum
 
 MAX_INPUTS = 128
 """Most inputs of one ``ExecutionRequest``."""
+ADMITTED_SHARE = 0.5
+"""Share of the time limit up to which proposals are admitted, in CPU time; no call is late before it had as much."""
 
 
 class CallStatus(StrEnum):
@@ -33,7 +35,8 @@ class ExecutionRequest:
     """Argument texts such as ``"1, 'a'"``; each is parsed as plain data before anything runs."""
     repeats: int = 1
     """Runs in separate interpreters with different hash seeds; 2 or more checks determinism, with twice as many for
-    programs whose result may depend on hashes or addresses, and admits nothing that takes over half of the limit."""
+    programs whose result may depend on hashes or addresses, and admits no call that takes over `ADMITTED_SHARE` of the
+    limit in CPU time, tried twice, the second time alone."""
     static_check: bool = True
     """Refuse programs that name banned modules or escape routes, before running them."""
     admitted: bool = False

@@ -48,7 +48,7 @@ MAX_DIGITS = 4_000
 
 _INT_BOUND = 10**MAX_DIGITS
 _MAX_SIGNS = 4
-_NAN = object()
+_NAN, _COMPLEX = object(), object()
 _NAMES = frozenset({"None", "True", "False", "nan", "inf", "float", "complex", "set", "frozenset"})
 _NUMBERS = {"nan": math.nan, "inf": math.inf}
 _FLOAT_WORDS = frozenset({"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"})
@@ -356,7 +356,7 @@ def _comparable(value: Any) -> Any:
     if kind is float and value != value:
         return _NAN
     if kind is complex and value != value:
-        return (_NAN, _comparable(value.real), _comparable(value.imag))
+        return (_COMPLEX, _comparable(value.real), _comparable(value.imag))
     if kind in (list, tuple):
         return kind([_comparable(item) for item in value])
     if kind in (set, frozenset):

@@ -480,3 +480,9 @@ def test_fuzzing_finds_no_other_error_and_no_value_that_does_not_round_trip():
 def test_imports_nothing_beyond_the_standard_library():
     code = f"import runpy; runpy.run_path({values.__file__!r})"
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
+
+
+def test_a_complex_number_with_nan_equals_no_tuple():
+    assert values.equal(complex(math.nan, 1.0), complex(math.nan, 1.0))
+    assert not values.equal(complex(math.nan, 1.0), (math.nan, math.nan, 1.0))
+    assert not values.equal({complex(1.0, math.nan)}, {(math.nan, 1.0, math.nan)})

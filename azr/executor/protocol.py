@@ -39,6 +39,8 @@ REPEATS = 4
 """Runs in separate interpreters when a proposal is validated, if nothing about it is suspect."""
 SUSPECT_FACTOR = 2
 """Times as many runs for a program whose result may depend on hashes or addresses."""
+PATIENCE = 20
+"""Most wall-clock time of a call that a busy machine gives little CPU time, in multiples of its limit."""
 MAX_INPUT_BYTES = 2**20
 """Most bytes of argument text in one request."""
 MAX_REASONS = 50
@@ -78,6 +80,8 @@ class Kind:
     """Every call runs in a process of its own."""
     ONCE = 16
     """Single-call source: skip the report on the program."""
+    ALONE = 32
+    """Time is limited by the CPU clock alone."""
 
 
 class Part:
@@ -101,9 +105,9 @@ class Limits:
     """Limits of every program of a zygote."""
 
     wall_s: float
-    """Wall-clock limit of one call, seconds; of the first, reading the program included."""
+    """Time limit of one call, seconds; of the first, reading the program included."""
     request_s: float
-    """Wall-clock limit of all calls of one request, seconds."""
+    """Time limit of all calls of one request, seconds."""
     memory_mb: int
     """Address space of one process, MiB."""
     output_bytes: int = MAX_VALUE_BYTES
@@ -343,7 +347,7 @@ def _outcome(part: bytes, output_bytes: int, known: str | None) -> CallResult:
     letter, wall_s, cpu_s = PART.unpack_from(part)
     content = part[PART.size :]
     if letter == Part.TIMEOUT:
-        return CallResult(status=CallStatus.TIMEOUT, error="the time limit passed", wall_s=wall_s)
+        return CallResult(status=CallStatus.TIMEOUT, error="the time limit passed", wall_s=wall_s, cpu_s=cpu_s)
     if letter == Part.CRASHED and len(content) == CODE.size:
         (code,) = CODE.unpack(content)
         how = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"

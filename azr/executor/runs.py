@@ -13,7 +13,7 @@ from dataclasses import replace
 from zlib import crc32
 
 from azr import values
-from azr.execution import CallResult, CallStatus, ExecutionRequest
+from azr.execution import ADMITTED_SHARE, CallResult, CallStatus, ExecutionRequest
 from azr.executor import protocol
 from azr.executor.cache import REPEATABLE, CodeCache, LoadedProgram, Outcome
 from azr.executor.protocol import Kind, Limits, Part
@@ -21,7 +21,7 @@ from azr.executor.scheduler import Job, Scheduler
 from azr.executor.suspicion import ORDER, STATE, has_sets
 
 _LOST = CallResult(status=CallStatus.LOST, error="the executor lost its sandbox twice while running this")
-_SLOW = "it took more than half of the time limit, so it might not end within it another time"
+_SLOW = "it took more than half of the time limit in CPU time, so it might not end within it another time"
 
 
 class Runs:
@@ -46,10 +46,11 @@ class Runs:
         self._waiting = 0
         """Runs that have not ended."""
         self._retried = False
+        """Time ran out, perhaps because the machine is busy: all is done again, by the CPU clock."""
         self._ended = False
 
     def start(self) -> None:
-        self._submit(range(len(self._request.inputs)), self._took_first)
+        self._submit(range(len(self._request.inputs)), self._took_first, alone=self._retried)
 
     def _submit(self, order: Sequence[int], take: Callable[[list[CallResult]], None], *, alone: bool = False) -> None:
         """Run all calls, in this order; ``take`` gets their results in the request's own."""
@@ -61,7 +62,7 @@ class Runs:
             kind, program = Kind.SOURCE | (0 if self._request.static_check else Kind.UNCHECKED), self._source
             if count == self._request.repeats == 1 and not self._request.admitted:
                 kind |= Kind.ONCE
-        kind |= Kind.APART if is_apart else 0
+        kind |= (Kind.APART if is_apart else 0) | (Kind.ALONE if self._retried else 0)
 
         def is_last(parts: Sequence[bytes]) -> bool:
             said = protocol.letter_of(parts[-1])
@@ -122,16 +123,11 @@ class Runs:
         self._finish([Outcome(call, None, reasons)] * len(self._request.inputs))
 
     def _took_first(self, calls: list[CallResult]) -> None:
-        is_late = any(call.status is CallStatus.TIMEOUT for call in calls)
-        if is_late and self._request.admitted and not self._retried:
-            # It was admitted with time to spare, so what else the machine had to do may be to blame.
-            self._retried = True
-            self._taken.clear()
-            self._submit(range(len(calls)), self._took_first, alone=True)
-            return
         if self._request.repeats > 1:
             calls = [self._judge_time(call) for call in calls]
         self._calls = tuple(calls)
+        if self._retries():
+            return
         further = self._num_runs() - 1
         if further == 0 or not self._established:
             self._end()
@@ -148,12 +144,23 @@ class Runs:
         for index, (first, call) in enumerate(zip(self._calls, calls, strict=True)):
             self._agreed[index] &= late[index] or first.status is CallStatus.TIMEOUT or _agree(first, call)
         self._calls = tuple(call if out else first for first, call, out in zip(self._calls, calls, late, strict=True))
-        if self._waiting == 0 or not all(self._agreed):
+        if not all(self._agreed) or (self._waiting == 0 and not self._retries()):
             self._end()
+
+    def _retries(self) -> bool:
+        """Start anew, once and alone, if time ran out for a task or a proposal; return whether it did."""
+        is_late = any(call.status is CallStatus.TIMEOUT for call in self._calls)
+        if self._retried or not is_late or not (self._request.admitted or self._request.repeats > 1):
+            return False
+        self._retried = True
+        self._taken.clear()
+        self._agreed = [True] * len(self._agreed)
+        self.start()
+        return True
 
     def _judge_time(self, call: CallResult) -> CallResult:
         """The call, as late if it took so long that it might be late another time."""
-        if call.status in REPEATABLE and call.cpu_s > self._limits.wall_s / 2:
+        if call.status in REPEATABLE and call.cpu_s > self._limits.wall_s * ADMITTED_SHARE:
             return replace(call, status=CallStatus.TIMEOUT, value=None, error=_SLOW)
         return call
 

@@ -19,7 +19,7 @@ from functools import partial
 from azr.errors import UserError
 from azr.executor.backends.sandbox import Launcher, LaunchError
 from azr.executor.connection import Connection
-from azr.executor.protocol import Limits
+from azr.executor.protocol import PATIENCE, Limits
 
 PIPELINE_DEPTH = 4
 """Jobs sent to one zygote ahead of their turn, so that it never waits for the pool."""
@@ -284,7 +284,7 @@ class Scheduler:
     async def _watch_for_silence(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_S)
-            overdue = time.monotonic() - self._limits.request_s - _GRACE_S
+            overdue = time.monotonic() - PATIENCE * self._limits.wall_s - _GRACE_S
             for slot in self.slots:
                 if slot.connection is not None and slot.running and slot.started_at < overdue:
                     slot.connection.abandon()

@@ -124,6 +124,8 @@ _ADDRESSED_NAMES = frozenset(
 )  # fmt: skip
 """Names of what makes objects whose default text states an address."""
 _DUNDER = re.compile(r"__\w*__")
+_INNER = re.compile(r"_[^\W_]\w*_")
+"""Names of what classes of the library keep for themselves, such as the table of an enumeration's members."""
 
 _SET_OPS = ops("BUILD_SET", "SET_ADD", "SET_UPDATE")
 _TEXT_OPS = ops("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE")
@@ -233,6 +235,8 @@ class _Program:
         """What names, constants and kinds of opcodes tell."""
         words = self.names | self.labels
         found = _ALL if not words.isdisjoint(_WILD) or _is_odd(words) or _is_odd(self.texts) else 0
+        if any(_INNER.fullmatch(word) for word in (*words, *self.texts)):
+            found |= STATE
         if _IMPORT_NAME in self.ops:
             found |= self._imports()
         if self.nests_set_constant or not self.ops.isdisjoint(_SET_OPS) or not words.isdisjoint(_HASHING):

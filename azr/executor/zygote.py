@@ -33,6 +33,7 @@ _ROOT = os.path.realpath(f"{__file__}/../../..")
 sys.path.insert(0, _ROOT)
 
 from azr import values  # noqa: E402
+from azr.execution import ADMITTED_SHARE  # noqa: E402
 from azr.executor import protocol  # noqa: E402
 from azr.executor.protocol import Kind, Limits, Part  # noqa: E402
 from azr.executor.seal import Lockdown, self_test_failures  # noqa: E402
@@ -45,6 +46,8 @@ _CODECS = (
 )  # fmt: skip
 _UNLOADED = ("azr", "ctypes", "_ctypes", "select", "socket", "_socket", "resource", "tempfile", "gc", "__main__")
 _MAX_TIMEOUTS = 2
+_LOOK_S, _STILL_S, _STILL_CPU_S = 0.02, 2.0, 0.004
+"""Least and most seconds between two looks at the clock of a call; less CPU time than the last means standing still."""
 _SELF_TEST_S = 10.0
 _WARM_UP_RUNS = 20
 _WARM_UP_PROGRAM = b"import math\ndef f(x):\n    return [x, math.floor(x)]"
@@ -140,12 +143,16 @@ class Zygote:
     def _answer(self, length: int) -> Orders | None:
         """Send a part for each input, or what is said of the program alone. In a child: its orders.
 
+        A call is charged wall-clock time, but no more than its CPU time over the share of it that every call surely
+        gets: a busy machine delays an honest program and does not end it.
+
         One long function: each function called between two forks has pages of its own that are copied then.
         """
         monotonic, poll, data, most = time.monotonic, self._poll.poll, self._report, len(self._report)
         replies, header = _REPLIES, protocol.HEADER_BYTES
         kind, count = protocol.REQUEST.unpack_from(self._program)
-        wall_s, deadline = self._limits.wall_s, monotonic() + self._limits.request_s
+        limit_s, left_s = self._limits.wall_s, self._limits.request_s
+        share = 1.0 if kind & Kind.ALONE else ADMITTED_SHARE
         together = count > 1 and not kind & Kind.APART
         told, over = not kind & Kind.SOURCE, False
         child = reader = feeder = timeouts = 0
@@ -155,7 +162,7 @@ class Zygote:
             if size is None:
                 raise PoolGoneError
             started = monotonic()
-            if over or timeouts == _MAX_TIMEOUTS or started >= deadline:
+            if over or timeouts == _MAX_TIMEOUTS or left_s <= 0:
                 self._input[:size] = bytes(size)
                 if child:
                     self._end(child, reader, feeder)
@@ -173,7 +180,7 @@ class Zygote:
                 if child == 0:
                     _keep(writer, inputs, _REPLIES)
                     orders = self._orders
-                    orders.kind = kind if together else kind | Kind.APART
+                    orders.kind = kind & ~Kind.ALONE if together else kind & ~Kind.ALONE | Kind.APART
                     orders.program = bytes(memoryview(self._program)[protocol.REQUEST.size : length])
                     orders.text = bytes(self._input[:size])
                     return orders
@@ -184,12 +191,24 @@ class Zygote:
             self._input[:size] = bytes(size)
             ending, letter = b"", b""
             filled = peak = 0
+            allowed_s, wall_s, cpu = min(limit_s, left_s), 0.0, spent
+            due, looked_at, looked_cpu = started + allowed_s, started, cpu
             while not ending and letter not in Part.ANSWERS and not over:
-                rest_s = min(started + wall_s, deadline) - monotonic()
+                rest_s = due - monotonic()
                 events = poll(rest_s * 1000) if rest_s > 0 else ()
                 if not events:
-                    ending = Part.TIMEOUT
-                    break
+                    wall_s = monotonic() - started
+                    cpu = self._cpu_s(child, wall_s + spent)
+                    rest_s = allowed_s - max(wall_s / protocol.PATIENCE, min(wall_s, (cpu - spent) / share))
+                    if started + wall_s - looked_at >= _STILL_S:
+                        # A process that is given no time at all gets some within this; it sleeps, or was stopped.
+                        rest_s *= cpu - looked_cpu >= _STILL_CPU_S
+                        looked_at, looked_cpu = started + wall_s, cpu
+                    due = started + wall_s + min(_STILL_S, max(_LOOK_S, rest_s * share))
+                    if rest_s <= 0:
+                        ending = Part.TIMEOUT
+                        break
+                    continue
                 if len(events) > 1 or events[0][0] != reader:
                     raise PoolGoneError
                 got = os.readv(reader, (data[filled:],))
@@ -206,10 +225,11 @@ class Zygote:
                         break
                     letter = bytes(data[header : header + 1])
                     if letter in Part.ANSWERS:
-                        cpu = self._cpu_s(child, monotonic() - started + spent)
-                        head = protocol.PART.pack(letter, monotonic() - started, cpu - spent)
-                        protocol.pass_on(replies, head, data[header + 1 : end])
-                        spent = cpu
+                        wall_s = monotonic() - started
+                        cpu = self._cpu_s(child, wall_s + spent)
+                        protocol.pass_on(
+                            replies, protocol.PART.pack(letter, wall_s, cpu - spent), data[header + 1 : end]
+                        )
                     elif told and letter == Part.LOADED and kind & Kind.SOURCE:
                         pass  # a later child of the same program says so again
                     elif told or letter not in (Part.LOADED, Part.REASONS):
@@ -221,6 +241,11 @@ class Zygote:
                         over = letter == Part.REASONS or (together and protocol.carries_state(data[header + 1 : end]))
                     data[: filled - end] = data[end:filled]
                     filled -= end
+            if ending and ending != Part.TIMEOUT:
+                wall_s = monotonic() - started
+                cpu = spent + wall_s
+            used_s, spent = cpu - spent, cpu
+            left_s -= max(wall_s / protocol.PATIENCE, min(wall_s, used_s / share))
             # One that says more than it was asked gets no further input.
             if letter != Part.CALL or ending or filled or not left:
                 code = self._end(child, reader, feeder)
@@ -229,7 +254,7 @@ class Zygote:
                     if code == -signal.SIGXCPU:
                         ending = Part.TIMEOUT
                     timeouts += ending == Part.TIMEOUT
-                    head = protocol.PART.pack(ending, monotonic() - started, 0.0)
+                    head = protocol.PART.pack(ending, wall_s, used_s)
                     protocol.write(replies, head + protocol.CODE.pack(code))
             data[:peak] = bytes(peak)
         return None

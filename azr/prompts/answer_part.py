@@ -40,8 +40,8 @@ def _asks_for_thinking(prompt: str) -> bool:
 
 def _last_part(response: str) -> str | Reason:
     before, closed, _ = response.rpartition(ANSWERED)
-    _, opened, part = before.rpartition(ANSWER)
-    return part if closed and opened else Reason.NO_ANSWER
+    _, opened, part = (before if closed else response).rpartition(ANSWER)  # the end of the turn ends it, too
+    return part if opened else Reason.NO_ANSWER
 
 
 def _only_part(rest: str, *, right_away: bool) -> str | Reason:

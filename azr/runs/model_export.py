@@ -20,6 +20,7 @@ from safetensors import safe_open
 from azr.errors import UserError
 from azr.runs import think_tokens
 from azr.runs.checkpoint_store import CorruptCheckpoint
+from azr.runs.former_keys import add_former_keys
 from azr.runs.metrics import EVAL, has_eval
 from azr.runs.model_folder import check_model, model_folder, read_object, write_object
 from azr.runs.resume import RunState
@@ -137,6 +138,7 @@ def export(
             if remove_think_tokens:
                 think_tokens.remove(staging)
             _describe(source, staging, merged=merged)
+            add_former_keys(staging)
             nbytes = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
             os.rename(staging, place)
         except BaseException:

@@ -98,7 +98,9 @@ class Abduction(SingleCallKind):
             case RejectReason():
                 return Verdict.MALFORMED
         result = await run(ExecutionRequest(program=task.program, inputs=inputs, admitted=True))
-        if any(call.status is CallStatus.TIMEOUT for call in result.outputs):
-            # Twice, the second time alone: neither the program, which was admitted, nor the answer is known to be bad.
-            return Verdict.UNGRADED
+        if result.outputs[0].status is CallStatus.TIMEOUT:
+            # Twice, the second time alone. If the recorded input is in time now, the answer is to blame.
+            recorded = await run(ExecutionRequest(program=task.program, inputs=task.inputs, admitted=True))
+            in_time = recorded.outputs[0].status is not CallStatus.TIMEOUT and not recorded.lost
+            return Verdict.WRONG if in_time else Verdict.UNGRADED
         return grade_outputs(result, task.outputs)

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from azr import values
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
+from azr.executor.protocol import MAX_PROGRAM_BYTES, MAX_VALUE_BYTES
 from azr.records import Task
 from azr.tasks.examples import WORKED, Worked
 from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request, read_input
@@ -253,9 +254,10 @@ def program_rules(facts: PromptFacts) -> str:
         "Rules for programs: the entry function is called f and takes at least one argument; helper functions and "
         "classes may stand beside it, and nothing comes after the last of them. f returns plain data: None, booleans, "
         "numbers, strings, bytes, and lists, tuples, sets and dictionaries of these. Every call gives the same result "
-        f"on every run, and takes less than {facts.wall_s:g} s. So there is no randomness, clock, file, network, "
-        f"keyboard input, printing, and no state that outlives the call. {imports}Every other module is refused, such "
-        f"as random, time, datetime, os, sys or numpy. {refused}".rstrip()
+        f"on every run, and takes less than {facts.cpu_s:g} s of CPU time. So there is no randomness, clock, file, "
+        f"network, keyboard input, printing, and no state that outlives the call. A program has at most "
+        f"{MAX_PROGRAM_BYTES:,} bytes, the text of a returned value at most {MAX_VALUE_BYTES:,}. {imports}Every other "
+        f"module is refused, such as random, time, datetime, os, sys or numpy. {refused}".rstrip()
     )
 
 

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 PYTHON = frozenset({"python", "python3", "py", "py3", "ipython", "ipython3"})
 """Labels of blocks that hold a program."""
@@ -22,6 +23,8 @@ _BARE = re.compile(r"[ \t>]*(?:`{3,}|~{3,})[ \t]*")
 _QUOTED = re.compile(r"[ \t]*> ?")
 _STRING = re.compile(r"""#|'''|\"\"\"|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\\.""")
 _SHORT_STRING = re.compile(r"""'[^']*'|"[^"]*\"""")
+_MOST_SOURCE = 2**16
+"""Characters of a text that is read as Python."""
 _STRING_END = {quote: re.compile(rf"(?:\\.|[^\\])*?{quote}") for quote in ("'''", '"""')}
 
 
@@ -156,8 +159,11 @@ def _content(lines: Sequence[str], start: int, ending: _Ending | None, before: s
     return shared
 
 
+@lru_cache(maxsize=2)  # several questions about one program
 def parse(source: str) -> ast.Module | None:
-    """Return the program's tree; None if it is not Python."""
+    """Return the program's tree, which nothing may change; None if it is not Python, or too long to be an answer."""
+    if len(source) > _MOST_SOURCE:
+        return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

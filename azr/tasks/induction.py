@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from azr import values
 from azr.execution import ExecutionRequest
+from azr.executor.protocol import MAX_VALUE_BYTES
 from azr.records import Task
 from azr.tasks.base import (
     IDENTITY,
@@ -57,9 +58,10 @@ class Induction(TaskKind):
                 f"Choose {count} inputs for the Python program below, Reference 1, no two of them equal, that together "
                 "show how it behaves, edge cases included. A solver will see the first half of the inputs with their "
                 "outputs, and a message from you, and has to write a program that is also right on the other half. "
-                "Make that possible, but only by thinking hard. The message is a hint of one or two sentences that "
-                f"does not state the code. Every input must run without an exception, in less than {facts.wall_s:g} s, "
-                f"and return plain data.\n\nRules for inputs: {input_rules()}"
+                "Make that possible, but only by thinking hard. The message is a hint of one or two sentences, at most "
+                f"{MESSAGE_CHARS:,} characters, that does not state the code. Every input must run without an "
+                f"exception, in less than {facts.cpu_s:g} s of CPU time, and return plain data of at most "
+                f"{MAX_VALUE_BYTES:,} bytes of text.\n\nRules for inputs: {input_rules()}"
             ),
             blocks=f"{count} ```input blocks, each with one input, and one ```message block with the message",
             example=_proposal_example(count),

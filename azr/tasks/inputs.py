@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from azr import values
 from azr.execution import ExecutionRequest, ExecutionResult
+from azr.executor.syntax import FORMATS
 from azr.tasks.normalize import ENTRY, parse, parse_program
 
 MAX_EXPRESSION_CHARS = 2**13
@@ -40,6 +41,8 @@ _SEARCHING = (
     ast.boolop, ast.cmpop,
 )  # fmt: skip
 """An answer must not hold these: it could try one value after another instead of finding the one that is asked for."""
+_CHOOSING = (ast.BoolOp, ast.Compare, ast.IfExp, ast.boolop, ast.cmpop)
+"""A function that is an argument of an answer may hold these, though."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,19 @@ def read_input(text: str, program: str, *, is_answer: bool = False) -> str | Com
         return None
     except values.PlainDataError:
         return _read_expressions(text, program, is_answer)
+
+
+def answer_may_state(argument: ast.expr, *, lambdas: bool = False) -> bool:
+    """Return whether an answer may state this argument: it may compute, but not search or reach the program.
+
+    ``lambdas``: it may be a function of its own parameters, without loops or functions in it.
+    """
+    if not lambdas or not isinstance(argument, ast.Lambda):
+        return _is_allowed(argument, frozenset(), True)
+    names = frozenset(node.arg for node in ast.walk(argument.args) if isinstance(node, ast.arg))
+    methods = {node.attr for node in ast.walk(argument.body) if isinstance(node, ast.Attribute)}
+    has_defaults = argument.args.defaults or argument.args.kw_defaults
+    return not has_defaults and methods.isdisjoint(FORMATS) and _is_allowed(argument.body, names, True, _CHOOSING)
 
 
 def evaluation_request(inputs: Sequence[Computed], program: str, repeats: int) -> ExecutionRequest:
@@ -144,10 +160,15 @@ def _positional(tree: ast.Module, given: list[ast.expr], named: dict[str, ast.ex
     return (*given, *(named.get(name) or defaults[name] for name in between))
 
 
-def _is_allowed(expression: ast.expr, known: frozenset[str], is_answer: bool) -> bool:
-    """Whether an input may hold all that occurs in the expression; ``known``: names of the program."""
-    kinds = _COMPUTING if is_answer else (*_COMPUTING, *_SEARCHING)
-    names = _FUNCTIONS if is_answer else _FUNCTIONS | _SEARCHING_FUNCTIONS | known
+def _is_allowed(
+    expression: ast.expr, known: frozenset[str], is_answer: bool, more: tuple[type[ast.AST], ...] = ()
+) -> bool:
+    """Whether an input may hold all that occurs in the expression.
+
+    ``known``: names of the program, or of parameters; ``more``: further nodes.
+    """
+    kinds = (*_COMPUTING, *more) if is_answer else (*_COMPUTING, *_SEARCHING)
+    names = known | (_FUNCTIONS if is_answer else _FUNCTIONS | _SEARCHING_FUNCTIONS)
     nodes = list(ast.walk(expression))
     bound = {name.id for name in _names_in(expression) if isinstance(name.ctx, ast.Store)}
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}

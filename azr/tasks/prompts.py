@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
+from azr.execution import ADMITTED_SHARE
 from azr.records import Task
 from azr.tasks.blocks import PYTHON, blocks
 
@@ -34,11 +35,16 @@ class PromptFacts:
     induction_inputs: int = 10
     """Inputs that an induction proposal must give."""
     wall_s: float = 1.0
-    """Wall-clock limit of one call, seconds."""
+    """Time limit of one call, seconds."""
     modules: tuple[str, ...] = ()
     """Modules that a program may import."""
     refused_names: tuple[str, ...] = ()
     """Builtin functions that a program must not use."""
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time within which a call is neither refused nor late."""
+        return self.wall_s * ADMITTED_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,11 +350,6 @@ def _key(tasks: Sequence[Task]) -> str:
 
 def _fence(section: Section) -> str:
     return f"```{_PYTHON if section.label == _PROGRAM else section.label}"
-
-    def _is_placed(self, before: str) -> bool:
-        if self.response_format == "strict":
-            return before.rstrip().endswith(THOUGHT)
-        return self.response_format == "answer" or THOUGHT in before
 
 
 def _fenced(sections: Sequence[Section]) -> str:

@@ -13,7 +13,20 @@ from azr.algorithms.losses import (
     value_loss,
     value_metrics,
 )
-from azr.config import AlgorithmConfig, KLConfig, NoImportance, TokenCap
+from azr.config import (
+    CISPO,
+    GSPO,
+    PPO,
+    AlgorithmConfig,
+    Importance,
+    KLConfig,
+    NoImportance,
+    Objective,
+    SequenceCap,
+    SequenceMask,
+    TokenCap,
+    TokenMask,
+)
 
 
 def tensor(*values: float) -> torch.Tensor:
@@ -138,6 +151,28 @@ def test_policy_sums_by_hand() -> None:
     assert metrics["clip_fraction"] == 0.5
     assert metrics["importance_cut"] == 0.0
     assert metrics["importance_weight"] == pytest.approx((1.2 + 1.0 + 1.05 + 1.0) / 4)
+
+
+@pytest.mark.parametrize("objective", [PPO(), GSPO(), CISPO(ratio_cap=1.1)])
+@pytest.mark.parametrize("importance", [TokenMask(bound=1.2), SequenceCap(cap=1.05), SequenceMask(bound=1.1)])
+def test_losses_of_micro_batches_add_up_where_responses_have_a_weight(
+    objective: Objective, importance: Importance
+) -> None:
+    config = AlgorithmConfig(objective=objective, importance=importance, kl=KLConfig(coef=0.1))
+    generator = torch.Generator().manual_seed(0)
+    given = {
+        name: 0.3 * torch.randn(12, generator=generator, dtype=torch.float64) - 2
+        for name in ("advantages_R", "rollout_logprobs_R", "old_logprobs_R", "reference_logprobs_R")
+    }
+    given |= {"seq_index_R": torch.arange(4).repeat_interleave(3), "is_trace_R": torch.arange(12) == 0}
+    logprobs = 0.3 * torch.randn(12, generator=generator, dtype=torch.float64) - 2
+    whole, sums = loss_of(config, logprobs, **given)
+    parts = [
+        loss_of(config, logprobs[part], **{name: column[part] for name, column in given.items()})
+        for part in (slice(0, 3), slice(3, 9), slice(9, 12), slice(0, 0))
+    ]
+    assert whole.item() == pytest.approx(sum(loss.item() for loss, _ in parts))
+    assert sums["importance_cut"].item() == sum(more["importance_cut"].item() for _, more in parts)
 
 
 def test_value_loss_by_hand() -> None:

@@ -474,6 +474,38 @@ async def test_any_input_that_leads_there_is_right(answers, stated, verdict):
     assert said.verdict is verdict
 
 
+_EXEC = "getattr(__import__('builtins'), 'ex' + 'ec')('x = 1')"
+_LOOP = "[x for x in range(9) if sum([x]) == 3]"
+SEARCHES = [
+    _EXEC, _LOOP, "max(range(9), key=lambda x: x == 3)", "(lambda g: g(g))(lambda g: [3])", "next(iter([[3]]))",
+    "[3].__class__([3])", "'{0.__class__}'.format([3])[:0] or [3]", "(lambda: [3])()", "*map(int, '3')",
+    "x=[y for y in [3]]",
+    "**{'x': [y for y in [3]]}", "breakpoint()", "f.__code__", "().__class__.__base__.__subclasses__()", "open(0)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stated", SEARCHES)
+async def test_an_input_that_searches_or_reaches_the_interpreter_is_not_right(answers, stated):
+    gold = ProgramValue("def f(x):\n    return sum(x)", "input", "[3]", "3")
+    said = await ValueGrader(answers).grade(question(gold), f"```input\n{stated}\n```")
+    assert said.verdict in (Verdict.WRONG, Verdict.MALFORMED)
+
+
+FUNCTIONS = [
+    ("lambda x: x * 3", Verdict.RIGHT), ("lambda x: 6 if x == 2 else 0", Verdict.RIGHT), ("abs", Verdict.WRONG),
+    ("lambda x: x.bit_length() + 4", Verdict.RIGHT), ("lambda x: x", Verdict.WRONG), ("lambda x: f", Verdict.MALFORMED),
+    ("lambda x: [y for y in range(9) if y == 6][0]", Verdict.WRONG), ("lambda x, g=lambda: 6: g()", Verdict.WRONG),
+    ("lambda x: (lambda: 6)()", Verdict.WRONG), ("lambda x: max(range(9), key=lambda y: y == 6)", Verdict.WRONG),
+    ("lambda x: '{0.__code__}'.format(x) and 6", Verdict.WRONG), ("lambda x: x.__class__(6)", Verdict.MALFORMED),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stated", "verdict"), FUNCTIONS)
+async def test_an_input_may_be_a_function_where_the_recorded_one_is(answers, stated, verdict):
+    gold = ProgramValue("def f(g):\n    return g(2)", "input", "lambda x: x + 4", "6")
+    assert (await ValueGrader(answers).grade(question(gold), f"```input\n{stated}\n```")).verdict is verdict
+
+
 OUTPUTS = [
     ("```output\n[1, 2]\n```", Verdict.RIGHT), ("The value is \\boxed{[1, 2.0]}", Verdict.RIGHT),
     ("[1, 2]", Verdict.RIGHT),
@@ -530,3 +562,19 @@ async def test_verdicts_on_broken_solutions_are_those_of_evalplus():
     ]
     assert 0.2 < sum(all(theirs.values()) for _, theirs in verdicts) / len(verdicts) < 0.5
     assert not any(found.verdict is Verdict.UNGRADED for found in judged) and sum(agree) >= 0.995 * len(agree)
+
+
+@pytest.mark.parametrize("written", ["1_0", "\u0661\u0660", "\uff11\uff10", "1_0.0"])
+def test_numbers_on_standard_output_are_of_plain_digits(written):
+    assert not same_output(written, "10", 0.0) and not same_output(written, "10", None)
+    assert same_output("10.0", "10", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "stated", "verdict"),
+    [([1.0, 2.0], [[1.0, 2.0], [1.0, 2.0]], Verdict.WRONG), ([1.0, 2.0], [1.0, 2.0 + 1e-9], Verdict.RIGHT),
+     ([[1.0, 2.0]], [[1.0, 2.0], [1.0, 2.0]], Verdict.WRONG), ([1.0], [1.0, 1.0], Verdict.WRONG)],
+)  # fmt: skip
+async def test_values_of_another_shape_are_not_close(answers, wanted, stated, verdict):
+    gold = Calls(entry="f", cases={"base": ("[]",)}, expected={"base": (wanted,)}, atol=1e-6)
+    assert (await CallsGrader(answers).grade(question(gold), fenced(f"def f(): return {stated}"))).verdict is verdict

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from azr.algorithms.architectures import CHECKED
-from azr.evaluation.model_check import BOUNDS, Gap, ModelCheck, Row, check_model
+from azr.evaluation import model_check
+from azr.evaluation.model_check import BOUNDS, PERTURBED, Gap, ModelCheck, Row, check_gradients, check_model
 from tests.conftest import byte_tokenizer
 from tests.tiny_models import VARIANTS, save_tiny
 
@@ -20,7 +23,7 @@ BY_COMMAND = ("qwen2", "gemma3_text")
 
 
 def azr_check_model(*argv: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "azr", "check-model", *argv]
+    command = [sys.executable, "-m", "azr", "check-model", *argv, "--only", "logprobs"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
 
 
@@ -35,17 +38,35 @@ def test_a_model_passes_on_the_command_line(tmp_path: Path):
     assert done.returncode == 0, done.stdout + done.stderr
     rows = figures(done.stdout)
     assert len(rows) == 3 and all(tokens > 100 and max(gaps) <= 1e-4 for tokens, *gaps in rows)
-    assert done.stdout.splitlines()[-1] == "No difference is above 0.0001 nats."
+    assert done.stdout.splitlines()[-1].startswith("No difference is above its bound (0.0001 nats, 0.001 ")
 
 
-@pytest.mark.long
+def test_a_push_that_forgets_one_tensor_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The tensor of least effect: an attention bias, which moves the log-probabilities by 0.02 nats at most."""
+    path = str(save_tiny(tmp_path, "qwen2", byte_tokenizer()))
+    forgotten, push = "model.layers.1.self_attn.q_proj.bias", model_check._push
+
+    async def push_without(engine, writer, policy, version):
+        weight = dict(policy.named_weights())[forgotten]
+        kept = weight.detach().clone()
+        weight.data.copy_(load_file(tmp_path / "model.safetensors")[forgotten])
+        await push(engine, writer, policy, version)
+        weight.data.copy_(kept)
+
+    monkeypatch.setattr(model_check, "_push", push_without)
+    found = asyncio.run(check_model(path, dtype="float32", device="cpu", tokens=64))
+    assert not found.passes(BOUNDS["float32"]), found.table()
+    loaded, perturbed, again = (row.vllm_trainer.largest for row in found.rows)
+    assert max(loaded, again) < BOUNDS["float32"] and perturbed > 5 * found.perturbed_bound(BOUNDS["float32"])
+
+
 @pytest.mark.long
 def test_a_model_beyond_the_bound_fails_and_one_of_two_rotary_bases_is_exact(tmp_path: Path):
     done = azr_check_model(str(save_tiny(tmp_path, "gemma3_text", byte_tokenizer())), "--bound", "1e-9")
     assert done.returncode == 1, done.stdout + done.stderr
     rows = figures(done.stdout)
     assert len(rows) == 3 and all(tokens > 100 and max(gaps) <= 1e-4 for tokens, *gaps in rows)
-    assert done.stdout.splitlines()[-1].startswith("A difference is above 1e-09 nats")
+    assert done.stdout.splitlines()[-1].startswith("A difference is above its bound (1e-09 nats")
 
 
 @pytest.mark.long
@@ -57,9 +78,36 @@ def test_every_checked_family_is_exact(name: str, tmp_path: Path):
     assert found.passes(BOUNDS["float32"]), found.table()
 
 
-def made(*largest: float, moved: float = 1.0) -> ModelCheck:
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_the_trainer_moves_every_parameter_as_eager_training_does(family: str, tmp_path: Path):
+    folder = str(save_tiny(tmp_path, family, byte_tokenizer()))
+    trained, faults = check_gradients(folder, dtype="float32", device="cpu", tokens=64)
+    assert trained > 10 and faults == []
+
+
+def test_a_parameter_that_the_trainer_leaves_as_it_is_or_moves_otherwise_is_named(tmp_path: Path, monkeypatch):
+    load = model_check._load
+
+    def spoiled(*args):
+        eager, policy = load(*args)
+        parameters = dict(policy.named_weights())
+        still, turned = [name for name in parameters if "down_proj" in name or "up_proj" in name][:2]
+        parameters[still].register_hook(torch.zeros_like)
+        parameters[turned].register_hook(torch.neg)
+        names.extend((still, turned))
+        return eager, policy
+
+    names: list[str] = []
+    monkeypatch.setattr(model_check, "_load", spoiled)
+    folder = str(save_tiny(tmp_path, "qwen2", byte_tokenizer()))
+    _, faults = check_gradients(folder, dtype="float32", device="cpu", tokens=64)
+    assert sorted(fault.split()[0] for fault in faults) == sorted(names)
+    assert any("has no gradient" in fault for fault in faults) and any("cosine -1.0" in fault for fault in faults)
+
+
+def made(*largest: float, moved: float = 1.0, weights: str = "as loaded") -> ModelCheck:
     gaps = [Gap(0.0, value) for value in largest]
-    return ModelCheck((Row("as loaded", 10, *gaps),), moved)
+    return ModelCheck((Row(weights, 10, *gaps),), moved, 1e-3)
 
 
 def test_one_difference_beyond_the_bound_fails():
@@ -71,3 +119,13 @@ def test_one_difference_beyond_the_bound_fails():
 
 def test_a_perturbation_that_moves_nothing_fails():
     assert not made(0.0, 0.0, 0.0, moved=0.05).passes(0.1)
+
+
+def test_the_bound_of_perturbed_weights_grows_with_what_moved_them():
+    far, beyond = 0.009, 0.011
+    assert made(far, far, far, moved=10.0, weights=PERTURBED).passes(1e-4)
+    assert not made(far, far, far, moved=10.0).passes(1e-4)
+    for place in range(3):
+        gaps = (beyond if i == place else 0.0 for i in range(3))
+        assert not made(*gaps, moved=10.0, weights=PERTURBED).passes(1e-4)
+    assert made(0.1, 0.1, 0.1, moved=10.0, weights=PERTURBED).passes(0.1)

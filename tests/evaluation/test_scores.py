@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from azr.evaluation.report import markdown
@@ -124,6 +124,7 @@ def test_shares_of_groups_that_weigh_alike_add_their_distances_in_quadrature():
     assert whole.high - whole.value == pytest.approx(np.hypot(*(each.high - each.value for each in parts)) / 2)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=1, max_size=30))
 def test_no_interval_of_a_share_is_a_point_or_leaves_its_range(values):
     share = estimate([values])

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from azr.evaluation.graders.stated_values import ProgramValue, stated_value
@@ -137,12 +137,14 @@ _SENTENCES = (
 )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(value=_VALUES, sentence=st.sampled_from(_SENTENCES), before=st.sampled_from(["", "First, `x` is `3`.\n\n"]))
 def test_any_value_in_code_is_read_whole_or_not_at_all(value, sentence, before):
     stated = stated_value(before + sentence.format(f"`{value!r}`"), OUTPUT)
     assert stated == repr(value) if "`" not in repr(value) else stated in (None, repr(value))
 
 
+@settings(deadline=None)
 @given(first=st.integers(0, 99), second=st.integers(100, 199))
 def test_two_answers_are_none(first, second):
     assert stated_value(f"The output is `{first}`.\nThe output is `{second}`.", OUTPUT) is None

@@ -31,6 +31,7 @@ def f(seconds):
     while time.process_time() < end: pass
     return seconds
 """
+HANGS = "def f(x):\n    while True: x += 1"
 TIMES_OUT = "import time\ndef f(x):\n    if x == 2: time.sleep(60)\n    return x // 100"
 """An admitted task's program that hangs on one input only."""
 
@@ -39,6 +40,13 @@ TIMES_OUT = "import time\ndef f(x):\n    if x == 2: time.sleep(60)\n    return x
 async def timed():
     """A pool with a limit that a program can be measured against."""
     async with SandboxPool(replace(CONFIG, workers=2, wall_s=WALL_S, backend="namespace")) as pool:
+        yield pool
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def walled_timed(backend):
+    """The same behind each backend."""
+    async with SandboxPool(replace(CONFIG, workers=2, wall_s=WALL_S, backend=backend)) as pool:
         yield pool
 
 
@@ -122,12 +130,65 @@ async def test_an_admitted_task_that_times_out_under_load_is_run_again_alone(tim
     assert len(alone) == 1
 
 
-async def test_an_admitted_task_that_hangs_on_an_answer_is_not_graded(timed: SandboxPool):
+async def test_a_proposal_that_runs_out_of_time_once_is_run_again_alone(timed: SandboxPool, monkeypatch):
+    """Be it in the first run or in a repeat."""
+    program, code = "def f(x): return x * 3 + {}", marshal.dumps(compile(HANGS, "program", "exec"))
+    hangs = protocol.request_frames(protocol.Kind.CODE, code, ["1"])
+    submit, submit_alone = timed._scheduler.submit, timed._scheduler.submit_alone
+    submitted, alone = [], []
+
+    def starve(job):
+        submitted.append(job)
+        submit(replace(job, request=hangs) if len(submitted) == starved else job)
+
+    def note(job):
+        alone.append(job)
+        submit_alone(job)
+
+    monkeypatch.setattr(timed._scheduler, "submit", starve)
+    monkeypatch.setattr(timed._scheduler, "submit_alone", note)
+    for starved in (1, 3):
+        submitted.clear()
+        alone.clear()
+        request = ExecutionRequest(program=program.format(starved), inputs=("1",), repeats=4)
+        result = await timed.execute(request)
+        assert result.ok and result.deterministic and len(alone) == 1, result
+
+
+@pytest.mark.parametrize("repeats", [1, 4])
+async def test_honest_programs_beside_endless_loops_are_in_time(walled_timed: SandboxPool, repeats: int):
+    """Each takes 0.2 s of CPU time at a limit of 1 s, however little of the machine it is given."""
+    pool = walled_timed
+    loops = [
+        asyncio.create_task(pool.execute(ExecutionRequest(program=f"{HANGS} + {n}", inputs=("1",)))) for n in range(8)
+    ]
+    honest = BURN.replace("+ seconds", "+ 0.2 * seconds")
+    requests = [
+        ExecutionRequest(
+            program=honest.replace("return", f"return {n} +"), inputs=("1",), repeats=repeats, static_check=False
+        )
+        for n in range(8 // repeats)
+    ]
+    results = await asyncio.gather(*map(pool.execute, requests))
+    assert [output.status for result in results for output in result.outputs] == [CallStatus.OK] * len(requests)
+    assert {output.status for loop in loops for output in (await loop).outputs} == {CallStatus.TIMEOUT}
+
+
+async def test_a_call_that_sleeps_is_given_no_more_than_its_limit(timed: SandboxPool):
+    program = "import time\ndef f(x):\n    for _ in range(1000): time.sleep(x)"
+    for nap in ("100", "0.05"):
+        result = await timed.execute(ExecutionRequest(program=program, inputs=(nap,), static_check=False))
+        assert result.outputs[0].status is CallStatus.TIMEOUT and result.outputs[0].wall_s < 22 * WALL_S, result
+
+
+async def test_an_answer_that_hangs_is_wrong_unless_the_recorded_input_hangs_too(timed: SandboxPool):
     task = await _admitted(timed, "abduction", TIMES_OUT, "1")
     run = Unchecked(timed)
-    assert await KINDS["abduction"].grade(task, (Section("input", "2"),), run) is Verdict.UNGRADED
+    assert await KINDS["abduction"].grade(task, (Section("input", "2"),), run) is Verdict.WRONG
     assert await KINDS["abduction"].grade(task, (Section("input", "3"),), run) is Verdict.RIGHT
     assert await KINDS["abduction"].grade(task, (Section("input", "300"),), run) is Verdict.WRONG
+    hopeless = replace(task, program="import time\ndef f(x): time.sleep(60)")
+    assert await KINDS["abduction"].grade(hopeless, (Section("input", "2"),), run) is Verdict.UNGRADED
 
 
 async def test_a_solvers_program_that_hangs_is_wrong(timed: SandboxPool):

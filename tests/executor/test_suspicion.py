@@ -497,3 +497,12 @@ async def test_programs_that_are_no_suspects_agree_in_all_interpreters(hasty):
     assert differing == []
     values = [result for result in results if result.outputs[0].status is CallStatus.OK]
     assert suspects > 30 and len(values) > 100
+
+
+@pytest.mark.parametrize("table", ["_member_map_", "_value2member_map_", "_member_names_"])
+def test_tables_of_enumerations_are_state_that_calls_share(table):
+    for program in (
+        f"import re\ndef f(x):\n    return len(type(re.I).{table})",
+        f"import re\ndef f(x):\n    return len(getattr(type(re.I), '{table}'))",
+    ):
+        assert suspicion(compile(program, "program", "exec")) & STATE, program

@@ -29,7 +29,7 @@ FORMS = get_args(ResponseFormat)
         (TAGS, "3 + 4 = 7", Reason.UNCLOSED_THINKING, Reason.NO_ANSWER, Reason.UNCLOSED_THINKING),
         (TAGS, "3 + 4 <answer>7</answer>", Reason.UNCLOSED_THINKING, "7", Reason.UNCLOSED_THINKING),
         (TAGS, "3 + 4 </think> 7", Reason.NO_ANSWER, Reason.NO_ANSWER, " 7"),
-        (TAGS, "a</think><answer>7", Reason.NO_ANSWER, Reason.NO_ANSWER, "<answer>7"),
+        (TAGS, "a</think><answer>7", Reason.NO_ANSWER, "7", "<answer>7"),
         (TAGS, "a</think>so: <answer>7</answer>", Reason.MISPLACED_ANSWER, "7", "so: <answer>7</answer>"),
         (
             *(TAGS, "a</think><answer>5</answer> or <answer>7</answer>"),

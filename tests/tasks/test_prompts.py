@@ -102,9 +102,11 @@ def test_chat_prompts_state_the_form_and_the_rules_that_are_graded(kind):
     assert f"one ```{'python' if asked == 'program' else asked} block" in question
     if "program" in wanted:
         assert "only of these modules: math, re." in proposal and "Refused names are eval, open." in proposal
-        assert "called f" in proposal and "less than 2.5 s" in proposal
+        assert "called f" in proposal and "A program has at most 16,384 bytes" in proposal
     else:
         assert "Choose 7 inputs for" in proposal and "7 ```input blocks" in proposal
+        assert "at most 4,000 characters" in proposal
+    assert "less than 1.25 s of CPU time" in proposal and "65,536" in proposal
     assert "plain data" in proposal
 
 

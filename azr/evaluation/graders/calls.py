@@ -211,7 +211,7 @@ def _is_float(value: Any) -> bool:
 def _is_close(returned: Any, wanted: Any, atol: float) -> bool:
     if type(returned) is not type(wanted):
         return False
-    if isinstance(wanted, list | tuple) and len(returned) != len(wanted):
+    if np.shape(returned) != np.shape(wanted):
         return False
     return bool(np.allclose(returned, wanted, rtol=_RTOL, atol=atol))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
 _SPACE = r"(?:\\[,;:! ]|~|\s)"
 _GROUPED = re.compile(
@@ -56,6 +57,29 @@ REWRITES: tuple[tuple[str, re.Pattern[str], str], ...] = (
      r"\\sqrt{\1\2}"),
 )  # fmt: skip
 """Why, what, and how it is written for the library, in this order."""
+
+HEDGES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("what is not equal is read as what is", re.compile(r"\\n(?:eq?|ot\s*=)(?![A-Za-z])|≠|!=")),
+    ("another number behind a word is dropped", re.compile(r"\\(?:text|mathrm|mbox|textrm)\s*\{[^{}]*\bor\b[^{}]*\d")),
+)  # fmt: skip
+"""Why, and what makes an answer another one than its gold answer, if that has none of it."""
+_PERCENT = re.compile(r"\s*([-+]?\d[\d.]*)\s*\\%\s*")
+_STATEMENT = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*=\s*([-+]?\d+(?:\.\d+)?)\s*")
+
+
+def hedges(gold: str, answer: str) -> bool:
+    """Whether the answer is not what the library reads: an inequality, a second number, a false equation."""
+    stated = _STATEMENT.fullmatch(answer)
+    if stated is not None and Decimal(stated[1]) != Decimal(stated[2]) and gold.strip() != answer.strip():
+        return True
+    return any(pattern.search(answer) and not pattern.search(gold) for _, pattern in HEDGES)
+
+
+def without_percent(answer: str) -> str:
+    """Return a percentage as a fraction of a hundred, which the library reads as a number of its own too."""
+    found = _PERCENT.fullmatch(answer)
+    return answer if found is None else f"\\frac{{{found[1]}}}{{100}}"
+
 
 _UNITS = {
     "mm": "mm millimeter millimetre", "cm": "cm centimeter centimetre", "m": "m meter metre",

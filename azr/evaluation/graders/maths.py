@@ -6,17 +6,19 @@ import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from azr.errors import UserError
 from azr.evaluation.graders import math_spelling
 from azr.evaluation.graders.extraction import final_answer
 from azr.evaluation.question import Question
-from azr.isolated import Trouble, Workers
+from azr.isolated import Late, Trouble, Workers
 from azr.records import Judgement, Reason
 from azr.tasks.base import Verdict
 
 TIME_LIMIT_S = 10.0
-"""Time limit for one answer; after it the answer is ungraded and its process is killed."""
+"""Time limit for one answer, after which its process is killed; an answer that takes longer twice is wrong."""
+_WRONG = {"right": False, "exact": False, "close": False}
 _WORKER = "azr.evaluation.graders.math_worker"
 _SCIENTIFIC = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d+)?|[-+]?\.\d+)[eE]([-+]?\d+)(?!\w)")
 _BARE_POINT = re.compile(r"(?<!\d)(\d+)\.(?!\d)")
@@ -68,7 +70,7 @@ class MathGrader:
         self, golds: Sequence[str], answer: str, tolerance: float | None = None
     ) -> dict[str, bool] | None:
         """Return whether an answer is ``right``, ``exact`` (without the tolerance) and ``close``; None if the worker
-        failed or took too long.
+        failed, or took too long over the gold answer too.
 
         ``parsed``, if present: whether the gold answers were compared as more than text.
         """
@@ -78,14 +80,30 @@ class MathGrader:
         left = [gold for gold, verdict in zip(golds, decided, strict=True) if verdict is None]
         left = [gold for gold in left if not differ_in_kind(gold, answer)]
         given = normal(answer if any(map(math_spelling.letter, left)) else math_spelling.without_option(answer))
+        if not any(normal(gold).endswith("%") for gold in left):
+            given = math_spelling.without_percent(given)
         if not left or not given:
-            return {"right": False, "exact": False, "close": False}
+            return dict(_WRONG)
         wanted = [form for gold in left for form in gold_forms(gold)]
+        said = await self._ask({"gold": wanted, "answer": given, "tolerance": tolerance})
+        return None if said is None else {name: bool(value) for name, value in said.items()}
+
+    async def _ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the worker's answer: None if it failed, or was late for the gold answer too."""
         try:
-            said = await self._workers.ask({"gold": wanted, "answer": given, "tolerance": tolerance}, TIME_LIMIT_S)
+            return dict(await self._workers.ask(question, TIME_LIMIT_S))
+        except Late:
+            pass
         except Trouble:
             return None
-        return {name: bool(value) for name, value in said.items()}
+        try:
+            await self._workers.ask(question | {"answer": question["gold"][0]}, TIME_LIMIT_S)
+        except Trouble:
+            return None
+        try:
+            return dict(await self._workers.ask(question, TIME_LIMIT_S))
+        except Trouble:
+            return _WRONG  # twice late, or late and failed, where its gold answer is compared in time
 
 
 def check_math() -> None:
@@ -126,10 +144,10 @@ def _is_said(gold: str, answer: str) -> bool:
 
 def differ_in_kind(gold: str, answer: str) -> bool:
     """Whether two answers differ in what the library does not see: the base of a number, an end of an interval, words,
-    units, a modulus, or the place of dots in a list."""
+    units, a modulus, the place of dots in a list, or an inequality."""
     written = [math_spelling.respelled(" ".join(text.split())) for text in (gold, answer)]
     wanted, given = map(math_spelling.apart, written)
-    if wanted.contradicts(given):
+    if wanted.contradicts(given) or math_spelling.hedges(*written):
         return True
     dots = [listed and listed[1] for listed in map(math_spelling.list_with_dots, written)]
     if dots[0] != dots[1]:

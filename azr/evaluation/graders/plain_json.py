@@ -11,7 +11,8 @@ import fractions
 
 MAX_DEPTH = 200
 _LONG = 10**300
-_FEW_COLLISIONS = 256
+_FEW_COLLISIONS = 32
+_MAX_BITS = 2**16
 
 
 class Opaque:
@@ -84,8 +85,13 @@ def decode(stated):
     if letter == "q":
         return collections.deque([decode(each) for each in content])
     if letter == "f":
-        return fractions.Fraction(decode(content[0]), decode(content[1]))
+        parts = decode(content[0]), decode(content[1])
+        if max(part.bit_length() for part in parts) > _MAX_BITS:
+            raise ValueError("a fraction that takes long to reduce")
+        return fractions.Fraction(*parts)
     if letter == "n":
+        if len(content) > _MAX_BITS:
+            raise ValueError("a decimal of too many digits")
         return decimal.Decimal(content)
     if letter == "o":
         return Opaque(content)
@@ -93,9 +99,11 @@ def decode(stated):
 
 
 def refuse_collisions(items):
-    """Raises ValueError when many numbers share a hash: a set of n such takes time of the order of n squared."""
-    if (
-        len(items) - len({hash(item) for item in items}) > _FEW_COLLISIONS
-        and len(items) - len({str(item) for item in items}) < _FEW_COLLISIONS
-    ):
-        raise ValueError("too many items share a hash")
+    """Raises ValueError when many different items share a hash: a set of n such takes time like n squared."""
+    different: dict = {}
+    for item in items:
+        known = different.setdefault(hash(item), [])
+        if item not in known:
+            known.append(item)
+        if len(known) > _FEW_COLLISIONS:
+            raise ValueError("too many items share a hash")

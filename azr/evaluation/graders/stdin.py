@@ -25,7 +25,7 @@ _ROUNDING = 1e-12
 """Relative error of a computation with floats."""
 _ZERO = 1e-9
 """Largest number that equals an expected ``0.0``."""
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,12 @@ def _same_line(written: str, wanted: str, tolerance: float | None) -> bool:
     if len(one) != len(other):
         return False
     try:
-        if all(Decimal(a) == Decimal(b) for a, b in zip(one, other, strict=True)):
+        # Decimal reads digits of every script, and underscores between them.
+        if (
+            written.isascii()
+            and "_" not in written
+            and all(Decimal(a) == Decimal(b) for a, b in zip(one, other, strict=True))
+        ):
             return True
     except (InvalidOperation, ValueError):
         pass

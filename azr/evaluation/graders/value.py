@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from azr.evaluation.question import Question
 from azr.execution import CallResult, CallStatus, ExecutionRequest
 from azr.records import Judgement, Reason, Task
 from azr.tasks.base import Verdict
+from azr.tasks.inputs import answer_may_state
+from azr.tasks.normalize import parse
 from azr.tasks.prompts import ChatFormat, CompactFormat, Section
 from azr.tasks.registry import KINDS
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 _REASONS = {Verdict.MALFORMED: Reason.UNREADABLE, Verdict.UNGRADED: Reason.LOST}
 """Reasons of verdicts on what was read as an answer."""
 _TAKE = """
+nan, inf = float("nan"), float("inf")
 def _take(*given, **named):
     return given, named
 
@@ -65,12 +69,14 @@ class ValueGrader:
         try:
             arguments = values.canonical_arguments((values.parse_arguments(text), {}))
         except values.PlainDataError:
+            lambdas = not _is_plain(gold.input)  # some recorded inputs are functions
+            if not _computes(text, lambdas):
+                return Verdict.WRONG
             # Evaluate the arguments in another process, so that f gets data and no object that acts inside it.
-            stated = await self._call(f"{gold.program}\n{_TAKE.format(text=text)}", "")
+            stated = await self._call(_TAKE.format(text=text), "")
             if stated.status is CallStatus.LOST:
                 return Verdict.UNGRADED
-            if stated.status is CallStatus.REJECTED and not _is_plain(gold.input):
-                # Some recorded inputs are functions.
+            if stated.status is CallStatus.REJECTED and lambdas:
                 return self._judge(gold, await self._call(_with_entry(gold, f"{gold.entry}({text}\n)"), "(), {}"))
             value = values.parse(stated.value) if stated.value is not None else None
             if type(value) is not tuple or len(value) != 2 or type(value[0]) is not tuple or type(value[1]) is not dict:
@@ -113,6 +119,16 @@ class TaskGrader:
 def _with_entry(gold: ProgramValue, call: str) -> str:
     """Return a program whose ``f`` makes the call; the gold program has its own namespace, so that it may recurse."""
     return _RUN.format(program=gold.program, call=call)
+
+
+def _computes(text: str, lambdas: bool) -> bool:
+    """Whether an argument list is an answer's: it computes, but does not search, and cannot reach the program."""
+    tree = parse(f"_({text}\n)")
+    match tree.body if tree is not None else []:
+        case [ast.Expr(value=ast.Call(func=ast.Name(id="_"), args=given, keywords=words))]:
+            stated = [*given, *(word.value for word in words)]
+            return all(answer_may_state(each, lambdas=lambdas) for each in stated)
+    return False
 
 
 def _is_plain(text: str) -> bool:

@@ -1,0 +1,212 @@
+"""Ask a model in every prompt form, as proposer and as solver, and recommend the form that it follows best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from azr.answering import Executor, Problem, Sampler, answer, task_problem
+from azr.concurrency import gather, stable_seed
+from azr.config import Config, ExecutorConfig, ModelConfig, RewardConfig, RolloutConfig, SelfPlayConfig
+from azr.errors import UserError
+from azr.evaluation.suites.exam import OWN, read_exam
+from azr.executor.pool import SandboxPool
+from azr.hardware import ComputeType
+from azr.prompts.codec import PromptCodec, load_tokenizer
+from azr.records import COPIED, VALID, Completion, Judgement, Role, Sample, Stops, Task
+from azr.rollout.engine import RolloutEngine
+from azr.runs.model_folder import context_length
+from azr.selfplay.proposer import Proposer, Shown
+from azr.tasks.base import RejectReason, Verdict
+from azr.tasks.prompts import CompactFormat
+from azr.tasks.registry import KINDS
+
+FORMS: dict[str, ModelConfig] = {
+    "completion": ModelConfig(prompt_format="completion"),
+    "tokenizer": ModelConfig(template="tokenizer"),
+    "conversation": ModelConfig(template="conversation"),
+}
+"""Forms that a pretrained model may follow, as options of a run; `conversation` opens the thinking."""
+COMPACT = {"compact": ModelConfig(prompt_format="compact")}
+"""The only form of a model whose vocabulary has its tags."""
+TEMPERATURES = (1.0, 0.7)
+MAX_TOKENS = 160
+"""Longest response. The answers of the tasks have a few dozen tokens."""
+SAMPLES = 6
+"""Responses of each form, kind, role and temperature."""
+REFERENCES = 4
+"""Past tasks in a proposal prompt."""
+TIMEOUT_S = 1200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Responses in one form and at one temperature, of one role to one kind."""
+
+    form: str
+    role: Role
+    kind: str
+    temperature: float
+    samples: Sequence[Sample]
+
+    @property
+    def well_formed(self) -> float:
+        """Share of responses in the asked form."""
+        bad = (RejectReason.MALFORMED, Verdict.MALFORMED)
+        return fmean(each.judgement.verdict not in bad for each in self.samples if each.judgement)
+
+    @property
+    def good(self) -> float:
+        """Share of right answers, or of valid proposals that do not copy what their prompt shows."""
+        judged = [each.judgement for each in self.samples if each.judgement]
+        return fmean(each.verdict in (VALID, Verdict.RIGHT) and not each.parts.get(COPIED) for each in judged)
+
+    @property
+    def tokens(self) -> float:
+        return fmean(len(each.completion.response_ids) for each in self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class FormCheck:
+    cells: tuple[Cell, ...]
+    left_out: Mapping[str, str]
+    """Forms that the model cannot be asked in, with the reason."""
+    text: Callable[[Completion], str]
+
+    def table(self) -> str:
+        """Return a table: one line per form, role and kind, with a group of columns for each temperature."""
+        groups = "".join(f"{f'temperature {t:g}':>34}" for t in TEMPERATURES)
+        columns = f"{'well-formed':>14}{'valid/right':>13}{'tokens':>7}" * len(TEMPERATURES)
+        lines = [" " * 33 + groups, f"{'form':<14}{'role':<10}{'kind':<9}{columns}"]
+        for form, role, kind in dict.fromkeys((cell.form, cell.role, cell.kind) for cell in self.cells):
+            of_line = [cell for cell in self.cells if (cell.form, cell.role, cell.kind) == (form, role, kind)]
+            shares = "".join(f"{each.well_formed:>14.0%}{each.good:>13.0%}{each.tokens:>7.0f}" for each in of_line)
+            lines.append(f"{form:<14}{role:<10}{kind:<9}{shares}")
+        return "\n".join([*lines, *(f"{form}: not tried. {why}" for form, why in self.left_out.items())])
+
+    def score(self, form: str, temperature: float, role: Role) -> tuple[float, float]:
+        """Return the shares of valid or right and of well-formed responses, over all kinds."""
+        cells = [each for each in self.cells if (each.form, each.temperature, each.role) == (form, temperature, role)]
+        return fmean(each.good for each in cells), fmean(each.well_formed for each in cells)
+
+    @property
+    def best(self) -> tuple[str, float]:
+        """Form and temperature with most valid proposals and right answers; of equals the one followed most often."""
+        choices = dict.fromkeys((cell.form, cell.temperature) for cell in self.cells)
+
+        def followed(choice: tuple[str, float]) -> tuple[float, float]:
+            proposer, solver = (self.score(*choice, role) for role in (Role.PROPOSER, Role.SOLVER))
+            return proposer[0] + solver[0], proposer[1] + solver[1]
+
+        return max(choices, key=followed)
+
+    @property
+    def learns(self) -> bool:
+        """Whether rewards can differ: some proposal is valid, and some answer is right."""
+        return all(self.score(*self.best, role)[0] > 0 for role in (Role.PROPOSER, Role.SOLVER))
+
+    def example(self) -> str:
+        """Return one whole proposal in the best form, a valid one if there is any."""
+        cells = [each for each in self.cells if (each.form, each.temperature) == self.best and each.role == "proposer"]
+        samples = sorted((s for cell in cells for s in cell.samples), key=lambda s: s.judgement.verdict != VALID)  # type: ignore[union-attr]
+        return self.text(samples[0].completion)
+
+    def advice(self) -> str:
+        """Return one sentence that says which form to take."""
+        form, temperature = self.best
+        (valid, _), (right, _) = (self.score(form, temperature, role) for role in (Role.PROPOSER, Role.SOLVER))
+        shares = f"{valid:.0%} of its proposals are valid and {right:.0%} of its answers right"
+        if not self.learns:
+            return (
+                f"This model will learn nothing by self-play: even in its best form, {form}, {shares}. Take another "
+                "model, or train it on the form first."
+            )
+        model = (COMPACT | FORMS)[form]
+        default = ModelConfig()
+        options = {"--model.prompt-format": model.prompt_format, "--model.template": model.template}
+        unlike = {"--model.prompt-format": default.prompt_format, "--model.template": default.template}
+        words = [f"{name} {value}" for name, value in options.items() if value != unlike[name]]
+        return (
+            f"Take {form}, {temperature:g}: {' '.join([*words, f'--rollout.temperature {temperature:g}'])} ({shares})."
+        )
+
+
+async def check_forms(path: str, *, dtype: ComputeType) -> FormCheck:
+    """Start vLLM and a sandbox, and ask held-out tasks in every form. Raises UserError where no form can be asked."""
+    configs, codecs, left_out = _codecs(path)
+    if not codecs:
+        raise UserError(f"{path} can be asked in no form: {'; '.join(left_out.values())}")
+    stops = Stops(tuple(dict.fromkeys(text for codec in codecs.values() for text in codec.stops.strings)))
+    rollout = next(iter(configs.values())).rollout
+    engine = RolloutEngine(path, rollout, stops=stops, generate_timeout_s=TIMEOUT_S, dtype=dtype)
+    await engine.start()
+    try:
+        async with SandboxPool(ExecutorConfig(workers=2)) as pool:
+            asking = (_ask(form, configs[form], codec, engine, pool) for form, codec in codecs.items())
+            cells = [cell for of_form in await gather(*asking) for cell in of_form]
+    finally:
+        await engine.shutdown()
+    return FormCheck(tuple(cells), left_out, next(iter(codecs.values())).response_text)
+
+
+def _codecs(path: str) -> tuple[dict[str, Config], dict[str, PromptCodec], dict[str, str]]:
+    """Return configs and codecs of the forms that the model can be asked in, and why it cannot be in the others."""
+    longest = min(context_length(Path(path)) or 4096, 4096) - MAX_TOKENS
+    base = Config(
+        selfplay=SelfPlayConfig(references=REFERENCES, induction_inputs=4),
+        reward=RewardConfig(format="answer"),
+        rollout=RolloutConfig(max_prompt_tokens=longest, max_response_tokens=MAX_TOKENS, max_concurrent=64),
+    )
+    configs, codecs, left_out = {}, {}, {}
+    for form, model in (COMPACT if CompactFormat.answer in load_tokenizer(path).get_vocab() else FORMS).items():
+        config = replace(base, model=replace(model, path=path))
+        try:
+            codec = PromptCodec.load(config)
+            for kind in config.selfplay.kinds:
+                codec.proposer_prompt(KINDS[kind], [KINDS[kind].seed()], longest)
+        except UserError as error:
+            left_out[form] = str(error)
+        else:
+            configs[form], codecs[form] = config, codec
+    return configs, codecs, left_out
+
+
+async def _ask(form: str, config: Config, codec: PromptCodec, sampler: Sampler, executor: Executor) -> list[Cell]:
+    tasks = {kind: _held_out(kind, config.selfplay.induction_inputs) for kind in config.selfplay.kinds}
+    proposer = Proposer(config, codec, executor)
+    problems = {
+        (Role.PROPOSER, kind): [_proposal(proposer, kind, tasks, number) for number in range(SAMPLES)] for kind in tasks
+    } | {(Role.SOLVER, kind): [task_problem(task, "forms", codec, executor) for task in tasks[kind]] for kind in tasks}
+
+    async def cell(role: Role, kind: str, temperature: float) -> Cell:
+        seed = stable_seed(form, role, kind, temperature)
+        asked = [
+            answer(each, 1, sampler=sampler, max_tokens=MAX_TOKENS, seed=seed + number, temperature=temperature)
+            for number, each in enumerate(problems[role, kind])
+        ]
+        return Cell(form, role, kind, temperature, [sample for samples in await gather(*asked) for sample in samples])
+
+    return await gather(*(cell(role, kind, t) for role, kind in problems for t in TEMPERATURES))
+
+
+def _held_out(kind: str, inputs: int) -> list[Task]:
+    """Return tasks of this project's exam, short and long ones; of inductions with so many inputs."""
+    of_kind = [each.task for each in read_exam(OWN) if each.task.kind == kind]
+    chosen = of_kind[:: len(of_kind) // SAMPLES][:SAMPLES]
+    return [replace(task, inputs=task.inputs[:inputs], outputs=task.outputs[:inputs]) for task in chosen]
+
+
+def _proposal(proposer: Proposer, kind: str, tasks: Mapping[str, Sequence[Task]], number: int) -> Problem:
+    """Return a proposal prompt as a problem; its references are held-out tasks, other ones for each number."""
+    shown = [task for name in KINDS[kind].reference_kinds if name in tasks for task in tasks[name]]
+    turned = shown[number % len(shown) :] + shown[: number % len(shown)]
+    references = tuple(turned[: KINDS[kind].references_per_prompt(REFERENCES)])
+    prompt_ids, asked = proposer.prompt(kind, Shown(references))
+    id = f"{kind}-{number}"
+
+    async def judge(completion: Completion) -> Judgement:
+        return (await proposer.validate(kind, completion, asked, id=id, step=0))[1]
+
+    return Problem(id=id, kind=kind, group="forms", prompt_ids=prompt_ids, judge=judge)

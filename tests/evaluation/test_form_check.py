@@ -1,0 +1,85 @@
+"""The form with most valid proposals and right answers is recommended; a real model is asked elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from azr.answering import given_up
+from azr.evaluation.form_check import SAMPLES, Cell, FormCheck, _held_out
+from azr.records import VALID, Judgement, Role, Sample
+from azr.tasks.base import RejectReason, Verdict
+from azr.tasks.registry import KINDS
+
+NO_PROMPT = np.zeros(0, np.int32)
+
+
+def cell(form: str, role: Role, temperature: float, *verdicts: str) -> Cell:
+    samples = [
+        Sample(
+            completion=given_up(NO_PROMPT),
+            role=role,
+            kind="deduction",
+            problem_id=verdict,
+            group="forms",
+            judgement=Judgement(verdict=verdict),
+        )
+        for verdict in verdicts
+    ]
+    return Cell(form, role, "deduction", temperature, samples)
+
+
+def check(*cells: Cell) -> FormCheck:
+    return FormCheck(cells, {}, lambda completion: "text")
+
+
+def of_form(form: str, temperature: float, proposal: str, answer: str) -> tuple[Cell, Cell]:
+    proposals = cell(form, Role.PROPOSER, temperature, proposal, RejectReason.MALFORMED)
+    return proposals, cell(form, Role.SOLVER, temperature, answer, Verdict.WRONG)
+
+
+def test_shares_of_a_cell():
+    proposals = cell("tokenizer", Role.PROPOSER, 1.0, VALID, RejectReason.FAILED, RejectReason.MALFORMED, VALID)
+    assert (proposals.well_formed, proposals.good, proposals.tokens) == (0.75, 0.5, 0)
+    answers = cell("tokenizer", Role.SOLVER, 1.0, Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED, Verdict.MALFORMED)
+    assert (answers.well_formed, answers.good) == (0.5, 0.25)
+
+
+def test_the_form_with_most_that_can_be_used_is_recommended():
+    found = check(
+        *of_form("tokenizer", 1.0, RejectReason.FAILED, Verdict.RIGHT),
+        *of_form("tokenizer", 0.7, VALID, Verdict.RIGHT),
+        *of_form("conversation", 1.0, VALID, Verdict.MALFORMED),
+        *of_form("conversation", 0.7, VALID, Verdict.WRONG),
+    )
+    assert found.best == ("tokenizer", 0.7) and found.learns
+    assert found.advice() == (
+        "Take tokenizer, 0.7: --model.template tokenizer --rollout.temperature 0.7 (50% of its proposals are valid and "
+        "50% of its answers right)."
+    )
+    assert len(found.table().splitlines()) == 2 + 4
+
+
+def test_of_equal_forms_the_one_that_is_followed_is_recommended():
+    found = check(
+        *of_form("tokenizer", 1.0, RejectReason.MALFORMED, Verdict.RIGHT),
+        *of_form("conversation", 1.0, RejectReason.FAILED, Verdict.RIGHT),
+    )
+    assert found.best == ("conversation", 1.0)
+
+
+def test_a_model_without_a_valid_proposal_or_a_right_answer_will_learn_nothing():
+    for proposal, answer in ((RejectReason.FAILED, Verdict.RIGHT), (VALID, Verdict.WRONG)):
+        found = check(*of_form("tokenizer", 1.0, proposal, answer))
+        assert not found.learns
+        assert found.advice().startswith(
+            "This model will learn nothing by self-play: even in its best form, tokenizer, "
+        )
+
+
+def test_held_out_tasks_are_of_the_kind_and_of_several_difficulties():
+    for kind in ("deduction", "abduction", "induction"):
+        tasks = _held_out(kind, 4)
+        assert len({task.id for task in tasks}) == SAMPLES and {task.kind for task in tasks} == {kind}
+        assert len({len(task.program.splitlines()) for task in tasks}) > 1
+        assert all(len(task.inputs) == (4 if kind == "induction" else 1) for task in tasks)
+        assert KINDS[kind].solver_view(tasks[0])

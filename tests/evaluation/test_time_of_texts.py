@@ -1,0 +1,125 @@
+"""Functions of the trusted side that take a model's text are fast, whatever it is: they run where a run is driven."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from azr import values
+from azr.evaluation.graders import code_blocks, extraction, maths, plain_json, stated_values, stdin
+from azr.explorer.site import highlighted
+from azr.records import Task
+from azr.selfplay.rewards import BonusInputs, edit_distance
+from azr.tasks import inputs, normalize
+from azr.tasks.prompts import ChatFormat, CompactFormat
+
+SIZE = 100_000
+LIMIT_S = 0.3
+PIECES = (
+    "x```python\n", "```python\nx", "```\n", "~~~ ", "`", "\\'", "'", "\"", "'''", "\\", "'\\", "\"'", "{", "}", "(",
+    "[", "((]", "\\boxed{", "\\boxed", "\\boxed 1", "\\fbox{{", "<answer>", "</answer>", "</think>", "<think>",
+    "<|input|>", "<|", " ", "\n", "\t", " \n", "1", "1,", "1.", "1_", "-", "- ", "- 1", "1e", "a", "a ", "\u00e9",
+    "_", "\u0661", "answer is ", "answer: $", "\\(", "\\[", "$", "$1", "**", "** 1", "f(", "f(1) ==", "def f(",
+    "def f(x):\n", "#", "# ", "@", "@a\n", ">", "> ```", "1/", "1 / ", "= ", "x = ", "\r\n", "\u0000", "\ud800",
+    "not ", "lambda: ", "[PYTHON]", "[ANSWER]", "</code>", "\\text{ or", "\\frac{", "\\%", "\\ ", "{,}", "(A)", "A) ",
+    "option ", "ANSWER: ", "```input ", "if x:\n ", "1;", "True ", "assert ", "* ", "10. ", "`` `", "```x", "<code>",
+    "\"\"\"", "b'", "rb\"", "float('", "set(", "nan,", "{1:", "0.", "((",
+)  # fmt: skip
+ENDS = ("", "x", "1", "```", "'", "}", "</answer>", "\n", ")")
+STARTS = ("", "<think></think><answer>", "```python\n", "\\boxed{", "[", "'", "</think>\n<answer>\n```input\n")
+TASK = Task(id="t", kind="deduction", program="def f(x):\n    return x", inputs=("1",), outputs=("1",), fingerprint="")
+
+
+def _tolerant(function: Callable[[str], Any]) -> Callable[[str], None]:
+    """The function without its refusals."""
+
+    def call(text: str) -> None:
+        with contextlib.suppress(values.PlainDataError):
+            function(text)
+
+    return call
+
+
+def gold(asked: str) -> stated_values.ProgramValue:
+    return stated_values.ProgramValue(TASK.program, asked, "1", "1")
+
+
+def _seconds(function: Callable[[str], Any], text: str) -> float:
+    began = time.process_time()
+    function(text)
+    return time.process_time() - began
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "chat": ChatFormat(str).parse,
+    "chat, lenient": ChatFormat(str, response_format="answer").parse,
+    "tags": CompactFormat("answer").parse,
+    "value": _tolerant(values.parse),
+    "arguments": _tolerant(values.parse_arguments),
+    "input": lambda text: inputs.read_input(text, TASK.program),
+    "answered input": lambda text: inputs.read_input(text, TASK.program, is_answer=True),
+    "final answer": extraction.final_answer,
+    "boxes": extraction.boxes,
+    "last box": extraction.last_box,
+    "blocks": code_blocks.blocks,
+    "script": code_blocks.program,
+    "definition": lambda text: code_blocks.definition(text, "f"),
+    "stated output": lambda text: stated_values.stated_value(text, gold("output")),
+    "stated input": lambda text: stated_values.stated_value(text, gold("input")),
+    "standard output": lambda text: stdin.same_output(text, "1 2.5 x", None),
+    "long standard output": lambda text: stdin.same_output(text, text + " 1", None),
+    "normal mathematics": lambda text: maths.normal(text[: extraction.MAX_FINAL]),
+    "compared mathematics": lambda text: maths.differ_in_kind("3", text[: extraction.MAX_FINAL]),
+    "highlighted": highlighted,
+    "program": normalize.parse_program,
+}
+
+
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", READERS)
+def test_no_text_holds_a_function_of_the_trusted_side(name: str, every: int):
+    """On a CPU clock; repeated pieces are what makes patterns look again and again."""
+    cases = [(start, piece, end) for start in STARTS for piece in PIECES for end in ENDS]
+    late = []
+    for start, piece, end in random.Random(name).sample(cases, len(cases) // (10 * every)):
+        text = start + piece * ((SIZE - len(start)) // len(piece)) + end
+        if all(_seconds(READERS[name], text) > LIMIT_S for _ in range(3)):  # once in time is fast
+            late.append((start, piece, end))
+        assert len(late) < 3, late
+    assert not late
+
+
+def test_a_bonus_takes_no_longer_than_a_step_can_wait():
+    lists = ["def f(x):\n    return [" + ", ".join(f"{letter}{n}" for n in range(4000)) + "]" for letter in "ab"]
+    tasks = [Task(id="t", kind="d", program=each, inputs=(), outputs=(), fingerprint="") for each in lists]
+    began = time.process_time()
+    assert 0 <= edit_distance(BonusInputs(tasks[0], tasks[1:], tuple)) <= 1
+    assert time.process_time() - began < 3 * LIMIT_S
+
+
+COLLIDING = [2**61 - 1 + n * (2**61 - 1) for n in range(30_000)]
+CLAIMS = {
+    "numbers that share a hash": {"s": [{"i": hex(n)} for n in COLLIDING]},
+    "and one of them many times": {"s": [{"i": hex(n)} for n in COLLIDING + COLLIDING[:1] * 300]},
+    "as keys": {"d": [[{"i": hex(n)}, 1] for n in COLLIDING]},
+    "a fraction of many digits": {"f": [{"i": hex(3**2_000_000)}, {"i": hex(2**3_000_000 + 1)}]},
+    "a decimal of many digits": {"n": "1" * 2_000_000},
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_what_an_answer_claims_to_return_does_not_hold_the_judge(claim: str):
+    began = time.process_time()
+    with pytest.raises(ValueError, match=r"share a hash|long to reduce|too many digits"):
+        plain_json.decode(CLAIMS[claim])
+    assert time.process_time() - began < LIMIT_S
+
+
+def test_honest_sets_with_many_repeats_and_few_collisions_pass():
+    items = [-1, -2, 1, 1.0, 2**61, "a", (1,), None] * 5_000
+    assert plain_json.decode({"s": plain_json.encode(items)}) == set(items)
