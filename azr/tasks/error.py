@@ -64,8 +64,8 @@ class Error(SingleCallKind):
             blocks=f"one ```output block with the name of the exception's class, or {NO_ERROR}",
             example=SOLUTION,
             heading=(
-                "Python exercises with their solutions. Each has a function f, an input, and the exception that the "
-                f"call raises, or {NO_ERROR}."
+                "Python exercises on exceptions, with their solutions. Each output is the name of the exception that "
+                f"the call of f raises, or {NO_ERROR} if it returns a value. It is never the value."
             ),
         )
 
