@@ -187,16 +187,17 @@ async def test_bombs_block_nobody(monkeypatch, names):
     assert time.monotonic() - started < 180
 
 
-async def test_a_worker_that_dies_is_replaced_and_its_question_asked_again():
+async def test_a_worker_that_dies_leaves_its_question_ungraded_and_is_replaced():
     needs("math_verify")
     async with MathGrader(workers=1) as grader:
         asked = question(MathGold(("7",)))
-        assert (await grader.grade(asked, "7")).verdict is Verdict.RIGHT
+        assert (await grader.grade(asked, "14/2")).verdict is Verdict.RIGHT
         worker = grader._workers._processes[0]
         assert worker._process is not None
         worker._process.kill()
         await worker._process.wait()
-        assert (await grader.grade(asked, "7")).verdict is Verdict.RIGHT
+        assert (await grader.grade(asked, "14/2")).verdict is Verdict.UNGRADED
+        assert (await grader.grade(asked, "14/2")).verdict is Verdict.RIGHT
 
 
 async def test_a_missing_library_is_one_sentence(monkeypatch):
