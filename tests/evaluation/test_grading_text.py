@@ -187,7 +187,7 @@ async def test_bombs_block_nobody(monkeypatch, names):
     assert time.monotonic() - started < 180
 
 
-async def test_a_worker_that_dies_leaves_its_question_ungraded_and_is_replaced():
+async def test_a_worker_that_dies_is_replaced_and_its_question_asked_again():
     needs("math_verify")
     async with MathGrader(workers=1) as grader:
         asked = question(MathGold(("7",)))
@@ -196,7 +196,6 @@ async def test_a_worker_that_dies_leaves_its_question_ungraded_and_is_replaced()
         assert worker._process is not None
         worker._process.kill()
         await worker._process.wait()
-        assert (await grader.grade(asked, "14/2")).verdict is Verdict.UNGRADED
         assert (await grader.grade(asked, "14/2")).verdict is Verdict.RIGHT
 
 
