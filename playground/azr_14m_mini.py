@@ -1,7 +1,6 @@
 """Self-play that teaches a 14M model within minutes, on two cores or a GPU: ``python -m playground.azr_14m_mini``.
 
-The model knows deductions of one to four lines and works them out line by line. It proposes programs of its own, and
-what it learns from them shows on a held-out exam.
+The model knows deductions of one to four lines. What it learns from programs of its own shows on a held-out exam.
 """
 
 from azr.cli.run import launch
@@ -26,34 +25,21 @@ config = Config(
     model=ModelConfig(path=own_data("azr_14m_worked"), prompt_format="compact"),
     # The solver learns from groups of answers: to this step's own tasks, and to the newest that it solved sometimes.
     selfplay=SelfPlayConfig(
-        kinds=("deduction",),
-        proposer_prompts=96,
-        solver_prompts=0,
-        references=2,
-        induction_inputs=6,
-        group_size=8,
-        train_on_estimates=True,
-        repeated_tasks=48,
-        seed_tasks=32,
+        kinds=("deduction",), proposer_prompts=96, solver_prompts=0, references=2, group_size=8,
+        train_on_estimates=True, repeated_tasks=48, seed_tasks=32,
     ),
-    # Working may stand before the answer.
-    reward=RewardConfig(format="answer"),
+    reward=RewardConfig(format="answer"),  # working may stand before the answer
     rollout=RolloutConfig(max_prompt_tokens=384, max_response_tokens=192, max_concurrent=192),
     executor=ExecutorConfig(workers=2),
     eval=EvalConfig(path=own_data("exam_worked"), every=12, limit=480, samples=4),
     algorithm=AlgorithmConfig(
-        estimator=RLOO(), loss_weighting="trajectory", drop_zero_advantage=True, kl=KLConfig(coef=0.02)
+        estimator=RLOO(), loss_weighting="trajectory", drop_zero_advantage=True, kl=KLConfig(coef=0.02),
     ),
     train=TrainConfig(
-        policy_lr=1e-4,
-        warmup_steps=2,
-        decay_steps=22,
-        adam_beta2=0.99,
-        grad_clip=0.1,
-        tokens_per_micro_batch=8192,
-        gradient_checkpointing="none",
+        policy_lr=1e-4, warmup_steps=2, decay_steps=22, adam_beta2=0.99, grad_clip=0.1,
+        tokens_per_micro_batch=8192, gradient_checkpointing="none",
     ),
-)
+)  # fmt: skip
 
 if __name__ == "__main__":
     launch(config)

@@ -16,6 +16,7 @@ config = replace(
         mini.selfplay,
         kinds=("deduction", "abduction", "induction"),
         proposer_prompts=16,
+        induction_inputs=6,
         repeated_tasks=0,
         derived_tasks=3,
         seed_tasks=64,

@@ -29,7 +29,7 @@ def test_every_recipe_is_sound_and_planned(config):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_holds_only_its_differences(name):
-    assert len((Path(playground.__path__[0]) / f"{name}.py").read_text().splitlines()) <= 40
+    assert len((Path(playground.__path__[0]) / f"{name}.py").read_text().splitlines()) <= 45
 
 
 @pytest.mark.parametrize("name", [name for name, config in RECIPES.items() if config.data.path])

@@ -90,9 +90,12 @@ def _folder(model: AskedModel) -> Path:
 
 def _template(model: AskedModel, folder: Path) -> str | None:
     """Return the template for vLLM: None if the folder holds it, else a file's name or its text."""
+    from azr.prompts.chat_template import CHOSEN  # only now, since this loads the tokenizer's library
+
     text = model.codec.template
+    text = None if text is None else text.removeprefix(CHOSEN)
     for file in (folder / "chat_template.jinja", Path(model.template)):
-        if text is not None and file.is_file() and file.read_text(encoding="utf-8") == text:
+        if text is not None and file.is_file() and file.read_text(encoding="utf-8").removeprefix(CHOSEN) == text:
             return None if file.parent == folder else str(file.resolve())
     return text
 

@@ -26,7 +26,7 @@ _TURNS = (
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '\n' }}Assistant:"
 )
-_CHOSEN = "{#- A run was trained on this template. -#}"
+CHOSEN = "{#- A run was trained on this template. -#}"
 """Begins a template that `auto` would not choose, so that it is chosen for the exported model."""
 _QUESTION, _REPLY = "QUESTION-7c1e \"a\" 'b' <c> & d\n    e", "REPLY-5f0d"
 """Texts that no template holds; the question has what a template that escapes its messages would change."""
@@ -63,7 +63,7 @@ def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase, thinking: T
     else:
         template = _read(choice)
     if choice != "conversation" and not _is_trained_on(template, tokenizer):
-        template = _CHOSEN + template
+        template = CHOSEN + template
     return _checked(template, tokenizer, choice, thinking)
 
 
@@ -77,7 +77,7 @@ def _own_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
 
 def _is_trained_on(own: str, tokenizer: PreTrainedTokenizerBase) -> bool:
     try:
-        is_known = own.startswith(_CHOSEN) or opens_thinking(own, tokenizer)
+        is_known = own.startswith(CHOSEN) or opens_thinking(own, tokenizer)
     except _FAILURES:
         return False
     return is_known or turn_end(own, tokenizer) == tokenizer.eos_token

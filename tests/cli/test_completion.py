@@ -45,7 +45,7 @@ def completed(script: Path, *words: str) -> set[str]:
         (["run", "azr_7b_ppo", "--rollout.te"], {"--rollout.temperature", "--rollout.tensor-parallel"}),
         (["run", "azr_7b_ppo", "--run.steps", "3", "--selfplay.no-tr"], {"--selfplay.no-train-on-estimates"}),
         (["run", "azr_7b_ppo", "--algorithm.estimator", "g"], {"gae", "grpo"}),
-        (["run", "azr_7b_ppo", "--model.prompt-format", ""], {"chat", "compact"}),
+        (["run", "azr_7b_ppo", "--model.prompt-format", ""], {"chat", "completion", "compact"}),
         (["plan", "azr_7b_ppo", "--gpu"], {"--gpus", "--gpu-memory"}),
         (["doctor", "--recipe", "luf"], {"luffy_7b"}),
         (["data", "prepare", "luffy", "--ag"], {"--against"}),
