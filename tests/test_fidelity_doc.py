@@ -17,7 +17,7 @@ ROWS = [
 ]
 NAMED = [(row[0], entry) for row in ROWS for entry in re.findall(r"`([^`]+)`", row[4])]
 TOPICS = """
-    prompts; template; format reward; unlearnable; duplicates and fingerprints; refusals; wall limit; modules offered;
+    prompts; template; format reward; unlearnable; duplicates and fingerprints; refusals; time limit; modules offered;
     literals; screening of solver programs; Adam betas; importance cap; critic; KL; induction's sources; seeding;
     batch size; composites; difficulty; error prediction; determinism runs; solver plays same-step tasks; whitening;
     entropy; weight decay; truncation; estimates' temperature; references; buffer eviction; derived tasks
