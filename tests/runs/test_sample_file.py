@@ -46,7 +46,7 @@ def test_samples_are_written_as_they_are_with_their_texts(tmp_path: Path) -> Non
         "finish_reason": "stop",
         "weight_versions": [[4, 2]],
         "trace_tokens": 0,
-        "judgement": {"verdict": "right", "detail": "why", "answer": [["output", "4"]], "parts": {"base": True}},
+        "judgement": {"verdict": "right", "detail": "why", "answer": [["output", "4"]], "parts": {"base": True}, "score": None, "reason": ""},
         "accuracy": 1.0,
         "solve_rate": None,
         "reward": 1.0,
