@@ -116,7 +116,10 @@ def test_every_recipe_is_listed_with_what_it_takes(capsys):
     assert lines["azr_coder1b5_lora"]["gpu_memory_gib"] == 24 and lines["azr_14b_ppo"]["gpu_memory_gib"] == 80
     assert dispatch(["recipes"]) == 0
     table = capsys.readouterr().out
-    assert all(f"\n{name} " in table for name in recipes()) and "ran on 2 CPU cores, as it is, one seed: exam 32.0% to 37.9%" in table
+    assert (
+        all(f"\n{name} " in table for name in recipes())
+        and "ran on 2 CPU cores, as it is, one seed: exam 32.0% to 37.9%" in table
+    )
 
 
 def test_what_has_run_is_said_of_recipes_that_there_are():

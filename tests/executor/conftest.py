@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import importlib
 import os
+import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from azr.executor.pool import SandboxPool
 
 # Only calls that are meant to run out of time get little of it, so that a busy machine changes no verdict.
 CONFIG = ExecutorConfig(workers=3, wall_s=30.0, memory_mb=128)
+ROOT = Path(__file__).parents[2]
 HASTY = ExecutorConfig(workers=2, wall_s=0.5, memory_mb=128)
 
 
@@ -159,3 +162,16 @@ def _is_sandbox(process: int) -> bool:
 
 def alive(processes: set[int]) -> set[int]:
     return {process for process in processes if os.path.exists(f"/proc/{process}")}
+
+
+def copy_package(folder: Path, *others: str) -> None:
+    """Copy this package, what its config needs, and others, for users who cannot read where they are installed."""
+    folder.chmod(0o755)
+    shutil.copytree(ROOT / "azr", folder / "azr", ignore=shutil.ignore_patterns("__pycache__"))
+    needed = ("msgspec", "pydantic", "pydantic_core", "annotated_types", "typing_inspection", "typing_extensions")
+    for name in (*needed, *others):
+        source = Path(str(importlib.import_module(name).__file__))
+        if source.name == "__init__.py":
+            shutil.copytree(source.parent, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, folder)

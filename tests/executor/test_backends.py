@@ -11,15 +11,14 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from azr.executor import backends
 from azr.executor.backends import bubblewrap, process
 from azr.executor.backends.sandbox import BackendUnavailable
-from azr.executor.backends.zygote_files import ROOT, sources
+from azr.executor.backends.zygote_files import sources
 from azr.executor.pool import SandboxPool
-from tests.executor.conftest import CONFIG, alive, call, descendants, require, sandboxes, zygotes
+from tests.executor.conftest import CONFIG, alive, call, copy_package, descendants, require, sandboxes, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 NOBODY = 65534
@@ -214,9 +213,7 @@ async def test_where_namespaces_are_refused_the_zygotes_own_walls_stand(monkeypa
 def clone():
     """A copy of the package and of what its config needs that every user can read; pytest's folders are private."""
     with tempfile.TemporaryDirectory(prefix="azr-clone-") as folder:
-        Path(folder).chmod(0o755)
-        for source in (ROOT / "azr", Path(msgspec.__file__).parent):
-            shutil.copytree(source, Path(folder, source.name), ignore=shutil.ignore_patterns("__pycache__"))
+        copy_package(Path(folder))
         yield folder
 
 

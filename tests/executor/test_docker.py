@@ -24,9 +24,8 @@ from azr.executor import backends
 from azr.executor.backends import docker as docker_backend
 from azr.executor.backends import docker_image
 from azr.executor.backends.sandbox import BackendUnavailable, LaunchError
-from azr.executor.backends.zygote_files import ROOT
 from azr.executor.pool import SandboxPool
-from tests.executor.conftest import CONFIG, call, require
+from tests.executor.conftest import CONFIG, call, copy_package, require
 from tests.executor.test_backends import ORDINARY
 
 on_one_loop = pytest.mark.asyncio(loop_scope="session")
@@ -289,23 +288,12 @@ def test_an_engine_that_cannot_be_reached_is_one_sentence(monkeypatch, address, 
 
 
 def test_a_socket_that_may_not_be_used_is_one_sentence():
-    import certifi
-    import charset_normalizer
-    import idna
-    import msgspec
-    import requests
-    import urllib3
-
-    modules = (certifi, charset_normalizer, idna, msgspec, requests, urllib3, docker)
     program = (
         "import sys\nsys.path.insert(0, sys.argv[1])\nfrom azr.config import ExecutorConfig\n"
         "from azr.executor import backends\nprint(backends.report(ExecutorConfig())[0][2])"
     )
     with tempfile.TemporaryDirectory(prefix="azr-clone-") as folder, socket.socket(socket.AF_UNIX) as listener:
-        Path(folder).chmod(0o755)
-        shutil.copytree(ROOT / "azr", Path(folder, "azr"))
-        for module in modules:
-            shutil.copytree(Path(module.__file__).parent, Path(folder, module.__name__))
+        copy_package(Path(folder), "certifi", "charset_normalizer", "idna", "requests", "urllib3", "docker")
         listener.bind(f"{folder}/engine.sock")
         Path(folder, "engine.sock").chmod(0)
         listener.listen()

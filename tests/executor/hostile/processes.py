@@ -50,7 +50,7 @@ PROCESSES.add(
 )
 PROCESSES.add(
     "thread bomb",
-    "timeout",
+    "timeout memory",
     """
     import _thread, time
     def f():
