@@ -186,12 +186,16 @@ def gains(folder: Path) -> list[str]:
     return [_gain(each) for each in by_suite.values()]
 
 
+def _signed(gain: Estimate, unit: str = "") -> str:
+    low, high = (100 * bound for bound in (gain.low, gain.high))
+    return f"{100 * gain.value:+.1f}{unit} [{low:+.1f}, {high:+.1f}]"
+
+
 def _gain(difference: Difference) -> str:
     gain = difference.gain
-    low, high = (100 * bound for bound in (gain.low, gain.high))
     how = "greedily" if difference.measure == GREEDY else "at temperature 1"
     told = f"{difference.suite}: {100 * difference.before:.1f}% to {100 * difference.after:.1f}% of "
-    told += f"{difference.questions} questions {how}, {100 * gain.value:+.1f} points [{low:+.1f}, {high:+.1f}]"
+    told += f"{difference.questions} questions {how}, {_signed(gain, ' points')}"
     if gain.low > 0:
         return f"{told}: a gain beyond chance"
     return f"{told}: a loss beyond chance" if gain.high < 0 else f"{told}: within chance"
@@ -243,8 +247,6 @@ def differences_table(differences: Sequence[Difference]) -> str:
     """Return a Markdown table in percent."""
     lines = [("suite", "measure", "questions", "A", "B", "B - A", "better", "worse")]
     for each in differences:
-        low, high = (100 * bound for bound in (each.gain.low, each.gain.high))
-        gain = f"{100 * each.gain.value:+.1f} [{low:+.1f}, {high:+.1f}]"
-        shares = (f"{100 * each.before:.1f}", f"{100 * each.after:.1f}", gain)
+        shares = (f"{100 * each.before:.1f}", f"{100 * each.after:.1f}", _signed(each.gain))
         lines.append((each.suite, each.measure, str(each.questions), *shares, str(len(each.won)), str(len(each.lost))))
     return aligned(lines, left=2)

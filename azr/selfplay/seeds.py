@@ -116,7 +116,7 @@ def read_object(line: bytes) -> dict[str, Any]:
 
 
 def read_seeds(path: Path) -> SeedLines:
-    """Raise UserError if the file cannot be read, or none of its lines states a task."""
+    """Return the tasks of a file and its broken lines. Raises UserError if it cannot be read or states no task."""
     seeds: list[Seed] = []
     broken: list[RefusedSeed] = []
     for number, line in read_lines(path):
