@@ -8,14 +8,13 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from typing import get_type_hints
 
 import pytest
 
 from azr import values
-from azr.config import ExecutorConfig, SelfPlayConfig
+from azr.config import ExecutorConfig
 from azr.errors import UserError
-from azr.execution import MAX_INPUTS, CallStatus, ExecutionRequest
+from azr.execution import CallStatus, ExecutionRequest
 from azr.executor import protocol, scheduler
 from azr.executor.pool import SandboxPool
 from azr.executor.protocol import Kind, Limits, Part
@@ -242,10 +241,7 @@ async def test_settings_that_cannot_hold_are_refused(change):
         SandboxPool(ExecutorConfig(), repeats=0)
 
 
-async def test_limits_of_different_rooms_agree():
-    """What a config may ask for fits into a request, and a value that a call may return can be parsed."""
-    bounds = get_type_hints(SelfPlayConfig, include_extras=True)["induction_inputs"].__metadata__[0]
-    assert (bounds.ge, bounds.le) == (2, MAX_INPUTS)
+async def test_a_value_that_a_call_may_return_can_be_parsed():
     assert protocol.MAX_VALUE_BYTES <= values.MAX_BYTES
 
 
