@@ -84,7 +84,7 @@ def test_a_file_changes_its_base_and_so_on(tmp_path):
         ("empty", r"empty\.yaml is no config of a run: base is None; it must be the name of a recipe"),
         ("twice", r"twice\.yaml is no config of a run: run is stated twice: leave one of them out"),
         ("knob_twice", r"knob_twice\.yaml is no config of a run: steps is stated twice: leave one of them out"),
-        ("wrong", r"wrong\.yaml is no config of a run: There is no knob 'run\.stepz' .* 'run\.steps'\?"),
+        ("wrong", r"wrong\.yaml is no config of a run: There is no knob 'run\.stepz' .* run\.steps\?"),
         ("listed", r"listed\.yaml is no config of a run: A config is a mapping of sections, not list"),
         ("partial", r"partial\.yaml is no config of a run: it names no base and no model: begin it with the recipe"),
         ("open", r"open\.yaml is no config of a run: This is not YAML, line 2: expected .*, but got the file ends"),
