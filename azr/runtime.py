@@ -20,7 +20,7 @@ from azr.datasets.choice import keep_identity
 from azr.datasets.order import RowOrder, rows_taken
 from azr.datasets.play import DataPlay
 from azr.datasets.rows import grader_names
-from azr.errors import RunEnded
+from azr.errors import RunEnded, UserError
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import answer_executor
 from azr.evaluation.report import gains
@@ -94,11 +94,11 @@ class Driver:
                 return await self._attempt(progress, resume)
             except RankDied as death:
                 if not self._run.config.exists():
-                    raise
+                    raise _explained(death)
                 resume = await asyncio.to_thread(find_checkpoint, self._config, None)
                 futile = 0 if resume.state.step > started_at else futile + 1
                 if futile > MAX_RESTARTS_WITHOUT_PROGRESS:
-                    raise
+                    raise _explained(death)
                 log.warning("%s; everything is restarted", root_cause(death))
 
     async def _attempt(self, progress: Progress, resume: ResumeState | None) -> None:
@@ -328,6 +328,16 @@ async def _started(
         yield system
     finally:
         await system.stop()
+
+
+def _explained(death: RankDied) -> Exception:
+    if not death.out_of_memory:
+        return death
+    return UserError(
+        f"{death.model_role} does not fit into this machine's memory: set a smaller train.tokens_per_micro_batch, "
+        "train.gradient_checkpointing full or a train.lora.rank, or end what else runs here. --resume goes on from the "
+        "last checkpoint."
+    )
 
 
 def _empty_buffer(prepared: Prepared, kinds: Sequence[str]) -> TaskBuffer:
