@@ -82,6 +82,14 @@ class Driver:
         try:
             async with _session(self._stop_signal) as progress:
                 await self._run_with_restarts(progress)
+        except RankDied as death:
+            if not death.out_of_memory:
+                raise
+            raise UserError(
+                f"The {death.model_role} does not fit into this machine's memory: set train.tokens_per_micro_batch lower, "
+                "train.gradient_checkpointing full or a train.lora.rank, or end what else runs here. --resume goes on "
+                "from the last checkpoint."
+            ) from death
         finally:
             if self._owner is not None:
                 self._owner.release()
@@ -94,11 +102,11 @@ class Driver:
                 return await self._attempt(progress, resume)
             except RankDied as death:
                 if not self._run.config.exists():
-                    raise _explained(death)
+                    raise
                 resume = await asyncio.to_thread(find_checkpoint, self._config, None)
                 futile = 0 if resume.state.step > started_at else futile + 1
                 if futile > MAX_RESTARTS_WITHOUT_PROGRESS:
-                    raise _explained(death)
+                    raise
                 log.warning("%s; everything is restarted", root_cause(death))
 
     async def _attempt(self, progress: Progress, resume: ResumeState | None) -> None:
@@ -328,16 +336,6 @@ async def _started(
         yield system
     finally:
         await system.stop()
-
-
-def _explained(death: RankDied) -> Exception:
-    if not death.out_of_memory:
-        return death
-    return UserError(
-        f"{death.model_role} does not fit into this machine's memory: set a smaller train.tokens_per_micro_batch, "
-        "train.gradient_checkpointing full or a train.lora.rank, or end what else runs here. --resume goes on from the "
-        "last checkpoint."
-    )
 
 
 def _empty_buffer(prepared: Prepared, kinds: Sequence[str]) -> TaskBuffer:

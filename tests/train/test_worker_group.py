@@ -12,7 +12,6 @@ import pytest
 import torch
 from ray.exceptions import OutOfMemoryError
 
-from azr.runtime import _explained
 from azr.train.model_worker import ModelWorker
 from azr.train.policy import PolicyWorker
 from azr.train.worker_group import RankDied, WorkerGroup
@@ -87,10 +86,9 @@ async def test_a_missing_model_is_one_sentence(ray_cluster: None, tmp_path: Path
 
 async def test_a_rank_that_ray_ends_for_want_of_memory_died_of_that() -> None:
     answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    answer.set_exception(OutOfMemoryError("2 worker(s) were killed due to the node running low on memory.\nMore lines"))
+    answer.set_exception(OutOfMemoryError("2 worker(s) were killed due to the node running low on memory.\nMore"))
     with pytest.raises(
         RankDied, match=r"rank 0 died .* to learn: Ray ended it because .* memory was nearly full$"
     ) as death:
         await WorkerGroup("policy", ())._wait({0: answer}, 1.0, "learn")
     assert death.value.out_of_memory
-    assert "train.tokens_per_micro_batch" in str(_explained(death.value))
