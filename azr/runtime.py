@@ -86,8 +86,8 @@ class Driver:
             if not death.out_of_memory:
                 raise
             raise UserError(
-                f"The {death.model_role} does not fit into this machine's memory: set train.tokens_per_micro_batch lower, "
-                "train.gradient_checkpointing full or a train.lora.rank, or end what else runs here. --resume goes on "
+                f"The {death.model_role} does not fit into this machine's memory: set train.tokens_per_micro_batch "
+                "lower, train.gradient_checkpointing full or a train.lora.rank, or end what else runs here. --resume goes on "
                 "from the last checkpoint."
             ) from death
         finally:
