@@ -87,8 +87,8 @@ class Driver:
                 raise
             raise UserError(
                 f"The {death.model_role} does not fit into this machine's memory: set train.tokens_per_micro_batch "
-                "lower, train.gradient_checkpointing full or a train.lora.rank, or end what else runs here. --resume goes on "
-                "from the last checkpoint."
+                "lower, train.gradient_checkpointing full or a train.lora.rank, or end what else runs here. --resume "
+                "goes on from the last checkpoint."
             ) from death
         finally:
             if self._owner is not None:
