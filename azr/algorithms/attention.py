@@ -52,8 +52,9 @@ class Bucket:
 
     def to(self, device: torch.device | str) -> Bucket:
         """Return the bucket with all tensors on ``device``."""
-        tensors = (self.query_BQ, self.key_BL, self.shared_B, self.cells)
-        return Bucket(*(tensor if tensor is None else to_device(tensor, device) for tensor in tensors))
+        shared_B = None if self.shared_B is None else to_device(self.shared_B, device)
+        query_BQ, key_BL, cells = (to_device(x, device) for x in (self.query_BQ, self.key_BL, self.cells))
+        return Bucket(query_BQ, key_BL, shared_B, cells)
 
     def mask(self, window: int | None) -> Tensor | None:
         """Return which keys each query sees, (B or 1, 1, Q, L); None where that is all up to its own place.

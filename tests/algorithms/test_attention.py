@@ -137,7 +137,7 @@ def test_padding_adds_little_to_the_work() -> None:
     for bucket in segments.buckets:
         assert len(bucket.cells) >= 0.8 * bucket.query_BQ.numel()
     assert len(segments.buckets) <= 35 and segments.max_keys == int(lengths.max())
-    found = torch.cat([b.gather_BL.flatten()[b.cells] for b in segments.buckets])[segments.unpad_index_T]
+    found = torch.cat([b.query_BQ.flatten()[b.cells] for b in segments.buckets])[segments.unpad_index_T]
     assert torch.equal(found, torch.arange(int(lengths.sum())))
 
 
