@@ -73,7 +73,7 @@ def test_a_saved_config_is_read_back(config):
         ("algorithm: {kl: {coef: .inf}}", "algorithm.kl.coef is inf; it must be a number of at least 0"),
         ("algorithm: {kl: {coef: .nan}}", "algorithm.kl.coef is nan; it must be a number of at least 0"),
         ("[]", "a mapping of sections, not list"),
-        ("", "a mapping of sections, not NoneType"),
+        ("", "a mapping of sections, and this one is empty"),
         ("run: {", "not YAML"),
     ],
 )

@@ -92,7 +92,7 @@ def test_a_file_changes_its_base_and_so_on(tmp_path):
         ("listed", r"listed\.yaml is no config of a run: A config is a mapping of sections, not list"),
         ("partial", r"partial\.yaml is no config of a run: it names no base and no model: begin it with the recipe"),
         ("open", r"open\.yaml is no config of a run: This is not YAML, line 2: expected .*, but got the file ends"),
-        ("void", r"void\.yaml is no config of a run: it is empty"),
+        ("void", r"void\.yaml is no config of a run: A config is a mapping of sections, and this one is empty"),
         ("binary", r"binary\.yaml is no config of a run: it is not text in UTF-8"),
         ("alias", r"alias\.yaml is no config of a run: a config has no aliases"),
         ("deep", r"deep\.yaml is no config of a run: This is not YAML: it is nested too deep"),

@@ -16,7 +16,8 @@ from playground.azr_14m_mini import config
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379"], ids=["one machine", "a cluster"])
 def test_it_listens_on_one_interface(address: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.5")  # of this machine, and not its first
-    ours = replace(config, cluster=replace(config.cluster, address=address))
+    train = replace(config.train, dtype="float32")
+    ours = replace(config, train=train, cluster=replace(config.cluster, address=address))
     worker = ModelWorker("policy", 0, 1, "cpu", ours)
     store = worker.create_store()
     listening = psutil.Process().net_connections(kind="tcp")
