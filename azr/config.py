@@ -25,8 +25,9 @@ WEIGHT_BUCKET_BYTES = 256 << 20
 TEMPLATES = ("auto", "conversation", "tokenizer")
 """What `model.template` may be beside a file."""
 
-Count = Annotated[int, Field(ge=1)]
-CountOrZero = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
+NumProcesses = Annotated[int, Field(ge=1, le=4096)]
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 NotNegative = Annotated[float, Field(ge=0, le=1e6)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -43,7 +44,7 @@ class RunConfig:
     max_minutes: Annotated[float, Field(ge=0.01, le=1e6)] | None = None
     """The run ends, as after its last step, with the step that passes this many minutes since its start; none for no
     bound."""
-    seed: CountOrZero = 1
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 1
     """Seed of everything the driver draws and of the engines."""
     deterministic: bool = False
     """The same seed on the same machine gives the same run, bit for bit on a CPU. Slower: each engine answers one
@@ -222,9 +223,9 @@ class RewardConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig:
-    engines: Count = 1
+    engines: NumProcesses = 1
     """vLLM engines."""
-    tensor_parallel: Count = 1
+    tensor_parallel: NumProcesses = 1
     """GPUs per engine."""
     max_prompt_tokens: Count = 6144
     """Longest prompt; a proposer is shown fewer references where they would not fit."""
@@ -255,12 +256,12 @@ class ExecutorConfig:
     """Isolation of model-written code; `auto` takes the strongest that works here."""
     docker_runtime: str | None = None
     """Container runtime of the docker backend, such as gVisor's `runsc`; the engine's default when not given."""
-    workers: Count = 4
+    workers: NumProcesses = 4
     """Programs that run at once."""
     wall_s: Annotated[float, Field(ge=0.01, le=1e6)] = 1.0
     """Time limit of one call, seconds. No call is late before it had half of that as CPU time, if the machine is busy;
     one that stands still is."""
-    memory_mb: Annotated[int, Field(ge=32)] = 512
+    memory_mb: Annotated[int, Field(ge=32, le=2**30)] = 512
     """Address space of one program, MiB."""
 
 
@@ -523,7 +524,7 @@ class TrainConfig:
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     """Compute type of trainers and engines; optimiser state is always float32. `auto`: bfloat16, or float32 on a CPU
     that has no instructions for bfloat16."""
-    data_parallel: Count = 1
+    data_parallel: NumProcesses = 1
     """Ranks of each of policy, critic and reference."""
     policy_lr: NotNegative = 1e-6
     """Learning rate of the policy."""

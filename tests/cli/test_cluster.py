@@ -110,8 +110,11 @@ def test_a_manifest_says_which_files_its_pods_must_find(tmp_path, capsys):
     [
         (["kuberay", "azr_7b_ppo", "--run.root", "runs"], "run.root is runs, which is not on the claim"),
         (["kuberay", "azr_7b_ppo", "--run.root", "orz_ckpt/../runs"], "run.root is orz_ckpt/../runs, which is not on"),
-        ([], "the following arguments are required: scheduler, RECIPE"),
-        (["pbs", "azr_7b_ppo"], "argument scheduler: invalid choice: 'pbs'"),
+        ([], "the following arguments are required: slurm|kuberay, RECIPE"),
+        (["pbs", "azr_7b_ppo"], "argument slurm|kuberay: invalid choice: 'pbs'"),
+        (["kuberay", "azr_7b_ppo", "--image", "a b; rm -rf /"], "argument --image: must be an image such as"),
+        (["kuberay", "azr_7b_ppo", "--claim", "a: b"], "argument --claim: must be a name of Kubernetes"),
+        (["slurm", "nosuch"], "There is no recipe 'nosuch'. azr recipes lists all."),
         (["slurm", "azr_7b"], "There is no recipe 'azr_7b'; did you mean azr_7b_ppo?"),
         (["slurm", "azr_7b_ppo", "--gpu-memory", "20"], "azr_7b_ppo does not fit on 1 node(s) of 8 GPU(s): "),
         (["slurm", "azr_7b_ppo", "--cluster.address", "auto"], "azr cluster starts the cluster itself"),

@@ -1,6 +1,8 @@
 """The ``azr`` command finds its subcommands, and loads only the one that was asked for."""
 
+import contextlib
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,8 +25,23 @@ def azr(*argv: str) -> subprocess.CompletedProcess[str]:
         ([], "azr needs a command: run, recipes, execute, "),
         (["exceute"], "There is no command 'exceute'; did you mean execute? azr --help lists all."),
         (["--backend"], "There is no command '--backend'"),
-        (["run"], "azr run needs a recipe or the config of a run first"),
-        (["run", "--run.steps", "3"], "azr run needs a recipe or the config of a run first"),
+        (["--hlep"], "There is no command '--hlep'; did you mean --help?"),
+        (["-v"], "There is no command '-v'; did you mean --version?"),
+        (["version"], "There is no command 'version'; did you mean --version?"),
+        (["list"], "There is no command 'list'; did you mean recipes?"),
+        (["train"], "There is no command 'train'; did you mean run?"),
+        (["run"], "azr run needs a recipe or the folder of a run"),
+        (["run", "--run.steps", "3"], "azr run needs a recipe or the folder of a run"),
+        (["new"], "the following arguments are required: kind, NAME, DIR"),
+        (["completion"], "the following arguments are required: bash|zsh|fish"),
+        (["eval", "nosuchmodel"], "There is no model or run 'nosuchmodel'"),
+        (["chat", "/nope"], "There is no model or run '/nope'"),
+        (["serve", "/nope"], "There is no model or run '/nope'"),
+        (["seeds", "--convert", "nofile", "--out", "/tmp/no.jsonl"], "There is no file nofile to --convert"),
+        (["export", "orz_ckpt", "/nope/a/b"], "There is no folder /nope/a: make it"),
+        (["run", "README.md"], "README.md is neither a run's folder nor a .py or .yaml file"),
+        (["run", "orz_ckpt/nosuch"], "orz_ckpt/nosuch is not there"),
+        (["run", "playground/nosuch.py"], "There is no file playground/nosuch.py"),
         (["doctor", "--jsom"], "There is no option --jsom; did you mean --json?"),
         (["doctor", "all"], "unrecognized arguments: all"),
     ],
@@ -51,6 +68,27 @@ def test_every_command_is_a_module_with_help():
     assert done.returncode == 0
     options = ("--backend", "--wall", "--memory-mb", "--repeats", "--static-check", "--no-static-check", "--workers")
     assert all(option in done.stdout for option in options)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_no_literals_of_python(name, capsys):
+    with contextlib.suppress(SystemExit):
+        dispatch([name, "--help"])
+    shown = capsys.readouterr().out
+    assert "usage: azr" in shown
+    assert not re.search(r"None|False|True\)|default: \)|\(default: \(|\('", shown), shown
+
+
+@pytest.mark.parametrize("command", ["eval", "chat", "serve"])
+def test_a_path_is_looked_at_before_anything_is_loaded(command):
+    program = f"""
+import sys
+from azr.cli.main import dispatch
+assert dispatch([{command!r}, "/nope"]) == 2
+loaded = set({HEAVY!r}) & sys.modules.keys()
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
 def test_a_reader_that_leaves_early_gets_no_traceback():

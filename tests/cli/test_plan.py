@@ -95,8 +95,9 @@ def test_a_saved_config_and_a_model_of_unknown_shape(tmp_path, capsys):
 @pytest.mark.parametrize(
     "argv, said",
     [
-        ([], "azr plan needs a recipe first"),
-        (["--gpus", "8"], "azr plan needs a recipe first"),
+        ([], "azr plan needs a recipe, such as"),
+        (["--gpus", "8"], "azr plan needs a recipe, such as"),
+        (["nosuch"], "There is no recipe 'nosuch'. azr recipes lists all."),
         (["azr_coder7b"], "There is no recipe 'azr_coder7b'; did you mean azr_coder7b_ppo?"),
         (["base"], "playground/base.py holds no config of a run"),
         (["nowhere.yaml"], "There is no file nowhere.yaml."),

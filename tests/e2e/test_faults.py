@@ -50,14 +50,17 @@ def of_class(name: str) -> Callable[[int], None]:
 
 
 def with_signal(number: signal.Signals) -> Callable[[int], None]:
-    return lambda pid: os.kill(pid, number)
+    """Signals the whole process group, as Ctrl-C, `timeout` and `systemctl stop` do."""
+    return lambda pid: os.killpg(pid, number)
 
 
 def run(root: Path, *options: str, when: Mapping[str, Callable[[int], None]] | None = None) -> tuple[int, str]:
     """Exit code and output of the mini; each fault strikes half a second after the first line that begins so."""
     faults = dict(when or {})
     command = [sys.executable, "-m", "tests.e2e.three_kinds", *OPTIONS, "--run.root", str(root), *options]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
     lines: list[str] = []
     try:
         deadline = time.monotonic() + DEADLINE_S
