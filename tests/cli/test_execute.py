@@ -110,8 +110,8 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(argv, said, capsys):
     assert error.startswith(f"error: {said}") and error.count("\n") == 1
 
 
-def test_the_example_of_the_readme_gives_the_printed_result():
-    text = (ROOT / "README.md").read_text()
+def test_the_example_of_the_docs_gives_the_printed_result():
+    text = (ROOT / "docs" / "execute.md").read_text()
     (command,) = re.findall(r"^echo .*azr execute -$", text, re.MULTILINE)
     (printed,) = re.findall(r"```json\n(.*)\n```", text)
     command = command.replace(".venv/bin/azr", f"{sys.executable} -m azr")
