@@ -1,4 +1,4 @@
-"""A tiny chat model, taught here in about a minute to propose and solve one small family of tasks in chat form.
+"""A tiny chat model, taught here in half a minute to propose and solve one small family of tasks in chat form.
 
 It stands where a pretrained base model stands in a recipe: its tokenizer has a chat template and special tokens, it is
 asked in English, and it answers with a thought and fenced blocks. Everything else of a run is the real thing.
@@ -105,7 +105,7 @@ def style_of(config: Config, folder: Path, template: str) -> ChatFormat:
     return style
 
 
-def teach(config: Config, folder: Path, *, references: int, induction_inputs: int, steps: int = 250) -> Path:
+def teach(config: Config, folder: Path, *, references: int, induction_inputs: int, steps: int = 120) -> Path:
     """A folder with a tokenizer and a model of 0.6M parameters that was taught on random documents."""
     play = replace(config.selfplay, references=references, induction_inputs=induction_inputs)
     config = replace(config, selfplay=play)

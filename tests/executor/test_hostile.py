@@ -6,29 +6,16 @@ Each attack has one wall a day, the next one on the next day; the long form send
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
 
 import pytest
 import pytest_asyncio
 
-from azr.executor.backends import BACKENDS
 from tests.executor.hostile import traces
 from tests.executor.hostile.catalogue import ATTACKS, FAMILIES
 from tests.executor.hostile.runner import Outcome, run
 from tests.executor.hostile.world import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-PAIRS = [
-    pytest.param(
-        backend,
-        attack,
-        id=f"{backend}-{attack.id}",
-        marks=[] if (number + turn + date.today().toordinal()) % len(BACKENDS) == 0 else pytest.mark.long,
-    )
-    for turn, backend in enumerate(BACKENDS)
-    for family in FAMILIES
-    for number, attack in enumerate(family.attacks)
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +45,8 @@ async def siege(backend, request):
     )
 
 
-@pytest.mark.parametrize(("backend", "attack"), PAIRS, indirect=["backend"])
+@pytest.mark.in_turns
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.id)
 async def test_an_attack_is_held(siege, attack):
     if not attack.fits:
         pytest.skip("it is written for x86-64")
