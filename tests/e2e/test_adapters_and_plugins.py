@@ -1,4 +1,5 @@
-"""The mini with adapters, playing the kind and reward of the examples beside a broken plug-in: played and exported."""
+"""The mini with adapters and an engine that never sleeps, playing the kind and reward of the examples beside a broken
+plug-in: played and exported."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ OPTIONS = [
     *("--train.lora.rank", "8", "--train.policy-lr", "5e-4", "--reward.proposer", "medium", "--eval.every", "0"),
     *("--run.plugins", "examples.expressions", "examples.medium", "broken", "--run.no-stop-when-malformed"),
     *("--selfplay.kinds", "deduction", "expressions", "broken", "--selfplay.seed-tasks", "2"),
-    *("--selfplay.proposer-prompts", "4", "--selfplay.solver-prompts", "4"),
+    *("--selfplay.proposer-prompts", "4", "--selfplay.solver-prompts", "4", "--cluster.no-colocate"),
 ]
 
 

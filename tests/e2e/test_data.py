@@ -21,8 +21,9 @@ from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, Qwen2ForCausalLM
 
 from benchmarks.data_learning import SFT, SIZES, TEMPLATE, write_questions
-from tests.conftest import byte_tokenizer, tiny_model
+from tests.conftest import byte_tokenizer
 from tests.e2e.runs import content, metrics, run_struck, succeed
+from tests.tiny_models import tiny_of
 
 BASE = "data/azr_14m_base"
 STEPS = 4
@@ -62,7 +63,7 @@ def teach_the_form(folder: Path) -> str:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     tokenizer, dice = byte_tokenizer(), random.Random(1)
-    model = Qwen2ForCausalLM(tiny_model(tokenizer).config)
+    model = Qwen2ForCausalLM(tiny_of("qwen2", tokenizer, intermediate_size=128).config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.01)
     for _ in range(80):
         sources = dice.choices(list(ANSWERS), k=64)
