@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.e2e.runs import ROOT, metrics, succeed
 
+pytestmark = pytest.mark.long
 CONTROLS = [
     *("--train.policy-lr", "0", "--ablation.shuffle-rewards", "--ablation.no-new-tasks", "--run.max-minutes", "0.01"),
     *("--selfplay.proposer-prompts", "6", "--selfplay.group-size", "6", "--selfplay.seed-tasks", "4"),
@@ -19,7 +20,7 @@ CONTROLS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["azr_14m_mini", pytest.param("azr_14m_three_kinds", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["azr_14m_mini", "azr_14m_three_kinds"])
 def run(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     root = tmp_path_factory.mktemp("runs")
     succeed(f"playground.{request.param}", "--run.root", root, *CONTROLS)
