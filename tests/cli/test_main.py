@@ -17,25 +17,6 @@ def azr(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "azr", *argv], capture_output=True, text=True, cwd=ROOT)
 
 
-@pytest.mark.parametrize(
-    "argv, said",
-    [
-        ([], "azr needs a command: run, recipes, execute, "),
-        (["exceute"], "There is no command 'exceute'; did you mean execute? azr --help lists all."),
-        (["--backend"], "There is no command '--backend'"),
-        (["run"], "azr run needs a recipe or the config of a run first"),
-        (["run", "--run.steps", "3"], "azr run needs a recipe or the config of a run first"),
-        (["doctor", "--jsom"], "There is no option --jsom; did you mean --json?"),
-        (["doctor", "all"], "unrecognized arguments: all"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_exit_code_2(argv, said, capsys):
-    assert dispatch(argv) == 2
-    written = capsys.readouterr()
-    assert written.err.startswith(f"error: {said}") and written.err.count("\n") == 1
-    assert not written.out
-
-
 @pytest.mark.parametrize("word", ["--help", "-h", "help"])
 def test_help_lists_every_command(word, capsys):
     assert dispatch([word]) == 0
