@@ -45,6 +45,7 @@ def run_struck(*command: object, when: Mapping[str, Strike]) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
     lines: list[str] = []
     deadline = time.monotonic() + LIMIT_S
@@ -83,17 +84,3 @@ MEASURED = (
 def content(folder: Path) -> list[dict]:
     """Metrics that are the same in every run of a deterministic recipe."""
     return [{name: value for name, value in line.items() if not name.startswith(MEASURED)} for line in metrics(folder)]
-
-
-SMALL = [
-    *("--run.deterministic", "--run.steps", "2", "--checkpoint.every", "1"),
-    *("--selfplay.proposer-prompts", "6", "--selfplay.solver-prompts", "6"),
-    *("--selfplay.group-size", "4", "--selfplay.seed-tasks", "4"),
-    *("--eval.limit", "12", "--eval.samples", "1"),
-    *("--selfplay.kinds", "deduction", "abduction", "induction", "error"),
-]
-
-
-def mini(root: Path) -> list[object]:
-    """Command of the mini in small, deterministic, with all kinds."""
-    return ["tests.e2e.three_kinds", "--run.root", root, *SMALL]

@@ -12,11 +12,20 @@ import psutil
 import pytest
 from safetensors.torch import load_file
 
-from tests.e2e.runs import Strike, content, mini, run_struck
+from tests.e2e.runs import Strike, content, run_struck, succeed
 
 # A start takes half a minute, and there are four of them.
 pytestmark = pytest.mark.timeout(1200)
-STEPS = 2
+STEPS = 3
+OPTIONS = [
+    *("--run.deterministic", "--run.steps", str(STEPS), "--eval.every", "0", "--checkpoint.every", "1"),
+    *("--selfplay.proposer-prompts", "3", "--selfplay.solver-prompts", "1", "--selfplay.group-size", "3"),
+    *("--selfplay.seed-tasks", "3", "--rollout.max-response-tokens", "64"),
+]
+
+
+def mini(root: Path) -> list[object]:
+    return ["tests.e2e.three_kinds", *OPTIONS, "--run.root", root]
 
 
 def of_class(name: str) -> Strike:
@@ -43,8 +52,10 @@ def gone_after(pids: set[int], patience_s: float) -> bool:
 
 
 @pytest.fixture(scope="module")
-def straight(played) -> Path:
-    return played.folder
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("straight")
+    succeed(*mini(root))
+    return root / "three_kinds"
 
 
 def noting(family: set[int], strike: Strike) -> Strike:
@@ -65,8 +76,8 @@ def suffered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code, output = run_struck(
         *mini(root),
         when={
-            "step 1/2 · valid": noting(killed, of_class("RolloutEngine")),
-            "step 2/2 · valid": noting(killed, with_signal(signal.SIGKILL)),
+            "step 1/3 · valid": noting(killed, of_class("RolloutEngine")),
+            "step 2/3 · valid": noting(killed, with_signal(signal.SIGKILL)),
         },
     )
     assert code == -signal.SIGKILL and "another one is started in its place" in output, output[-3000:]
@@ -75,7 +86,7 @@ def suffered(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--resume",
         when={
             "going on after step": of_class("ExecutorPool"),
-            "step 2/2 · valid": noting(ended, of_class("CriticWorker")),
+            "step 2/3 · valid": noting(ended, of_class("CriticWorker")),
         },
     )
     assert code == 0, output[-3000:]
@@ -88,9 +99,9 @@ def suffered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_no_step_is_missing_or_doubled_and_every_number_is_the_same(straight: Path, suffered: Path) -> None:
     first, second = content(straight), content(suffered)
-    assert [line["step"] for line in second] == list(range(STEPS + 1))
+    assert [line["step"] for line in second] == list(range(1, STEPS + 1))
     assert first == second
-    assert all(line["policy/grad_norm"] > 0 and line["critic/grad_norm"] > 0 for line in first[1:])
+    assert all(line["policy/grad_norm"] > 0 and line["critic/grad_norm"] > 0 for line in first)
 
 
 def test_tasks_and_texts_are_the_same_line_for_line(straight: Path, suffered: Path) -> None:
@@ -115,14 +126,14 @@ def test_weights_and_optimizer_states_are_the_same_bit_for_bit(straight: Path, s
         assert first.keys() == second.keys() and all(first[name].equal(second[name]) for name in first)
 
 
-def test_nothing_half_written_is_left(suffered: Path) -> None:
-    assert sorted(path.name for path in (suffered / "checkpoints").iterdir()) == ["step_000001", "step_000002"]
+def test_the_last_checkpoints_stay_and_nothing_half_written(suffered: Path) -> None:
+    assert sorted(path.name for path in (suffered / "checkpoints").iterdir()) == ["step_000002", "step_000003"]
     assert not [path for path in suffered.rglob(".*")]
 
 
 @pytest.mark.long
 def test_a_run_that_is_asked_to_end_leaves_no_process(tmp_path: Path) -> None:
     stopped: set[int] = set()
-    code, output = run_struck(*mini(tmp_path), when={"step 1/2 · valid": noting(stopped, with_signal(signal.SIGTERM))})
+    code, output = run_struck(*mini(tmp_path), when={"step 1/3 · valid": noting(stopped, with_signal(signal.SIGTERM))})
     assert code == 128 + signal.SIGTERM, output[-3000:]
     assert gone_after(stopped, 10), "processes of the run that was stopped are left"

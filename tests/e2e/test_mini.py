@@ -15,19 +15,31 @@ from tests.e2e import runs
 from tests.e2e.runs import ROOT
 
 STEPS = 2
+SMALL = [
+    *("--run.steps", str(STEPS), "--selfplay.proposer-prompts", "6", "--selfplay.solver-prompts", "6"),
+    *("--selfplay.group-size", "4", "--selfplay.seed-tasks", "4"),
+    *("--eval.limit", "12", "--eval.samples", "1"),
+    *("--selfplay.kinds", "deduction", "abduction", "induction", "error"),
+]
 REFUSALS = ("malformed", "not_allowed", "failed", "non_deterministic", "too_large", "duplicate", "in_benchmark", "lost")
 PHASES = ("propose", "validate", "estimate", "solve", "verify", "train critic", "train policy", "push")
 
 
 @pytest.fixture(scope="module")
-def run(played):
-    """The run's folder."""
-    return played.folder
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="module")
-def shown(played):
-    return played.shown
+def shown(root):
+    """What the run prints."""
+    return runs.succeed("tests.e2e.three_kinds", "--run.root", root, *SMALL)
+
+
+@pytest.fixture(scope="module")
+def run(root, shown):
+    """The run's folder."""
+    return root / "three_kinds"
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +172,7 @@ def test_a_person_sees_progress_and_a_table(run, shown):
 
 def test_a_second_run_of_the_same_name_is_refused(run):
     before = sorted(path.stat().st_mtime_ns for path in run.rglob("*"))
-    done = runs.run(*runs.mini(run.parent))
+    done = runs.run("tests.e2e.three_kinds", "--run.root", run.parent, *SMALL)
     assert done.returncode == 2
     assert "already holds a run" in done.stderr and done.stderr.count("\n") == 1
     assert "go on with it by --resume, begin again with --restart, or choose another --run.name" in done.stderr
