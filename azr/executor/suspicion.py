@@ -29,7 +29,14 @@ from collections.abc import Iterable
 from types import CodeType, FunctionType
 
 from azr.executor.static_check import BANNED_ATTRIBUTES, BANNED_BUILTINS
-from azr.executor.syntax import compares_identities, formats_attributes, keeps_addressed, keeps_sets, keeps_views
+from azr.executor.syntax import (
+    compares_identities,
+    formats_attributes,
+    keeps_addressed,
+    keeps_sets,
+    keeps_views,
+    makes_classes,
+)
 
 
 class Suspicion(enum.IntFlag):
@@ -315,13 +322,13 @@ class _Program:
             or any(each.co_flags & _IS_GENERATOR and each.co_name != "<genexpr>" for each in self.codes)
         ):
             found, text = found | ORDER, False
-        if not (views or text or self.has_set_constant or _IS_OP in self.ops):
+        if not (views or text or self.has_set_constant or _IS_OP in self.ops or "type" in self.names):
             return found
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             return _ALL
-        if _IS_OP in self.ops and compares_identities(tree):
+        if (_IS_OP in self.ops and compares_identities(tree)) or ("type" in self.names and makes_classes(tree)):
             return _ALL
         found |= ORDER * (self.has_set_constant and keeps_sets(tree)) | ORDER * (views and keeps_views(tree))
         return found | ORDER * (text and (formats_attributes(tree) or keeps_addressed(tree, _FUNCTIONS, _VALUES)))

@@ -121,6 +121,21 @@ def compares_identities(tree: ast.Module) -> bool:
     return False
 
 
+def makes_classes(tree: ast.Module) -> bool:
+    """Whether ``type`` does more than name or compare a value's type, such as making classes with any methods."""
+    asked, called = set[int](), set[int]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare(left=left, comparators=others):
+                asked |= {id(left), *map(id, others)}
+            case ast.Attribute(attr="__name__", value=value) | ast.FormattedValue(value=value):
+                asked.add(id(value))
+            case ast.Call(func=ast.Name(id="type") as function, args=[given]) if not isinstance(given, ast.Starred):
+                if id(node) in asked:  # what is around it comes first
+                    called.add(id(function))
+    return any(isinstance(node, ast.Name) and node.id == "type" and id(node) not in called for node in ast.walk(tree))
+
+
 def keeps_sets(tree: ast.Module) -> bool:
     """Whether a set is written otherwise than behind ``in``."""
     asked = set[int]()
