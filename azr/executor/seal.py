@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _socket
 import ctypes
+import importlib
 import math
 import os
 import resource
@@ -166,12 +167,11 @@ def take_clocks() -> tuple[Callable[..., float], ...]:
         own = _MethodDef.from_buffer_copy(_definition(function))
         kept.append(make(own, time, None))
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(own))
-    taken = [each for name, each in vars(time).items() if isinstance(each, type(len)) and name != "sleep"]
-    taken.append(os.times)
+    taken: list[Callable[..., object]] = [os.times]
+    taken += [each for name, each in vars(time).items() if isinstance(each, type(len)) and name != "sleep"]
     if "_datetime" in sys.builtin_module_names:
-        import _datetime
-
-        taken += [_datetime.datetime.now, _datetime.datetime.utcnow, _datetime.date.today]
+        dates = importlib.import_module("_datetime")
+        taken += [dates.datetime.now, dates.datetime.utcnow, dates.date.today]
     # A function of one argument, which these modules and classes are not fit for.
     refusal = ctypes.cast(ctypes.pythonapi.PyObject_GetIter, ctypes.c_void_p)
     for function in taken:

@@ -186,9 +186,9 @@ def keeps_addressed(tree: ast.Module, functions: frozenset[str], values: frozens
                 named |= functions if any(alias.name == "*" for alias in aliases) else frozenset()
             case ast.FunctionDef(name=name) | ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda()):
                 named.add(name)
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=other) as value) if other in named:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=other) as same) if other in named:
                 named.add(name)  # another name for the same function
-                used.add(id(value))
+                used.add(id(same))
     for node in nodes:
         match node:
             case ast.Name(id=name, ctx=ast.Load()) if name in _ITERATORS and id(node) not in called:
