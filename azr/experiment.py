@@ -265,7 +265,12 @@ class SelfPlayExperiment:
             "engines": await self.system.engines.stats(),
             "buffer": self.buffer.sizes(),
             "data": played.data,
-            "batch": {"ungraded": num_ungraded(samples), "trajectories": len(batch), "tokens": trained},
+            "batch": {
+                "ungraded": num_ungraded(samples),
+                "unlearnable": sum(sample.used == "unlearnable" for sample in samples),
+                "trajectories": len(batch),
+                "tokens": trained,
+            },
             **{str(role): {"malformed": malformed_share(samples, role)} for role in Role},
             **learned,
         }

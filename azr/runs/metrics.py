@@ -61,7 +61,7 @@ def reward_metrics(samples: Sequence[Sample]) -> Metrics:
     Samples that only estimated, could not be graded or were too old do not count. ``weight_version`` is the newest
     version that sampled one of the others.
     """
-    rewarded = [each for each in samples if each.reward is not None and each.used in ("trained", "cut off", "recorded")]
+    rewarded = [each for each in samples if each.reward is not None and each.used not in ("estimate", "stale")]
     players: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in rewarded:
         players[sample.player].append(sample)
