@@ -38,31 +38,26 @@ class DataPlay:
 
         Whatever the order in which answers come in, the first so many rows are asked that hold enough that can teach.
         """
-        config, samples, taken, num_long = self.config, list[Sample](), list[int](), list[int]()
+        config, samples = self.config, list[Sample]()
         wanted = config.data.prompts if config.data.takes_rows(step) else 0
+        counts = {"epoch": 0, "rows": 0, "traces": 0, "long_traces": 0}
 
         async def ask_until_one_teaches() -> None:
-            while len(taken) < wanted * config.rollout.refill:
+            while counts["rows"] < wanted * config.rollout.refill:
                 ((epoch, row),) = self.order.take(step, 1)
-                taken.append(epoch)
+                counts["rows"] += 1
+                counts["epoch"] = max(counts["epoch"], epoch)
                 answers, long_traces = await self._answer(self.rows[row], epoch, step, sampler, phase)
                 for sample in answers:
                     reward_answer(sample, config.reward, config.rollout.max_response_tokens)
                 samples.extend(answers)
-                num_long.append(long_traces)
+                counts["traces"] += sum(bool(sample.trace_tokens) for sample in answers)
+                counts["long_traces"] += long_traces
                 if config.rollout.refill == 1 or can_teach(answers):
                     break
 
         await gather(*(ask_until_one_teaches() for _ in range(wanted)))
-        return StepResult(
-            samples=sort_samples(samples),
-            data={
-                "epoch": max(taken, default=0),
-                "rows": len(taken),
-                "traces": sum(bool(sample.trace_tokens) for sample in samples),
-                "long_traces": sum(num_long),
-            },
-        )
+        return StepResult(samples=sort_samples(samples), data=counts)
 
     async def _answer(
         self, row: DataRow, epoch: int, step: int, sampler: Sampler, phase: Phase

@@ -65,8 +65,7 @@ class KindWork:
     num_missing: int = 0
     """Stored tasks that solvers will need at least, as far as proposals have been rejected; may be negative."""
     further: list[WorkItem] = field(default_factory=list)
-    """Proposals in reserve: the first one begins when one of this step has not become a learnable task. What is
-    proposed does not depend on the order of finishing: as few as hold enough learnable tasks, from the first on."""
+    """Proposals in reserve: the first of them begins when one of this step has not become a learnable task."""
 
 
 @dataclass(slots=True)
@@ -142,8 +141,7 @@ class SelfPlayStep:
             stored = self.buffer.sizes()[kind]
             work.drawn = self.buffer.sample_tasks(kind, min(selfplay.solver_prompts, stored), (), work.rng)
             self._solve_stored(kind, work.num_missing)
-        proposals = set(items)
-        await self._wait_for_share(share, lambda item: item in proposals)
+        await self._wait_for_share(share, set(items).__contains__)
 
         own = {item.index: task for item, task in work.accepted.items() if item.name == self.name}
         accepted = [own[index] for index in sorted(own)]
@@ -354,10 +352,7 @@ class SelfPlayStep:
         return stable_seed(self.config.run.seed, *names)
 
     def _draw_shown(self, kinds: Sequence[str], asks: int = 1) -> dict[str, list[Shown]]:
-        """Draw what every proposal's prompt shows, before any proposal can change the buffer.
-
-        ``asks``: how many proposals may be made for each that is wanted.
-        """
+        """Draw what each prompt shows, of ``asks`` for a wanted proposal, before any proposal can change the buffer."""
         rng, selfplay = random.Random(f"{self.config.run.seed}/{self.name}"), self.config.selfplay
         indices = range(asks * selfplay.proposer_prompts)
         firsts = indices[:: selfplay.proposals_per_prompt]

@@ -322,7 +322,7 @@ async def played_run(seed: int, folder: Path, steps: int = 5) -> None:
     for number in range(1, steps + 1):
         while True:
             buffer = TaskBuffer(config.selfplay.kinds)
-            buffer.refill(stored)
+            buffer.restore(stored)
             playing = asyncio.create_task(
                 self_play(config, engine, executor, buffer, number, journal=journal).play(is_last=number == steps)
             )
