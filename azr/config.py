@@ -235,6 +235,10 @@ class RolloutConfig:
     """One temperature for proposing, estimating and solving; the losses use the same."""
     max_concurrent: Count = 256
     """Sequences decoded at once per engine."""
+    refill: Count = 1
+    """Most prompts that a step asks for each that it wants, until enough teach: `data.prompts` rows that are not
+    answered all right or all wrong, and `selfplay.proposer_prompts` tasks of each kind that are solved sometimes but
+    not always. Groups that do not teach are not trained on. 1: each is asked once, and trained on."""
     staleness: CountOrZero = 0
     """Updates of the policy by which a sampled token may be older than the policy that is trained on it. Above 0, and
     with engines of their own (`cluster.colocate` off), the next steps are played while one is learned; responses that
@@ -796,7 +800,15 @@ def _batch_rules(config: Config) -> Iterator[str]:
             "selfplay.repeated_tasks and selfplay.derived_tasks are played only to be trained on: switch "
             "selfplay.train_on_estimates on, or set both to 0."
         )
-    algorithm = config.algorithm
+    algorithm, data, refills = config.algorithm, config.data, config.rollout.refill > 1
+    if refills and config.kinds and (play.group_size < 2 or not config.ablation.new_tasks):
+        yield "rollout.refill wants tasks solved sometimes: set selfplay.group_size above 1, and ablation.new_tasks on."
+    imitates = data.traces and algorithm.off_policy.loss == "sft"
+    if refills and data.path is not None and (data.group_size < 2 or imitates):
+        yield (
+            "rollout.refill passes over rows answered all right or all wrong: set data.samples to 2 or more, and "
+            "algorithm.off_policy.loss to another than sft if there are traces."
+        )
     if algorithm.drop_zero_advantage and algorithm.entropy_coef:
         yield (
             "algorithm.drop_zero_advantage would take trajectories from the entropy bonus: switch it off, or set "
