@@ -56,7 +56,10 @@ def pages() -> list[Path]:
 def configuration() -> str:
     """Return docs/configuration.md."""
     now, lines, section = leaves(Config()), [_HEAD], ""
-    about = {name: _about(cls) for name, cls in typing.get_type_hints(Config).items() if dataclasses.is_dataclass(cls)}
+    hints = typing.get_type_hints(Config)
+    about = {
+        name: _about(cls) for name, cls in hints.items() if isinstance(cls, type) and dataclasses.is_dataclass(cls)
+    }
     for knob in knobs().values():
         if section != (section := knob.path.partition(".")[0]):
             lines += [f"\n## {section}\n", *([f"{about[section]}\n"] if about[section] else [])]

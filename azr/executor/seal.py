@@ -174,8 +174,8 @@ def take_clocks() -> tuple[Callable[..., float], ...]:
         taken += [dates.datetime.now, dates.datetime.utcnow, dates.date.today]
     # A function of one argument, which these modules and classes are not fit for.
     refusal = ctypes.cast(ctypes.pythonapi.PyObject_GetIter, ctypes.c_void_p)
-    for function in taken:
-        _definition(function).function = refusal
+    for clock in taken:
+        _definition(clock).function = refusal
     return tuple(kept)
 
 
