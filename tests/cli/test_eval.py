@@ -187,7 +187,7 @@ def test_suites_are_listed(capsys: pytest.CaptureFixture[str]):
     "options, said",
     [
         ([], "needs a model or a run"),
-        (["nowhere/at/all"], "holds no model"),
+        (["nowhere/at/all"], "There is no model or run"),
         (["MODEL", "--suite", "exma"], "did you mean exam?"),
         (["MODEL", "--suite", "gsm8k"], "give their folder by --data"),
         (["MODEL", "--suite", "gsm8k", "--data", "docs"], "docs has no gsm8k.jsonl"),
