@@ -20,7 +20,7 @@ from azr.datasets.choice import keep_identity
 from azr.datasets.order import RowOrder, rows_taken
 from azr.datasets.play import DataPlay
 from azr.datasets.rows import grader_names
-from azr.errors import RunEnded
+from azr.errors import RunEnded, UserError
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import answer_executor
 from azr.evaluation.report import gains
@@ -82,6 +82,14 @@ class Driver:
         try:
             async with _session(self._stop_signal) as progress:
                 await self._run_with_restarts(progress)
+        except RankDied as death:
+            if not death.out_of_memory:
+                raise
+            raise UserError(
+                f"The {death.model_role} does not fit into this machine's memory: set train.tokens_per_micro_batch "
+                "lower, train.gradient_checkpointing full or a train.lora.rank, or end what else runs here. --resume "
+                "goes on from the last checkpoint."
+            ) from death
         finally:
             if self._owner is not None:
                 self._owner.release()

@@ -18,7 +18,7 @@ from typing import Any
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from azr.errors import UserError
 
@@ -28,6 +28,8 @@ PING_S = 60.0
 """An actor that does not answer a ping within this time counts as dead."""
 KILL_S = 30.0
 """Seconds within which a killed actor must be gone."""
+DEATHS = (RayActorError, OutOfMemoryError)
+"""Errors of a call whose actor is dead; the second says that Ray ended it for want of memory."""
 SENTENCES = (UserError, ValueError, TimeoutError, OSError)
 """Exceptions whose message is one sentence, subclasses before their bases."""
 log = logging.getLogger(__name__)
@@ -86,7 +88,7 @@ class SupervisedActor:
         started = self.actor.start.remote()
         try:
             self.start_report = await within(started, self._start_timeout_s, self.name, "start")
-        except RayActorError as error:
+        except DEATHS as error:
             raise ActorLost(f"{self.name} died when it was to start ({root_cause(error)})", self.actor) from error
         except RayTaskError as error:
             raise unwrap_ray_error(error) from error
@@ -115,7 +117,7 @@ class SupervisedActor:
     async def _answered(self, answer: asyncio.Future[Any], actor: ActorHandle, timeout_s: float, to: str) -> Any:
         try:
             return await self._watch(answer, actor, timeout_s, to)
-        except RayActorError as error:
+        except DEATHS as error:
             raise ActorLost(f"{self.name} died when it was to {to} ({root_cause(error)})", actor) from error
         except RayTaskError as error:
             # A ValueError is the caller's mistake; anything else may be what a dying actor says last.
@@ -220,7 +222,7 @@ async def kill_and_wait(actors: Mapping[str, ActorHandle]) -> None:
 
 async def _until_dead(actor: ActorHandle) -> None:
     """Ping until the actor is dead: a killed actor may still answer a few calls."""
-    with contextlib.suppress(RayActorError):
+    with contextlib.suppress(*DEATHS):
         while True:
             with contextlib.suppress(RayTaskError):  # its process lives, and what it needs does not
                 await actor.ping.remote()
@@ -231,6 +233,8 @@ def root_cause(error: BaseException) -> str:
     """Return the cause in one line, without the tracebacks that Ray adds per actor on the way."""
     while isinstance(error, RayTaskError):
         error = error.cause
+    if isinstance(error, OutOfMemoryError):
+        return "Ray ended it because this machine's memory was nearly full"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
