@@ -48,6 +48,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return out, done.stdout
 
 
+@pytest.mark.long
 def test_a_model_is_evaluated_and_everything_is_on_the_record(first: tuple[Path, str]):
     out, printed = first
     tree = json.loads((out / "results.json").read_text())
