@@ -199,7 +199,7 @@ class Driver:
     ) -> SelfPlayExperiment:
         config, prepared = self._config, self._prepared
         buffer = _empty_buffer(prepared, config.kinds)
-        buffer.refill(read_tasks(self._run.tasks))
+        buffer.restore(read_tasks(self._run.tasks))
         journal = Journal(system.engines)
         journal.read(self._store.path(done), done)
         write = partial(self._save_checkpoint, trainers, logger, journal, data, elapsed_s)

@@ -61,7 +61,7 @@ def _assume(default: float, meaning: str) -> Any:
 class Assumptions:
     """Rates and allowances of one H100 SXM and its node: some were measured, others are data sheets or guesses.
 
-    Measured, in November 2026 with a random model of 1.5B on one H100 80GB (docs/log.md): what says so. Bandwidths are
+    Measured, in November 2026 with a random model of 1.5B on one H100 80GB (notes/log.md): what says so. Bandwidths are
     about half of what the makers state for an 8-GPU H100 node: NVLink 450 GB/s each way, eight adapters of 400 Gbit/s.
     `with_goals` has what is aimed at instead of what was measured.
     """
@@ -197,8 +197,8 @@ class Workload:
             sorts = (replace(data, play="alone"), DataConfig())
             loads = [cls.of(replace(config, data=sort), assumed) for sort in sorts]
             return max(loads, key=lambda load: load.trained)
-        tasks = len(config.kinds) * play.proposer_prompts
-        rows = 0 if data.path is None else data.prompts
+        tasks = len(config.kinds) * play.proposer_prompts * config.rollout.refill
+        rows = 0 if data.path is None else data.prompts * config.rollout.refill
         groups = tasks * (1 + play.derived_tasks * len(play.kinds))
         again = len(config.kinds) * play.repeated_tasks * config.ablation.new_tasks
         groups = int(groups * assumed.valid_share) + again

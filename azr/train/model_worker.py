@@ -250,7 +250,7 @@ class ModelWorker:
                 f"the name of one on the hub ({str(error).splitlines()[0]})"
             ) from error
         self._away = OffloadedTensors(self.device)
-        return make_engine(model, train, zero3, lr, mini_batches)
+        return make_engine(model, train, zero3, family, lr, mini_batches)
 
     def _hash_base(self, path: str) -> dict[str, str]:
         """Return the digests that rank 0 computes of files that all have just read. Collective."""

@@ -19,40 +19,6 @@ def azr(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "azr", *argv], capture_output=True, text=True, cwd=ROOT)
 
 
-@pytest.mark.parametrize(
-    "argv, said",
-    [
-        ([], "azr needs a command: run, recipes, execute, "),
-        (["exceute"], "There is no command 'exceute'; did you mean execute? azr --help lists all."),
-        (["--backend"], "There is no command '--backend'"),
-        (["--hlep"], "There is no command '--hlep'; did you mean --help?"),
-        (["-v"], "There is no command '-v'; did you mean --version?"),
-        (["version"], "There is no command 'version'; did you mean --version?"),
-        (["list"], "There is no command 'list'; did you mean recipes?"),
-        (["train"], "There is no command 'train'; did you mean run?"),
-        (["run"], "azr run needs a recipe or the folder of a run"),
-        (["run", "--run.steps", "3"], "azr run needs a recipe or the folder of a run"),
-        (["new"], "the following arguments are required: kind, NAME, DIR"),
-        (["completion"], "the following arguments are required: bash|zsh|fish"),
-        (["eval", "nosuchmodel"], "There is no model or run 'nosuchmodel'"),
-        (["chat", "/nope"], "There is no model or run '/nope'"),
-        (["serve", "/nope"], "There is no model or run '/nope'"),
-        (["seeds", "--convert", "nofile", "--out", "/tmp/no.jsonl"], "There is no file nofile to --convert"),
-        (["export", "orz_ckpt", "/nope/a/b"], "There is no folder /nope/a: make it"),
-        (["run", "README.md"], "README.md is neither a run's folder nor a .py or .yaml file"),
-        (["run", "orz_ckpt/nosuch"], "orz_ckpt/nosuch is not there"),
-        (["run", "playground/nosuch.py"], "There is no file playground/nosuch.py"),
-        (["doctor", "--jsom"], "There is no option --jsom; did you mean --json?"),
-        (["doctor", "all"], "unrecognized arguments: all"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_exit_code_2(argv, said, capsys):
-    assert dispatch(argv) == 2
-    written = capsys.readouterr()
-    assert written.err.startswith(f"error: {said}") and written.err.count("\n") == 1
-    assert not written.out
-
-
 @pytest.mark.parametrize("word", ["--help", "-h", "help"])
 def test_help_lists_every_command(word, capsys):
     assert dispatch([word]) == 0
