@@ -59,7 +59,7 @@ def test_a_sound_config_passes(sound):
         ({"model.template": "conversation"}, "the compact format has no chat template: leave it at auto"),
         (
             {"model.prompt_format": "chat", "model.template": "convesation"},
-            r"neither auto, conversation, tokenizer nor a file. Did you mean conversation\?",
+            r"neither auto, conversation, tokenizer nor a file; did you mean conversation\?",
         ),
         ({"model.prompt_format": "chat", "model.template": "no.jinja"}, "is 'no.jinja', which is neither"),
         (

@@ -18,7 +18,6 @@ from azr.config_tree import override
 from azr.doctor.machine import check_machine, query_gpus
 from azr.errors import UserError
 from azr.executor.pool import SandboxPool
-from azr.prepare import check, prepare
 from azr.records import Task
 from azr.runs.stop_signal import StopRequested
 from azr.selfplay.authors_seeds import SINGLE_CALL_KINDS, read_authors_seeds
@@ -46,9 +45,6 @@ def main(argv: Sequence[str]) -> int:
             "azr seeds needs either a recipe, such as azr_coder7b_ppo, or files to --convert; --help says more."
         )
     _check_free(options.out)
-    for path in options.convert or ():
-        if not path.is_file():
-            raise UserError(f"There is no file {path} to --convert.")
     try:
         tasks = asyncio.run(_convert(options, values) if options.recipe is None else _growing(options, values))
     except StopRequested as stopped:
@@ -64,6 +60,8 @@ def main(argv: Sequence[str]) -> int:
 def _growing(options: argparse.Namespace, values: dict[str, Any]) -> Coroutine[Any, Any, list[Task]]:
     if options.kinds is not None:
         raise UserError("--kinds is for --convert; those of a recipe are selfplay.kinds.")
+    from azr.prepare import check, prepare  # Only now, because these take a second to load.
+
     config = override(load_recipe(options.recipe), values)
     check(config)
     check_machine(config, query_gpus())
@@ -89,9 +87,9 @@ async def _convert(options: argparse.Namespace, values: dict[str, Any]) -> list[
     if wrong := [name for name in values if not name.startswith("executor.")]:
         raise UserError(f"--convert only runs programs: of the knobs it takes those of executor, and not {wrong[0]}.")
     config, kinds, out = override(Config(), values).executor, _kinds(options.kinds), options.out
-    from azr.selfplay.proposer import proposal_limits  # It loads transformers.
-
     contents = [(path, *read_authors_seeds(path, kinds)) for path in options.convert]
+    from azr.selfplay.proposer import proposal_limits  # Only now, because it loads transformers.
+
     # A buffer only to find repeats in: it must never be full.
     buffer = TaskBuffer(list(KINDS), capacity=1 + sum(len(seeds) for _, seeds, _ in contents))
     tasks: list[Task] = []

@@ -71,7 +71,7 @@ SENTENCES = [
     ("eval nosuchmodel", "There is no model or run 'nosuchmodel'"),
     ("chat /nope", "There is no model or run '/nope'"),
     ("serve /nope", "There is no model or run '/nope'"),
-    ("seeds --convert nofile --out /tmp/no.jsonl", "There is no file nofile to --convert"),
+    ("seeds --convert nofile --out /tmp/no.jsonl", "nofile cannot be read"),
     ("export orz_ckpt /nope/a/b", "There is no folder /nope/a: make it"),
     ("run README.md", "README.md is neither a run's folder nor a .py or .yaml file"),
     ("run orz_ckpt/nosuch", "orz_ckpt/nosuch is not there"),
