@@ -21,7 +21,7 @@ from azr.config import (
 from azr.own_data import own_data
 
 config = Config(
-    run=RunConfig(name="azr_coder0b5_cpu", steps=30),
+    run=RunConfig(name="azr_coder0b5_cpu", steps=20),
     model=ModelConfig(path="Qwen/Qwen2.5-Coder-0.5B-Instruct", prompt_format="completion"),
     # Few prompts with many responses each: most of the work would otherwise be prompts.
     selfplay=SelfPlayConfig(
@@ -31,7 +31,7 @@ config = Config(
     ),
     rollout=RolloutConfig(max_prompt_tokens=1024, max_response_tokens=192, max_concurrent=128),
     executor=ExecutorConfig(workers=2),
-    eval=EvalConfig(every=15, limit=50),
+    eval=EvalConfig(every=10, limit=50),
     checkpoint=CheckpointConfig(every=10),
     algorithm=AlgorithmConfig(estimator=RLOO(), loss_weighting="trajectory", drop_zero_advantage=True),
     train=TrainConfig(
