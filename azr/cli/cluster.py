@@ -267,8 +267,8 @@ _DOCKER_SOCKET = """\
 # Sandboxes of model-written code are containers of the node's Docker engine, whose socket makes a pod root on the node.
 """
 _BUBBLEWRAP = """\
-# Sandboxes of model-written code are bubblewrap's, inside the pods, which may make namespaces for that and have no
-# profile of seccomp and AppArmor. --docker-socket is the other way.
+# Sandboxes of model-written code are bubblewrap's, inside the pods, which have no profile of seccomp and AppArmor for
+# that. The nodes must allow namespaces to ordinary users. --docker-socket is the other way.
 """
 _FILES = """\
 # The run reads {files}, from /azr in the image: put it in there, or on the claim and name it as {claim}/….
@@ -279,7 +279,7 @@ def _pod(name: str, job: Job, image: str, claim: str, *, docker: bool) -> dict[s
     resources = {"cpu": str(job.cpus), "memory": f"{job.memory_gib}Gi", "nvidia.com/gpu": str(job.gpus)}
     mounts = [
         {"name": "shared", "mountPath": f"/azr/{_CLAIM}", "subPath": _CLAIM},
-        {"name": "shared", "mountPath": "/root/.cache/huggingface", "subPath": "huggingface"},
+        {"name": "shared", "mountPath": "/home/azr/.cache/huggingface", "subPath": "huggingface"},
         {"name": "shm", "mountPath": "/dev/shm"},
     ]
     volumes: list[dict[str, Any]] = [
@@ -289,12 +289,14 @@ def _pod(name: str, job: Job, image: str, claim: str, *, docker: bool) -> dict[s
     container: dict[str, Any] = {"name": name, "image": image, "workingDir": "/azr"}
     container |= {"resources": {"limits": resources, "requests": dict(resources)}, "volumeMounts": mounts}
     if docker:
+        container["env"] = [{"name": "HOME", "value": "/home/azr"}]
         mounts.append({"name": "docker", "mountPath": "/var/run/docker.sock"})
         volumes.append({"name": "docker", "hostPath": {"path": "/var/run/docker.sock", "type": "Socket"}})
     else:
         container["securityContext"] = {
             "seccompProfile": {"type": "Unconfined"},
             "appArmorProfile": {"type": "Unconfined"},
-            "capabilities": {"add": ["SYS_ADMIN"]},
         }
-    return {"spec": {"containers": [container], "volumes": volumes}}
+    # The image's user is not root, so the claim belongs to a group of the pod; the engine's socket is root's.
+    user = {"runAsUser": 0} if docker else {"fsGroup": 1000}
+    return {"spec": {"securityContext": user, "containers": [container], "volumes": volumes}}

@@ -92,8 +92,9 @@ def test_knobs_reach_the_run_and_sandboxes_are_one_of_two(capsys):
     said = "--run.steps 7 --run.name 'My run' --run.deterministic true --selfplay.kinds deduction induction --cluster."
     assert said in script and "compgen -G 'orz_ckpt/My run/checkpoints/step_*'" in script
     inside, socket = (printed(capsys, "kuberay", "azr_coder7b_ppo", *more) for more in ([], ["--docker-socket"]))
-    assert "SYS_ADMIN" in inside and "docker.sock" not in inside
-    assert "SYS_ADMIN" not in socket and socket.count("mountPath: /var/run/docker.sock") == 1
+    assert "Unconfined" in inside and "fsGroup: 1000" in inside and "docker.sock" not in inside
+    assert "Unconfined" not in socket and "runAsUser: 0" in socket
+    assert socket.count("mountPath: /var/run/docker.sock") == 1
 
 
 def test_a_manifest_says_which_files_its_pods_must_find(tmp_path, capsys):
