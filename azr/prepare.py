@@ -15,7 +15,7 @@ from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.weight_transfers import choose_transfer
 from azr.config import TEMPLATES, Config, contradictions
 from azr.datasets.rows import DataRow, read_rows
-from azr.errors import UserError, nearest
+from azr.errors import UserError, did_you_mean
 from azr.evaluation.suites.exam import read_exam
 from azr.monitoring.screen import Screen, patterns_of
 from azr.plugins import load_for
@@ -177,8 +177,8 @@ def _prompt_notes(config: Config, codec: PromptCodec) -> list[str]:
 
 def _check_template(template: str) -> None:
     if template not in TEMPLATES and not Path(template).is_file():
-        hint = "" if "." in template else f" Did you mean {nearest(template, TEMPLATES)}?"
-        raise UserError(f"model.template is {template!r}, which is neither {', '.join(TEMPLATES)} nor a file.{hint}")
+        hint = did_you_mean(template, TEMPLATES)
+        raise UserError(f"model.template is {template!r}, which is neither {', '.join(TEMPLATES)} nor a file{hint}")
 
 
 def _check_kernels(config: Config) -> None:

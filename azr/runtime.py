@@ -327,9 +327,7 @@ async def _started(
     """Start Ray and the system; both end with the block."""
     config = prepared.config
     with phase("start Ray"):
-        start_ray(config.cluster, config.num_gpus)
-    # Ray has just installed a handler of SIGTERM, which would abort the process.
-    stop.install_handlers()
+        await stop.cancel_on_stop(start_ray(config.cluster, config.num_gpus, config.timeout.start_s))
     starting = System.start(config, prepared.codec.stops, phase, from_step, with_trainers=with_trainers)
     system = await stop.cancel_on_stop(starting)
     try:

@@ -64,7 +64,7 @@ def test_a_sound_config_passes(sound):
         ({"model.prompt_format": "chat", "model.template": "no.jinja"}, "is 'no.jinja', which is neither"),
         (
             {"selfplay.kinds": ("deduction", "magic")},
-            "There is no task kind 'magic'; did you mean induction. selfplay.kinds may hold",
+            "There is no task kind 'magic'. selfplay.kinds may hold",
         ),
         ({"selfplay.kinds": ("deduction", "deduction")}, "none twice"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
 import shlex
@@ -77,16 +78,18 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> Parser:
     parser = Parser("cluster", _ABOUT)
-    parser.add_argument("scheduler", choices=("slurm", "kuberay"), help="for which of the two")
+    schedulers = ("slurm", "kuberay")
+    parser.add_argument("scheduler", choices=schedulers, metavar="|".join(schedulers), help="for which of the two")
     parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
     parser.add_argument("--gpus", type=whole(1, 64), default=8, help="GPUs of a node")
     parser.add_argument("--gpu-memory", type=whole(1, 10_000), default=80, metavar="GIB", help="memory of one GPU")
     parser.add_argument(
         "--hours", type=whole(1, 10_000), default=24, help="slurm: when the job is ended; it is saved and queued again"
     )
-    parser.add_argument("--image", default="azr", help="kuberay: the image that the Dockerfile makes")
+    parser.add_argument("--image", type=_image, default="azr", help="kuberay: the image that the Dockerfile makes")
     parser.add_argument(
         "--claim",
+        type=_claim,
         default="azr",
         help="kuberay: persistent volume claim for runs and models, which all pods can write to",
     )
@@ -97,6 +100,18 @@ def parser() -> Parser:
         "node; without it they are bubblewrap's inside the pod",
     )
     return parser
+
+
+def _image(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][\w./:@-]*", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"must be an image such as registry.example/azr:latest, not {text!r}")
+    return text
+
+
+def _claim(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text):
+        raise argparse.ArgumentTypeError(f"must be a name of Kubernetes, such as azr-runs, not {text!r}")
+    return text
 
 
 def _job(recipe: str, config: Config, values: dict[str, Any], gpus: int, gpu_memory: float) -> Job:
@@ -252,8 +267,8 @@ _DOCKER_SOCKET = """\
 # Sandboxes of model-written code are containers of the node's Docker engine, whose socket makes a pod root on the node.
 """
 _BUBBLEWRAP = """\
-# Sandboxes of model-written code are bubblewrap's, inside the pods, which may make namespaces for that and have no
-# profile of seccomp and AppArmor. --docker-socket is the other way.
+# Sandboxes of model-written code are bubblewrap's, inside the pods, which have no profile of seccomp and AppArmor for
+# that. The nodes must allow namespaces to ordinary users. --docker-socket is the other way.
 """
 _FILES = """\
 # The run reads {files}, from /azr in the image: put it in there, or on the claim and name it as {claim}/….
@@ -264,7 +279,7 @@ def _pod(name: str, job: Job, image: str, claim: str, *, docker: bool) -> dict[s
     resources = {"cpu": str(job.cpus), "memory": f"{job.memory_gib}Gi", "nvidia.com/gpu": str(job.gpus)}
     mounts = [
         {"name": "shared", "mountPath": f"/azr/{_CLAIM}", "subPath": _CLAIM},
-        {"name": "shared", "mountPath": "/root/.cache/huggingface", "subPath": "huggingface"},
+        {"name": "shared", "mountPath": "/home/azr/.cache/huggingface", "subPath": "huggingface"},
         {"name": "shm", "mountPath": "/dev/shm"},
     ]
     volumes: list[dict[str, Any]] = [
@@ -274,12 +289,14 @@ def _pod(name: str, job: Job, image: str, claim: str, *, docker: bool) -> dict[s
     container: dict[str, Any] = {"name": name, "image": image, "workingDir": "/azr"}
     container |= {"resources": {"limits": resources, "requests": dict(resources)}, "volumeMounts": mounts}
     if docker:
+        container["env"] = [{"name": "HOME", "value": "/home/azr"}]
         mounts.append({"name": "docker", "mountPath": "/var/run/docker.sock"})
         volumes.append({"name": "docker", "hostPath": {"path": "/var/run/docker.sock", "type": "Socket"}})
     else:
         container["securityContext"] = {
             "seccompProfile": {"type": "Unconfined"},
             "appArmorProfile": {"type": "Unconfined"},
-            "capabilities": {"add": ["SYS_ADMIN"]},
         }
-    return {"spec": {"containers": [container], "volumes": volumes}}
+    # The image's user is not root, so the claim belongs to a group of the pod; the engine's socket is root's.
+    user = {"runAsUser": 0} if docker else {"fsGroup": 1000}
+    return {"spec": {"securityContext": user, "containers": [container], "volumes": volumes}}

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import os
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from azr.errors import UserError
+from azr.isolated import end_with
 
 HEALTH_CHECK_S = 60.0
 """Interval of health checks during a long call."""
@@ -166,6 +168,11 @@ class SupervisedActor:
                         f"{self.name} was lost {self._consecutive_failures} times and answered nothing in between; "
                         f"the last time: {lost}"
                     ) from lost
+                if not any(node["Alive"] for node in await asyncio.to_thread(ray.nodes)):
+                    raise UserError(
+                        f"{lost}, and Ray's cluster has no node left to start another one on: go on with the run by "
+                        "--resume once Ray runs there again."
+                    ) from lost
                 log.warning("%s; another one is started in its place", lost)
                 await kill_and_wait({self.name: lost.actor})
                 try:
@@ -184,6 +191,12 @@ class SupervisedActor:
         except (RayError, *SENTENCES) as error:
             assert self.actor is not None
             raise ActorLost(f"{self.name} did not start again ({root_cause(error)})", self.actor) from error
+
+
+def end_with_raylet() -> None:
+    """End this process, if it is one of Ray's workers, with the daemon that started it."""
+    if (raylet := os.environ.get("RAY_RAYLET_PID")) is not None:
+        end_with(int(raylet))
 
 
 async def within(answer: Awaitable[Any], timeout_s: float, who: str, to: str) -> Any:

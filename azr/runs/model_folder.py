@@ -36,10 +36,10 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
     folder = Path(path)
     if (folder / "config.json").is_file():
         return folder
-    local = folder.is_absolute() or path.startswith(".") or folder.exists() or folder.parent.is_dir()
-    if local or path.count("/") != 1:
+    if _must_be_local(path):
         raise UserError(f"{named} {path!r} holds no model (no config.json there); give a Hugging Face model folder.")
     from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     try:
@@ -58,10 +58,26 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
     except OSError as error:
         if not fetch:
             return None
+        why = "HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else (str(error).strip() or repr(error)).splitlines()[0][:200]
         raise UserError(
-            f"{named} {path!r} is no local folder and could not be fetched from the hub; "
-            "give a Hugging Face model folder."
+            f"{named} {path!r} is no local folder and could not be fetched from the hub ({why}): give a Hugging Face "
+            "model folder."
         ) from error
+
+
+def check_place(path: str) -> None:
+    """Raise UserError for what can be neither a run, nor a local model, nor the name of a model of the hub."""
+    folder = Path(path)
+    if not ((folder / "config.json").is_file() or (folder / "config.yaml").is_file()) and _must_be_local(path):
+        what = f"{path} holds no model or run" if folder.exists() else f"There is no model or run {path!r}"
+        raise UserError(f"{what}: give a run's folder, a Hugging Face folder or the name of a model of the hub.")
+
+
+def _must_be_local(path: str) -> bool:
+    """Whether a path cannot be the name of a model of the hub."""
+    folder = Path(path)
+    local = folder.is_absolute() or path.startswith(".") or folder.exists() or folder.parent.is_dir()
+    return local or path.count("/") != 1
 
 
 def config_json(folder: Path) -> dict[str, Any]:

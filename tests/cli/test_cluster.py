@@ -92,8 +92,9 @@ def test_knobs_reach_the_run_and_sandboxes_are_one_of_two(capsys):
     said = "--run.steps 7 --run.name 'My run' --run.deterministic true --selfplay.kinds deduction induction --cluster."
     assert said in script and "compgen -G 'orz_ckpt/My run/checkpoints/step_*'" in script
     inside, socket = (printed(capsys, "kuberay", "azr_coder7b_ppo", *more) for more in ([], ["--docker-socket"]))
-    assert "SYS_ADMIN" in inside and "docker.sock" not in inside
-    assert "SYS_ADMIN" not in socket and socket.count("mountPath: /var/run/docker.sock") == 1
+    assert "Unconfined" in inside and "fsGroup: 1000" in inside and "docker.sock" not in inside
+    assert "Unconfined" not in socket and "runAsUser: 0" in socket
+    assert socket.count("mountPath: /var/run/docker.sock") == 1
 
 
 def test_a_manifest_says_which_files_its_pods_must_find(tmp_path, capsys):
@@ -103,25 +104,6 @@ def test_a_manifest_says_which_files_its_pods_must_find(tmp_path, capsys):
     assert "The run reads" not in printed(capsys, "kuberay", "azr_coder7b_ppo")
     (tmp_path / "mine.yaml").write_text("base: azr_coder7b_ppo\n")
     assert f"# The run reads {tmp_path}/mine.yaml, " in printed(capsys, "kuberay", str(tmp_path / "mine.yaml"))
-
-
-@pytest.mark.parametrize(
-    "argv, said",
-    [
-        (["kuberay", "azr_7b_ppo", "--run.root", "runs"], "run.root is runs, which is not on the claim"),
-        (["kuberay", "azr_7b_ppo", "--run.root", "orz_ckpt/../runs"], "run.root is orz_ckpt/../runs, which is not on"),
-        ([], "the following arguments are required: scheduler, RECIPE"),
-        (["pbs", "azr_7b_ppo"], "argument scheduler: invalid choice: 'pbs'"),
-        (["slurm", "azr_7b"], "There is no recipe 'azr_7b'; did you mean azr_7b_ppo?"),
-        (["slurm", "azr_7b_ppo", "--gpu-memory", "20"], "azr_7b_ppo does not fit on 1 node(s) of 8 GPU(s): "),
-        (["slurm", "azr_7b_ppo", "--cluster.address", "auto"], "azr cluster starts the cluster itself"),
-        (["kuberay", "azr_7b_ppo", "--run.step", "3"], "There is no option --run.step; did you mean --run.steps?"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_exit_code_2(argv, said, capsys):
-    assert dispatch(["cluster", *argv]) == 2
-    written = capsys.readouterr()
-    assert written.err.startswith(f"error: {said}") and written.err.count("\n") == 1 and not written.out
 
 
 @pytest.mark.long

@@ -28,7 +28,7 @@ from tests.executor.conftest import execute_many, require, sandboxes
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 # The limit is far off, so that a busy machine makes no timeouts.
 CONFIG = ExecutorConfig(workers=2, wall_s=20.0, memory_mb=128)
-REQUESTS = 5000
+REQUESTS = 3000
 TRY_AGAIN_S = (0.0, 0.2, 0.5, 1.0)
 
 
@@ -50,6 +50,7 @@ async def run_amid(pool: SandboxPool, damage: Callable[[], Awaitable[None]]) -> 
     return Counter(result.outputs[0].status for result in results)
 
 
+@pytest.mark.in_turns
 async def test_killed_zygotes(backend):
     rng = random.Random(1)
     before = sandboxes({os.getpid()})
@@ -154,6 +155,7 @@ async def test_an_engine_that_is_restarted(engine, monkeypatch):
         assert set(ended) <= {CallStatus.OK, CallStatus.LOST}
 
 
+@pytest.mark.long
 async def test_an_engine_that_stops_for_good(engine, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", engine.address)
     monkeypatch.setattr(scheduler, "RESTART_WAITS_S", TRY_AGAIN_S)

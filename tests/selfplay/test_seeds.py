@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -14,6 +15,7 @@ from azr.errors import UserError
 from azr.executor.pool import SandboxPool
 from azr.prompts.codec import PromptCodec
 from azr.records import Sample, Task
+from azr.selfplay import seeds
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.seeding import Seeding
 from azr.selfplay.seeds import read_seeds
@@ -110,7 +112,7 @@ async def test_every_task_is_checked_anew_and_every_refusal_has_its_line_and_rea
         18: "broken", 19: "broken", 20: "malformed", 21: "malformed", 22: "broken",
     }  # fmt: skip
     details = {
-        2: "is not JSON", 5: "missing required field `program`", 6: "did you mean 'deduction'?", 7: "$.program",
+        2: "is not JSON", 5: "missing required field `program`", 6: "did you mean deduction?", 7: "$.program",
         8: "not a JSON object", 9: "equal to the task of line 1", 10: "line 1: imports random", 11: "different results",
         12: "ZeroDivisionError", 13: "held-out exam", 14: "abduction is not among selfplay.kinds",
         16: "rollout.max_prompt_tokens", 18: "has one input, not 2", 19: "1 to 128 inputs, not 0", 22: "not UTF-8",
@@ -238,3 +240,11 @@ async def test_inputs_may_be_written_as_expressions_and_repeats_of_an_induction_
     assert [task.inputs for task in stored if task.kind == "induction"] == [("'xx'", "3", "[0, 1]", "4")]
     (refused,) = map(json.loads, work.refused.read_text().splitlines())
     assert refused["line"] == 2 and refused["reason"] == "malformed"
+
+
+@pytest.mark.parametrize("content", [b"0" * 10**6, b"{}\n" * 10**6], ids=["one line", "many lines"])
+def test_a_bomb_of_gzip_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    (tmp_path / "seeds.jsonl.gz").write_bytes(gzip.compress(content))
+    monkeypatch.setattr(seeds, "MOST_BYTES", 10**5)
+    with pytest.raises(UserError, match="holds over 0 GiB of text: split it"):
+        read_seeds(tmp_path / "seeds.jsonl.gz")
