@@ -237,7 +237,7 @@ class RolloutConfig:
     staleness: CountOrZero = 0
     """Updates of the policy by which a sampled token may be older than the policy that is trained on it. Above 0, and
     with engines of their own (`cluster.colocate` off), the next steps are played while one is learned; responses that
-    are in flight when the weights change are interrupted and go on. Not with `run.deterministic`."""
+    are in flight when the weights change are paused and go on. Not with `run.deterministic`."""
     partial: bool = False
     """A step ends when nine in ten of its self-play is in; the rest goes on and belongs to the next step, with the
     tokens it has. Answers to rows of a file are always waited for. That takes one of `staleness`: with 1 nothing else

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,9 +21,10 @@ from azr.algorithms.attention import choose_attention
 from azr.algorithms.kernels import choose_kernels
 from azr.algorithms.losses import Sums, add_sums
 from azr.algorithms.packing import PackedBatch, to_device
+from azr.cluster.placement import take_gpus
 from azr.config import Config
 from azr.errors import UserError
-from azr.hardware import Device, hpz_partition_size, keep_kernels
+from azr.hardware import Device, hpz_partition_size, keep_kernels, network_environment
 from azr.hashed_files import HashedFile
 from azr.train.adapter_files import hash_weights, weights_folder
 from azr.train.offload import GpuMemory, OffloadedTensors, trim
@@ -90,6 +92,22 @@ def parameters_on_device(method: Callable[Concatenate[W, P], T]) -> Callable[Con
     return bringing
 
 
+def all_reduce_speed(device: torch.device) -> float:
+    """Return the bus bandwidth of an all-reduce in GB/s, as nccl-tests define it. Collective.
+
+    It is the speed of the slowest link between two ranks, however many there are.
+    """
+    data = torch.zeros((256 if device.type == "cuda" else 16) << 18, device=device)
+    seconds = 0.0
+    for _ in range(2):  # the first one connects
+        started = time.perf_counter()
+        dist.all_reduce(data)
+        float(data[0])  # waits for the GPU
+        seconds = time.perf_counter() - started
+    ranks = dist.get_world_size()
+    return 2 * (ranks - 1) / ranks * data.nbytes / seconds / 1e9
+
+
 class ModelWorker:
     """Base of policy, critic and reference. The ranks of one model form a torch.distributed world of their own.
 
@@ -109,12 +127,14 @@ class ModelWorker:
     def __init__(self, model_role: str, rank: int, world_size: int, device: Device, config: Config) -> None:
         self.model_role, self.rank, self.world_size, self.config = model_role, rank, world_size, config
         keep_kernels()
-        # Ray shows a process only the GPU it was given, so that is always the first.
+        if device == "cuda":
+            take_gpus()
+        # A process sees only the GPU it was given, so that is always the first.
         self.device = torch.device("cuda", 0) if device == "cuda" else torch.device("cpu")
         self.dtype: torch.dtype = getattr(torch, config.train.dtype)
         self._store: dist.TCPStore | None = None
         self._skipped_in_a_row = 0
-        self._computes_with = ""
+        self._computes_with = self._network = ""
 
     def create_store(self) -> Address:
         """Open the store at a port that the system picks while binding it, so no other process can take it."""
@@ -132,6 +152,8 @@ class ModelWorker:
             "WORLD_SIZE": str(self.world_size),
             "LOCAL_RANK": "0",
         }
+        host = ray.util.get_node_ip_address()
+        os.environ |= network_environment(host) | os.environ
         if self._store is None:
             timeout = timedelta(seconds=self.config.timeout.start_s)
             self._store = dist.TCPStore(address.host, address.port, is_master=False, timeout=timeout)
@@ -146,12 +168,14 @@ class ModelWorker:
         )
         self.control = dist.new_group(backend="gloo", timeout=limit)
         nodes: list[str] = [""] * self.world_size
-        here = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+        here = ray.get_runtime_context().get_node_id() if ray.is_initialized() else host
         dist.all_gather_object(nodes, here, group=self.control)
         self.hpz = hpz_partition_size(nodes)
         # Models of a colocated run take turns, so each may use all cores of its node but for its peer ranks there.
         cores = len(os.sched_getaffinity(0)) // nodes.count(nodes[self.rank])
         torch.set_num_threads(max(1, cores))
+        if len(set(nodes)) > 1:
+            self._network = f"; {len(set(nodes))} nodes exchange {all_reduce_speed(self.device):.2f} GB/s"
 
     def build(self) -> None:
         """Load the model and make its engine, `self.engine`."""
@@ -161,8 +185,8 @@ class ModelWorker:
         """Answers while the process lives."""
 
     def computes_with(self) -> str:
-        """Return kernels and attention of the model's layers, and why these; for people."""
-        return self._computes_with
+        """Return kernels and attention of the model's layers, and why these, and the nodes' network; for people."""
+        return self._computes_with + self._network
 
     def offload(self, parameters: bool) -> GpuMemory | None:
         """Leaves the device but for the `parameters`, unless those go as well; what was gathered of them is released.
