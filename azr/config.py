@@ -17,6 +17,8 @@ from azr.own_data import own_data
 
 LOGPROB_CHUNK = 2048
 """Tokens whose logits are in a trainer's memory at once."""
+KEYS_PER_TOKEN = 8
+"""Most keys that attention gathers per token of a micro-batch, where samples share a prompt; see `packing`."""
 REDUCE_BUCKET = 50_000_000
 """Gradient elements that DeepSpeed reduces at once; it keeps a buffer of this size."""
 WEIGHT_BUCKET_BYTES = 256 << 20

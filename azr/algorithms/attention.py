@@ -2,7 +2,8 @@
 
 Isolation rests on explicit sample borders, never on a mask or on guessing from position ids: a model's forward is
 given ``segments=Segments.of(cu_seqlens, unshared_index_E)`` and hands it down to every attention layer. Samples that
-share a prompt share its stream tokens; attention alone lays them out in full, all other layers see each token once.
+share a prompt share its stream tokens; attention alone gathers keys and values of every sample, all other layers see
+each token once.
 
 Legend: T stream tokens, S samples, E tokens of all samples laid out in full, B samples of a bucket, L their padded
 length, H query heads, K key/value heads, D head dimension.
@@ -16,6 +17,7 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -48,13 +50,15 @@ class Bucket:
 class Segments:
     """Borders of the samples in a packed stream, prepared once per forward for all layers."""
 
-    cu_seqlens: Tensor
-    """int32, (S + 1), in the full layout."""
-    unshared_index_E: Tensor | None
+    cu_queries: Tensor
+    """int32, (S + 1): borders in the stream. A sample's queries are its tokens that no earlier sample has: the last
+    ones of its keys."""
+    cu_keys: Tensor
+    """int32, (S + 1): borders in the full layout."""
+    key_index_E: Tensor | None
     """Stream position of each token of the full layout; None where nothing is shared, so that both are the same."""
-    first_index_T: Tensor
-    """First index of each stream token in the full layout."""
-    max_length: int
+    max_queries: int
+    max_keys: int
     """Tokens of the longest sample."""
     buckets: tuple[Bucket, ...]
     unpad_index_T: Tensor
@@ -68,21 +72,30 @@ class Segments:
         from a GPU makes the CPU wait for it. `padded`: with what ``PADDED`` needs, buckets and their order.
         """
         borders, unshared_index = cu_seqlens.tolist(), unshared_index_E.cpu()
-        first_index_T = torch.from_numpy(np.unique(unshared_index.numpy(), return_index=True)[1])
+        first_index_T = np.unique(unshared_index.numpy(), return_index=True)[1]
+        keys_S, queries_S = np.diff(borders), np.diff(np.searchsorted(first_index_T, borders))
+        # An empty response to a shared prompt asks nothing, and flash kernels give its keys no gradient, not even 0.
+        asks_S = queries_S > 0
+        key_index_E = unshared_index[torch.from_numpy(np.repeat(asks_S, keys_S))]
         samples = sorted(pairwise(borders), key=lambda s: s[0] - s[1])
         buckets = [_bucket(group) for group in _like_lengths(samples)] if padded else []
-        order = torch.cat([first_index_T[:0], *(gather_BL.flatten()[cells] for gather_BL, cells in buckets)])
+        order = torch.cat([unshared_index[:0], *(gather_BL.flatten()[cells] for gather_BL, cells in buckets)])
         return cls(
-            to_device(cu_seqlens, device),
-            to_device(unshared_index_E, device) if len(first_index_T) < len(unshared_index) else None,
-            to_device(first_index_T, device),
-            samples[0][1] - samples[0][0],
+            to_device(_borders(queries_S[asks_S]), device),
+            to_device(_borders(keys_S[asks_S]), device),
+            to_device(key_index_E, device) if len(first_index_T) < len(unshared_index) else None,
+            int(queries_S.max()),
+            int(keys_S.max()),
             tuple(
                 Bucket(to_device(unshared_index[gather_BL], device), to_device(cells, device))
                 for gather_BL, cells in buckets
             ),
-            to_device(torch.argsort(order)[first_index_T] if padded else order, device),
+            to_device(torch.argsort(order)[torch.from_numpy(first_index_T)] if padded else order, device),
         )
+
+
+def _borders(lengths_S: npt.NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(np.concatenate([[0], lengths_S.cumsum()]).astype(np.int32))
 
 
 SHORT = 256
@@ -150,16 +163,16 @@ def _refuse_unknown(module: nn.Module, arguments: dict[str, object]) -> None:
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, Segments, tuple[int, int], float | None], Tensor]
-"""From queries (E, H, D), keys and values (E, K, D), borders, how many tokens back and ahead each one sees (-1: all),
-and the scale of the scores, to (E, H, D)."""
+"""From queries (T, H, D), keys and values (E, K, D), borders, how many tokens back and ahead each one sees (-1: all),
+and the scale of the scores, to (T, H, D). The last query of a sample stands where its last key does."""
 
 
 def _attend_torch(
     q: Tensor, k: Tensor, v: Tensor, segments: Segments, window: tuple[int, int], scale: float | None
 ) -> Tensor:
-    borders, longest = segments.cu_seqlens, segments.max_length
+    borders = segments.cu_queries, segments.cu_keys, segments.max_queries, segments.max_keys
     out: Tensor = varlen_attn(  # type: ignore[assignment]  # a tuple only when auxiliary outputs are asked for
-        q, k, v, borders, borders, longest, longest, scale=scale, enable_gqa=True, window_size=window
+        q, k, v, *borders, scale=scale, enable_gqa=True, window_size=window
     )
     return out
 
@@ -169,15 +182,13 @@ def _attend_flash(
 ) -> Tensor:
     from flash_attn import flash_attn_varlen_func
 
-    borders, longest = segments.cu_seqlens, segments.max_length
-    out: Tensor = flash_attn_varlen_func(
-        q, k, v, borders, borders, longest, longest, softmax_scale=scale, causal=True, window_size=window
-    )
+    borders = segments.cu_queries, segments.cu_keys, segments.max_queries, segments.max_keys
+    out: Tensor = flash_attn_varlen_func(q, k, v, *borders, softmax_scale=scale, causal=True, window_size=window)
     return out
 
 
 def _flat_attention(attend: Attend) -> Callable[..., tuple[Tensor, None]]:
-    """Return transformers' attention function that lays samples out in full and lets `attend` compute."""
+    """Return transformers' attention function that gathers each sample's keys and values and lets `attend` compute."""
 
     def attention(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, *, segments: Segments,
@@ -189,11 +200,9 @@ def _flat_attention(attend: Attend) -> Callable[..., tuple[Tensor, None]]:
         """
         _refuse_unknown(module, {"attention_mask": attention_mask, "dropout": dropout or None, **others})
         q, k, v = _packed(query), _packed(key), _packed(value)
-        if segments.unshared_index_E is not None:
-            q, k, v = (x.index_select(0, segments.unshared_index_E) for x in (q, k, v))
+        if segments.key_index_E is not None:
+            k, v = (x.index_select(0, segments.key_index_E) for x in (k, v))
         out_THD = attend(q, k, v, segments, (-1 if sliding_window is None else sliding_window - 1, 0), scaling)
-        if segments.unshared_index_E is not None:
-            out_THD = out_THD.index_select(0, segments.first_index_T)
         return out_THD.unsqueeze(0), None
 
     return attention
