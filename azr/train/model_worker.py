@@ -15,6 +15,7 @@ import ray
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import _set_pg_timeout, _world
 from transformers import AutoConfig
 
 from azr.algorithms.attention import choose_attention
@@ -221,6 +222,10 @@ class ModelWorker:
 
         return self._write_together(write, folder)
 
+    def check_folder(self, folder: str) -> None:
+        """Raise OSError on every rank if one cannot write into `folder`, which the driver has made. Collective."""
+        self._write_together(Path(folder, f"{self.model_role}_{self.rank}").touch, folder)
+
     def _write_together(self, write: Callable[[], T], folder: str) -> T:
         """Return the result of `write`. Raises OSError on all ranks if one raised it. Collective."""
         failure = None
@@ -265,7 +270,10 @@ class ModelWorker:
                 f"the name of one on the hub ({str(error).splitlines()[0]})"
             ) from error
         self._away = OffloadedTensors(self.device)
-        return make_engine(model, train, zero3, lr, mini_batches)
+        engine = make_engine(model, train, zero3, lr, mini_batches)
+        for group in list(_world.pg_map):  # DeepSpeed's own would fail after ten minutes, NCCL's default
+            _set_pg_timeout(timedelta(seconds=self.config.timeout.train_s), group)
+        return engine
 
     def _hash_base(self, path: str) -> dict[str, str]:
         """Return the digests that rank 0 computes of files that all have just read. Collective."""
