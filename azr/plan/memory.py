@@ -265,8 +265,9 @@ def phases(
     processes = {"CUDA and NCCL": len(roles) * (assumed.context_gib + nccl) * GIB}
     in_engine = {"engine weights": engine.weights, "KV cache": max(0.0, engine.kv), "engine work": engine.work}
     asleep = {"engine asleep": assumed.engine_asleep_gib * GIB} if colocate else {}
-    # A bucket holds at least one parameter, and none is larger than the embedding.
-    bucket = {"weight bucket": max(WEIGHT_BUCKET_BYTES, element_bytes(train) * roles[0].shape.embedding)}
+    # A bucket holds at least one parameter, and none is larger than the embedding. The sender's block has two halves,
+    # and the engine takes a copy.
+    bucket = {"weight buckets": 3 * max(WEIGHT_BUCKET_BYTES, element_bytes(train) * roles[0].shape.embedding)}
     most = {role.name: lost * _most(role, train, tokens, keys) for role in roles}
 
     def resident(role: ModelRole, *, whole: bool) -> dict[str, float]:

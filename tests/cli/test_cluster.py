@@ -177,6 +177,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (folder / "slurm.conf").write_text(SLURM.format(folder=folder, host=host))
     devices = "".join(f"NodeName=node[0-1] Name=gpu File=/dev/tty{index}\n" for index in range(8))
     (folder / "gres.conf").write_text(devices)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # nproc would count by it
     monkeypatch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
     munge = ["munged", "--force", "--foreground", f"--key-file={folder}/key", f"--socket={folder}/munge.socket"]
     munge += [f"--{kind}-file={folder}/munge.{kind}" for kind in ("pid", "seed", "log")]
