@@ -19,7 +19,7 @@ $(if $(filter cpu gpu,$(FLAVOUR)),,$(error FLAVOUR is cpu or gpu, not $(FLAVOUR)
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: install mini lint test test-long clean
+.PHONY: install mini lint test test-long docs clean
 
 install: $(STAMP)
 
@@ -37,6 +37,15 @@ test: lint
 
 test-long: lint
 	@$(BIN)/pytest -m 'long or not long' $(ARGS)
+
+# The site has an environment of its own, so that it shares no version with a run.
+docs: .cache/docs/.installed
+	@NO_MKDOCS_2_WARNING=1 .cache/docs/bin/mkdocs --quiet build --strict
+
+.cache/docs/.installed: requirements/docs.txt
+	@$(PYTHON) -m venv .cache/docs
+	.cache/docs/bin/pip --disable-pip-version-check install -q -r $<
+	@touch $@
 
 clean:
 	rm -rf .venv .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build ./*.egg-info

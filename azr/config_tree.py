@@ -18,7 +18,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from azr.config import ESTIMATOR_TYPES, Config, PluginEstimator
-from azr.errors import UserError, nearest
+from azr.errors import UserError, did_you_mean
 from azr.registry import find_entry
 
 ESTIMATOR = "algorithm.estimator"
@@ -126,15 +126,30 @@ def parse_yaml(text: str) -> dict[str, Any]:
     """The mapping of sections that a YAML text holds. Raises UserError when it is none."""
     try:
         tree = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise UserError(f"This is not YAML: {error}".replace("\n", " ")) from error
+    except UserError:
+        raise
+    except yaml.MarkedYAMLError as error:
+        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark is not None else ""
+        what = ", ".join(filter(None, (error.problem, error.context))).replace("'<stream end>'", "the file ends")
+        raise UserError(f"This is not YAML, {where}{what}.") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        what = "it is nested too deep" if isinstance(error, RecursionError) else str(error).splitlines()[0]
+        raise UserError(f"This is not YAML: {what}.") from error
+    if tree is None:
+        raise UserError("it is empty.")
     if not isinstance(tree, dict):
         raise UserError(f"A config is a mapping of sections, not {type(tree).__name__}.")
     return tree
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a section or knob that is stated twice, of which YAML's loader would take the last without a word."""
+    """Refuses a section or knob that is stated twice, of which YAML's loader would take the last without a word, and
+    aliases, by which a few lines become gigabytes."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise UserError("a config has no aliases (*name): write the value where it belongs.")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -186,7 +201,7 @@ def _knob(path: str) -> Knob:
     inside = [name for name in knobs() if name.startswith(f"{path}.")]
     if inside:
         raise UserError(f"{path} is a section of knobs such as {inside[0]}: give it a mapping of those.")
-    raise UserError(f"There is no knob {path!r} in a config; did you mean {nearest(path, knobs())!r}?")
+    raise UserError(f"There is no knob {path!r} in a config{did_you_mean(path, knobs())}")
 
 
 def _set(tree: dict[str, Any], knob: Knob, value: Any) -> None:
@@ -228,5 +243,9 @@ def _describe(schema: Mapping[str, Any]) -> str:
         return " or ".join(_describe(each) for each in schema["anyOf"])
     if "enum" in schema:
         return "one of " + ", ".join(sorted(schema["enum"]))
-    bounds = " and ".join(f"{words} {schema[key]:g}" for key, words in _BOUNDS.items() if key in schema)
+    bounds = " and ".join(f"{words} {_number(schema[key])}" for key, words in _BOUNDS.items() if key in schema)
     return f"{_TYPES[schema['type']]} {bounds}".rstrip()
+
+
+def _number(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"

@@ -20,10 +20,16 @@ class RunEnded(UserError):
 
 def unknown(what: str, name: str, known: Iterable[str], then: str = "") -> UserError:
     """Return the error about a name that is none of ``known``; ``then`` is its next sentence."""
-    return UserError(f"There is no {what} {name!r}; did you mean {nearest(name, known)}?{then and f' {then}'}")
+    return UserError(f"There is no {what} {name!r}{did_you_mean(name, known)}{then and f' {then}'}")
 
 
-def nearest(word: str, known: Iterable[str], least: float = 0.0) -> str | None:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence, ``; did you mean train?``, or only a full stop if no known name is near."""
+    near = nearest(word, known)
+    return f"; did you mean {near}?" if near is not None else "."
+
+
+def nearest(word: str, known: Iterable[str], least: float = 0.6) -> str | None:
     """Return the known name most similar to a word, preferably one that begins with it.
 
     None if no similarity, from 0 to 1, reaches ``least``.

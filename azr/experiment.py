@@ -161,7 +161,17 @@ class SelfPlayExperiment:
         async with task_group() as group:
             playing = []
             if plays_itself:
-                playing.append(group.create_task(self._step(step).play(is_last=step == config.run.steps)))
+                step_of_play = SelfPlayStep(
+                    config=config,
+                    step=step,
+                    name=f"{step:06d}",
+                    buffer=self.buffer,
+                    codec=self.codec,
+                    executor=self.system.executor,
+                    journal=self.journal,
+                    phase=self.logger.phase,
+                )
+                playing.append(group.create_task(step_of_play.play(is_last=step == config.run.steps)))
             if takes_rows:
                 assert self.data is not None
                 playing.append(group.create_task(self.data.play(step, self.system.engines, self.logger.phase)))
@@ -173,21 +183,9 @@ class SelfPlayExperiment:
             data={name: count for result in results for name, count in result.data.items()},
         )
 
-    def _step(self, step: int) -> SelfPlayStep:
-        return SelfPlayStep(
-            config=self.config,
-            step=step,
-            name=f"{step:06d}",
-            buffer=self.buffer,
-            codec=self.codec,
-            executor=self.system.executor,
-            journal=self.journal,
-            phase=self.logger.phase,
-        )
-
     async def learn_from(self, step: int, played: StepResult, ahead: PlayAhead) -> bool:
         """Train on a step, push the weights, evaluate, record and begin the checkpoint; True after the last step."""
-        phase, samples = self.logger.phase, played.samples
+        phase, samples, run = self.logger.phase, played.samples, self.config.run
         drop_stale(samples, step - 1, self.config.rollout.staleness)
         with phase("save"):  # of the step before: it holds weights that the trainers are about to change
             await self.checkpointer.finish()
@@ -195,7 +193,7 @@ class SelfPlayExperiment:
         learned, watched = await self.learn(step, played)
         pushed = await self.system.engines_turn(step, phase)
         ahead.learned()
-        is_last = self._is_last(step)
+        is_last = step == run.steps or (run.max_minutes is not None and self.elapsed_s() > 60 * run.max_minutes)
         learned["eval"] = await self.evaluate(step, is_last)
         learned["staleness"] = staleness_metrics(samples, step - 1) if self.config.rollout.staleness else {}
         await self.record(step, played, learned, pushed, watched)
@@ -270,10 +268,6 @@ class SelfPlayExperiment:
             **learned,
         }
         self.logger.end_step(step, samples, parts, watched)
-
-    def _is_last(self, step: int) -> bool:
-        run = self.config.run
-        return step == run.steps or (run.max_minutes is not None and self.elapsed_s() > 60 * run.max_minutes)
 
 
 def drop_stale(samples: Sequence[Sample], version: int, staleness: int) -> None:

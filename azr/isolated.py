@@ -15,6 +15,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -35,6 +36,9 @@ NUM_SAID = 5
 """Number of different troubles of a function that are logged."""
 _START_LIMIT_S = 120.0
 _LONGEST_LINE = 1 << 30
+OWNER = "AZR_OWNER"
+"""Environment variable with the id of the process that a process ends with."""
+_LOOK_EVERY_S = 1.0
 _PR_SET_PDEATHSIG = 1
 _log = logging.getLogger(__name__)
 
@@ -69,7 +73,7 @@ class _Process:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             limit=_LONGEST_LINE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), OWNER: str(os.getpid())},
             start_new_session=True,  # to be ended with all that it starts
         )
         assert self._process.stdout is not None
@@ -225,6 +229,31 @@ class OwnFunctions(Workers):
         self._rests_until[what] = time.monotonic() + REST_S
 
 
+def end_with(owner: int) -> None:
+    """End this process with its owner, its parent or one above, which may be killed.
+
+    The kernel's signal comes at the end of the parent, whatever this process does then. It is missed if the parent has
+    ended already or if another process is between the two, so a thread looks too.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    threading.Thread(target=_await_end, args=(owner,), daemon=True).start()
+
+
+def _await_end(owner: int) -> None:
+    while _runs(owner):
+        time.sleep(_LOOK_EVERY_S)
+    os._exit(1)
+
+
+def _runs(process: int) -> bool:
+    """Whether the process runs (zombies do not count)."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in ("Z", "X")
+
+
 class Nonsense(Exception):
     """Raised in the process for a bad return value; the message continues a sentence after "returned"."""
 
@@ -235,9 +264,8 @@ def serve(load: Callable[[Sequence[str]], Callable[[Any, Ask], Any]]) -> None:
     ``load``: from the arguments of the command line to a function that answers a message with plain data or raises
     Nonsense; its second argument asks the run for something meanwhile.
     """
-    # It must not outlive a run that was killed, whatever it is doing then, and Ctrl-C is for the run to answer.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with(int(os.environ[OWNER]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run to answer
     # What a function prints must not be taken for an answer, nor may it read what it is asked.
     answers = os.fdopen(os.dup(1), "w")
     questions = os.fdopen(os.dup(0))

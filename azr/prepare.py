@@ -15,7 +15,7 @@ from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.weight_transfers import choose_transfer
 from azr.config import TEMPLATES, Config, contradictions
 from azr.datasets.rows import DataRow, read_rows
-from azr.errors import UserError, nearest
+from azr.errors import UserError, did_you_mean
 from azr.evaluation.suites.exam import read_exam
 from azr.monitoring.screen import Screen, patterns_of
 from azr.plugins import load_for
@@ -124,7 +124,7 @@ def prepare(
         evaluation=evaluation,
         rows=rows,
         screen=screen,
-        notes=[*evaluation.notes, *notes, *_thinking_notes(config, codec)],
+        notes=[*evaluation.notes, *notes, *_prompt_notes(config, codec)],
     )
 
 
@@ -158,24 +158,27 @@ def _check_format(config: Config) -> None:
             )
 
 
-def _thinking_notes(config: Config, codec: PromptCodec) -> list[str]:
-    """Return a warning if the thinking is opened by a tag that the model's vocabulary does not have.
+def _prompt_notes(config: Config, codec: PromptCodec) -> list[str]:
+    """Return what `model.template auto` chose, and a warning if thinking is opened by a tag that the vocabulary lacks.
 
-    It is no error: base models learn to close the tag in the paper, whose prompts open it in pieces too.
+    That is no error: base models learn to close the tag in the paper, whose prompts open it in pieces too.
     """
+    notes = []
+    if config.model.prompt_format == "chat" and config.model.template == "auto":
+        notes.append(f"model.template auto takes {codec.auto_template()}; azr check-model shows what the model follows")
     num_pieces = len(codec.encode_text(THINK))
-    if config.model.thinking != "open" or num_pieces == 1:
-        return []
-    return [
-        f"model.thinking is open, but the tokenizer writes {THINK} as {num_pieces} tokens, so the model was hardly "
-        "trained to close it: expect malformed responses, or take model.thinking none"
-    ]
+    if config.model.thinking == "open" and num_pieces > 1:
+        notes.append(
+            f"model.thinking is open, but the tokenizer writes {THINK} as {num_pieces} tokens, so the model was hardly "
+            "trained to close it: expect malformed responses, or take model.thinking none"
+        )
+    return notes
 
 
 def _check_template(template: str) -> None:
     if template not in TEMPLATES and not Path(template).is_file():
-        hint = "" if "." in template else f" Did you mean {nearest(template, TEMPLATES)}?"
-        raise UserError(f"model.template is {template!r}, which is neither {', '.join(TEMPLATES)} nor a file.{hint}")
+        hint = did_you_mean(template, TEMPLATES)
+        raise UserError(f"model.template is {template!r}, which is neither {', '.join(TEMPLATES)} nor a file{hint}")
 
 
 def _check_kernels(config: Config) -> None:

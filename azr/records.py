@@ -252,9 +252,10 @@ NO_ROWS_TAKEN = RowsLeft(epoch=0, ids=(), file="")
 """State of a new run, and of a run without a data file."""
 
 
-Used = Literal["trained", "estimate", "ungraded", "stale", "cut off", "recorded"]
-"""What a sample was used for: it was trained on; it only estimated a solve rate; it could not be graded; it was too old
-to be trained on; it was masked because it was cut off; or it was only kept, as in seeding and evaluation."""
+Used = Literal["trained", "estimate", "ungraded", "unlearnable", "stale", "cut off", "recorded"]
+"""What a sample was used for: it was trained on; it only estimated a solve rate; it could not be graded; its group was
+all right or all wrong, and `rollout.refill` left it out; it was too old to be trained on; it was masked because it was
+cut off; or it was only kept, as in seeding and evaluation."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -83,6 +83,14 @@ class Driver:
         try:
             async with _session(self._stop_signal) as progress:
                 await self._run_with_restarts(progress)
+        except RankDied as death:
+            if not death.out_of_memory:
+                raise
+            raise UserError(
+                f"The {death.model_role} does not fit into this machine's memory: set train.tokens_per_micro_batch "
+                "lower, train.gradient_checkpointing full or a train.lora.rank, or end what else runs here. --resume "
+                "goes on from the last checkpoint."
+            ) from death
         finally:
             if self._owner is not None:
                 self._owner.release()
@@ -202,7 +210,7 @@ class Driver:
     ) -> SelfPlayExperiment:
         config, prepared = self._config, self._prepared
         buffer = _empty_buffer(prepared, config.kinds)
-        buffer.refill(read_tasks(self._run.tasks))
+        buffer.restore(read_tasks(self._run.tasks))
         journal = Journal(system.engines)
         journal.read(self._store.path(done), done)
         write = partial(self._save_checkpoint, trainers, logger, journal, data, elapsed_s)
@@ -330,9 +338,7 @@ async def _started(
     """Start Ray and the system; both end with the block."""
     config = prepared.config
     with phase("start Ray"):
-        start_ray(config.cluster, config.num_gpus)
-    # Ray has just installed a handler of SIGTERM, which would abort the process.
-    stop.install_handlers()
+        await stop.cancel_on_stop(start_ray(config.cluster, config.num_gpus, config.timeout.start_s))
     starting = System.start(config, prepared.codec.stops, phase, from_step, with_trainers=with_trainers)
     system = await stop.cancel_on_stop(starting)
     try:

@@ -167,7 +167,7 @@ async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[Sampler]:
     Raises UserError when there are not enough GPUs, or the cluster does not answer.
     """
     config = engines_alone(evaluation.engine_config)
-    start_ray(config.cluster, config.num_gpus)
+    await start_ray(config.cluster, config.num_gpus, config.timeout.start_s)
     try:
         placement = await place(config)
         try:

@@ -59,7 +59,7 @@ def _take(worker: PolicyWorker, name: str) -> None:
 
 async def measure(config: Config, pushes: int) -> dict[str, str]:
     clock, codec = PhaseClock(), PromptCodec.load(config)
-    start_ray(config.cluster, config.num_gpus)
+    await start_ray(config.cluster, config.num_gpus)
     system = await System.start(config, codec.stops, clock.phase, 0)
     try:
         return await compare(system, config, clock, first=1, pushes=pushes)

@@ -45,7 +45,7 @@ def gpu_memory_gib() -> float:
 async def measure(config: Config, turns: int) -> dict[str, float]:
     """Seconds, GiB and tokens per second by name."""
     clock, codec = PhaseClock(), PromptCodec.load(config)
-    start_ray(config.cluster, config.num_gpus)
+    await start_ray(config.cluster, config.num_gpus)
     started = time.perf_counter()
     system = await System.start(config, codec.stops, clock.phase, 0)
     try:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import ray
-import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast
 
 from azr.tasks.prompts import CompactFormat
+from tests.tiny_models import save_tiny
 
 KINDS = ("deduction", "abduction", "induction", "error")
 
@@ -32,39 +32,11 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>")
 
 
-def tiny_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
-    """0.3M parameters; weights, biases and norms are all random and wide, so no part of the model is idle."""
-    config = Qwen2Config(
-        vocab_size=320,
-        hidden_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=128,
-        max_position_embeddings=1024,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        dtype="float32",
-    )
-    model = Qwen2ForCausalLM(config)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            mean = 1.0 if "norm" in name else 0.0
-            parameter.normal_(mean, 0.1, generator=generator)
-    return model
-
-
 @pytest.fixture(scope="session")
 def tiny_model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with a random Qwen2 model (float32, tied embeddings, 4 heads of 32) and its tokenizer."""
-    path = tmp_path_factory.mktemp("tiny_model")
-    tokenizer = byte_tokenizer()
-    tokenizer.save_pretrained(path)
-    tiny_model(tokenizer).save_pretrained(path)
-    return path
+    folder = tmp_path_factory.mktemp("tiny_model")
+    return save_tiny(folder, "qwen2", byte_tokenizer(), intermediate_size=128)
 
 
 @pytest.fixture(scope="session")

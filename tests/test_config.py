@@ -47,8 +47,8 @@ def test_a_saved_config_is_read_back(config):
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("run: {stepz: 3}", "There is no knob 'run.stepz' in a config; did you mean 'run.steps'?"),
-        ("runn: {steps: 3}", "did you mean 'run.steps'?"),
+        ("run: {stepz: 3}", "There is no knob 'run.stepz' in a config; did you mean run.steps?"),
+        ("runn: {steps: 3}", "did you mean run.steps?"),
         ("run: {steps: many}", "run.steps is 'many'; it must be a whole number of at least 1."),
         ("run: 3", "run is a section of knobs such as run.name"),
         ("run:", "run is a section of knobs such as run.name"),

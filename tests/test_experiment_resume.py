@@ -109,7 +109,7 @@ def play(config: Config, engine: Engine) -> None:
         journal = Journal(engine)
         journal.read(store.path(done), done)
         buffer = TaskBuffer(config.selfplay.kinds)
-        buffer.refill(read_tasks(logger.run.tasks))
+        buffer.restore(read_tasks(logger.run.tasks))
 
         async def write(step: int, staging: Staging) -> None:
             await logger.flush()

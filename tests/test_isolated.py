@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from azr import isolated
@@ -162,6 +163,29 @@ def test_it_ends_with_its_run_even_while_it_hangs(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["its parent", "one above"])
+def test_a_process_ends_with_its_owner(tmp_path: Path, between: bool) -> None:
+    """The kernel's signal ends a child that holds the interpreter's lock; a look finds an owner that is no parent."""
+    pid = tmp_path / "pid"
+    child = (
+        "import os, pathlib, sys\nfrom azr.isolated import end_with\nend_with(int(sys.argv[1]))\n"
+        f"pathlib.Path('{pid}').write_text(str(os.getpid()))\n"
+        f"{'import time; time.sleep(600)' if between else '9 ** 10**9'}"
+    )
+    front = ["sh", "-c", '"$@"; true', "sh"] if between else []
+    command = [*front, sys.executable, "-c", child]
+    owner = f"import os, subprocess\nsubprocess.run([*{command!r}, str(os.getpid())])"
+    process = subprocess.Popen([sys.executable, "-c", owner], start_new_session=True)
+    try:
+        assert _eventually(lambda: pid.read_text() != "")
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        assert _eventually(lambda: not psutil.pid_exists(int(pid.read_text())))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _eventually(holds: Any) -> bool:

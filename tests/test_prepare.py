@@ -11,7 +11,7 @@ from azr import prepare as preparing
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError
-from azr.prepare import _thinking_notes, check, load_codec, prepare
+from azr.prepare import _prompt_notes, check, load_codec, prepare
 from azr.prompts.codec import PromptCodec
 from azr.records import Stops
 from azr.runs.resume import INITIAL, ResumeState
@@ -64,7 +64,7 @@ def test_a_sound_config_passes(sound):
         ({"model.prompt_format": "chat", "model.template": "no.jinja"}, "is 'no.jinja', which is neither"),
         (
             {"selfplay.kinds": ("deduction", "magic")},
-            "There is no task kind 'magic'; did you mean induction. selfplay.kinds may hold",
+            "There is no task kind 'magic'. selfplay.kinds may hold",
         ),
         ({"selfplay.kinds": ("deduction", "deduction")}, "none twice"),
         (
@@ -242,10 +242,11 @@ def test_the_completion_format_needs_enough_seeds_and_room(sound, tmp_path):
 
 
 @pytest.mark.parametrize("thinking, count", [("open", 1), ("auto", 0), ("none", 0)])
-def test_thinking_that_is_opened_by_an_unknown_tag_is_warned_of(sound, thinking, count):
+def test_the_choice_of_auto_is_explained_and_thinking_opened_by_an_unknown_tag_is_warned_of(sound, thinking, count):
     config = override(sound, {"model.prompt_format": "chat", "model.thinking": thinking})
-    notes = _thinking_notes(config, load_codec(config, Path(config.model.path)))
-    assert len(notes) == count and all("take model.thinking none" in note for note in notes)
+    chosen, *warned = _prompt_notes(config, load_codec(config, Path(config.model.path)))
+    assert "auto takes conversation, because the tokenizer has no chat template;" in chosen
+    assert len(warned) == count and all("take model.thinking none" in note for note in warned)
 
 
 def test_an_architecture_that_was_never_checked_is_refused_unless_told_otherwise(sound, tmp_path):

@@ -436,7 +436,7 @@ PIECES = [
     "inf", "-inf", "float('nan')", "complex(1.0, nan)", "set(", "set()", "frozenset({", "frozenset(", "...", "#", "\n",
     "\\\n", "\x00", "\ud800", "\uff11", "*", "**", "=", ":=", "lambda:", "x", "if", "or", "\f", "\t", "9" * 4_001,
 ]  # fmt: skip
-FUZZ_S = float(os.environ.get("AZR_FUZZ_SECONDS", "5"))
+FUZZ_S = float(os.environ.get("AZR_FUZZ_SECONDS", "2"))
 
 
 def damaged(text: str, rng: random.Random) -> str:
@@ -450,7 +450,7 @@ def damaged(text: str, rng: random.Random) -> str:
 
 
 def test_fuzzing_finds_no_other_error_and_no_value_that_does_not_round_trip():
-    """For AZR_FUZZ_SECONDS, 5 when not given, of processor time."""
+    """For AZR_FUZZ_SECONDS, 2 when not given, of processor time."""
     seed = random.randrange(2**32)
     rng = random.Random(seed)
     whole = [

@@ -92,7 +92,7 @@ def check_targets(targets: Sequence[str], known: Sequence[str]) -> None:
         return
     for target in targets or ("",):
         if target not in known:
-            near = nearest(target, known, least=0.5)
+            near = nearest(target, known)
             hint = f"did you mean {near}? It" if near else "it"
             raise UserError(
                 f"train.lora.targets has {target!r}, and the model has no linear layer of this name; {hint} has "

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from operator import itemgetter
 from typing import Literal
 
 import numpy as np
@@ -38,12 +38,36 @@ PADDED = "azr_padded"
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Samples of like length, as a padded rectangle of stream positions."""
+    """Samples of like lengths, as padded rectangles of stream positions: what asks, and what is seen.
 
-    gather_BL: Tensor
-    """Stream position of each cell; cells beyond a sample's end repeat its last token."""
+    Cells beyond a sample's end repeat its last token.
+    """
+
+    query_BQ: Tensor
+    key_BL: Tensor
+    shared_B: Tensor | None
+    """Tokens before the first query of each sample, which it shares with an earlier one; None where none does."""
     cells: Tensor
-    """Flat indices of the cells that are real tokens."""
+    """Flat indices of the queries that are real tokens."""
+
+    def to(self, device: torch.device | str) -> Bucket:
+        """Return the bucket with all tensors on ``device``."""
+        shared_B = None if self.shared_B is None else to_device(self.shared_B, device)
+        query_BQ, key_BL, cells = (to_device(x, device) for x in (self.query_BQ, self.key_BL, self.cells))
+        return Bucket(query_BQ, key_BL, shared_B, cells)
+
+    def mask(self, window: int | None) -> Tensor | None:
+        """Return which keys each query sees, (B or 1, 1, Q, L); None where that is all up to its own place.
+
+        ``window``: number of tokens that each sees, itself included; None for all.
+        """
+        num_queries, length = self.query_BQ.shape[1], self.key_BL.shape[1]
+        if self.shared_B is None and (window is None or window >= length):
+            return None
+        before = torch.zeros_like(self.cells[:1]) if self.shared_B is None else self.shared_B
+        at = torch.arange(length, device=before.device)
+        distance = (before[:, None] + at[:num_queries])[:, None, :, None] - at
+        return (distance >= 0) & (distance < (window or length))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +86,7 @@ class Segments:
     """Tokens of the longest sample."""
     buckets: tuple[Bucket, ...]
     unpad_index_T: Tensor
-    """First index of each stream token in the concatenated real cells of all buckets."""
+    """Index of each stream token in the concatenated real cells of all buckets."""
 
     @classmethod
     def of(
@@ -77,20 +101,17 @@ class Segments:
         # An empty response to a shared prompt asks nothing, and flash kernels give its keys no gradient, not even 0.
         asks_S = queries_S > 0
         key_index_E = unshared_index[torch.from_numpy(np.repeat(asks_S, keys_S))]
-        samples = sorted(pairwise(borders), key=lambda s: s[0] - s[1])
-        buckets = [_bucket(group) for group in _like_lengths(samples)] if padded else []
-        order = torch.cat([unshared_index[:0], *(gather_BL.flatten()[cells] for gather_BL, cells in buckets)])
+        lengths = [each for each in zip(queries_S.tolist(), keys_S.tolist(), borders[1:], strict=True) if each[0]]
+        buckets = [_bucket(group, unshared_index) for group in _like_lengths(lengths)] if padded else []
+        order = [bucket.query_BQ.flatten()[bucket.cells] for bucket in buckets]
         return cls(
             to_device(_borders(queries_S[asks_S]), device),
             to_device(_borders(keys_S[asks_S]), device),
             to_device(key_index_E, device) if len(first_index_T) < len(unshared_index) else None,
             int(queries_S.max()),
             int(keys_S.max()),
-            tuple(
-                Bucket(to_device(unshared_index[gather_BL], device), to_device(cells, device))
-                for gather_BL, cells in buckets
-            ),
-            to_device(torch.argsort(order)[torch.from_numpy(first_index_T)] if padded else order, device),
+            tuple(bucket.to(device) for bucket in buckets),
+            to_device(torch.cat([unshared_index[:0], *order]).argsort(), device),
         )
 
 
@@ -99,31 +120,39 @@ def _borders(lengths_S: npt.NDArray[np.int64]) -> Tensor:
 
 
 SHORT = 256
-"""Longest sample, in tokens, whose score matrix is held whole on a CPU."""
+"""Largest score matrix of a sample that is held whole on a CPU: so many tokens squared."""
+Lengths = tuple[int, int, int]
+"""Of a sample: its queries, its keys, and its end in the full layout."""
 
 
-def _like_lengths(samples: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Cut samples, longest first, into groups whose shortest is at least 4/5 as long as their longest.
+def _like_lengths(samples: list[Lengths]) -> list[list[Lengths]]:
+    """Cut samples into groups whose shortest has at least 4/5 of the keys of their longest.
 
-    At most a fifth of the cells is padding, while the number of kernel calls grows only with the logarithm of the
-    longest sample.
+    At most a fifth of the keys is padding, while the number of kernel calls grows only with the logarithm of the
+    longest sample. Samples whose prompt an earlier one has ask for their response alone: the shortest response of a
+    group is more than half as long as the longest.
     """
-    groups: list[list[tuple[int, int]]] = []
-    for start, end in samples:
-        if not groups or 5 * (end - start) < 4 * (groups[-1][0][1] - groups[-1][0][0]):
-            groups.append([])
-        groups[-1].append((start, end))
-    return groups
+    groups: dict[tuple[bool, int], list[list[Lengths]]] = {}
+    for each in sorted(samples, key=itemgetter(1), reverse=True):
+        num_queries, num_keys, _ = each
+        alike = groups.setdefault((num_queries < num_keys, num_queries < num_keys and num_queries.bit_length()), [])
+        if not alike or 5 * num_keys < 4 * alike[-1][0][1]:
+            alike.append([])
+        alike[-1].append(each)
+    return [group for alike in groups.values() for group in alike]
 
 
-def _bucket(samples: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    """As the fields of a bucket, in the full layout."""
-    borders = torch.tensor(samples)
-    start_B, length_B = borders[:, 0], borders[:, 1] - borders[:, 0]
-    offset_L = torch.arange(int(length_B[0]))
-    gather_BL = start_B[:, None] + torch.minimum(offset_L, length_B[:, None] - 1)
-    cells = (offset_L < length_B[:, None]).flatten().nonzero().squeeze(1)
-    return gather_BL, cells
+def _bucket(samples: list[Lengths], unshared_index_E: Tensor) -> Bucket:
+    queries_B, keys_B, end_B = torch.tensor(samples).unbind(1)
+
+    def rectangle(length_B: Tensor) -> tuple[Tensor, Tensor]:
+        offset_L = torch.arange(int(length_B.max()))
+        at_BL = (end_B - length_B)[:, None] + torch.minimum(offset_L, length_B[:, None] - 1)
+        return unshared_index_E[at_BL], (offset_L < length_B[:, None]).flatten().nonzero().squeeze(1)
+
+    query_BQ, cells = rectangle(queries_B)
+    shared_B = keys_B - queries_B
+    return Bucket(query_BQ, rectangle(keys_B)[0], shared_B if shared_B.any() else None, cells)
 
 
 def choose_attention(
@@ -220,41 +249,33 @@ def padded_attention(
     query_THD, key_TKD, value_TKD = _packed(query), _packed(key), _packed(value)
     pieces = []
     for bucket in segments.buckets:
-        batch, length = bucket.gather_BL.shape
-        flat = bucket.gather_BL.flatten()
         q, k, v = (
-            x.index_select(0, flat).unflatten(0, (batch, length)).transpose(1, 2)
-            for x in (query_THD, key_TKD, value_TKD)
-        )
-        window = None if sliding_window is None or sliding_window >= length else sliding_window
-        attend = attn_matmul if query.device.type == "cpu" and length <= SHORT else attn_sdpa
-        out_BHLD = attend(q, k, v, window, scaling)
-        pieces.append(out_BHLD.transpose(1, 2).flatten(0, 1).index_select(0, bucket.cells))
+            x.index_select(0, index.flatten()).unflatten(0, index.shape).transpose(1, 2)
+            for x, index in (
+                (query_THD, bucket.query_BQ), (key_TKD, bucket.key_BL), (value_TKD, bucket.key_BL)
+            )
+        )  # fmt: skip
+        held = query.device.type == "cpu" and q.shape[2] * k.shape[2] <= SHORT**2
+        out_BHQD = (attn_matmul if held else attn_sdpa)(q, k, v, bucket.mask(sliding_window), scaling)
+        pieces.append(out_BHQD.transpose(1, 2).flatten(0, 1).index_select(0, bucket.cells))
     return torch.cat(pieces).index_select(0, segments.unpad_index_T).unsqueeze(0), None
 
 
-def attn_sdpa(q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float | None) -> Tensor:
-    """torch's own kernels: never the whole (L, L) matrix in memory."""
-    mask = None if window is None else causal_window(q.shape[2], window, q.device)
+def attn_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """torch's own kernels: never the whole (Q, L) matrix in memory. ``mask``: see `Bucket.mask`."""
     gqa = q.shape[1] != k.shape[1]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=gqa)
 
 
-def attn_matmul(q: Tensor, k: Tensor, v: Tensor, window: int | None, scale: float | None) -> Tensor:
-    """Plain matrix products: at these lengths a CPU takes 30 to 70% of the kernel's time (`benchmarks.attention`)."""
-    batch, heads, length, width = q.shape
-    k, v = (x.repeat_interleave(heads // x.shape[1], dim=1).flatten(0, 1) for x in (k, v))
-    hidden_LL = torch.where(causal_window(length, window or length, q.device), 0.0, -torch.inf).to(q.dtype)
-    scores = torch.baddbmm(hidden_LL[None], q.flatten(0, 1), k.mT, alpha=width**-0.5 if scale is None else scale)
-    out: Tensor = (scores.softmax(-1) @ v).unflatten(0, (batch, heads))
-    return out
-
-
-def causal_window(length: int, window: int, device: torch.device) -> Tensor:
-    """(L, L) boolean: a token sees itself and the ``window - 1`` tokens before it."""
-    at = torch.arange(length, device=device)
-    distance = at[:, None] - at[None, :]
-    return (distance >= 0) & (distance < window)
+def attn_matmul(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """Plain matrix products, of all heads that share keys at once: faster on a CPU where the scores are few
+    (`benchmarks.attention`)."""
+    (batch, heads, num_queries, width), (length, kv_heads) = q.shape, (k.shape[2], k.shape[1])
+    if mask is None:
+        mask = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
+    grouped = (q * (width**-0.5 if scale is None else scale)).reshape(batch, kv_heads, -1, width)
+    scores = (grouped @ k.mT).view(batch, heads, num_queries, length).masked_fill(~mask, -torch.inf)
+    return (scores.softmax(-1).view(batch, kv_heads, -1, length) @ v).view(q.shape)
 
 
 # No mask function is registered on purpose: transformers then builds no mask at all for these names.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from azr.cli.options import Parser, above, share, whole
 from azr.errors import UserError
+from azr.runs.model_folder import check_place
 
 if TYPE_CHECKING:
     from azr.runs.asked_model import AskedModel
@@ -30,6 +31,7 @@ def main(argv: Sequence[str]) -> int:
     """Returns 0 when the conversation is over. Raises UserError for a user's mistake."""
     options = parser().parse(argv)
 
+    check_place(options.model)
     # Only now, because these take seconds to load.
     import torch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
 import shlex
@@ -77,16 +78,18 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> Parser:
     parser = Parser("cluster", _ABOUT)
-    parser.add_argument("scheduler", choices=("slurm", "kuberay"), help="for which of the two")
+    schedulers = ("slurm", "kuberay")
+    parser.add_argument("scheduler", choices=schedulers, metavar="|".join(schedulers), help="for which of the two")
     parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
     parser.add_argument("--gpus", type=whole(1, 64), default=8, help="GPUs of a node")
     parser.add_argument("--gpu-memory", type=whole(1, 10_000), default=80, metavar="GIB", help="memory of one GPU")
     parser.add_argument(
         "--hours", type=whole(1, 10_000), default=24, help="slurm: when the job is ended; it is saved and queued again"
     )
-    parser.add_argument("--image", default="azr", help="kuberay: the image that the Dockerfile makes")
+    parser.add_argument("--image", type=_image, default="azr", help="kuberay: the image that the Dockerfile makes")
     parser.add_argument(
         "--claim",
+        type=_claim,
         default="azr",
         help="kuberay: persistent volume claim for runs and models, which all pods can write to",
     )
@@ -102,6 +105,18 @@ def parser() -> Parser:
         "node; without it they are bubblewrap's inside the pod",
     )
     return parser
+
+
+def _image(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][\w./:@-]*", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"must be an image such as registry.example/azr:latest, not {text!r}")
+    return text
+
+
+def _claim(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text):
+        raise argparse.ArgumentTypeError(f"must be a name of Kubernetes, such as azr-runs, not {text!r}")
+    return text
 
 
 def _job(recipe: str, config: Config, values: dict[str, Any], gpus: int, gpu_memory: float) -> Job:

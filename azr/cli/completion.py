@@ -10,12 +10,13 @@ from pathlib import Path
 import shtab
 
 from azr.cli.main import COMMANDS
-from azr.cli.options import RECIPE_HELP, Parser, knob_options, recipes
+from azr.cli.options import Parser, knob_options, recipes
 from azr.config import ESTIMATOR_TYPES, Config
 from azr.config_tree import ESTIMATOR, Knob
 
 _KNOBS_FOR = ("cluster", "doctor", "eval", "plan", "prompts", "run", "seeds")
 """Commands that take knobs of a config."""
+_SHELLS = ("bash", "zsh", "fish")
 _ABOUT = (
     'Print what makes a shell complete commands, recipes, options and knobs. bash: add eval "$(azr completion bash)" '
     "to ~/.bashrc; zsh: azr completion zsh > a file _azr in a folder of $fpath; fish: azr completion fish > "
@@ -32,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> Parser:
     parser = Parser("completion", _ABOUT)
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="whose completion")
+    parser.add_argument("shell", choices=_SHELLS, metavar="|".join(_SHELLS), help="whose completion")
     return parser
 
 
@@ -45,8 +46,7 @@ def _everything() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about)
         module = importlib.import_module(f"azr.cli.{name.replace('-', '_')}")
         if name == "run":
-            command.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
-            _add(command, module.parser(Config()))
+            _add(command, module.parser(Config(), recipe=True))
         elif name == "data":
             _add(command.add_subparsers().add_parser("prepare", help=about), module.parser())
         else:

@@ -14,6 +14,7 @@ from azr.cli.options import Parser, above, whole, wholes
 from azr.config import Config
 from azr.config_tree import override
 from azr.errors import UserError
+from azr.runs.model_folder import check_place
 
 if TYPE_CHECKING:
     from azr.evaluation.scores import Row
@@ -113,6 +114,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _evaluate(options: argparse.Namespace, ks: tuple[int, ...], values: dict[str, Any]) -> int:
+    check_place(options.model)
     # Only now, because these take seconds to load.
     import torch
 

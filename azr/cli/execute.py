@@ -251,7 +251,7 @@ def _object(line: bytes | None) -> dict[str, Any]:
 def _check(message: dict[str, Any]) -> None:
     for key in message:
         if key not in _KEYS:
-            close = nearest(key, _KEYS, least=0.6)
+            close = nearest(key, _KEYS)
             hint = f"did you mean {close!r}?" if close else f"a line has {', '.join(_KEYS)} and nothing else"
             raise LineError(f"there is no key {key[:60]!r}; {hint}")
     if type(message.get("program")) is not str:

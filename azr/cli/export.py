@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from azr.cli.options import Parser, whole
+from azr.errors import UserError
 from azr.runs.model_export import export, find_source
 
 
 def main(argv: Sequence[str]) -> int:
     """Writes the folder, says so in one line and returns 0. Raises UserError for a user's mistake."""
     options = parser().parse(argv)
+    if not (parent := options.out.absolute().parent).is_dir():
+        raise UserError(f"There is no folder {parent}: make it, or write to another place.")
     source = find_source(options.run, options.step)
     nbytes = export(
         source,

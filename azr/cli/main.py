@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from azr.errors import UserError, printable, unknown
+from azr.errors import UserError, did_you_mean, printable
 from azr.version import code_version
 
 COMMANDS = {
@@ -34,6 +34,8 @@ COMMANDS = {
 }
 """Each is a module of ``azr.cli``, with a ``-`` in the command as ``_``."""
 
+_SYNONYMS = {"list": "recipes", "ls": "recipes", "train": "run", "version": "--version", "v": "--version"}
+"""Words of other programs, and what they are here."""
 _USER_ERROR = 2
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
@@ -95,7 +97,9 @@ def _name(argv: Sequence[str]) -> str:
     if not argv:
         raise UserError(f"azr needs a command: {', '.join(COMMANDS)}; azr --help says what they do.")
     if argv[0] not in COMMANDS:
-        raise unknown("command", argv[0], COMMANDS, "azr --help lists all.")
+        meant = _SYNONYMS.get(argv[0].lstrip("-"))
+        hint = f"; did you mean {meant}?" if meant else did_you_mean(argv[0], (*COMMANDS, "--help", "--version"))
+        raise UserError(f"There is no command {argv[0]!r}{hint} azr --help lists all.")
     return argv[0]
 
 

@@ -6,9 +6,9 @@ import importlib.util
 import keyword
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from uuid import uuid4
 
 from azr.cli.options import Parser
 from azr.errors import UserError
@@ -40,14 +40,14 @@ def main(argv: Sequence[str]) -> int:
         f"  pip install -e {options.folder}\n"
         f"  pytest {options.folder}\n"
         f"  azr prompts azr_14m_mini --selfplay.kinds {options.name}\n"
-        f"  azr run azr_14m_mini --selfplay.kinds deduction {options.name}"
+        f"  azr run azr_14m_mini --selfplay.kinds deduction,{options.name}"
     )
     return 0
 
 
 def parser() -> Parser:
     parser = Parser("new", _ABOUT)
-    parser.add_argument("what", choices=("kind",), help="what to write")
+    parser.add_argument("what", choices=("kind",), metavar="kind", help="what to write")
     parser.add_argument("name", metavar="NAME", help="of the kind and its package: small letters, digits and '_'")
     parser.add_argument("folder", metavar="DIR", type=Path, help="new or empty folder")
     return parser
@@ -87,8 +87,8 @@ def _write(name: str, folder: Path) -> None:
 
     staging = None
     try:
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.absolute().parent))
-        staging.chmod(0o755)
+        staging = folder.absolute().with_name(f".{folder.name}.{uuid4().hex[:8]}")
+        staging.mkdir()
         for file in sorted(TEMPLATE.rglob("*")):
             if file.is_file() and file.suffix in (".py", ".md", ".toml"):
                 place = staging / own(str(file.relative_to(TEMPLATE)))

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import math
 import pkgutil
+import runpy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +15,20 @@ from typing import Any, NoReturn
 
 from azr.config import Config
 from azr.config_tree import Knob, at_home, from_tree, knobs, parse_yaml
-from azr.errors import UserError, nearest
+from azr.errors import UserError, did_you_mean
 from azr.registry import search_here
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults as they are typed, and none that is nothing."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        default = action.default
+        if default is None or default is False or default == "" or default == ():
+            return action.help
+        if isinstance(default, tuple):
+            return f"{action.help or ''} (default: {','.join(map(str, default))})".lstrip()
+        return super()._get_help_string(action)
 
 
 class Parser(argparse.ArgumentParser):
@@ -28,7 +41,7 @@ class Parser(argparse.ArgumentParser):
             usage=usage,
             description=description,
             allow_abbrev=False,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            formatter_class=_HelpFormatter,
         )
         self._more_help = more_help
 
@@ -49,14 +62,20 @@ class Parser(argparse.ArgumentParser):
 
     def parse_with_knobs(self, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
         """Parse as ``parse`` for a command that also takes options of a config, whose names have a dot."""
-        command_words: list[str] = []
-        knob_words: list[str] = []
-        words = command_words
-        for word in argv:
-            if word.startswith("--"):
-                words = knob_words if "." in word.partition("=")[0] else command_words
-            words.append(word)
-        return self.parse(command_words, knob_options()), overrides(knob_words)
+        known, command_words, knob_words = knob_options(), list[str](), list[str]()
+        words, at = list(argv), 0
+        while at < len(words):
+            flag, has_value, _ = words[at].partition("=")
+            end = at + 1
+            if flag.startswith("--") and "." in flag:
+                most = 0 if has_value else _most_values(known.get(flag.replace("_", "-")), words[end : end + 1])
+                while end < len(words) and end - at <= most and not words[end].startswith("--"):
+                    end += 1
+                knob_words += words[at:end]
+            else:
+                command_words.append(words[at])
+            at = end
+        return self.parse(command_words, known), overrides(knob_words)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; {self.prog} --help lists every option.")
@@ -69,7 +88,18 @@ def _at_home(word: str) -> str:
 
 
 def _no_option(flag: str, known: Collection[str]) -> UserError:
-    return UserError(f"There is no option {flag}; did you mean {nearest(flag, known)}?")
+    section, _, name = flag.removeprefix("--no-").partition(".")
+    off = f"--{section}.no-{name}"
+    return UserError(f"There is no option {flag}{did_you_mean(off if off in known else flag, known)}")
+
+
+def _most_values(option: tuple[Knob, bool] | None, following: Sequence[str]) -> float:
+    """Return how many of the words after a knob's option may be its values."""
+    if option is None or option[0].type == "array":
+        return 1 if any("," in word for word in following) else math.inf
+    if option[0].type == "boolean":
+        return int(not option[1] and following[:1] in (["true"], ["false"]))
+    return 1
 
 
 def overrides(words: Sequence[str]) -> dict[str, Any]:
@@ -107,7 +137,7 @@ def _value(knob: Knob, flag: str, given: list[str], *, off: bool) -> Any:
     if knob.type == "boolean" and not given:
         return not off
     if knob.type == "array" and given:
-        return given
+        return [name for word in given for name in word.split(",")]
     if len(given) == 1 and not off:
         return given[0]
     wants = "no value" if off else knob.accepts
@@ -175,9 +205,11 @@ def _float(text: str) -> float:
 
 
 PACKAGE = "playground"
-RECIPE_HELP = "a recipe by name, a dotted module with a config, or a YAML file"
+RECIPE_HELP = "a recipe by name, a .py or .yaml file, a run's folder, or a dotted module with a config"
 """Help of every command that takes a recipe."""
-_YAML = (".yaml", ".yml")
+RUN_CONFIG = "config.yaml"
+"""File in the folders of runs and checkpoints."""
+_YAML, _SCRIPT = (".yaml", ".yml"), ".py"
 _BASE = "base"
 """Key of a YAML file that names what it builds on."""
 
@@ -185,18 +217,23 @@ _BASE = "base"
 def load_recipe(name: str) -> Config:
     """The config that a command line names.
 
-    ``name``: a recipe of ``playground/``; a dotted module with a ``config``, found from the working directory too; or
-    a file that ends in ``.yaml``, such as a run's ``config.yaml``.
+    ``name``: a recipe of ``playground/``; a file that ends in ``.py`` or ``.yaml``; a run's folder, or that of a
+    checkpoint; or a dotted module with a ``config``, found from the working directory too.
 
     Raises UserError when there is none.
     """
+    if is_run(name):
+        return read_config(str(Path(name) / RUN_CONFIG))
     if is_file(name):
-        return read_config(name)
+        return _of_script(name) if name.endswith(_SCRIPT) else read_config(name)
     word = name.removeprefix(f"{PACKAGE}.")
+    if "/" in name or Path(name).exists():
+        kind = "neither a run's folder nor a .py or .yaml file" if Path(name).exists() else "not there"
+        raise UserError(f"{name} is {kind}: name a recipe, such a file, or the folder of a run.")
     if "." in word:
         return _of_module(word)
     if word not in _modules():
-        raise UserError(f"There is no recipe {name!r}; did you mean {nearest(word, recipes())}? azr recipes lists all.")
+        raise UserError(f"There is no recipe {name!r}{did_you_mean(word, recipes())} azr recipes lists all.")
     config = _config_in(f"{PACKAGE}.{word}")
     if config is None:
         raise UserError(
@@ -206,8 +243,13 @@ def load_recipe(name: str) -> Config:
 
 
 def is_file(recipe: str) -> bool:
-    """Whether what a command line names is a YAML file."""
-    return recipe.endswith(_YAML)
+    """Whether what a command line names is a file."""
+    return recipe.endswith((*_YAML, _SCRIPT))
+
+
+def is_run(recipe: str) -> bool:
+    """Whether what a command line names is the folder of a run or of a checkpoint."""
+    return (Path(recipe) / RUN_CONFIG).is_file()
 
 
 def recipes() -> Mapping[str, Config]:
@@ -236,6 +278,17 @@ def _of_module(name: str) -> Config:
     return config
 
 
+def _of_script(name: str) -> Config:
+    search_here()
+    try:
+        config = runpy.run_path(name).get("config")
+    except FileNotFoundError as error:
+        raise UserError(f"There is no file {name}.") from error
+    if not isinstance(config, Config):
+        raise UserError(f"{name} has no config of a run: give it one, config = Config(...).")
+    return config
+
+
 def _config_in(module: str) -> Config | None:
     config = vars(importlib.import_module(module)).get("config")
     return config if isinstance(config, Config) else None
@@ -256,14 +309,23 @@ def _read(file: Path, above: tuple[Path, ...]) -> Config:
     try:
         tree = parse_yaml(file.read_text(encoding="utf-8"))
         if _BASE not in tree:
+            if not isinstance(tree.get("model"), dict) or "path" not in tree["model"]:
+                raise UserError(
+                    "it names no base and no model: begin it with the recipe that it changes, as base: azr_14m_mini."
+                )
             return from_tree(tree, Config())
         base = tree.pop(_BASE)
         if not isinstance(base, str):
             raise UserError(f"base is {base!r}; it must be the name of a recipe or of a YAML file.")
         base = str(at_home(base))
-        below = _read(file.parent / base, (*above, place)) if is_file(base) else load_recipe(base)
+        if base.endswith(_YAML):
+            below = _read(file.parent / base, (*above, place))
+        else:
+            below = load_recipe(str(file.parent / base) if base.endswith(_SCRIPT) else base)
         return from_tree(tree, below)
     except FileNotFoundError as error:
         raise UserError(f"There is no file {file}.") from error
-    except (OSError, UnicodeDecodeError, UserError) as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is no config of a run: it is not text in UTF-8.") from error
+    except (OSError, UserError) as error:
         raise UserError(f"{file} is no config of a run: {error}") from error

@@ -28,9 +28,9 @@ def main(argv: Sequence[str]) -> int:
 
     Raises UserError for a mistake in the options or the config, or a model of unknown shape.
     """
-    if not {"--help", "-h"} & set(argv) and (not argv or argv[0].startswith("-")):
-        raise UserError(f"azr plan needs a recipe first, such as azr_coder7b_ppo; {USAGE}")
     options, values = parser().parse_with_knobs(argv)
+    if options.recipe is None:
+        raise UserError(f"azr plan needs a recipe, such as azr_coder7b_ppo; {USAGE}")
     config = override(load_recipe(options.recipe), values)
     check(config)
     nodes = ClusterSpec(
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> Parser:
     parser = Parser("plan", _ABOUT)
-    parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=RECIPE_HELP)
     parser.add_argument("--gpus", type=whole(1, 10_000), default=8, help="GPUs per node")
     parser.add_argument("--gpu-memory", type=above(1), default=80.0, metavar="GIB", help="memory of one GPU")
     parser.add_argument(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import dataclasses
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -16,11 +17,11 @@ from typing import Any, get_args
 import yaml
 
 from azr.cli.main import exit_code
-from azr.cli.options import Parser, load_recipe, read_config
+from azr.cli.options import RECIPE_HELP, Parser, is_run, load_recipe, read_config
 from azr.config import Config
 from azr.config_tree import knobs, leaves, override, to_tree
 from azr.doctor.machine import check_fit, check_machine, query_gpus
-from azr.errors import UserError
+from azr.errors import UserError, printable
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
 from azr.plan.planner import plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
@@ -30,8 +31,8 @@ from azr.runs.resume import LATEST, ResumeState, config_changes, find_checkpoint
 from azr.runs.run_dir import keep_aside, run_path
 from azr.runs.stop_signal import StopRequested
 
-USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] | --restart] [--section.knob value ...]"
-_INTERRUPTED = 130
+USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] [--verify LEVEL] | --restart] [--section.knob value ...]"
+_INTERRUPTED, _FAILED = 130, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,25 +50,30 @@ class CommandLine:
 
 
 def main(argv: Sequence[str]) -> int:
-    """``azr run RECIPE [overrides]``: a recipe by name or module, or a YAML file such as a run's ``config.yaml``."""
-    if {"--help", "-h"} & set(argv[:1]):
-        print(f"{USAGE}\nRECIPE: a name that azr recipes lists, a dotted module with a config, or a YAML file.")
-        print("Every option, with its meaning and unit: azr run RECIPE --help")
+    """``azr run RECIPE [overrides]``; a run's folder goes on with that run."""
+    asks_help = {"--help", "-h"} & set(argv)
+    options, values = parser(Config(), recipe=True).parse_with_knobs([word for word in argv if word not in asks_help])
+    name = options.recipe or (options.resume if options.resume != LATEST else None)
+    if asks_help:
+        parser(load_recipe(name) if name is not None else Config(), recipe=True).print_help()
         return 0
-    if not argv or argv[0].startswith("-"):
-        raise UserError(f"azr run needs a recipe or the config of a run first; {USAGE}")
-    return _start(load_recipe(argv[0]), argv[1:])
+    if name is None:
+        raise UserError(f"azr run needs a recipe or the folder of a run, before --resume if that is given; {USAGE}")
+    if options.recipe is None and not is_run(name):
+        options.resume = LATEST
+    if is_run(name) and not (options.restart or {"run.name", "run.root"} & values.keys()) and options.resume is None:
+        options.resume = name
+    return _start(_command(load_recipe(name), options, values))
 
 
 def launch(default: Config, argv: Sequence[str] | None = None) -> None:
     """Run a recipe's config with the overrides of its command line. Exit the process with a code other than 0 after a
     failure."""
-    if code := exit_code(lambda: _start(default, sys.argv[1:] if argv is None else argv)):
+    if code := exit_code(lambda: _start(parse(default, sys.argv[1:] if argv is None else argv))):
         sys.exit(code)
 
 
-def _start(default: Config, argv: Sequence[str]) -> int:
-    command = parse(default, argv)
+def _start(command: CommandLine) -> int:
     check(command.config)
     return _dry_run(command) if command.dry_run else _run(command)
 
@@ -103,24 +109,25 @@ def _run_owned(command: CommandLine, owner: RunOwner | None) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted: every process of the run was ended", file=sys.stderr)
         return _INTERRUPTED
+    except (OSError, TimeoutError) as error:
+        if not (run_path(config.run) / "log.txt").exists():
+            raise
+        print(f"error: {printable(str(error))}: --resume goes on from the last checkpoint", file=sys.stderr)
+        return _FAILED
     return 0
 
 
 def _dry_run(command: CommandLine) -> int:
-    """Print config and plan, then raise UserError if the run would be refused or does not fit."""
-    config, resume = command.config, None
-    try:
-        config, resume = resumed(config, command.resume, command.verify)
-    finally:
-        print(describe(config), flush=True)
+    """Print config and plan. Raises UserError instead if the run would be refused or does not fit."""
+    config, resume = resumed(command.config, command.resume, command.verify)
     here = query_gpus()
     check_machine(config, here)
-    for note in (*(resume.notes if resume is not None else ()), *check_fit(config, here, suppose=True)):
-        print(f"# {note}")
+    notes = [*(resume.notes if resume is not None else ()), *check_fit(config, here, suppose=True)]
     try:
-        notes = prepare(config, resume, fetch=False, into_run=not command.restart).notes
+        notes += prepare(config, resume, fetch=False, into_run=not command.restart).notes
     except ModelUnreachable as unchecked:
-        notes = [str(unchecked)]
+        notes.append(str(unchecked))
+    print(describe(config))
     for note in notes:
         print(f"# {note}")
     return 0
@@ -150,7 +157,10 @@ def parse(default: Config, argv: Sequence[str]) -> CommandLine:
             bounds.
         SystemExit: ``--help`` was printed.
     """
-    options, values = parser(default).parse_with_knobs(argv)
+    return _command(default, *parser(default).parse_with_knobs(argv))
+
+
+def _command(default: Config, options: argparse.Namespace, values: Mapping[str, Any]) -> CommandLine:
     if options.restart and options.resume is not None:
         raise UserError("--resume goes on with a run and --restart begins it again: give one of them.")
     return CommandLine(
@@ -162,10 +172,12 @@ def parse(default: Config, argv: Sequence[str]) -> CommandLine:
     )
 
 
-def parser(default: Config) -> Parser:
-    """Return the parser of the words after the recipe."""
+def parser(default: Config, *, recipe: bool = False) -> Parser:
+    """Return the parser of a recipe's command line, or of ``azr run``, where the recipe is one of the words."""
     about = "Run self-play. Each option for a knob overrides the recipe or the saved config."
     parser = Parser("run", about, usage=USAGE.removeprefix("usage: "), more_help="\n".join(_help(default)) + "\n")
+    if recipe:
+        parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=RECIPE_HELP)
     parser.add_argument("--dry-run", action="store_true", help="check everything that can be checked without starting "
         "anything, print the resolved config and the plan, and exit")  # fmt: skip
     parser.add_argument("--resume", nargs="?", const=LATEST, metavar="RUN", help="go on with the run of this name from "
@@ -193,7 +205,7 @@ def _help(default: Config) -> Iterator[str]:
 
 def _text(value: Any) -> str:
     if isinstance(value, list):
-        return " ".join(map(str, value))
+        return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -212,4 +224,4 @@ def describe(config: Config) -> str:
         step = step_lines(config, Workload.of(config, assumed))
         plan = "\n".join([*step, f"no tables of bytes and seconds: {error}"])
     comment = "\n".join(f"# {line}".rstrip() for line in [head, *plan.splitlines()])
-    return yaml.safe_dump(to_tree(config), sort_keys=False).rstrip() + "\n" + comment
+    return yaml.safe_dump(to_tree(config), sort_keys=False, allow_unicode=True).rstrip() + "\n" + comment

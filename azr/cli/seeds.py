@@ -46,6 +46,9 @@ def main(argv: Sequence[str]) -> int:
             "azr seeds needs either a recipe, such as azr_coder7b_ppo, or files to --convert; --help says more."
         )
     _check_free(options.out)
+    for path in options.convert or ():
+        if not path.is_file():
+            raise UserError(f"There is no file {path} to --convert.")
     try:
         tasks = asyncio.run(_convert(options, values) if options.recipe is None else _growing(options, values))
     except StopRequested as stopped:

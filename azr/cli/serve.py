@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from azr.cli.options import Parser, whole
+from azr.runs.model_folder import check_place
 
 if TYPE_CHECKING:
     from azr.runs.asked_model import AskedModel
@@ -26,6 +27,7 @@ def main(argv: Sequence[str]) -> int:
     own, others = _split(argv)
     options = parser().parse(own)
 
+    check_place(options.model)
     # Only now, because these take seconds to load.
     import torch
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from azr.cli.options import Parser, whole
-from azr.errors import UserError, nearest, printable
+from azr.errors import UserError, did_you_mean, printable
 from azr.explorer import queries, terminal
 from azr.explorer.index import RunIndex
 from azr.explorer.queries import ANY_RULE, SAMPLE_ORDERS, SampleFilter
@@ -79,7 +79,7 @@ def _rule(index: RunIndex, asked: str) -> str:
     known = sorted({name.removeprefix(SAFETY) for each in queries.metrics(index) for name in each if SAFETY in name})
     rules = [name for name in known if name not in TOTALS]
     if asked and asked != ANY_RULE and rules and asked not in rules:
-        raise UserError(f"The screen of {index.run} has no rule {asked!r}; did you mean {nearest(asked, rules)}?")
+        raise UserError(f"The screen of {index.run} has no rule {asked!r}{did_you_mean(asked, rules)}")
     return asked
 
 
@@ -98,8 +98,7 @@ def _print_task(index: RunIndex, id: str) -> None:
     rows, total = queries.find_samples(index, SampleFilter(problem_id=id, limit=20))
     if not rows:
         ids = [row[0] for row in index.select("SELECT id FROM tasks ORDER BY n DESC LIMIT 2000")]
-        hint = f"; did you mean {nearest(id, ids)}?" if ids else "."
-        raise UserError(f"{index.run} has no task {id!r}{hint}")
+        raise UserError(f"{index.run} has no task {id!r}{did_you_mean(id, ids)}")
     about = "it is a refused proposal, or a task that was derived from another"
     _print([f"{id} was not stored: {about}. {total} trajectories"])
     for row in rows:

@@ -8,7 +8,7 @@ from typing import Any, Self
 import ray
 from ray.actor import ActorHandle
 
-from azr.cluster.supervisor import ActorLost, SupervisedActor, TakesSharedCalls
+from azr.cluster.supervisor import ActorLost, SupervisedActor, TakesSharedCalls, end_with_raylet
 from azr.config import ExecutorConfig
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import ExecutorStats, SandboxPool
@@ -31,6 +31,7 @@ class ExecutorPool(TakesSharedCalls):
 
     def __init__(self, config: ExecutorConfig, **options: Any) -> None:
         """``options``: see `SandboxPool`."""
+        end_with_raylet()
         self._pool = SandboxPool(config, **options)
 
     async def start(self) -> str:

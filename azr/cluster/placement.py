@@ -6,14 +6,18 @@ import asyncio
 import logging
 import os
 import re
-import socket
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import groupby
+from pathlib import Path
+from subprocess import DEVNULL
 
 import ray
-from ray.exceptions import AuthenticationError
+from ray._private import services, utils
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -188,15 +192,18 @@ def _missing_resources(wanted: dict[str, float], present: dict[str, float]) -> s
 
 CPU_SLOTS = 8
 """CPU slots of a cluster started here. They are bookkeeping: a machine of any size runs the same actors."""
-CONNECT_S = 10.0
 MAX_SOCKET_PATH = 107
 """Longest path of a Unix socket, bytes; `sockaddr_un` of Linux holds 108 with the null byte."""
 
 
-def start_ray(cluster: ClusterConfig, places: int = 1) -> None:
+_JOIN = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
+"""Program that tries to join a cluster: if it fails, Ray prints dozens of lines and may abort its process."""
+
+
+async def start_ray(cluster: ClusterConfig, places: int = 1, timeout_s: float = 60.0) -> None:
     """Join the cluster at `cluster.address`, or start one on this machine. Does nothing if Ray already runs.
 
-    Raises UserError if no cluster answers at the address, or if it refuses this process.
+    Raises UserError if Ray does not start here, or no cluster takes this process in within `timeout_s` seconds.
     """
     if ray.is_initialized():
         return
@@ -209,27 +216,92 @@ def start_ray(cluster: ClusterConfig, places: int = 1) -> None:
             "RAY_task_events_report_interval_ms": "0",
         }
     )
-    # Says at every start that the cluster wants a token, which Ray makes and uses by itself.
-    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
-    quiet = {"logging_level": logging.WARNING, "log_to_driver": False}
-    if cluster.address is None:
-        check_socket_paths()
-        slots = max(CPU_SLOTS, places)
-        ray.init(address="local", num_cpus=slots, include_dashboard=False, **quiet)
+    logging.getLogger("ray._private.authentication.authentication_token_setup").addFilter(_warns_of_no_token)
+    start = partial(ray.init, logging_level=logging.WARNING, log_to_driver=False)
+    if cluster.address is not None:
+        await _check_cluster(cluster.address, timeout_s)
+        with _signals_left_alone():
+            start(address=cluster.address)
         return
+    check_socket_paths()
+    _keep_token_private()
+    try:
+        with _signals_left_alone():
+            start(address="local", num_cpus=max(CPU_SLOTS, places), include_dashboard=False)
+    except Exception as error:  # Ray raises this class when a daemon is not up in time
+        raise UserError(
+            f"Ray does not start on this machine ({str(error).strip().splitlines()[0]}): its logs are in "
+            "session_latest/logs of its temporary folder, /tmp/ray; start the run again when the machine is less busy."
+        ) from error
+
+
+def _warns_of_no_token(record: logging.LogRecord) -> bool:
+    """Whether Ray warns that its ports are open to all; at every start it also says that a token is used."""
+    return "is disabled" in record.msg
+
+
+def _keep_token_private() -> None:
+    """Let nobody else read Ray's token: with it, others run code as this user. Ray would write it for all to read."""
+    if {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys() or os.environ.get("RAY_AUTH_MODE") == "disabled":
+        return
+    token = Path.home() / ".ray" / "auth_token"
+    try:
+        token.parent.mkdir(exist_ok=True)
+        token.touch(0o600)  # Ray writes a token into an empty file
+        token.chmod(0o600)
+    except OSError as error:
+        raise UserError(
+            f"Ray's token cannot be kept in {token} ({error.strerror}): set HOME to a folder of your own."
+        ) from error
+
+
+@contextmanager
+def _signals_left_alone() -> Iterator[None]:
+    """Keep Ray from answering signals to this process, and its daemons from getting them.
+
+    Ctrl-C, `timeout` and a closed terminal signal the whole process group: this process then ends Ray in order.
+    """
+    popen, take_sigterm = services.ConsolePopen, utils.set_sigterm_handler
+    services.ConsolePopen = partial(popen, start_new_session=True)
+    utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        services.ConsolePopen, utils.set_sigterm_handler = popen, take_sigterm
+
+
+async def _check_cluster(address: str, timeout_s: float) -> None:
+    """Raise UserError unless a process can join the cluster at the address; says what is wrong."""
     problem = (
-        f"no Ray cluster answers at {cluster.address!r}: run `ray start --head` there first, "
+        f"no Ray cluster answers at {address!r}: run `ray start --head` there first, "
         "or leave cluster.address out to start one on this machine"
     )
     try:
-        if _listens(cluster.address):
-            problem = (
-                f"what listens at {cluster.address!r} does not take this process in: RAY_AUTH_MODE, the token "
-                "(RAY_AUTH_TOKEN or ~/.ray/auth_token) and the version of Ray must be those of the cluster's head"
-            )
-        ray.init(address=cluster.address, **quiet)
-    except (OSError, AuthenticationError) as error:
-        raise UserError(problem) from error
+        async with asyncio.timeout(timeout_s):
+            if re.fullmatch(r"[^/]+:\d+", address):  # else Ray knows where it is
+                host, port = address.rsplit(":", 1)
+                (await asyncio.open_connection(host, int(port)))[1].close()
+                problem = (
+                    f"what listens at {address!r} does not take this process in: RAY_AUTH_MODE, the token "
+                    "(RAY_AUTH_TOKEN or ~/.ray/auth_token) and the version of Ray must be those of the cluster's head"
+                )
+            await _join(address)
+    except (OSError, RuntimeError) as error:
+        late = f" (it was given {timeout_s:g} s, timeout.start_s)" if isinstance(error, TimeoutError) else ""
+        raise UserError(problem + late) from error
+
+
+async def _join(address: str) -> None:
+    """Join a cluster in a process of its own, which then ends. Raises RuntimeError if it cannot."""
+    command = (sys.executable, "-c", _JOIN, address)
+    process = await asyncio.create_subprocess_exec(*command, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
+    try:
+        if await process.wait():
+            raise RuntimeError("the process could not join")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 def check_socket_paths() -> None:
@@ -244,12 +316,3 @@ def check_socket_paths() -> None:
             f"{variable} is {folder}, whose path is too long for Ray's sockets: set it to a folder whose path has at "
             f"most {len(os.fsencode(folder)) - excess} bytes, such as /tmp."
         )
-
-
-def _listens(address: str) -> bool:
-    """Whether the address is a host and a port. Raises OSError if nothing listens: Ray would retry for minutes."""
-    if not re.fullmatch(r"[^/]+:\d+", address):
-        return False
-    host, port = address.rsplit(":", 1)
-    socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
-    return True

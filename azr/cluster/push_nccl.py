@@ -16,8 +16,8 @@ from typing import Any
 import ray
 import torch
 from ray import ObjectRef
-from ray.exceptions import RayActorError
 
+from azr.cluster.supervisor import DEATHS
 from azr.cluster.weight_buckets import Block, BucketWriter, WeightBucket
 from azr.cluster.weight_transfers import Inbox, Outbox, Rank, Receiver
 
@@ -168,7 +168,7 @@ def wait_until(done: Callable[[], bool], timeout_s: float, what: str, answers: S
 def _answers(refs: Sequence[ObjectRef]) -> None:
     try:
         ray.get(list(refs))
-    except RayActorError as error:
+    except DEATHS as error:
         # Not as itself: to the driver it would look like the death of this rank.
         raise RuntimeError("an engine died while the policy was about to send it weights") from error
 

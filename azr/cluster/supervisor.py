@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import os
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +19,10 @@ from typing import Any
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from azr.errors import UserError
+from azr.isolated import end_with
 
 HEALTH_CHECK_S = 60.0
 """Interval of health checks during a long call."""
@@ -28,6 +30,8 @@ PING_S = 60.0
 """An actor that does not answer a ping within this time counts as dead."""
 KILL_S = 30.0
 """Seconds within which a killed actor must be gone."""
+DEATHS = (RayActorError, OutOfMemoryError)
+"""Errors of a call whose actor is dead; the second says that Ray ended it for want of memory."""
 SENTENCES = (UserError, ValueError, TimeoutError, OSError)
 """Exceptions whose message is one sentence, subclasses before their bases."""
 log = logging.getLogger(__name__)
@@ -86,7 +90,7 @@ class SupervisedActor:
         started = self.actor.start.remote()
         try:
             self.start_report = await within(started, self._start_timeout_s, self.name, "start")
-        except RayActorError as error:
+        except DEATHS as error:
             raise ActorLost(f"{self.name} died when it was to start ({root_cause(error)})", self.actor) from error
         except RayTaskError as error:
             raise unwrap_ray_error(error) from error
@@ -115,7 +119,7 @@ class SupervisedActor:
     async def _answered(self, answer: asyncio.Future[Any], actor: ActorHandle, timeout_s: float, to: str) -> Any:
         try:
             return await self._watch(answer, actor, timeout_s, to)
-        except RayActorError as error:
+        except DEATHS as error:
             raise ActorLost(f"{self.name} died when it was to {to} ({root_cause(error)})", actor) from error
         except RayTaskError as error:
             # A ValueError is the caller's mistake; anything else may be what a dying actor says last.
@@ -164,6 +168,11 @@ class SupervisedActor:
                         f"{self.name} was lost {self._consecutive_failures} times and answered nothing in between; "
                         f"the last time: {lost}"
                     ) from lost
+                if not any(node["Alive"] for node in await asyncio.to_thread(ray.nodes)):
+                    raise UserError(
+                        f"{lost}, and Ray's cluster has no node left to start another one on: go on with the run by "
+                        "--resume once Ray runs there again."
+                    ) from lost
                 log.warning("%s; another one is started in its place", lost)
                 await kill_and_wait({self.name: lost.actor})
                 try:
@@ -182,6 +191,12 @@ class SupervisedActor:
         except (RayError, *SENTENCES) as error:
             assert self.actor is not None
             raise ActorLost(f"{self.name} did not start again ({root_cause(error)})", self.actor) from error
+
+
+def end_with_raylet() -> None:
+    """End this process, if it is one of Ray's workers, with the daemon that started it."""
+    if (raylet := os.environ.get("RAY_RAYLET_PID")) is not None:
+        end_with(int(raylet))
 
 
 async def within(answer: Awaitable[Any], timeout_s: float, who: str, to: str) -> Any:
@@ -220,7 +235,7 @@ async def kill_and_wait(actors: Mapping[str, ActorHandle]) -> None:
 
 async def _until_dead(actor: ActorHandle) -> None:
     """Ping until the actor is dead: a killed actor may still answer a few calls."""
-    with contextlib.suppress(RayActorError):
+    with contextlib.suppress(*DEATHS):
         while True:
             with contextlib.suppress(RayTaskError):  # its process lives, and what it needs does not
                 await actor.ping.remote()
@@ -231,6 +246,8 @@ def root_cause(error: BaseException) -> str:
     """Return the cause in one line, without the tracebacks that Ray adds per actor on the way."""
     while isinstance(error, RayTaskError):
         error = error.cause
+    if isinstance(error, OutOfMemoryError):
+        return "Ray ended it because this machine's memory was nearly full"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

@@ -13,9 +13,8 @@ from typing import Any, Protocol, TypeVar
 import ray
 import torch
 from ray import ObjectRef
-from ray.exceptions import RayActorError
 
-from azr.cluster.supervisor import ActorLost, SupervisedActor, ping, root_cause
+from azr.cluster.supervisor import DEATHS, ActorLost, SupervisedActor, ping, root_cause
 from azr.cluster.weight_buckets import WeightBucket
 from azr.cluster.weight_transfers import Outbox, Receiver
 from azr.concurrency import task_group, wait_for_all
@@ -271,7 +270,7 @@ class _Loading:
         for receiver, ref in zip(self._receivers, loading, strict=True):
             try:
                 ray.get(ref)
-            except RayActorError as error:
+            except DEATHS as error:
                 # Not as itself: to the driver it would look like the death of this rank.
                 raise RuntimeError(f"{receiver.name} died while the policy waited for it to load weights") from error
 

@@ -45,11 +45,11 @@ class RowOrder:
         """Positions after each step that took rows: step, epoch, rows of the epoch, index of the next of them."""
 
     def take(self, step: int, count: int) -> list[tuple[int, int]]:
-        """Epoch and index of the next rows, both from 0; steps take theirs in the order of the steps.
+        """Epoch and index of the next rows, both from 0; steps take theirs in their order, each at once or in parts.
 
         A step may take the last rows of an epoch and the first of the next.
         """
-        assert step > self._after[-1][0], f"step {step} takes its rows after step {self._after[-1][0]}"
+        assert step >= self._after[-1][0], f"step {step} takes its rows after step {self._after[-1][0]}"
         taken: list[tuple[int, int]] = []
         while len(taken) < count:
             if self._next == len(self._rows):
@@ -57,6 +57,8 @@ class RowOrder:
                 self._rows = epoch_order(self._epoch, len(self._ids), self._seed)
             taken.append((self._epoch, self._rows[self._next]))
             self._next += 1
+        if self._after[-1][0] == step:
+            self._after.pop()
         self._after.append((step, self._epoch, self._rows, self._next))
         return taken
 

@@ -19,7 +19,7 @@ from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, PromptIds, Sample
 from azr.selfplay.ordering import sort_samples
 from azr.selfplay.play import StepResult
-from azr.selfplay.rewards import reward_answer
+from azr.selfplay.rewards import can_teach, reward_answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +34,30 @@ class DataPlay:
     order: RowOrder
 
     async def play(self, step: int, sampler: Sampler, phase: Phase) -> StepResult:
-        """Answer a step's rows and reward the answers; nothing in a step that takes none."""
-        due = self.order.take(step, self.config.data.prompts) if self.config.data.takes_rows(step) else []
-        answers = await gather(*(self._answer(self.rows[row], epoch, step, sampler, phase) for epoch, row in due))
-        samples = [sample for of_row, _ in answers for sample in of_row]
-        for sample in samples:
-            reward_answer(sample, self.config.reward, self.config.rollout.max_response_tokens)
-        return StepResult(
-            samples=sort_samples(samples),
-            data={
-                "epoch": max((epoch for epoch, _ in due), default=0),
-                "rows": len(due),
-                "traces": sum(bool(sample.trace_tokens) for sample in samples),
-                "long_traces": sum(long_traces for _, long_traces in answers),
-            },
-        )
+        """Answer a step's rows and reward the answers, until enough rows can teach; nothing in a step that takes none.
+
+        Whatever the order in which answers come in, the first so many rows are asked that hold enough that can teach.
+        """
+        config, samples = self.config, list[Sample]()
+        wanted = config.data.prompts if config.data.takes_rows(step) else 0
+        counts = {"epoch": 0, "rows": 0, "traces": 0, "long_traces": 0}
+
+        async def ask_until_one_teaches() -> None:
+            while counts["rows"] < wanted * config.rollout.refill:
+                ((epoch, row),) = self.order.take(step, 1)
+                counts["rows"] += 1
+                counts["epoch"] = max(counts["epoch"], epoch)
+                answers, long_traces = await self._answer(self.rows[row], epoch, step, sampler, phase)
+                for sample in answers:
+                    reward_answer(sample, config.reward, config.rollout.max_response_tokens)
+                samples.extend(answers)
+                counts["traces"] += sum(bool(sample.trace_tokens) for sample in answers)
+                counts["long_traces"] += long_traces
+                if config.rollout.refill == 1 or can_teach(answers):
+                    break
+
+        await gather(*(ask_until_one_teaches() for _ in range(wanted)))
+        return StepResult(samples=sort_samples(samples), data=counts)
 
     async def _answer(
         self, row: DataRow, epoch: int, step: int, sampler: Sampler, phase: Phase

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import re
 import socket
@@ -125,7 +126,7 @@ def query(address: str) -> Cluster:
     from azr.cluster.placement import start_ray
 
     assert not ray.is_initialized(), "it would leave a cluster that is in use"
-    start_ray(ClusterConfig(address=address))
+    asyncio.run(start_ray(ClusterConfig(address=address)))
     try:
         free = ray.available_resources()
         nodes = tuple(

@@ -1,9 +1,10 @@
-"""Cache of call results within a budget of bytes; identical running calls are joined."""
+"""Cache of call results within a budget of bytes; a request for the very calls that are running joins them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -84,32 +85,34 @@ class CallCache:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._done: OrderedDict[CallKey, Outcome] = OrderedDict()
-        self._running: dict[CallKey, asyncio.Future[Outcome]] = {}
-        self.hits = 0
+        self._running: dict[tuple[CallKey, ...], asyncio.Future[dict[CallKey, Outcome]]] = {}
+        """By all calls of a run: one that had other company may end otherwise."""
 
-    def get(self, key: CallKey) -> asyncio.Future[Outcome] | Outcome | None:
-        """The remembered outcome, the future of one that is running, or None."""
+    def get(self, key: CallKey) -> Outcome | None:
+        """The remembered outcome, or None."""
         known = self._done.get(key)
         if known is not None:
             self._done.move_to_end(key)
-        found = known or self._running.get(key)
-        self.hits += found is not None
-        return found
+        return known
 
-    def begin(self, key: CallKey) -> asyncio.Future[Outcome]:
-        """Announce a call that is about to run."""
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._running[key] = future
-        return future
+    def running(self, keys: tuple[CallKey, ...]) -> asyncio.Future[dict[CallKey, Outcome]] | None:
+        """The outcomes to come of calls that run together, these and no others, or None."""
+        return self._running.get(keys)
 
-    def finish(self, key: CallKey, outcome: Outcome) -> None:
-        """Hand the outcome to everyone who waits for it, and remember it if nothing but the call itself decided it."""
-        self._running.pop(key).set_result(outcome)
-        if outcome.cacheable(key.repeats):
-            self._done[key] = outcome
-            self._bytes += _size(key, outcome)
-            while self._bytes > self._max_bytes:
-                self._bytes -= _size(*self._done.popitem(last=False))
+    def begin(self, keys: tuple[CallKey, ...]) -> asyncio.Future[dict[CallKey, Outcome]]:
+        """Announce calls that are about to run together."""
+        self._running[keys] = asyncio.get_running_loop().create_future()
+        return self._running[keys]
+
+    def finish(self, keys: tuple[CallKey, ...], outcomes: Sequence[Outcome]) -> None:
+        """Hand the outcomes to everyone who waits, and remember those that nothing but the call itself decided."""
+        self._running.pop(keys).set_result(dict(zip(keys, outcomes, strict=True)))
+        for key, outcome in zip(keys, outcomes, strict=True):
+            if outcome.cacheable(key.repeats) and key not in self._done:
+                self._done[key] = outcome
+                self._bytes += _size(key, outcome)
+        while self._bytes > self._max_bytes:
+            self._bytes -= _size(*self._done.popitem(last=False))
 
     async def drain(self) -> None:
         """Wait until nothing is running."""

@@ -99,7 +99,7 @@ class SandboxPool:
         self._cache = CallCache(_CACHE_BYTES)
         self._codes = CodeCache(_CACHE_BYTES)
         self._requests = 0
-        self._inputs = 0
+        self._inputs = self._hits = 0
         self._calls: Counter[str] = Counter()
         self._closed = False
 
@@ -144,7 +144,7 @@ class SandboxPool:
         return ExecutorStats(
             requests=self._requests,
             inputs=self._inputs,
-            cache_hits=self._cache.hits,
+            cache_hits=self._hits,
             restarts=self._scheduler.restarts if self._scheduler else 0,
             calls=dict(self._calls),
         )
@@ -175,21 +175,19 @@ class SandboxPool:
             CallKey(request.program, text, request.static_check, request.repeats, request.admitted)
             for text in request.inputs
         ]
-        fresh: list[CallKey] = []
-        found: list[asyncio.Future[Outcome] | Outcome] = []
-        for key in keys:
-            known = self._cache.get(key)
-            if known is None:
-                fresh.append(key)
-                known = self._cache.begin(key)
-            found.append(known)
+        found = {key: known for key in keys if (known := self._cache.get(key)) is not None}
+        fresh = tuple(dict.fromkeys(key for key in keys if key not in found))
+        running = self._cache.running(fresh)
+        self._hits += len(keys) - (0 if running else len(fresh))
         if fresh:
-            self._run(request, fresh)
-        # Shielded: a caller who gives up must not take along what others wait for.
-        outcomes = [each if isinstance(each, Outcome) else await asyncio.shield(each) for each in found]
-        return _assemble(outcomes, cached=not fresh)
+            future = running or self._cache.begin(fresh)
+            if running is None:
+                self._run(request, fresh)
+            # Shielded: a caller who gives up must not take along what others wait for.
+            found |= await asyncio.shield(future)
+        return _assemble([found[key] for key in keys], cached=not fresh or running is not None)
 
-    def _run(self, request: ExecutionRequest, keys: Sequence[CallKey]) -> None:
+    def _run(self, request: ExecutionRequest, keys: tuple[CallKey, ...]) -> None:
         """Have calls of one program run; their outcomes go to the cache."""
         refusal = self._too_long(keys)
         if refusal is not None:
@@ -205,10 +203,9 @@ class SandboxPool:
             lambda outcomes: self._finish(keys, outcomes),
         ).start()
 
-    def _finish(self, keys: Sequence[CallKey], outcomes: Sequence[Outcome]) -> None:
-        for key, outcome in zip(keys, outcomes, strict=True):
-            self._calls[outcome.call.status.value] += 1
-            self._cache.finish(key, outcome)
+    def _finish(self, keys: tuple[CallKey, ...], outcomes: Sequence[Outcome]) -> None:
+        self._calls.update(outcome.call.status.value for outcome in outcomes)
+        self._cache.finish(keys, outcomes)
 
     def _too_long(self, keys: Sequence[CallKey]) -> str | None:
         longest = protocol.MAX_PROGRAM_BYTES if keys[0].static_check else protocol.MAX_UNCHECKED_BYTES

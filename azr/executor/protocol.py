@@ -49,7 +49,7 @@ REASONS_BYTES = 2**18
 CODE_BYTES = 2**18 - 2**10
 """Longest marshalled code that is kept for further runs; of longer programs the source is sent again."""
 _MAX_SENTENCE = 500
-_REQUEST_OUTPUTS = 4
+REQUEST_VALUES = 4
 """All values of one request may be this many times as long as one: the pool reads them one after another."""
 LENGTH = struct.Struct("!I")
 REQUEST = struct.Struct("!BH")
@@ -311,7 +311,7 @@ def read_calls(parts: Sequence[bytes], limits: Limits, first: Sequence[CallResul
     ``first``: outcomes of the same calls in a run before. What states their values to the letter is not parsed again.
     """
     outcomes: list[CallResult] = []
-    left = _REQUEST_OUTPUTS * limits.output_bytes
+    left = REQUEST_VALUES * limits.output_bytes
     for index, part in enumerate(parts):
         left -= len(part) - PART.size
         known = first[index].value if first else None

@@ -103,8 +103,10 @@ class Runs:
             if self._loaded is None:
                 self._loaded = LoadedProgram(*protocol.read_loaded(word))
                 self._codes.put(self._request.program, self._request.static_check, self._loaded)
-        if len(calls) < len(order):
-            # It was only loaded, for its calls must not share a process.
+        is_suspect = self._loaded is not None and self._loaded.suspicion and self._loaded.code
+        is_task = self._request.admitted and self._request.static_check
+        if len(calls) < len(order) or (words and is_suspect and is_task):
+            # It was only loaded, for its calls must not share a process, or ran otherwise than when it was admitted.
             self._taken.clear()
             self._submit(order, take)
             return

@@ -2,17 +2,23 @@
 
 The zygote gives up what it does not need itself, once; each forked child gives up the rest, last of all the system
 calls that are not on a [short list](syscalls.py). Linux only; standard library only.
+
+Covered: files, network, other processes, rights, memory and time of one program, and with `take_clocks` what the
+interpreter knows of time. Not covered: the kernel's own faults, addresses and hash seeds, which a process has, and the
+clock that machine code reads in shared memory, for whoever has first got as far as machine code.
 """
 
 from __future__ import annotations
 
 import _socket
 import ctypes
+import importlib
 import math
 import os
 import resource
 import signal
 import struct
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -134,6 +140,43 @@ class Lockdown:
         allowlist = ctypes.byref(syscalls.Filter(machine))
         calls.append((*_words(machine.prctl, _PR_SET_SECCOMP, _MODE_FILTER), allowlist, *_words(0, 0)))
         return tuple(calls)
+
+
+class _MethodDef(ctypes.Structure):
+    """Python's ``PyMethodDef``: what all function objects of one function in C share."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p),
+    )  # fmt: skip
+
+
+def _definition(function: Callable[..., object]) -> _MethodDef:
+    """The definition of a function in C, which lies right behind its object's head."""
+    return ctypes.POINTER(_MethodDef).from_address(id(function) + object.__basicsize__).contents
+
+
+def take_clocks() -> tuple[Callable[..., float], ...]:
+    """Have every function that reads a clock raise TypeError; ``monotonic`` and ``clock_gettime`` for the caller alone.
+
+    Not the names are taken but the functions in C, so a module that is imported anew, or another's reference, raises
+    as well. ``sleep`` tells nothing.
+    """
+    make, kept = ctypes.pythonapi.PyCFunction_NewEx, []
+    make.argtypes, make.restype = [ctypes.POINTER(_MethodDef), ctypes.py_object, ctypes.c_void_p], ctypes.py_object
+    for function in (time.monotonic, time.clock_gettime):
+        own = _MethodDef.from_buffer_copy(_definition(function))
+        kept.append(make(own, time, None))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(own))
+    taken: list[Callable[..., object]] = [os.times]
+    taken += [each for name, each in vars(time).items() if isinstance(each, type(len)) and name != "sleep"]
+    if "_datetime" in sys.builtin_module_names:
+        dates = importlib.import_module("_datetime")
+        taken += [dates.datetime.now, dates.datetime.utcnow, dates.date.today]
+    # A function of one argument, which these modules and classes are not fit for.
+    refusal = ctypes.cast(ctypes.pythonapi.PyObject_GetIter, ctypes.c_void_p)
+    for clock in taken:
+        _definition(clock).function = refusal
+    return tuple(kept)
 
 
 def _make(syscall: Callable[..., int], calls: tuple[tuple[_Word, ...], ...]) -> None:

@@ -1,7 +1,8 @@
-"""What a compiled program could betray: the order of a set or an address in its result, or state for a later call.
+"""What a program could betray: the order of a set or an address in its result, or state for a later call.
 
-Read off names, constants and opcodes, before the program runs and without a syntax tree. The rules name what is known
-to be harmless and suspect the rest, so a suspect is usually innocent: it only is run more often, or call by call.
+Read off names, constants and opcodes before the program runs, and off its tree where these leave a doubt. The rules
+name what is known to be harmless and suspect the rest, so a suspect is usually innocent: it only is run more often, or
+call by call.
 
 A result can depend on hashes or addresses through sets, through hashes and identities themselves, and through text:
 the default text of functions, iterators, bound methods and instances states an address. Text is suspect only where a
@@ -11,10 +12,15 @@ A call can leave something for the next one only in what both share: builtins, w
 modules hold. The next call gets a fresh module, so a program's own globals, classes and functions do not count.
 
 A program that catches whatever is raised may ask how much memory or stack is left, and so is suspect of both.
+
+Covered: sets, hashes, identities, text of objects, state in modules and classes of the library, memory that runs out.
+Not covered: coins of chance that a program finds on roads past the static check; four runs find seven of eight.
 """
 
 from __future__ import annotations
 
+import ast
+import dis
 import enum
 import importlib
 import opcode
@@ -23,7 +29,14 @@ from collections.abc import Iterable
 from types import CodeType, FunctionType
 
 from azr.executor.static_check import BANNED_ATTRIBUTES, BANNED_BUILTINS
-from azr.executor.steps import OPS, Question, Steps, ops
+from azr.executor.syntax import (
+    compares_identities,
+    formats_attributes,
+    keeps_addressed,
+    keeps_sets,
+    keeps_views,
+    makes_classes,
+)
 
 
 class Suspicion(enum.IntFlag):
@@ -124,8 +137,15 @@ _ADDRESSED_NAMES = frozenset(
 )  # fmt: skip
 """Names of what makes objects whose default text states an address."""
 _DUNDER = re.compile(r"__\w*__")
-_INNER = re.compile(r"_[^\W_]\w*_")
+_INNER = re.compile(r"_[^\W_]\w*")
 """Names of what classes of the library keep for themselves, such as the table of an enumeration's members."""
+OPS = dis.opmap
+
+
+def ops(*names: str) -> frozenset[int]:
+    """Those of the opcodes that this version of Python has."""
+    return frozenset(OPS[name] for name in names if name in OPS)
+
 
 _SET_OPS = ops("BUILD_SET", "SET_ADD", "SET_UPDATE")
 _TEXT_OPS = ops("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE")
@@ -135,7 +155,7 @@ _SYMBOLS = [symbol.rstrip("=") for _, symbol in opcode._nb_ops]  # type: ignore[
 _SET_OPERATORS = frozenset(index for index, symbol in enumerate(_SYMBOLS) if symbol in {"&", "|", "^", "-"})
 _REMAINDERS = frozenset(index for index, symbol in enumerate(_SYMBOLS) if symbol == "%")
 _IS_GENERATOR, _IS_ASYNC = 0x20, 0x80 | 0x100 | 0x200
-_RERAISE = OPS["RERAISE"]
+_RERAISE, _IS_OP = OPS["RERAISE"], OPS["IS_OP"]
 _MATCH_CLASS, _CALL_EX, _PUSH_EXC_INFO = OPS["MATCH_CLASS"], OPS["CALL_FUNCTION_EX"], OPS["PUSH_EXC_INFO"]
 _BINARY_OP, _LOAD_CONST, _IMPORT_NAME = OPS["BINARY_OP"], OPS["LOAD_CONST"], OPS["IMPORT_NAME"]
 _EXTENDED_ARG, _IMPORT_FROM, _STORE_NAME = OPS["EXTENDED_ARG"], OPS["IMPORT_FROM"], OPS["STORE_NAME"]
@@ -191,11 +211,11 @@ def has_sets(arguments: tuple[object, ...]) -> bool:
     return False
 
 
-def suspicion(code: CodeType) -> int:
+def suspicion(code: CodeType, source: str) -> int:
     """Flags of `Suspicion` for what a compiled program could betray. Runs nothing of it and raises nothing."""
     program = _Program(code)
     found = program.by_names()
-    return found if found == _ALL else found | program.by_steps(found)
+    return found if found == _ALL else program.by_tree(found, source)
 
 
 class _Program:
@@ -290,22 +310,28 @@ class _Program:
         self.makes_addressed = any(not self.names.isdisjoint(_ADDRESSED_WORDS[module]) for module in modules)
         return found
 
-    def by_steps(self, found: int) -> int:
-        """What single steps tell; they are looked at only where something could come of it."""
-        order = bool(found & ORDER)
+    def by_tree(self, found: int, source: str) -> int:
+        """What the syntax tree tells; it is looked at only where something could come of it."""
         combines = self._computes(_SET_OPERATORS) or not _SET_METHODS.isdisjoint(self.names)
-        views = not order and combines and not _VIEWS.isdisjoint(self.names | self.labels)
-        text = not order and self._writes_text()
+        views = combines and not _VIEWS.isdisjoint(self.names)
+        text = not found & ORDER and self._writes_text()
         if text and (
             self.makes_addressed
             or not self.names.isdisjoint(_ADDRESSED_NAMES)
             or not self.ops.isdisjoint(_OBJECT_OPS)
             or any(each.co_flags & _IS_GENERATOR and each.co_name != "<genexpr>" for each in self.codes)
         ):
-            return found | ORDER | (self._steps(False, False) & STATE)
-        if views or text or self.has_set_constant or OPS["IS_OP"] in self.ops:
-            found |= self._steps(views, text)
-        return found
+            found, text = found | ORDER, False
+        if not (views or text or self.has_set_constant or _IS_OP in self.ops or "type" in self.names):
+            return found
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            return _ALL
+        if (_IS_OP in self.ops and compares_identities(tree)) or ("type" in self.names and makes_classes(tree)):
+            return _ALL
+        found |= ORDER * (self.has_set_constant and keeps_sets(tree)) | ORDER * (views and keeps_views(tree))
+        return found | ORDER * (text and (formats_attributes(tree) or keeps_addressed(tree, _FUNCTIONS, _VALUES)))
 
     def _computes(self, operators: frozenset[int], unless_number: bool = False) -> bool:
         """Whether one of these operators occurs; ``unless_number``: with something else than a number on its right."""
@@ -327,13 +353,3 @@ class _Program:
         if "print" in self.names and ("file" in self.labels or _CALL_EX in self.ops):
             return True
         return self._computes(_REMAINDERS, unless_number=True)
-
-    def _steps(self, views: bool, text: bool) -> int:
-        """What each step tells; ``views``: views of dicts may become sets, ``text``: values become text."""
-        listed = [Steps(code, raw, _FUNCTIONS) for code, raw in zip(self.codes, self.raw, strict=True)]
-        functions = frozenset().union(_FUNCTIONS if "*" in self.labels else (), *(each.functions for each in listed))
-        stored = frozenset().union(*(each.stored for each in listed))
-        asked = Question(stored, functions, _VALUES, views, text)
-        answers = [each.answer(asked) for each in listed]
-        compares = any(answer.compares for answer in answers)
-        return ORDER * (compares or any(answer.keeps for answer in answers)) | STATE * compares

@@ -6,7 +6,7 @@ text written by a model in its own process; it starts, times, kills and reaps th
 
 A forked child returns from the serving loop to the bottom of this file, and only there is it sealed and runs anything:
 above a program there are no frames that know of requests, and of the inputs that are still to come nothing has been
-read. Runs of source and of code differ; all runs of code, in a validation or later, are alike.
+read. All runs of code, in a validation or later, are alike; what a run of source leaves on the heap shows in suspects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import time
 import types
 import typing
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 _ROOT = os.path.realpath(f"{__file__}/../../..")
@@ -36,7 +36,7 @@ from azr import values  # noqa: E402
 from azr.execution import ADMITTED_SHARE  # noqa: E402
 from azr.executor import protocol  # noqa: E402
 from azr.executor.protocol import Kind, Limits, Part  # noqa: E402
-from azr.executor.seal import Lockdown, self_test_failures  # noqa: E402
+from azr.executor.seal import Lockdown, self_test_failures, take_clocks  # noqa: E402
 from azr.executor.static_check import ALLOWED_MODULES, FILE_NAME, load  # noqa: E402
 from azr.executor.suspicion import STATE, suspicion  # noqa: E402
 
@@ -94,9 +94,12 @@ class Zygote:
     got is not in the memory that the next one inherits.
     """
 
-    def __init__(self, limits: Limits, lockdown: Lockdown) -> None:
+    def __init__(self, limits: Limits, lockdown: Lockdown, clocks: Iterable[Callable[..., float]]) -> None:
+        """``clocks``: ``time.monotonic`` and ``time.clock_gettime``, or what is left of them."""
         self._limits = limits
         self._lockdown = lockdown
+        self._clocks = list(clocks)
+        """Emptied by children."""
         self._poll = select.poll()
         self._poll.register(_COMMANDS, 0)
         self._program = bytearray(_USUAL_BYTES)
@@ -148,7 +151,7 @@ class Zygote:
 
         One long function: each function called between two forks has pages of its own that are copied then.
         """
-        monotonic, poll, data, most = time.monotonic, self._poll.poll, self._report, len(self._report)
+        (monotonic, _), poll, data, most = self._clocks, self._poll.poll, self._report, len(self._report)
         replies, header = _REPLIES, protocol.HEADER_BYTES
         kind, count = protocol.REQUEST.unpack_from(self._program)
         limit_s, left_s = self._limits.wall_s, self._limits.request_s
@@ -179,6 +182,7 @@ class Zygote:
                 child, spent = self._lockdown.fork(), 0.0
                 if child == 0:
                     _keep(writer, inputs, _REPLIES)
+                    self._clocks.clear()
                     orders = self._orders
                     orders.kind = kind & ~Kind.ALONE if together else kind & ~Kind.ALONE | Kind.APART
                     orders.program = bytes(memoryview(self._program)[protocol.REQUEST.size : length])
@@ -279,11 +283,10 @@ class Zygote:
             os.close(feeder)
         return os.waitstatus_to_exitcode(status)
 
-    @staticmethod
-    def _cpu_s(child: int, otherwise: float) -> float:
+    def _cpu_s(self, child: int, otherwise: float) -> float:
         """CPU seconds of a child so far; kernels that keep no such clock are given the benefit of none."""
         try:
-            return time.clock_gettime(~child << 3 | _PROCESS_CPU_CLOCK)
+            return self._clocks[1](~child << 3 | _PROCESS_CPU_CLOCK)
         except OSError:
             return otherwise
 
@@ -317,9 +320,9 @@ def run_program(
 ) -> None:
     """Report what the program is, if it came as source, then the outcome of each call, until one is the last."""
     seal()
-    gc.enable()
     kind, program, text = orders.take()
     code = marshal.loads(program) if not kind & Kind.SOURCE else _load(kind, program, report)
+    gc.enable()
     alone = bool(kind & Kind.APART)
     # What runs below could look up here.
     del kind, program
@@ -331,14 +334,13 @@ def run_program(
 
 
 def _forget_call() -> None:
-    """Leave the next call as much memory as this one had, no finalizers to come, and none of its types.
+    """Leave the next call none of this one's module and types; what only they held is collected before that call.
 
     ``List[1]`` and ``List[True]`` are one to the library, so whichever came first would be what both are.
     """
     sys.modules.pop(FILE_NAME, None)
     for clear in typing._cleanups:  # type: ignore[attr-defined]
         clear()
-    gc.collect()
 
 
 def _report_call(
@@ -354,7 +356,8 @@ def _report_call(
 
 def _load(kind: int, program: bytes, report: int) -> types.CodeType | None:
     """The program's code, once it is reported what it is; None when it is not to run in this process."""
-    code, reasons = load(program.decode("utf-8", "surrogatepass"), not kind & Kind.UNCHECKED)
+    source = program.decode("utf-8", "surrogatepass")
+    code, reasons = load(source, not kind & Kind.UNCHECKED)
     if code is None:
         protocol.write(report, Part.REASONS + protocol.reasons_report(reasons))
         return None
@@ -362,7 +365,7 @@ def _load(kind: int, program: bytes, report: int) -> types.CodeType | None:
         # Said all the same: whatever says so later is the program.
         protocol.write(report, Part.LOADED)
         return code
-    suspected = suspicion(code)
+    suspected = suspicion(code, source)
     protocol.write(report, Part.LOADED + protocol.loaded_report(suspected, code))
     return None if suspected & STATE and not kind & Kind.APART else code
 
@@ -373,6 +376,9 @@ def _run_call(code: types.CodeType, text: str, input_bytes: int, output_bytes: i
         arguments = values.parse_arguments(text, max_bytes=input_bytes)
     except values.PlainDataError as refusal:
         return protocol.REJECTED, protocol.sentence(f"argument text: {refusal}")
+    # Whichever way code and arguments came, and whatever was called before: the same memory, no finalizers to come, and
+    # the collector's counters at 0.
+    gc.collect()
     # A module of its own per call: globals set by one call do not reach the next.
     module = types.ModuleType(FILE_NAME)
     module.__dict__["__builtins__"] = builtins
@@ -494,7 +500,8 @@ def main() -> tuple[Orders, Callable[[], None], Limits] | None:
     lockdown = Lockdown(limits.memory_mb, limits.request_s)
     shift = _shift_addresses()
     _erase_environment()
-    zygote = Zygote(limits, lockdown)
+    # Answers to benchmarks may ask what time it is; a task of the run's own may not depend on it.
+    zygote = Zygote(limits, lockdown, (time.monotonic, time.clock_gettime) if limits.modules else take_clocks())
     # No child takes it apart on its way, whose memory would be copied for that.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(zygote))
     _warm_up(lockdown, limits)

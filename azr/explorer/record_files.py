@@ -20,6 +20,8 @@ ROLLOUTS = re.compile(r"step_(\d{6,})\.jsonl\.gz")
 WITH_OUTCOMES = 2
 """Schema from which on samples say what was made of them."""
 T = TypeVar("T")
+_MOST_TEXT = 1 << 28
+"""Longest text of a gzip member; a run writes about a megabyte."""
 _PIECE = 1 << 17
 """Bytes that are decompressed at a time: zlib copies what comes after the end of a member."""
 
@@ -100,6 +102,8 @@ def read_lines(path: Path) -> Iterator[tuple[LinePlace, bytes] | Problem]:
         try:
             for start in range(0, len(view), _PIECE):
                 text += member.decompress(view[start : start + _PIECE])
+                if len(text) > _MOST_TEXT:
+                    raise zlib.error(f"a part of it unpacks to over {_MOST_TEXT >> 20} MiB")
                 if member.eof:
                     used = start + len(view[start : start + _PIECE]) - len(member.unused_data)
                     break

@@ -206,8 +206,8 @@ class Workload:
             sorts = (replace(data, play="alone"), DataConfig())
             loads = [cls.of(replace(config, data=sort), assumed) for sort in sorts]
             return max(loads, key=lambda load: load.trained)
-        tasks = len(config.kinds) * play.proposer_prompts
-        rows = 0 if data.path is None else data.prompts
+        tasks = len(config.kinds) * play.proposer_prompts * config.rollout.refill
+        rows = 0 if data.path is None else data.prompts * config.rollout.refill
         groups = tasks * (1 + play.derived_tasks * len(play.kinds))
         again = len(config.kinds) * play.repeated_tasks * config.ablation.new_tasks
         groups = int(groups * assumed.valid_share) + again

@@ -52,7 +52,7 @@ def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase, thinking: T
     """
     own = _own_template(tokenizer)
     if choice == "auto":
-        choice = "tokenizer" if own and _is_trained_on(own, tokenizer) else "conversation"
+        choice, _ = auto_template(tokenizer)
     if choice == "conversation":
         about, opened = (_ANSWERS, "") if thinking == "none" else (_THINKS, f" {THINK}")
         template = f"A conversation between a User and an Assistant. {about}{_TURNS}{opened}{{% endif %}}"
@@ -65,6 +65,16 @@ def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase, thinking: T
     if choice != "conversation" and not _is_trained_on(template, tokenizer):
         template = CHOSEN + template
     return _checked(template, tokenizer, choice, thinking)
+
+
+def auto_template(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
+    """Return what `model.template auto` chooses, and the reason, which completes a sentence."""
+    own = _own_template(tokenizer)
+    if not own:
+        return "conversation", "the tokenizer has no chat template"
+    if _is_trained_on(own, tokenizer):
+        return "tokenizer", "the model was trained on its own template"
+    return "conversation", f"the turns of its own template do not end with the end token {tokenizer.eos_token}"
 
 
 def _own_template(tokenizer: PreTrainedTokenizerBase) -> str | None:

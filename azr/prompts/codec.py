@@ -17,6 +17,7 @@ from azr.prompts.answer_part import answer_part
 from azr.prompts.chat_template import (
     Turn,
     adds_bos,
+    auto_template,
     choose_template,
     control_tokens,
     opened_response,
@@ -128,6 +129,11 @@ class PromptCodec:
         if not completes:
             style = ChatFormat(partial(render, template, tokenizer), thinking=opens_thinking(template, tokenizer))
         return cls(tokenizer, style, template=template, end_ids=ends, stop_strings=strings)
+
+    def auto_template(self) -> str:
+        """Return what `model.template auto` chooses for this model, and why."""
+        chosen, reason = auto_template(self._tokenizer)
+        return f"{chosen}, because {reason}"
 
     def ask(self, message: str) -> list[int]:
         """Return the prompt ids of a user's message; only the chat format has messages."""

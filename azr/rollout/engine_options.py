@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from azr.errors import UserError, nearest
+from azr.errors import UserError, did_you_mean
 
 KNOB = "rollout.engine_options"
 _KNOBS = {
@@ -53,8 +53,8 @@ def engine_options(entries: Sequence[str]) -> dict[str, Any]:
         if name in TAKEN:
             raise UserError(f"{KNOB} names {name!r}, which a run sets itself: leave it out.")
         if name not in argument_names():
-            known = nearest(name, argument_names() - TAKEN)
-            raise UserError(f"{KNOB} names {name!r}, and vLLM has no such engine argument; did you mean {known!r}?")
+            hint = did_you_mean(name, argument_names() - TAKEN)
+            raise UserError(f"{KNOB} names {name!r}, and vLLM has no such engine argument{hint}")
         if name in options:
             raise UserError(f"{KNOB} names {name!r} twice: name it once.")
         if not colon or not text.strip():

@@ -7,17 +7,15 @@ that process time that sampling needs.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm.platforms import current_platform
 
-from azr.rollout.vllm_adapter import OWNER
+from azr.isolated import OWNER, end_with
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -27,26 +25,6 @@ elif current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as PlatformWorker
 else:
     from vllm.v1.worker.gpu_worker import Worker as PlatformWorker
-
-
-_LOOK_EVERY_S = 1.0
-
-
-def _end_with(owner: int) -> None:
-    """End this process soon after another one, which may have been killed: vLLM's processes would stay and hold the
-    GPU's memory. vLLM's core process ends with its worker."""
-    while _runs(owner):
-        time.sleep(_LOOK_EVERY_S)
-    os._exit(1)
-
-
-def _runs(process: int) -> bool:
-    """Whether the process runs (zombies do not count)."""
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in ("Z", "X")
 
 
 class SchedulingCounts:
@@ -94,8 +72,9 @@ class MeasuredWorker(PlatformWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # vLLM's processes would stay and hold the GPU's memory. Its core process ends with its worker.
         if (owner := os.environ.get(OWNER)) is not None:
-            threading.Thread(target=_end_with, args=(int(owner),), daemon=True).start()
+            end_with(int(owner))
         self._start_seconds: dict[str, float] = {}
         self._scheduled = SchedulingCounts()
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from azr.config import RolloutConfig
 from azr.errors import UserError
 from azr.hardware import KERNEL_CACHES, cpu_engine_problem, keep_kernels
+from azr.isolated import OWNER
 from azr.records import Completion, FinishReason, Stops
 from azr.rollout.engine_options import TAKEN, engine_options
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 CPU_KV_CACHE_BYTES = 1 << 30
 CPU_THREADS = 1
 """Compute threads of a CPU engine; more of them wait for each other with a tiny model."""
-OWNER = "AZR_ENGINE_OWNER"
-"""Environment variable with the id of the process that started the engine, see `azr.rollout.measured_worker`."""
 POLL_S = 1.0
 """Seconds between two checks of the core process during a call."""
 GIB = 2**30

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from azr.config import TEMPLATES, Config, ModelConfig
 from azr.config_tree import from_yaml
-from azr.errors import UserError, nearest
+from azr.errors import UserError, did_you_mean
 from azr.prompts.chat_template import choose_template
 from azr.prompts.codec import PromptCodec, load_tokenizer
 from azr.runs.model_export import check_model, find_source, kept_export
@@ -57,8 +57,8 @@ def open_model(place: str, step: int | None = None, template: str = TRAIN) -> As
     Raises UserError when there is no such model, step or template.
     """
     if template not in CHOICES and not Path(template).is_file():
-        hint = "" if "." in template else f" Did you mean {nearest(template, CHOICES)}?"
-        raise UserError(f"The template {template!r} is neither {', '.join(CHOICES)} nor a file.{hint}")
+        hint = did_you_mean(template, CHOICES)
+        raise UserError(f"The template {template!r} is neither {', '.join(CHOICES)} nor a file{hint}")
     folder, found, config, form = _find(place, step)
     check_tokenizer_files(place, folder, named="MODEL")
     try:

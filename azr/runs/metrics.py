@@ -61,7 +61,7 @@ def reward_metrics(samples: Sequence[Sample]) -> Metrics:
     Samples that only estimated, could not be graded or were too old do not count. ``weight_version`` is the newest
     version that sampled one of the others.
     """
-    rewarded = [each for each in samples if each.reward is not None and each.used in ("trained", "cut off", "recorded")]
+    rewarded = [each for each in samples if each.reward is not None and each.used not in ("estimate", "stale")]
     players: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in rewarded:
         players[sample.player].append(sample)
@@ -82,16 +82,19 @@ def reward_metrics(samples: Sequence[Sample]) -> Metrics:
 
 
 def reason_metrics(samples: Sequence[Sample]) -> Metrics:
-    """Return how many responses of each kind and role are malformed, and how many could not be graded, by reason.
+    """Return how many responses of each kind and role are malformed, and how many could not be graded, by reason; and
+    how many `rollout.refill` left out.
 
     They count whatever they were used for; a reason that none has, has no key. Example:
-    ``{"math/solver/malformed/no_box": 3, "math/solver/ungraded/grader_failed": 1}``
+    ``{"math/solver/malformed/no_box": 3, "math/solver/ungraded/grader_failed": 1, "math/solver/unlearnable": 16}``
     """
     counts = Counter[str]()
     for sample in samples:
         if sample.judgement is not None and sample.judgement.reason:
             what = "ungraded" if _is_lost(sample) else "malformed"
             counts[f"{sample.player}/{what}/{sample.judgement.reason}"] += 1
+        if sample.used == "unlearnable":
+            counts[f"{sample.player}/unlearnable"] += 1
     return dict(sorted(counts.items()))
 
 

@@ -36,10 +36,9 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
     folder = Path(path)
     if (folder / "config.json").is_file():
         return folder
-    local = folder.is_absolute() or path.startswith(".") or folder.exists() or folder.parent.is_dir()
-    if local or path.count("/") != 1:
-        raise UserError(f"{named} {path!r} holds no model (no config.json there); give a Hugging Face model folder.")
+    check_place(path, named)
     from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     try:
@@ -58,10 +57,24 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
     except OSError as error:
         if not fetch:
             return None
+        why = "HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else (str(error).strip() or repr(error)).splitlines()[0][:200]
         raise UserError(
-            f"{named} {path!r} is no local folder and could not be fetched from the hub; "
-            "give a Hugging Face model folder."
+            f"{named} {path!r} is no local folder and could not be fetched from the hub ({why}): give a Hugging Face "
+            "model folder."
         ) from error
+
+
+def check_place(path: str, named: str = "model or run") -> None:
+    """Raise UserError for what can be neither a run, nor a local model, nor the name of a model of the hub."""
+    folder = Path(path)
+    if (folder / "config.json").is_file() or (folder / "config.yaml").is_file():
+        return
+    if folder.exists():
+        raise UserError(f"{named} {path!r} holds no model (no config.json there); give a Hugging Face model folder.")
+    if folder.is_absolute() or path.startswith(".") or path.count("/") != 1 or folder.parent.is_dir():
+        raise UserError(
+            f"There is no {named} {path!r}; give a Hugging Face model folder, or the name of a model of the hub."
+        )
 
 
 def config_json(folder: Path) -> dict[str, Any]:

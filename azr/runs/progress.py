@@ -39,7 +39,7 @@ class Phase:
     @property
     def total(self) -> int | None:
         """How much there is to do, as far as it is known."""
-        return self.declared if self.declared is not None else self.entered or None
+        return max(self.declared, self.entered) if self.declared is not None else self.entered or None
 
     @property
     def finished(self) -> bool:

@@ -102,6 +102,9 @@ def _read_state(
 ) -> tuple[RunState, list[str]]:
     notes: list[str] = []
     try:
+        if step is not None and step not in store.steps():
+            there = f"there are those of steps {', '.join(map(str, store.steps()))}" if store.steps() else "it has none"
+            raise UserError(f"{run.path} has no checkpoint of step {step}: {there}.")
         if step is not None:
             verify(store.path(step), level)
         chosen = store.newest(notes.append, level) if step is None else step

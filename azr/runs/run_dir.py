@@ -190,17 +190,17 @@ def check_free(run: RunConfig) -> None:
     """Raise UserError when the run's folder holds something already, before anything is started."""
     path = run_path(run)
     if path.is_dir() and any(path.iterdir()):
-        raise UserError(
-            f"{path} already holds a run: go on with it by --resume, begin again with --restart, or choose another "
-            "--run.name."
-        )
+        there = "go on with it by --resume, begin again with --restart"
+        if not any((path / "checkpoints").glob("step_*")):
+            there = "it has no checkpoint, so --resume begins it again; --restart does so beside it"
+        raise UserError(f"{path} already holds a run: {there}, or choose another --run.name.")
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file: choose another --run.name, or remove or rename that file.")
 
 
 def write_config(config: Config, path: Path) -> None:
     """Write a config as `azr run` reads it."""
-    path.write_text(yaml.safe_dump(to_tree(config), sort_keys=False))
+    path.write_text(yaml.safe_dump(to_tree(config), sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 @contextmanager

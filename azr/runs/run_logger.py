@@ -279,7 +279,9 @@ def summary(
     see = [f"to see it:     {view_command(run)}"]
     if tensorboard:
         see.append(f"               {tensorboard_command(run)}")
-    return "\n".join([title, *table, *gains, f"run directory: {run.path}", *see])
+    azr = _program("azr")
+    then = f"next:          {azr} export {run.path} FOLDER writes this model; {azr} check-model FOLDER tests another"
+    return "\n".join([title, *table, *gains, f"run directory: {run.path}", *see, then])
 
 
 def view_command(run: RunDirectory) -> str:

@@ -1,15 +1,20 @@
-"""SIGINT and SIGTERM: the first asks the run to stop where it loses nothing, the second ends it at once."""
+"""Signals that ask a run to stop: the first one where nothing is lost, the second one at once."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
+import stat
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""SIGHUP: the terminal was closed."""
+log = logging.getLogger(__name__)
 
 
 class StopRequested(Exception):
@@ -33,19 +38,20 @@ class StopSignal:
     def listening(self, log: Callable[[str], None]) -> Iterator[None]:
         """``log`` gets a line for the first signal. A second one cancels the task that opened the context."""
         self._log, self._task = log, asyncio.current_task()
-        self.install_handlers()
+        loop = asyncio.get_running_loop()
+        # nohup has SIGHUP ignored, and that stays.
+        taken = [each for each in SIGNALS if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
+        for each in taken:
+            loop.add_signal_handler(each, self._on_signal, each)
         try:
             yield
         finally:
-            for each in SIGNALS:
-                asyncio.get_running_loop().remove_signal_handler(each)
-
-    def install_handlers(self) -> None:
-        """Once more, when a library may have taken the signals for itself."""
-        for each in SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(each, self._on_signal, each)
+            for each in taken:
+                loop.remove_signal_handler(each)
 
     def _on_signal(self, received: int) -> None:
+        if received == signal.SIGHUP:
+            _leave_terminal()
         if self._requested.is_set():
             assert self._task is not None
             self._task.cancel()
@@ -72,4 +78,15 @@ class StopSignal:
             if not working.done():
                 working.cancel()
                 await asyncio.wait((working,))
+                if not working.cancelled() and (error := working.exception()) is not None:
+                    log.warning("while it was stopped: %s", error)
         raise StopRequested(self._received)
+
+
+def _leave_terminal() -> None:
+    """Write to nowhere instead of to the terminal that was closed, where writing fails."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode):
+            os.dup2(nowhere, stream)
+    os.close(nowhere)

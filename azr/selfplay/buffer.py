@@ -64,7 +64,7 @@ class TaskBuffer:
         assert self.reject_reason(task) is None, "only a task without a reject reason may be stored"
         self._append(task)
 
-    def refill(self, tasks: Iterable[Task]) -> None:
+    def restore(self, tasks: Iterable[Task]) -> None:
         """Add tasks that were stored before, in their order, such as those of a run's log."""
         for task in tasks:
             self._append(task)

@@ -8,6 +8,7 @@ deterministic run it decides nothing: fingerprints are reserved in the order of 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem
 from azr.selfplay.ordering import OrderedGate, sort_samples
 from azr.selfplay.proposer import Proposer, Shown
-from azr.selfplay.rewards import reward_answer, reward_proposal
+from azr.selfplay.rewards import can_teach, reward_answer, reward_proposal
 from azr.tasks.base import RejectReason
 from azr.tasks.composites import GivenFunctions, give_functions, schedule
 from azr.tasks.registry import KINDS, derived_tasks
@@ -61,9 +62,10 @@ class KindWork:
     drawn: list[Task] = field(default_factory=list)
     """Stored tasks in the order in which solvers get them in place of rejected proposals."""
     num_solving_stored: int = 0
-    num_proposals: int = 0
-    num_rejected: int = 0
-    """Rejected proposals of this step."""
+    num_missing: int = 0
+    """Stored tasks that solvers will need at least, as far as proposals have been rejected; may be negative."""
+    further: list[WorkItem] = field(default_factory=list)
+    """Proposals in reserve: the first of them begins when one of this step has not become a learnable task."""
 
 
 @dataclass(slots=True)
@@ -102,7 +104,7 @@ class SelfPlayStep:
         kinds, share = self.config.selfplay.kinds, 1.0
         if self.config.rollout.partial and not is_last:
             share = PARTIAL_SHARE
-        shown = self._draw_shown(kinds) if self.config.ablation.new_tasks else {}
+        shown = self._draw_shown(kinds, self.config.rollout.refill) if self.config.ablation.new_tasks else {}
         async with task_group() as self._group:
             for item in self.journal.left_over.get(self.step - 1, ()):
                 self._start(item)
@@ -110,9 +112,9 @@ class SelfPlayStep:
                 for kind in kinds:
                     play = self._play_kind(kind, shown[kind], share) if shown else self._play_stored(kind)
                     playing.create_task(play)
-            await _wait_for_share(self._tasks(), share)
-            while late := self._tasks(lambda item: share == 1.0 or item.step < self.step):
-                await _wait_for_share(late, 1.0)  # nothing is carried over twice, or grows too old to be trained on
+            await self._wait_for_share(share, lambda item: True)
+            # Nothing is carried over twice, or grows too old to be trained on.
+            await self._wait_for_share(1.0, lambda item: item.step < self.step)
             self.journal.left_over[self.step] = await self._stop_unfinished()
         return self._result()
 
@@ -126,10 +128,11 @@ class SelfPlayStep:
 
     async def _play_kind(self, kind: str, drawn: Sequence[Shown], share: float) -> None:
         selfplay, work = self.config.selfplay, self._work[kind]
-        work.num_proposals = len(drawn)
-        proposals = [
-            self._start(self._item(kind, "propose", index=index, shown=shown)) for index, shown in enumerate(drawn)
-        ]
+        work.num_missing = selfplay.solver_prompts - len(drawn)
+        items = [self._item(kind, "propose", index=index, shown=shown) for index, shown in enumerate(drawn)]
+        work.further = items[selfplay.proposer_prompts :]
+        for item in items[: selfplay.proposer_prompts]:
+            self._start(item)
         rng = random.Random(f"{self.config.run.seed}/{self.name}/{kind}/again")
         again = self.buffer.sample_learnable(kind, selfplay.repeated_tasks, rng)
         for index, task in enumerate(again):
@@ -137,8 +140,8 @@ class SelfPlayStep:
         if not self.config.run.deterministic:
             stored = self.buffer.sizes()[kind]
             work.drawn = self.buffer.sample_tasks(kind, min(selfplay.solver_prompts, stored), (), work.rng)
-            self._solve_stored(kind, selfplay.solver_prompts - len(drawn))
-        await _wait_for_share(proposals, share)
+            self._solve_stored(kind, work.num_missing)
+        await self._wait_for_share(share, set(items).__contains__)
 
         own = {item.index: task for item, task in work.accepted.items() if item.name == self.name}
         accepted = [own[index] for index in sorted(own)]
@@ -220,17 +223,20 @@ class SelfPlayStep:
         return [sample, *estimates]
 
     def _proposal_ended(self, item: WorkItem, outcome: Task | RejectReason) -> None:
-        """Begin what an accepted task leads to, or the answer to a stored task that a rejection makes necessary."""
-        work = self._work[item.kind]
+        """Begin what an accepted task leads to, another proposal for one that does not teach, or the answer to a stored
+        task that a rejection makes necessary."""
+        work, is_own = self._work[item.kind], item.name == self.name
+        is_learnable = isinstance(outcome, Task) and outcome.solve_rate not in (0.0, 1.0)
+        if is_own and not is_learnable and work.further:
+            self._start(work.further.pop(0))
         if isinstance(outcome, Task):
             work.accepted[item] = outcome
             if self.step:
                 self._start(replace(item, begins="follow", shown=None, task=outcome))
-        elif item.name == self.name:
+        elif is_own:
             # Every rejection is one task fewer for solvers. As many are solved in the end as without this head start.
-            work.num_rejected += 1
-            missing = self.config.selfplay.solver_prompts - work.num_proposals + work.num_rejected
-            self._solve_stored(item.kind, missing)
+            work.num_missing += 1
+            self._solve_stored(item.kind, work.num_missing)
 
     async def _follow(self, item: WorkItem, task: Task) -> list[Sample]:
         """Estimate the task's derived tasks, and solve it if its index is among the first."""
@@ -256,6 +262,8 @@ class SelfPlayStep:
             reward_answer(sample, self.config.reward, self._max_tokens)
             if phase == "estimate" and sample.used == "trained" and not self.config.selfplay.train_on_estimates:
                 sample.used = "estimate"
+        if phase == "estimate" and self.config.selfplay.train_on_estimates and self.config.rollout.refill > 1:
+            can_teach(answers)
         return answers
 
     def _reserve(self, outcome: Task | RejectReason, judgement: Judgement) -> tuple[Task | RejectReason, Judgement]:
@@ -302,16 +310,20 @@ class SelfPlayStep:
         self._work[item.kind].tasks[task] = item
         return task
 
-    def _tasks(self, unfinished: Callable[[WorkItem], bool] | None = None) -> list[asyncio.Task[list[Sample]]]:
-        """Return all tasks, or the unfinished ones of certain items."""
-        tasks = {task: item for work in self._work.values() for task, item in work.tasks.items()}
-        if unfinished is None:
-            return list(tasks)
-        return [task for task, item in tasks.items() if not task.done() and unfinished(item)]
+    async def _wait_for_share(self, share: float, of: Callable[[WorkItem], bool]) -> None:
+        """Wait until this share of the items' tasks is done, those included that begin meanwhile."""
+        while True:
+            tasks = [task for work in self._work.values() for task, item in work.tasks.items() if of(item)]
+            pending = [task for task in tasks if not task.done()]
+            missing = math.ceil(share * len(tasks)) - (len(tasks) - len(pending))
+            if missing <= 0:
+                return
+            for ended in itertools.islice(asyncio.as_completed(pending), missing):
+                await ended
 
     async def _stop_unfinished(self) -> list[WorkItem]:
         """Cancel what is under way; its requests go on. Return its items."""
-        while pending := self._tasks(lambda item: True):
+        while pending := [task for work in self._work.values() for task in work.tasks if not task.done()]:
             for task in pending:
                 task.cancel()
             await asyncio.wait(pending)
@@ -339,10 +351,11 @@ class SelfPlayStep:
     def _seed(self, *names: object) -> int:
         return stable_seed(self.config.run.seed, *names)
 
-    def _draw_shown(self, kinds: Sequence[str]) -> dict[str, list[Shown]]:
-        """Draw what every proposal's prompt shows, before any proposal can change the buffer."""
+    def _draw_shown(self, kinds: Sequence[str], asks: int = 1) -> dict[str, list[Shown]]:
+        """Draw what each prompt shows, of ``asks`` for a wanted proposal, before any proposal can change the buffer."""
         rng, selfplay = random.Random(f"{self.config.run.seed}/{self.name}"), self.config.selfplay
-        firsts = range(0, selfplay.proposer_prompts, selfplay.proposals_per_prompt)
+        indices = range(asks * selfplay.proposer_prompts)
+        firsts = indices[:: selfplay.proposals_per_prompt]
         references = {
             kind: {first: self.buffer.references(kind, selfplay.references, rng) for first in firsts} for kind in kinds
         }
@@ -350,7 +363,6 @@ class SelfPlayStep:
             kind: {i: Shown(tuple(tasks), self._draw_functions(kind, i)) for i, tasks in of_kind.items()}
             for kind, of_kind in references.items()
         }
-        indices = range(selfplay.proposer_prompts)
         return {kind: [of_kind[self._first_of_prompt(index)] for index in indices] for kind, of_kind in shown.items()}
 
     def _first_of_prompt(self, index: int) -> int:
@@ -367,10 +379,3 @@ class SelfPlayStep:
             return None
         count, tasks = rng.randint(1, most), self.buffer.tasks(kind)
         return give_functions((tasks[i] for i in rng.sample(range(len(tasks)), len(tasks))), count)
-
-
-async def _wait_for_share(tasks: Sequence[asyncio.Task[list[Sample]]], share: float) -> None:
-    """Wait until this share of the tasks is done; raise the first failure among these."""
-    ended = iter(asyncio.as_completed(tasks))
-    for _ in range(math.ceil(share * len(tasks))):
-        await next(ended)

@@ -191,6 +191,16 @@ def reward_answer(sample: Sample, config: RewardConfig, max_tokens: int) -> None
         _set_reward(sample, reward, {sample.verdict: reward}, config, max_tokens)
 
 
+def can_teach(answers: Sequence[Sample]) -> bool:
+    """Whether graded answers to one problem differ in score: 1 for right, else the grader's number, or 0. If not, mark
+    them as not to be trained on."""
+    graded = [each for each in answers if each.accuracy is not None]
+    scores = {each.accuracy or (each.judgement and each.judgement.score) or 0.0 for each in graded}
+    for each in graded if len(scores) < 2 else ():
+        each.used = "unlearnable"
+    return len(scores) > 1
+
+
 def _set_reward(sample: Sample, reward: float, parts: dict[str, float], config: RewardConfig, max_tokens: int) -> None:
     sample.reward, sample.reward_parts, sample.used = reward, parts, "trained"
     if config.overlong == "soft":

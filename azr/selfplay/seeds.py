@@ -20,7 +20,7 @@ import msgspec
 
 from azr import values
 from azr.concurrency import gather
-from azr.errors import UserError, nearest
+from azr.errors import UserError, did_you_mean
 from azr.execution import MAX_INPUTS, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Task
 from azr.selfplay.buffer import TaskBuffer
@@ -63,6 +63,8 @@ class RefusedSeed:
     """Explanation in a few words."""
 
 
+MOST_BYTES = 2**30
+"""Longest file of tasks, unpacked: a few megabytes of gzip can hold far more."""
 SeedLines = tuple[Sequence[Seed], Sequence[RefusedSeed]]
 """Tasks of a file, and its broken lines."""
 
@@ -88,14 +90,16 @@ class CheckedSeeds:
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file that are not blank, with their numbers from 1; unpack ``.gz``. Raises UserError."""
     try:
-        data = path.read_bytes()
-        lines = (gzip.decompress(data) if path.suffix == ".gz" else data).split(b"\n")
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(
             f"{path} cannot be read ({getattr(error, 'strerror', None) or error}): give a file of tasks, one JSON "
             "object a line."
         ) from error
-    for number, line in enumerate(lines, 1):
+    if len(data) > MOST_BYTES:
+        raise UserError(f"{path} holds over {MOST_BYTES >> 30} GiB of text: split it, or take another file of tasks.")
+    for number, line in enumerate(data.split(b"\n"), 1):
         if line.strip():
             yield number, line
 
@@ -139,7 +143,7 @@ def _read_task(record: Mapping[str, Any], line: int) -> Task:
     except msgspec.ValidationError as error:
         raise ValueError(f"the line is no task: {error}") from error
     if stated.kind not in KINDS:
-        raise ValueError(f"there is no task kind {stated.kind[:60]!r}; did you mean {nearest(stated.kind, KINDS)!r}?")
+        raise ValueError(f"there is no task kind {stated.kind[:60]!r}{did_you_mean(stated.kind, KINDS)}")
     # Another run's ids would mix with those of this run's own tasks.
     task = replace(stated, id=f"seed-{line:06d}", parents=(), step=0, solve_rate=None)
     kind = KINDS[task.kind]

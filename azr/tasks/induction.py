@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from azr import values
 from azr.execution import ExecutionRequest
-from azr.executor.protocol import MAX_VALUE_BYTES
+from azr.executor.protocol import MAX_VALUE_BYTES, REQUEST_VALUES
 from azr.records import Task
 from azr.tasks.base import (
     IDENTITY,
@@ -61,7 +61,8 @@ class Induction(TaskKind):
                 "Make that possible, but only by thinking hard. The message is a hint of one or two sentences, at most "
                 f"{MESSAGE_CHARS:,} characters, that does not state the code. Every input must run without an "
                 f"exception, in less than {facts.cpu_s:g} s of CPU time, and return plain data of at most "
-                f"{MAX_VALUE_BYTES:,} bytes of text.\n\nRules for inputs: {input_rules()}"
+                f"{MAX_VALUE_BYTES:,} bytes of text, {REQUEST_VALUES * MAX_VALUE_BYTES:,} for all inputs together."
+                f"\n\nRules for inputs: {input_rules()}"
             ),
             blocks=f"{count} ```input blocks, each with one input, and one ```message block with the message",
             example=_proposal_example(count),

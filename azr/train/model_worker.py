@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from azr.algorithms.kernels import choose_kernels
 from azr.algorithms.losses import Sums, add_sums
 from azr.algorithms.packing import PackedBatch, to_device
 from azr.cluster.placement import take_gpus
+from azr.cluster.supervisor import end_with_raylet
 from azr.config import Config
 from azr.errors import UserError
 from azr.hardware import Device, hpz_partition_size, keep_kernels, network_environment
@@ -126,6 +128,7 @@ class ModelWorker:
     _away: OffloadedTensors
 
     def __init__(self, model_role: str, rank: int, world_size: int, device: Device, config: Config) -> None:
+        end_with_raylet()
         self.model_role, self.rank, self.world_size, self.config = model_role, rank, world_size, config
         keep_kernels()
         if device == "cuda":
@@ -138,10 +141,16 @@ class ModelWorker:
         self._computes_with = self._network = ""
 
     def create_store(self) -> Address:
-        """Open the store at a port that the system picks while binding it, so no other process can take it."""
-        host, timeout = ray.util.get_node_ip_address(), timedelta(seconds=self.config.timeout.start_s)
-        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timeout)
-        return Address(host, self._store.port)
+        """Open the store, on one interface, at a port that the system picks while binding it."""
+        timeout = timedelta(seconds=self.config.timeout.start_s)
+        # The store asks for no token. By itself it would listen on every interface of the node.
+        host = "127.0.0.1" if self.config.cluster.address is None else ray.util.get_node_ip_address()
+        listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        port = listener.getsockname()[1]
+        self._store = dist.TCPStore(
+            host, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listener.detach()
+        )
+        return Address(host, port)
 
     def init_process_group(self, address: Address) -> None:
         """Form the world of this model's ranks; a collective that outlasts `timeout.train_s` fails."""
@@ -270,7 +279,7 @@ class ModelWorker:
                 f"the name of one on the hub ({str(error).splitlines()[0]})"
             ) from error
         self._away = OffloadedTensors(self.device)
-        engine = make_engine(model, train, zero3, lr, mini_batches)
+        engine = make_engine(model, train, zero3, family, lr, mini_batches)
         for group in list(_world.pg_map):  # DeepSpeed's own would fail after ten minutes, NCCL's default
             _set_pg_timeout(timedelta(seconds=self.config.timeout.train_s), group)
         return engine

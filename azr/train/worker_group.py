@@ -12,10 +12,10 @@ from typing import Any, Self
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError
+from ray.exceptions import OutOfMemoryError
 
 from azr.cluster.gpu_turns import leave_gpu
-from azr.cluster.supervisor import SENTENCES, kill_and_wait, unwrap_ray_error
+from azr.cluster.supervisor import DEATHS, SENTENCES, kill_and_wait, root_cause, unwrap_ray_error
 from azr.config import Config
 from azr.hardware import KERNEL_CACHES, TRAINER_MEMORY, Device
 from azr.train.model_worker import ModelWorker
@@ -27,9 +27,10 @@ ACTOR_DEATH_GRACE_S = 10.0
 class RankDied(RuntimeError):
     """A rank's process is gone, so the group is of no more use: end it and start another."""
 
-    def __init__(self, model_role: str, rank: int, to: str, cause: RayActorError) -> None:
-        super().__init__(f"{model_role} rank {rank} died while the driver waited for it to {to}: {cause}")
+    def __init__(self, model_role: str, rank: int, to: str, cause: Exception) -> None:
+        super().__init__(f"{model_role} rank {rank} died while the driver waited for it to {to}: {root_cause(cause)}")
         self.model_role, self.rank = model_role, rank
+        self.out_of_memory = isinstance(cause, OutOfMemoryError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class WorkerGroup:
             for task in ranks:
                 task.cancel()
         for rank, error in failed.items():
-            if isinstance(error, RayActorError):
+            if isinstance(error, DEATHS):
                 raise RankDied(self.model_role, rank, to, error) from error
         for error in failed.values():
             raise unwrap_ray_error(error) from error
@@ -128,4 +129,4 @@ class WorkerGroup:
 def _may_follow_a_death(tasks: Iterable[asyncio.Future[Any]]) -> bool:
     """Whether a rank failed, and nothing shows that it did not just notice the death of a peer."""
     errors = [error for task in tasks if task.done() and (error := task.exception()) is not None]
-    return bool(errors) and not any(isinstance(error, (RayActorError, *SENTENCES)) for error in errors)
+    return bool(errors) and not any(isinstance(error, (*DEATHS, *SENTENCES)) for error in errors)

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from azr.algorithms.architectures import CHECKED
 from azr.algorithms.lora import Adapter, four_bit_shape, is_four_bit, merge, unpack
 from azr.config import REDUCE_BUCKET, TrainConfig
 
@@ -69,11 +70,13 @@ def engine_config(train: TrainConfig, device: torch.device, hpz: int = 1) -> dic
 
 
 def make_engine(
-    model: nn.Module, train: TrainConfig, config: dict[str, Any], lr: float | None, mini_batches: int = 1
+    model: nn.Module, train: TrainConfig, config: dict[str, Any], family: str, lr: float | None, mini_batches: int = 1
 ) -> Any:
-    """The model's DeepSpeed engine: with AdamW and the schedule of `lr_lambda`, or for inference when `lr` is None."""
+    """Return the DeepSpeed engine of a model of a `model_type`, ``family``: with AdamW and the schedule of `lr_lambda`,
+    or for inference if `lr` is None."""
     deepspeed = _import_deepspeed()
-    config = _by_layers(deepspeed, model, config)
+    if family in CHECKED:
+        config = _by_layers(deepspeed, model, config)
     if lr is None:
         return deepspeed.initialize(model=model, config=config)[0]
     optimizer = torch.optim.AdamW(
@@ -97,6 +100,7 @@ def _by_layers(deepspeed: ModuleType, model: nn.Module, config: dict[str, Any]) 
 
     The dozen modules of a layer have no hooks of their own then, which took a third of a pass's CPU time, and several
     GPUs send fewer, larger messages. What is gathered ahead must hold a layer, or its rest would have to be waited for.
+    Only for families of which tests compare gradients: of other layers, such as recurrent ones, parts may get none.
     """
     layers = deepspeed.utils.set_z3_leaf_modules(model, [GradientCheckpointingLayer], raise_if_not_found=False)
     # Adapters are not partitioned yet.

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -24,16 +25,16 @@ def threshold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(attention, "SHORT", request.param)
 
 
-@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("mask", [None, torch.ones(9, 9, dtype=torch.bool).tril().triu(-2)])
 @pytest.mark.parametrize("scale", [None, 0.3])
-def test_both_ways_to_attend_agree(window: int | None, scale: float | None) -> None:
+def test_both_ways_to_attend_agree(mask: torch.Tensor | None, scale: float | None) -> None:
     generator = torch.Generator().manual_seed(0)
     results = []
     shapes = ((2, 6, 9, 8), (2, 2, 9, 8), (2, 2, 9, 8))
     values = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes]
     for attend in (attention.attn_sdpa, attention.attn_matmul):
         inputs = [value.clone().requires_grad_() for value in values]
-        out = attend(*inputs, window, scale)
+        out = attend(*inputs, mask, scale)
         out.square().sum().backward()
         results.append([out, *(x.grad for x in inputs)])
     for sdpa, matmul in zip(*results, strict=True):
@@ -135,9 +136,9 @@ def test_padding_adds_little_to_the_work() -> None:
     borders = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).int()
     segments = Segments.of(borders, torch.arange(int(borders[-1])))
     for bucket in segments.buckets:
-        assert len(bucket.cells) >= 0.8 * bucket.gather_BL.numel()
+        assert len(bucket.cells) >= 0.8 * bucket.query_BQ.numel()
     assert len(segments.buckets) <= 35 and segments.max_keys == int(lengths.max())
-    found = torch.cat([b.gather_BL.flatten()[b.cells] for b in segments.buckets])[segments.unpad_index_T]
+    found = torch.cat([b.query_BQ.flatten()[b.cells] for b in segments.buckets])[segments.unpad_index_T]
     assert torch.equal(found, torch.arange(int(lengths.sum())))
 
 
@@ -287,3 +288,11 @@ def test_arguments_that_change_nothing_pass() -> None:
         "softcap": None,
     }
     assert torch.equal(plain, attend(PADDED, **arguments))
+
+
+def test_samples_of_a_shared_prompt_ask_for_their_responses_alone() -> None:
+    samples = [replace(each, prompt_ids=np.resize(each.prompt_ids, 300)) for each in groups(3, 16)]
+    batch = pack(samples)
+    segments = Segments.of(batch.cu_seqlens, batch.unshared_index_E)
+    asked = sum(bucket.query_BQ.numel() for bucket in segments.buckets)
+    assert len(batch.token_ids_T) <= asked <= 2 * len(batch.token_ids_T) < len(batch.unshared_index_E) / 2

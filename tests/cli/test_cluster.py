@@ -117,25 +117,6 @@ def test_a_manifest_says_which_files_its_pods_must_find(tmp_path, capsys):
     assert f"# The run reads {tmp_path}/mine.yaml, " in printed(capsys, "kuberay", str(tmp_path / "mine.yaml"))
 
 
-@pytest.mark.parametrize(
-    "argv, said",
-    [
-        (["kuberay", "azr_7b_ppo", "--run.root", "runs"], "run.root is runs, which is not on the claim"),
-        (["kuberay", "azr_7b_ppo", "--run.root", "orz_ckpt/../runs"], "run.root is orz_ckpt/../runs, which is not on"),
-        ([], "the following arguments are required: scheduler, RECIPE"),
-        (["pbs", "azr_7b_ppo"], "argument scheduler: invalid choice: 'pbs'"),
-        (["slurm", "azr_7b"], "There is no recipe 'azr_7b'; did you mean azr_7b_ppo?"),
-        (["slurm", "azr_7b_ppo", "--gpu-memory", "20"], "azr_7b_ppo does not fit on 1 node(s) of 8 GPU(s): "),
-        (["slurm", "azr_7b_ppo", "--cluster.address", "auto"], "azr cluster starts the cluster itself"),
-        (["kuberay", "azr_7b_ppo", "--run.step", "3"], "There is no option --run.step; did you mean --run.steps?"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_exit_code_2(argv, said, capsys):
-    assert dispatch(["cluster", *argv]) == 2
-    written = capsys.readouterr()
-    assert written.err.startswith(f"error: {said}") and written.err.count("\n") == 1 and not written.out
-
-
 SLURM = """
 ClusterName=two_nodes
 SlurmctldHost={host}

@@ -36,20 +36,6 @@ def test_a_recipe_that_misses_something(capsys):
     assert "missing there is no folder data/nothing" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(
-    "argv, said",
-    [
-        (["--train.device", "cpu"], "--train.device is an option of a recipe: name one with --recipe."),
-        (["--recipe", "azr_8b"], "There is no recipe 'azr_8b'"),
-        (["--recipe", "azr_14m_mini", "--train.devise", "cpu"], "There is no option --train.devise"),
-    ],
-)
-def test_a_mistake_is_one_sentence(argv, said, capsys):
-    assert dispatch(["doctor", *argv]) == 2
-    written = capsys.readouterr()
-    assert written.err.startswith(f"error: {said}") and not written.out
-
-
 REPORTS = [
     (
         [("docker", False, "install a"), ("bubblewrap", True, "offers b"), ("namespace", True, "offers c")],

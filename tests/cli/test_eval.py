@@ -91,6 +91,7 @@ def test_a_second_evaluation_agrees_exactly_and_one_with_another_batch_within_th
             assert one["estimates"][name]["low"] <= share["value"] <= one["estimates"][name]["high"]
 
 
+@pytest.mark.long
 def test_what_a_kill_interrupts_is_gone_on_with_and_nothing_is_answered_twice(first: tuple[Path, str], tmp_path: Path):
     folder = shutil.copytree(first[0], tmp_path / "out")
     data = (folder / "answers.jsonl.gz").read_bytes()

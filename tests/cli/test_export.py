@@ -318,7 +318,7 @@ def test_a_write_that_fails_leaves_nothing(run: Path, capsys):
     assert sorted(path.name for path in run.parent.iterdir()) == ["run"]
 
 
-@pytest.fixture(params=[0, pytest.param(4, marks=pytest.mark.long)], ids=["whole", "adapters"])
+@pytest.fixture(params=[0, 4], ids=["whole", "adapters"])
 async def trained(request, ray_cluster: None, tiny_model_path: Path) -> AsyncIterator[WorkerGroup]:
     """A policy in float32 that has taken a step, of all its weights or of adapters."""
     config = make_config(tiny_model_path, lora=LoraConfig(rank=request.param), warmup_steps=0, policy_lr=1e-2)
@@ -344,6 +344,7 @@ async def trained(request, ray_cluster: None, tiny_model_path: Path) -> AsyncIte
     await group.shutdown()
 
 
+@pytest.mark.long
 async def test_trainer_transformers_and_vllm_agree(trained: WorkerGroup, tmp_path: Path, tiny_model_path: Path):
     config = make_config(tiny_model_path)
     run = new_run(tmp_path, tiny_model_path)

@@ -16,6 +16,7 @@ from azr.cli.options import recipes as shipped
 from azr.config import DrGRPO
 from azr.config_tree import from_yaml, override
 from azr.errors import UserError
+from azr.runs.run_dir import RunDirectory
 from playground.azr_14m_mini import config as mini
 from playground.azr_coder7b_ppo import config as coder
 from tests.recipes import recipes
@@ -85,6 +86,13 @@ def test_a_file_changes_its_base_and_so_on(tmp_path):
         ("knob_twice", r"knob_twice\.yaml is no config of a run: steps is stated twice: leave one of them out"),
         ("wrong", r"wrong\.yaml is no config of a run: There is no knob 'run\.stepz' .* 'run\.steps'\?"),
         ("listed", r"listed\.yaml is no config of a run: A config is a mapping of sections, not list"),
+        ("partial", r"partial\.yaml is no config of a run: it names no base and no model: begin it with the recipe"),
+        ("open", r"open\.yaml is no config of a run: This is not YAML, line 2: expected .*, but got the file ends"),
+        ("void", r"void\.yaml is no config of a run: it is empty"),
+        ("binary", r"binary\.yaml is no config of a run: it is not text in UTF-8"),
+        ("alias", r"alias\.yaml is no config of a run: a config has no aliases"),
+        ("deep", r"deep\.yaml is no config of a run: This is not YAML: it is nested too deep"),
+        ("digits", r"digits\.yaml is no config of a run: This is not YAML: Exceeds the limit"),
         ("gone", r"^There is no file .*/gone\.yaml\.$"),
     ],
 )
@@ -93,6 +101,10 @@ def test_what_is_wrong_with_a_base_is_one_sentence(tmp_path, name, said):
     write(tmp_path, orphan="base: gone.yaml", unnamed="base: azr_coder7b", number="base: 7", listed="[1]")
     write(tmp_path, empty="base:\nrun: {steps: 3}", twice="run: {steps: 3}\nrun: {seed: 4}")
     write(tmp_path, knob_twice="base: azr_14m_mini\nrun: {steps: 3, seed: 4, steps: 5}")
+    write(tmp_path, partial="run: {steps: 3}", open="base: azr_14m_mini\nrun: [1,2", void="")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\0")
+    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))]
+    write(tmp_path, alias="\n".join(lines), deep="run: " + 20_000 * "[", digits=f"run: {{steps: {100_000 * '9'}}}")
     write(tmp_path, wrong="base: azr_14m_mini\nrun: {stepz: 3}")
     with pytest.raises(UserError, match=said) as caught:
         read_config(str(tmp_path / f"{name}.yaml"))
@@ -101,9 +113,30 @@ def test_what_is_wrong_with_a_base_is_one_sentence(tmp_path, name, said):
 
 def test_azr_run_takes_a_name_and_a_file(tmp_path, monkeypatch, capsys):
     write(tmp_path, mine="base: azr_14m_mini\nrun: {steps: 5}")
-    for argv, steps in ([["azr_14m_mini", "--run.steps", "3"], 3], [[str(tmp_path / "mine.yaml")], 5]):
+    recipe = "from dataclasses import replace\nfrom playground.azr_14m_mini import config\n"
+    (tmp_path / "own.py").write_text(f"{recipe}config = replace(config, run=replace(config.run, steps=6))\n")
+    for argv, steps in (
+        [["azr_14m_mini", "--run.steps", "3"], 3],
+        [["--run.steps", "3", "azr_14m_mini"], 3],
+        [["--selfplay.kinds", "deduction,abduction", "azr_14m_mini"], 24],
+        [[str(tmp_path / "mine.yaml")], 5],
+        [[str(tmp_path / "own.py")], 6],
+    ):
         assert dispatch(["run", *argv, "--dry-run", "--run.root", str(tmp_path / "runs")]) == 0
         assert from_yaml(capsys.readouterr().out).run.steps == steps
+
+
+def test_the_folder_of_a_run_goes_on_with_it(tmp_path, monkeypatch, capsys):
+    named = override(mini, {"run.root": str(tmp_path), "run.name": "first", "run.steps": 7})
+    folder = RunDirectory.create(named).path
+    assert dispatch(["run", str(folder), "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert from_yaml(printed) == named and "has no checkpoint yet: it starts again from its beginning" in printed
+    assert dispatch(["run", "--dry-run", "--resume", str(folder)]) == 0
+    assert from_yaml(capsys.readouterr().out) == named
+    assert dispatch(["run", str(folder), "--run.name", "second", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert from_yaml(printed).run.name == "second" and "starts again" not in printed
 
 
 def test_every_recipe_is_listed_with_what_it_takes(capsys):

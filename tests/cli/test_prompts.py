@@ -44,21 +44,3 @@ def test_rows_of_a_file_are_shown_as_they_are_asked_with_a_trace_as_it_is_learne
     assert heads[2] == "======== more, row 3, graded by math" and len(heads) == 4
     assert "User: 2 + 2?\nAssistant: <think>\n======== its first trace" in shown and "\nTwo.</think>4<|" in shown
     assert "1 + 1?" not in shown and "proposer" not in shown
-
-
-@pytest.mark.parametrize(
-    "argv, said",
-    [
-        (["azr_coder7b_pp"], "There is no recipe 'azr_coder7b_pp'; did you mean azr_coder7b_ppo?"),
-        (["azr_14m_mini", "--kind", "deducton"], "There is no task kind 'deducton'; did you mean deduction?"),
-        (["azr_14m_mini", "--role", "judge"], "argument --role: invalid choice: 'judge'"),
-        (["azr_14m_mini", "--id"], "There is no option --id; did you mean --ids?"),
-        (["azr_14m_mini", "--model.path", "docs"], "model.path 'docs' holds no tokenizer (none of tokenizer.json"),
-        (["azr_14m_mini", "--model.template", "tokenizer"], "model.template is tokenizer, but the compact format"),
-        ([], "the following arguments are required: RECIPE"),
-    ],
-)
-def test_a_mistake_is_one_sentence(argv, said, capsys):
-    assert dispatch(["prompts", *argv]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {said}") and error.count("\n") == 1

@@ -24,13 +24,20 @@ ROOT = Path(__file__).parents[2]
         (["--steps", "3"], "There is no option --steps; did you mean --run.steps?"),
         (["--dry", "3"], "There is no option --dry; did you mean --dry-run?"),
         (["--algorithm.estimator", "gea"], "algorithm.estimator is 'gea'; it must be one of trrpp, gae"),
-        (["--run.steps", "many"], "run.steps is 'many'; it must be a whole number of at least 1."),
-        (["--run.steps", "0"], "run.steps is '0'; it must be a whole number of at least 1."),
-        (["--run.steps"], "--run.steps takes a whole number of at least 1, not nothing."),
-        (["--run.steps", "3", "4"], "--run.steps takes a whole number of at least 1, not 3 4."),
+        (
+            ["--run.steps", "many"],
+            "run.steps is 'many'; it must be a whole number of at least 1 and at most 1,000,000,000.",
+        ),
+        (["--run.steps", "0"], "run.steps is '0'; it must be a whole number of at least 1 and"),
+        (["--run.steps"], "--run.steps takes a whole number of at least 1 and at most 1,000,000,000, not nothing."),
+        (["--run.steps", "3", "4"], "unrecognized arguments: 4"),
         (["--selfplay.kinds"], "--selfplay.kinds takes a list of names, not nothing."),
-        (["--run.no-deterministic", "true"], "--run.no-deterministic takes no value, not true."),
+        (["--run.no-deterministic", "true"], "unrecognized arguments: true"),
         (["--run.no-steps"], "There is no option --run.no-steps"),
+        (["--no-run.deterministic"], "did you mean --run.no-deterministic?"),
+        (["--run.steps", str(10**26)], "it must be a whole number of at least 1 and at most 1,000,000,000."),
+        (["--run.seed", str(2**64)], "it must be a whole number of at least 0 and at most 4,294,967,295."),
+        (["--rollout.engines", "1000000"], "it must be a whole number of at least 1 and at most 4,096."),
         (["steps"], "unrecognized arguments: steps"),
         (["--selfplay.kinds", "deduction", "magic"], "There is no task kind 'magic'"),
     ],
@@ -60,7 +67,7 @@ def test_help_lists_every_knob_with_its_value_and_bounds(capsys):
     assert ended.value.code == 0
     text = capsys.readouterr().out
     assert all(f"  {knob.option} " in text for knob in knobs().values())
-    assert "  --run.steps 24  (a whole number of at least 1)\n      Training steps" in text
+    assert "  --run.steps 24  (a whole number of at least 1 and at most 1,000,000,000)\n      Training steps" in text
     assert "  --algorithm.estimator.lambda 1.0  (a number of at least 0 and at most 1; only with gae)" in text
     assert len(text.splitlines()) < 4 * len(knobs())
 

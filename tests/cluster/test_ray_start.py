@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import psutil
 import pytest
 import ray
 
@@ -13,10 +21,10 @@ from azr.cluster.placement import start_ray
 from azr.config import ClusterConfig
 
 JOIN = """
-import sys
+import asyncio, sys
 from azr.cluster.placement import start_ray
 from azr.config import ClusterConfig
-start_ray(ClusterConfig(address=sys.argv[1]))
+asyncio.run(start_ray(ClusterConfig(address=sys.argv[1]), timeout_s=float(sys.argv[2])))
 """
 HEAD = """
 import sys
@@ -28,8 +36,8 @@ cluster.shutdown()
 """
 
 
-def join(address: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", JOIN, address]
+def join(address: str, timeout_s: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", JOIN, address, str(timeout_s)]
     return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=120)
 
 
@@ -39,7 +47,23 @@ def test_an_address_without_a_cluster_is_one_sentence(address: str) -> None:
     assert message in join(address).stderr
 
 
-@pytest.mark.long
+def test_what_answers_but_is_no_cluster_is_one_sentence_in_time() -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def handle(self) -> None:
+            self.rfile.read(1)
+            self.wfile.write(b"HTTP/1.1 404 Not Found\r\n\r\n")
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        began = time.monotonic()
+        said = join(address, timeout_s=5).stderr
+        server.shutdown()
+    assert time.monotonic() - began < 30, "it takes some seconds to load Ray"
+    assert f"UserError: what listens at {address!r} does not take this process in" in said
+    assert "(it was given 5 s, timeout.start_s)" in said and "gcs" not in said, said
+
+
 @pytest.mark.long
 def test_a_cluster_that_asks_for_another_token_is_one_sentence() -> None:
     def token(letter: str) -> dict[str, str]:
@@ -58,19 +82,93 @@ def test_a_cluster_that_asks_for_another_token_is_one_sentence() -> None:
 
 def test_start_ray_starts_a_cluster_with_slots_to_spare() -> None:
     program = """
-import ray
+import asyncio, ray
 from azr.cluster.placement import CPU_SLOTS, start_ray
 from azr.config import ClusterConfig
-start_ray(ClusterConfig(), places=3)
+asyncio.run(start_ray(ClusterConfig(), places=3))
 assert ray.cluster_resources()["CPU"] == CPU_SLOTS
 ray.shutdown()
-start_ray(ClusterConfig(), places=CPU_SLOTS + 1)
+asyncio.run(start_ray(ClusterConfig(), places=CPU_SLOTS + 1))
 assert ray.cluster_resources()["CPU"] == CPU_SLOTS + 1
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
-def test_start_ray_leaves_a_running_cluster_alone(ray_cluster: None) -> None:
+STARTED = """
+import asyncio, os, ray, signal, sys, time
+from azr.cluster.placement import start_ray
+from azr.cluster.supervisor import end_with_raylet
+from azr.config import ClusterConfig
+
+@ray.remote
+class Busy:
+    def __init__(self):
+        end_with_raylet()
+    def answer(self):
+        return os.getpid()
+    def compute(self):
+        9 ** 10**9  # with the interpreter's lock
+
+asyncio.run(start_ray(ClusterConfig()))
+busy = [Busy.remote(), Busy.remote()]
+print(*ray.get([each.answer.remote() for each in busy]), flush=True)
+busy[0].compute.remote()
+for line in sys.stdin:
+    print(ray.get(busy[1].answer.remote()), flush=True)
+"""
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process with a Ray of its own, a busy actor and an idle one; it answers a line by the idle one's id."""
+    home = os.environ | {"HOME": str(tmp_path)}
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", STARTED]
+    process = subprocess.Popen(command, env=home, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def is_over(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_a_signal_to_the_group_reaches_no_daemon_of_ray(started: subprocess.Popen[str], tmp_path: Path) -> None:
+    """Nor does Ray answer SIGTERM in this process; its token is for its user alone."""
+    assert started.stdout is not None and started.stdin is not None
+    _busy, idle = started.stdout.readline().split()
+    family = psutil.Process(started.pid).children(recursive=True)
+    assert all(os.getpgid(each.pid) != started.pid for each in family)
+    assert (tmp_path / ".ray" / "auth_token").stat().st_mode & 0o777 == 0o600
+    os.killpg(started.pid, signal.SIGWINCH)  # does no harm to who gets it
+    started.stdin.write("\n")
+    started.stdin.flush()
+    assert started.stdout.readline().split() == [idle]
+    os.killpg(started.pid, signal.SIGTERM)
+    assert started.wait(10) == -signal.SIGTERM, "Ray would answer it with its own code"
+
+
+@pytest.mark.parametrize("struck", ["driver", "raylet"])
+def test_actors_end_with_each_process_above_them(started: subprocess.Popen[str], struck: str) -> None:
+    assert started.stdout is not None
+    actors = [psutil.Process(int(pid)) for pid in started.stdout.readline().split()]
+    raylet = actors[0].parent()
+    assert raylet is not None and raylet.name() == "raylet"
+    (psutil.Process(started.pid) if struck == "driver" else raylet).kill()
+    deadline = time.monotonic() + 10
+    while not all(map(is_over, actors)):
+        assert time.monotonic() < deadline, [each for each in actors if not is_over(each)]
+        time.sleep(0.1)
+
+
+async def test_start_ray_leaves_a_running_cluster_alone(ray_cluster: None) -> None:
     before = ray.cluster_resources()["CPU"]
-    start_ray(ClusterConfig(), places=3 * int(before))
+    await start_ray(ClusterConfig(), places=3 * int(before))
     assert ray.cluster_resources()["CPU"] == before

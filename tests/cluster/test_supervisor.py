@@ -150,3 +150,13 @@ async def test_a_silent_actor_is_lost(ray_cluster: None, orders: Path, monkeypat
     with pytest.raises(ActorLost, match=r"the clerk was silent for 0.5 s when it was to add"):
         await clerk.call("add", 1, timeout_s=60, to="add")
     ray.kill(clerk.actor)
+
+
+async def test_an_actor_of_a_cluster_without_nodes_is_not_started_again(
+    ray_cluster: None, orders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clerk = await start(orders)
+    lost = await lose(clerk)
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": False}])
+    with pytest.raises(UserError, match=r"the clerk died .* no node left .* go on with the run by --resume"):
+        await clerk.restart(lost)

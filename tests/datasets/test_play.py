@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +23,10 @@ from azr.errors import UserError
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import answer_executor
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, FinishReason, Reason, Role
+from azr.records import NO_ROWS_TAKEN, Completion, FinishReason, Judgement, Reason, Role, RowsLeft, Sample
 from azr.runs.metrics import malformed_share
+from azr.selfplay.play import StepResult
+from azr.selfplay.rewards import can_teach
 from tests import chat_tokenizers
 from tests.datasets.test_rows import write
 
@@ -143,3 +148,87 @@ def test_prompts_that_do_not_fit_are_counted_and_never_cut(config: Config, codec
     none = replace(config, data=replace(config.data, path=str(write(tmp_path / "none.jsonl", long))))
     with pytest.raises(UserError, match=r"Every prompt of .* has over rollout.max_prompt_tokens=400 tokens"):
         load_rows(none, codec)
+
+
+SUMS = [{"id": f"{i:02d}", "prompt": f"Row {i:02d}: 2 + 2?", "grader": "math", "answer": "4"} for i in range(12)]
+TAUGHT = {0: False, 1: True, 2: False}
+"""Whether a row is answered rightly and wrongly, by its number modulo 3: the others are all right, or all wrong."""
+
+
+class Uniform(Sampler):
+    """Answers most rows all right or all wrong, after random times."""
+
+    def __init__(self, codec: PromptCodec, times: int) -> None:
+        super().__init__(codec)
+        self._times = random.Random(times)
+
+    async def generate(self, prompt_ids: list[int], *, n: int, **options: Any) -> list[Completion]:
+        await asyncio.sleep(self._times.random() * 0.01)
+        row = int(self.codec.decode(prompt_ids).partition("Row ")[2][:2])
+        right = [row % 3 == 0 or (row % 3 == 1 and i == 0) for i in range(n)]
+        return [self._completion(prompt_ids, rf"Hm.</think>\boxed{{{4 if r else 5}}}", True) for r in right]
+
+
+@pytest.fixture
+async def refilled(config: Config, codec: PromptCodec, tmp_path: Path):
+    """Plays a step of rows of two answers each."""
+    path = str(write(tmp_path / "rows.jsonl", *SUMS))
+    async with open_graders({"math"}, answers=partial(answer_executor, config)) as graders:
+
+        async def play(order: RowOrder, step: int, prompts: int, refill: int, times: int = 0) -> StepResult:
+            data = replace(config.data, path=path, prompts=prompts, samples=2)
+            changed = replace(config, data=data, rollout=replace(config.rollout, refill=refill))
+            rows, _ = load_rows(changed, codec)
+            played = DataPlay(config=changed, codec=codec, rows=rows, graders=graders, order=order)
+            return await played.play(step, Uniform(codec, times), lambda name: nullcontext())
+
+        yield play
+
+
+def order_of_sums(left: RowsLeft = NO_ROWS_TAKEN) -> RowOrder:
+    return RowOrder([row["id"] for row in SUMS], "digest", 1, left)
+
+
+async def test_rows_are_asked_until_enough_of_them_teach(refilled):
+    dealt = [row for _, row in order_of_sums().take(1, 12)]
+    fewest = next(n for n in range(13) if sum(TAUGHT[row % 3] for row in dealt[:n]) == 2)
+    assert 2 < fewest < 8, "the seed makes the case"
+    orders = [order_of_sums() for _ in range(3)]
+    first, *others = [await refilled(each, 1, prompts=2, refill=4, times=i) for i, each in enumerate(orders)]
+    assert all(other == first for other in others), "whatever comes in first"
+    assert {int(each.problem_id) for each in first.samples} == set(dealt[:fewest]) and first.data["rows"] == fewest
+    for each in first.samples:
+        assert each.used == ("trained" if TAUGHT[int(each.problem_id) % 3] else "unlearnable")
+        assert each.reward is not None
+    left = orders[0].left_after(1)
+    assert [int(id) for id in left.ids] == dealt[fewest:], "the next step goes on with the next row, a resumed one too"
+    later = [await refilled(each, 2, prompts=2, refill=1) for each in (orders[0], order_of_sums(left))]
+    assert later[0] == later[1] and {each.used for each in later[0].samples} == {"trained"}
+    assert {int(each.problem_id) for each in later[0].samples} == set(dealt[fewest : fewest + 2])
+
+
+async def test_asking_for_rows_ends_at_its_bound(refilled):
+    played = await refilled(order_of_sums(), 1, prompts=6, refill=2)
+    assert played.data["rows"] == 12 and len(played.samples) == 24
+    taught = Counter(each.group for each in played.samples if each.used == "trained")
+    assert len(taught) == 4 and set(taught.values()) == {2}, "no more of the twelve teach"
+
+
+def test_scores_between_right_and_wrong_can_teach():
+    def group(*grades: tuple[float | None, float | None]) -> list[Sample]:
+        samples = []
+        for accuracy, score in grades:
+            judged = Judgement(verdict="right" if accuracy else "wrong", score=score)
+            sample = Sample(role=Role.SOLVER, kind="sums", problem_id="1", group="data:0:1", judgement=judged)
+            sample.accuracy, sample.used = accuracy, "ungraded" if accuracy is None else "trained"
+            samples.append(sample)
+        return samples
+
+    for teaches, grades in (
+        (True, [(0.0, 0.3), (0.0, 0.7)]), (True, [(1.0, 1.0), (0.0, None)]), (False, [(0.0, 0.3), (0.0, 0.3)]),
+        (False, [(1.0, None), (None, None)]), (False, []), (False, [(None, None)]),
+    ):  # fmt: skip
+        samples = group(*grades)
+        assert can_teach(samples) == teaches
+        kept = "trained" if teaches else "unlearnable"
+        assert [each.used for each in samples] == [kept if a is not None else "ungraded" for a, _ in grades]

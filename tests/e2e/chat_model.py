@@ -1,4 +1,4 @@
-"""A tiny chat model, taught here in about a minute to propose and solve one small family of tasks in chat form.
+"""A tiny chat model, taught here in half a minute to propose and solve one small family of tasks in chat form.
 
 It stands where a pretrained base model stands in a recipe: its tokenizer has a chat template and special tokens, it is
 asked in English, and it answers with a thought and fenced blocks. Everything else of a run is the real thing.
@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from azr.config import Config
 from azr.prompts.codec import PromptCodec
@@ -24,6 +24,7 @@ from azr.tasks.base import TaskKind
 from azr.tasks.prompts import ChatFormat
 from azr.tasks.registry import KINDS
 from tests import chat_tokenizers
+from tests.tiny_models import tiny_config
 from tools.pretrain.tokenizer import save_tokenizer
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -105,7 +106,7 @@ def style_of(config: Config, folder: Path, template: str) -> ChatFormat:
     return style
 
 
-def teach(config: Config, folder: Path, *, references: int, induction_inputs: int, steps: int = 250) -> Path:
+def teach(config: Config, folder: Path, *, references: int, induction_inputs: int, steps: int = 120) -> Path:
     """A folder with a tokenizer and a model of 0.6M parameters that was taught on random documents."""
     play = replace(config.selfplay, references=references, induction_inputs=induction_inputs)
     config = replace(config, selfplay=play)
@@ -113,22 +114,9 @@ def teach(config: Config, folder: Path, *, references: int, induction_inputs: in
     torch.set_num_threads(1)
     tokenizer = make_tokenizer(config, folder)
     codec = codec_of(config, folder, "conversation")
-    model = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=64 * (len(tokenizer) // 64 + 1),
-            hidden_size=128,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            intermediate_size=256,
-            max_position_embeddings=1024,
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-            dtype="float32",
-        )
-    )
+    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    sizes = {"vocab_size": 64 * (len(tokenizer) // 64 + 1), "num_hidden_layers": 3, "intermediate_size": 256}
+    model = Qwen2ForCausalLM(tiny_config("qwen2", **ids, **sizes))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps, pct_start=0.1)
     texts = documents(random.Random(1), config, folder)

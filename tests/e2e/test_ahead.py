@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.runs import metrics, run_struck, succeed
+
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.long]
-ROOT = Path(__file__).parent.parent.parent
 STEPS, PROMPTS, KINDS = 4, 8, ("deduction", "abduction", "induction")
 OPTIONS = [
     *("--cluster.no-colocate", "--rollout.staleness", "2", "--rollout.partial"),
@@ -24,30 +23,17 @@ OPTIONS = [
 ]
 
 
-def mini(root: Path, *options: str, kill_after: str | None = None) -> tuple[int, str]:
-    """Exit code and output; SIGKILL strikes half a second after the first line that begins so."""
-    command = [sys.executable, "-m", "tests.e2e.three_kinds", *OPTIONS, "--run.root", str(root), *options]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    lines: list[str] = []
-    try:
-        for line in process.stdout:
-            lines.append(line)
-            if kill_after is not None and line.startswith(kill_after):
-                time.sleep(0.5)
-                process.send_signal(signal.SIGKILL)
-        return process.wait(60), "".join(lines)
-    finally:
-        process.kill()
+def mini(root: Path) -> list[object]:
+    return ["tests.e2e.three_kinds", *OPTIONS, "--run.root", root]
 
 
 def test_every_proposal_of_every_step_is_there_once(tmp_path: Path) -> None:
-    code, output = mini(tmp_path, kill_after="step 2/4 · valid")
+    strike = {"step 2/4 · valid": lambda pid: os.kill(pid, signal.SIGKILL)}
+    code, output = run_struck(*mini(tmp_path), when=strike)
     assert code == -signal.SIGKILL, output[-3000:]
-    code, output = mini(tmp_path, "--resume")
-    assert code == 0 and "going on after step" in output, output[-3000:]
+    assert "going on after step" in succeed(*mini(tmp_path), "--resume")
     run = tmp_path / "three_kinds"
-    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in metrics if line["step"]]
+    steps = [line for line in metrics(run) if line["step"]]
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
     for kind in KINDS:
         assert sum(step[f"{kind}/proposer/funnel/proposed"] for step in steps) == STEPS * PROMPTS

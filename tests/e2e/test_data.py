@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import shlex
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from statistics import fmean
 
@@ -22,10 +21,11 @@ from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, Qwen2ForCausalLM
 
 from benchmarks.data_learning import SFT, SIZES, TEMPLATE, write_questions
-from tests.conftest import byte_tokenizer, tiny_model
-from tests.e2e.test_faults import MEASURED
+from tests.conftest import byte_tokenizer
+from tests.e2e.runs import content, metrics, run_struck, succeed
+from tests.tiny_models import tiny_of
 
-ROOT = Path(__file__).parent.parent.parent
+BASE = "data/azr_14m_base"
 STEPS = 4
 # 20 rows, 6 a step: the first epoch ends amid step 4, which the second process plays.
 MIXED = shlex.split(
@@ -41,37 +41,12 @@ FIRST_AND_LAST = slice(0, 2), slice(-5, None)
 """Steps of a run."""
 
 
-def start(recipe: str, folder: Path, name: str, rows: int, *options: str) -> subprocess.Popen[str]:
-    folder.mkdir(exist_ok=True)
-    write_questions(folder / "rows.jsonl", "larger", rows)
-    return launch(recipe, folder, name, "data/azr_14m_base", *options)
-
-
-def launch(recipe: str, folder: Path, name: str, model: str, *options: str) -> subprocess.Popen[str]:
+def recipe_on(folder: Path, recipe: str, name: str, model: str, *options: str) -> list[object]:
+    """Command of a recipe on the rows of the folder."""
     template = folder / "template.jinja"
     template.write_text(TEMPLATE)
-    command = [sys.executable, "-m", f"playground.{recipe}", *SIZES, *options]
-    command += ["--model.path", model, "--model.template", str(template), "--data.path", str(folder / "rows.jsonl")]
-    command += ["--run.root", str(folder), "--run.name", name]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def finish(process: subprocess.Popen[str], kill_after: str = "") -> tuple[int, str]:
-    """Exit code and output; the process is killed at the first line that begins with ``kill_after``."""
-    lines: list[str] = []
-    try:
-        for line in process.stdout:
-            lines.append(line)
-            if kill_after and line.startswith(kill_after):
-                process.kill()
-        return process.wait(60), "".join(lines)
-    finally:
-        process.kill()
-
-
-def metrics(run: Path) -> list[dict]:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [{name: value for name, value in line.items() if not name.startswith(MEASURED)} for line in lines]
+    command = [f"playground.{recipe}", *SIZES, *options, "--model.path", model, "--model.template", template]
+    return [*command, "--data.path", folder / "rows.jsonl", "--run.root", folder, "--run.name", name]
 
 
 def question(dice: random.Random, source: str) -> str:
@@ -88,7 +63,7 @@ def teach_the_form(folder: Path) -> str:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     tokenizer, dice = byte_tokenizer(), random.Random(1)
-    model = Qwen2ForCausalLM(tiny_model(tokenizer).config)
+    model = Qwen2ForCausalLM(tiny_of("qwen2", tokenizer, intermediate_size=128).config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.01)
     for _ in range(80):
         sources = dice.choices(list(ANSWERS), k=64)
@@ -128,8 +103,7 @@ def test_rewards_teach_what_happens_and_traces_what_does_not(tmp_path: Path) -> 
         "--run.steps 20 --train.dtype float32 --train.policy-lr 5e-4 --train.warmup-steps 0 --data.prompts 48 "
         "--algorithm.off-policy.loss sft"
     )
-    code, output = finish(launch("luffy_7b", tmp_path, "mixed", teach_the_form(tmp_path / "base"), *options))
-    assert code == 0, output[-3000:]
+    succeed(*recipe_on(tmp_path, "luffy_7b", "mixed", teach_the_form(tmp_path / "base"), *options))
     lines = metrics(tmp_path / "mixed")
     right = {source: [line[f"{source}/solver/accuracy"] for line in lines] for source in ANSWERS}
     before, after = ({source: fmean(shares[part]) for source, shares in right.items()} for part in FIRST_AND_LAST)
@@ -138,9 +112,10 @@ def test_rewards_teach_what_happens_and_traces_what_does_not(tmp_path: Path) -> 
     assert max(right["untraced"]) < 0.02, right
 
 
+@pytest.mark.long
 def test_fine_tuning_on_traces_learns_their_form_within_sixteen_steps(tmp_path: Path) -> None:
-    code, output = finish(start("sft", tmp_path, "sft", 16 * 64, *SFT, "--run.steps", "16"))
-    assert code == 0, output[-3000:]
+    write_questions(tmp_path / "rows.jsonl", "larger", 16 * 64)
+    succeed(*recipe_on(tmp_path, "sft", "sft", BASE, *SFT, "--run.steps", "16"))
     lines = metrics(tmp_path / "sft")
     probabilities = [line["policy/trace_prob"] for line in lines]
     assert len(lines) == 16 and probabilities[0] < 0.02 and probabilities[-1] > 0.4, probabilities
@@ -150,15 +125,16 @@ def test_fine_tuning_on_traces_learns_their_form_within_sixteen_steps(tmp_path: 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_run_killed_amid_an_epoch_goes_on_bit_for_bit_with_prefixes_on_a_real_engine(tmp_path: Path) -> None:
-    code, output = finish(start("luffy_7b", tmp_path, "straight", 20, *MIXED))
-    assert code == 0, output[-3000:]
-    code, output = finish(start("luffy_7b", tmp_path, "killed", 20, *MIXED), kill_after="step 3/4 \u00b7 solve")
+    write_questions(tmp_path / "rows.jsonl", "larger", 20)
+    succeed(*recipe_on(tmp_path, "luffy_7b", "straight", BASE, *MIXED))
+    command = recipe_on(tmp_path, "luffy_7b", "killed", BASE, *MIXED)
+    strike = {"step 3/4 \u00b7 solve": lambda pid: os.kill(pid, signal.SIGKILL)}
+    code, output = run_struck(*command, when=strike)
     assert code == -signal.SIGKILL, output[-3000:]
-    code, output = finish(start("luffy_7b", tmp_path, "killed", 20, *MIXED, "--resume"))
-    assert code == 0 and "going on after step" in output, output[-3000:]
+    assert "going on after step" in succeed(*command, "--resume")
 
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    assert metrics(straight) == metrics(killed)
+    assert content(straight) == content(killed)
     assert [line["data/epoch"] for line in metrics(killed)] == [0, 0, 0, 1]
     for step in range(1, STEPS + 1):
         name = f"rollouts/step_{step:06d}.jsonl.gz"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from transformers import AutoModelForCausalLM
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.e2e.runs import ROOT, metrics, succeed
+
+pytestmark = pytest.mark.long
 CONTROLS = [
     *("--train.policy-lr", "0", "--ablation.shuffle-rewards", "--ablation.no-new-tasks", "--run.max-minutes", "0.01"),
     *("--selfplay.proposer-prompts", "6", "--selfplay.group-size", "6", "--selfplay.seed-tasks", "4"),
@@ -23,14 +23,12 @@ CONTROLS = [
 @pytest.fixture(scope="module", params=["azr_14m_mini", "azr_14m_three_kinds"])
 def run(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     root = tmp_path_factory.mktemp("runs")
-    command = [sys.executable, "-m", f"playground.{request.param}", "--run.root", str(root), *CONTROLS]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=540)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    succeed(f"playground.{request.param}", "--run.root", root, *CONTROLS)
     return root / str(request.param)
 
 
 def test_the_time_bound_ends_a_run_as_its_last_step_would(run: Path) -> None:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = metrics(run)
     assert [line["step"] for line in lines] == [0, 1]
     assert all("eval/exam/mean@4" in line for line in lines)
     assert [folder.name for folder in (run / "checkpoints").iterdir()] == ["step_000001"]
@@ -55,7 +53,7 @@ def test_without_new_tasks_only_seed_tasks_are_solved_and_nothing_is_proposed(ru
         sampled, derived = 3 * 6, 6 + 6 + 6 * (3 + 3)
         assert 6 * sampled < len(rows) <= 6 * (sampled + derived)
     assert all(row["problem_id"].startswith("seed") for row in rows)
-    (step,) = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()[1:])
+    _, step = metrics(run)
     assert step["deduction/proposer/funnel/proposed"] == 0 and "deduction/proposer/valid_rate" not in step
     assert step["policy/grad_norm"] > 0 and step["policy/lr"] == 0
 

@@ -3,8 +3,6 @@
 import gzip
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,21 +11,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from azr.config_tree import from_yaml
 from azr.hardware import compute_type
+from tests.e2e import runs
+from tests.e2e.runs import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 STEPS = 2
 SMALL = [
     *("--run.steps", str(STEPS), "--selfplay.proposer-prompts", "6", "--selfplay.solver-prompts", "6"),
     *("--selfplay.group-size", "4", "--selfplay.seed-tasks", "4"),
     *("--eval.limit", "12", "--eval.samples", "1"),
+    *("--selfplay.kinds", "deduction", "abduction", "induction", "error"),
 ]
 REFUSALS = ("malformed", "not_allowed", "failed", "non_deterministic", "too_large", "duplicate", "in_benchmark", "lost")
 PHASES = ("propose", "validate", "estimate", "solve", "verify", "train critic", "train policy", "push")
-
-
-def mini(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.e2e.three_kinds", "--run.root", str(root), *SMALL, *options]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=540)
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +33,7 @@ def root(tmp_path_factory):
 @pytest.fixture(scope="module")
 def shown(root):
     """What the run prints."""
-    done = mini(root, "--selfplay.kinds", "deduction", "abduction", "induction", "error")
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+    return runs.succeed("tests.e2e.three_kinds", "--run.root", root, *SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +44,7 @@ def run(root, shown):
 
 @pytest.fixture(scope="module")
 def lines(run):
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return runs.metrics(run)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +172,8 @@ def test_a_person_sees_progress_and_a_table(run, shown):
 
 def test_a_second_run_of_the_same_name_is_refused(run):
     before = sorted(path.stat().st_mtime_ns for path in run.rglob("*"))
-    done = mini(run.parent)
+    done = runs.run("tests.e2e.three_kinds", "--run.root", run.parent, *SMALL)
     assert done.returncode == 2
     assert "already holds a run" in done.stderr and done.stderr.count("\n") == 1
+    assert "go on with it by --resume, begin again with --restart, or choose another --run.name" in done.stderr
     assert sorted(path.stat().st_mtime_ns for path in run.rglob("*")) == before

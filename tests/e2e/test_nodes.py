@@ -14,8 +14,9 @@ import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
+from tests.e2e.runs import ROOT, metrics
+
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.long]
-ROOT = Path(__file__).parent.parent.parent
 OPTIONS = [
     *("--run.deterministic", "--run.steps", "2", "--eval.every", "0", "--checkpoint.every", "1"),
     *("--train.dtype", "float32"),
@@ -38,10 +39,6 @@ def finish(run: subprocess.Popen[str]) -> str:
         run.kill()
     assert run.returncode == 0, output[-3000:]
     return output
-
-
-def metrics(root: Path) -> list[dict]:
-    return [json.loads(line) for line in (root / "three_kinds" / "metrics.jsonl").read_text().splitlines()]
 
 
 def texts(root: Path, step: int) -> list[tuple]:
@@ -82,7 +79,7 @@ def test_two_nodes_play_and_learn_as_one_and_survive_the_loss_of_a_third(cluster
     assert "everything is restarted" in output
 
     finish(begin(tmp_path / "one"))
-    spread, one = metrics(tmp_path / "spread"), metrics(tmp_path / "one")
+    spread, one = (metrics(tmp_path / name / "three_kinds") for name in ("spread", "one"))
     assert [line["step"] for line in spread] == [line["step"] for line in one] == [1, 2]
     for step in (1, 2):
         assert texts(tmp_path / "spread", step) == texts(tmp_path / "one", step)

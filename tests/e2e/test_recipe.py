@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +13,9 @@ from transformers import AutoTokenizer
 from playground.azr_coder14b_ppo import config as recipe
 from tests.datasets.test_rows import write
 from tests.e2e import chat_model
+from tests.e2e.runs import metrics, run, succeed
 from tests.recipes import recipes
 
-ROOT = Path(__file__).parent.parent.parent
 SIZES = {
     "selfplay.references": 2,
     "selfplay.induction-inputs": 4,
@@ -58,25 +55,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
-def run(*command: object) -> str:
-    """What a command prints; it must succeed."""
-    done = command_line(*command)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
-
-
-def command_line(*command: object) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", *map(str, command)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=850,
-    )
-
-
 def options(model: Path, root: Path, address: str) -> list[object]:
     sizes = [word for name, value in SIZES.items() for word in (f"--{name}", value)]
     return [*sizes, "--model.path", model, "--run.root", root, "--cluster.address", address]
@@ -84,7 +62,7 @@ def options(model: Path, root: Path, address: str) -> list[object]:
 
 @pytest.fixture(scope="module")
 def shown(model: Path, root: Path, address: str) -> str:
-    return run("playground.azr_coder14b_ppo", *options(model, root, address), "--run.steps", 2)
+    return succeed("playground.azr_coder14b_ppo", *options(model, root, address), "--run.steps", 2)
 
 
 def digits(count: int) -> list[dict]:
@@ -94,7 +72,7 @@ def digits(count: int) -> list[dict]:
 
 
 def steps(root: Path, name: str = "azr_coder14b_ppo") -> list[dict]:
-    return [json.loads(line) for line in (root / name / "metrics.jsonl").read_text().splitlines()]
+    return metrics(root / name)
 
 
 @pytest.mark.timeout(900)
@@ -124,17 +102,17 @@ def test_the_export_is_what_was_trained_and_the_run_goes_on(
 ) -> None:
     data = ["--data.path", write(tmp_path / "rows.jsonl", *digits(3)), "--data.play", "mixed"]
     data += ["--data.prompts", 2, "--data.samples", 3, "--run.steps", 3, "--resume"]
-    resumed = run("playground.azr_coder14b_ppo", *options(model, root, address), *data)
+    resumed = succeed("playground.azr_coder14b_ppo", *options(model, root, address), *data)
     assert "step 3/3" in resumed and "ALARM" not in resumed and "changed: data.play: alone -> mixed" in resumed
     assert [step["step"] for step in steps(root)] == [1, 2, 3]
     with_rows = steps(root)[-1]
     assert with_rows["digits/solver/trajectories"] == 6
     assert all(with_rows[f"{kind}/proposer/funnel/proposed"] == SIZES["selfplay.proposer-prompts"] for kind in KINDS)
 
-    run("azr", "export", root / "azr_coder14b_ppo", tmp_path / "out")
+    succeed("azr", "export", root / "azr_coder14b_ppo", tmp_path / "out")
     form = json.loads((root / "azr_coder14b_ppo" / "prompts.json").read_text())
     assert AutoTokenizer.from_pretrained(tmp_path / "out").get_chat_template() == form["template"]
-    assert "No difference is above its bound" in run("azr", "check-model", tmp_path / "out", "--only", "logprobs")
+    assert "No difference is above its bound" in succeed("azr", "check-model", tmp_path / "out", "--only", "logprobs")
 
 
 @pytest.mark.long
@@ -145,7 +123,7 @@ def test_self_play_learns_from_another_models_traces_beside_it(
     """The model knows the form of self-play's answers alone; a trace earns what its own answers to a row do not."""
     rows = [row | {"traces": [f"It is {n}.</think>\\boxed{{{n}}}"]} for n, row in enumerate(digits(8))]
     data = ["--data.path", write(tmp_path / "rows.jsonl", *rows), "--data.prompts", 4, "--data.samples", 3]
-    shown = run("playground.azr_7b_traces", *options(model, root, address), *data, "--run.steps", 2)
+    shown = succeed("playground.azr_7b_traces", *options(model, root, address), *data, "--run.steps", 2)
     assert "step 2/2" in shown and "ALARM" not in shown
     lines = steps(root, "azr_7b_traces")
     assert [line["step"] for line in lines] == [1, 2]
@@ -172,7 +150,7 @@ def test_every_other_recipe_takes_a_step(name: str, model: Path, root: Path, add
     data = []
     if config.data.path is not None:
         data = ["--data.path", write(tmp_path / "rows.jsonl", *digits(8)), "--data.prompts", 8, "--data.samples", 4]
-    shown = run(f"playground.{name}", *options(model, root, address), *parts, *data, "--run.steps", 1)
+    shown = succeed(f"playground.{name}", *options(model, root, address), *parts, *data, "--run.steps", 1)
     assert "step 1/1" in shown
     (line,) = steps(root, name)
     assert line["policy/grad_norm"] > 0 and line["weights/version"] == 1
@@ -185,7 +163,7 @@ def test_every_other_recipe_takes_a_step(name: str, model: Path, root: Path, add
 def test_a_wrong_template_is_an_alarm_that_cannot_be_missed(model: Path, root: Path, address: str) -> None:
     """Asked by its tokenizer's template, the model chats instead of answering in the form that is graded."""
     wrong = ["--model.template", "tokenizer", "--run.name", "wrong"]
-    done = command_line("playground.azr_coder14b_ppo", *options(model, root, address), *wrong)
+    done = run("playground.azr_coder14b_ppo", *options(model, root, address), *wrong)
     assert done.returncode == 2
     assert (
         "ALARM: " in done.stdout and " proposer responses of seeding round 1 were malformed or cut off" in done.stdout

@@ -1,34 +1,27 @@
 """A seed set is grown and saved by the real engine and executor, and a real run starts from exactly it."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from azr.runs.sample_file import read_tasks
+from tests.e2e.runs import succeed
 
-ROOT = Path(__file__).parent.parent.parent
 FEW = ("--selfplay.proposer-prompts", "4", "--selfplay.seed-tasks", "2", "--selfplay.kinds", "deduction")
 SHORT = ("--run.steps", "1", "--selfplay.solver-prompts", "4", "--selfplay.group-size", "2", "--eval.every", "0")
-
-
-def run(*command: str) -> str:
-    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=540)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
 
 
 @pytest.mark.long
 def test_a_run_starts_from_the_seeds_that_were_saved(tmp_path):
     file = tmp_path / "seeds.jsonl"
-    said = run("azr", "seeds", "azr_14m_mini", "--out", str(file), *FEW)
+    said = succeed("azr", "seeds", "azr_14m_mini", "--out", str(file), *FEW)
     saved = read_tasks(file)
     assert len(saved) >= 2 and saved[0].id == "seed-deduction" and f"{len(saved)} tasks are now in {file}" in said
     file.write_text(file.read_text() + "{broken\n")
-    started = run("playground.azr_14m_mini", "--run.root", str(tmp_path), "--selfplay.seeds", str(file), *FEW, *SHORT)
+    started = succeed(
+        "playground.azr_14m_mini", "--run.root", str(tmp_path), "--selfplay.seeds", str(file), *FEW, *SHORT
+    )
     folder = tmp_path / "azr_14m_mini"
     tasks = read_tasks(folder / "tasks.jsonl")
     seeds = [task for task in tasks if task.step == 0]

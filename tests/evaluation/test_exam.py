@@ -133,7 +133,9 @@ def test_few_programs_that_the_generator_draws_are_in_the_exam(benchmark):
     assert hits / 50_000 < 0.005
 
 
-@pytest.mark.parametrize("name", exam.PLANS)
+@pytest.mark.parametrize(
+    "name", ["exam", *(pytest.param(name, marks=pytest.mark.long) for name in exam.PLANS if name != "exam")]
+)
 async def test_an_exam_is_made_again_byte_for_byte(tmp_path, name):
     await exam.make_files(exam.PLANS[name], tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {f"{kind}.jsonl" for kind in exam.PLANS[name].tasks}

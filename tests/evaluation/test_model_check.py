@@ -33,6 +33,7 @@ def figures(printed: str) -> list[list[float]]:
     return [[float(word) for word in line[-7:]] for line in lines]
 
 
+@pytest.mark.long
 def test_a_model_passes_on_the_command_line(tmp_path: Path):
     done = azr_check_model(str(save_tiny(tmp_path, "qwen2", byte_tokenizer())))
     assert done.returncode == 0, done.stdout + done.stderr

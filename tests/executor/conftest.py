@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import docker
@@ -25,6 +26,17 @@ from azr.executor.pool import SandboxPool
 CONFIG = ExecutorConfig(workers=3, wall_s=30.0, memory_mb=128)
 ROOT = Path(__file__).parents[2]
 HASTY = ExecutorConfig(workers=2, wall_s=0.5, memory_mb=128)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the short form one backend of each test that is marked ``in_turns``: another one each day and attack."""
+    for item in items:
+        if item.get_closest_marker("in_turns") is not None:
+            indices = item.callspec.indices
+            turn = (indices.get("attack", 0) + date.today().toordinal()) % len(backends.BACKENDS)
+            if indices["backend"] != turn:
+                item.add_marker(pytest.mark.long)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor import protocol
 from azr.executor.pool import SandboxPool
-from tests.executor.conftest import execute_many
+from tests.executor.conftest import CONFIG, execute_many
 from tests.executor.hostile.attack import ROUTES
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -198,6 +199,33 @@ async def test_calls_answer_as_if_they_ran_alone(pool: SandboxPool, name: str):
     expected = [_said(result) for result in await execute_many(pool, alone)]
     assert await _together(pool, program, texts, 1) == expected
     assert await _together(pool, program, texts, 4) in (None, expected)
+
+
+COLLECTS = """
+L = []
+class A:
+    def __del__(self): L.append(1)
+def f(x):
+    a = A()
+    a.a = a
+    del a
+    kept = []
+    while not L: kept.append([])
+    return len(kept)
+"""
+"""Program text: counts what it makes until the collector comes by."""
+
+
+async def test_runs_of_source_and_of_code_find_the_collector_in_one_place():
+    """A validation whose calls are apart runs code alone; the first request of a new pool runs source."""
+    found = []
+    for inputs, repeats in ((("1", "0x1"), 4), (("1",), 4), (("1",), 1)):
+        async with SandboxPool(replace(CONFIG, backend="namespace"), repeats=repeats) as pool:
+            request = ExecutionRequest(program=COLLECTS, inputs=inputs, repeats=repeats, static_check=False)
+            result = await pool.execute(request)
+            assert result.deterministic is (True if repeats > 1 else None), result
+            found += [output.value for output in result.outputs]
+    assert None not in found and len(set(found)) == 1, found
 
 
 COINS = {

@@ -28,7 +28,7 @@ from tests.executor.conftest import execute_many, require, sandboxes
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 # The limit is far off, so that a busy machine makes no timeouts.
 CONFIG = ExecutorConfig(workers=2, wall_s=20.0, memory_mb=128)
-REQUESTS = 5000
+REQUESTS = 3000
 TRY_AGAIN_S = (0.0, 0.2, 0.5, 1.0)
 
 
@@ -50,6 +50,7 @@ async def run_amid(pool: SandboxPool, damage: Callable[[], Awaitable[None]]) -> 
     return Counter(result.outputs[0].status for result in results)
 
 
+@pytest.mark.in_turns
 async def test_killed_zygotes(backend):
     rng = random.Random(1)
     before = sandboxes({os.getpid()})

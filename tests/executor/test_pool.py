@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import os
 import signal
 import struct
@@ -9,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 
+import psutil
 import pytest
 
 from azr import values
@@ -18,7 +21,7 @@ from azr.execution import CallStatus, ExecutionRequest
 from azr.executor import protocol, scheduler
 from azr.executor.pool import SandboxPool
 from azr.executor.protocol import Kind, Limits, Part
-from tests.executor.conftest import alive, call, descendants, execute_many, sandboxes, zygotes
+from tests.executor.conftest import alive, call, descendants, execute_many, parents, sandboxes, zygotes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 SMALL = ExecutorConfig(workers=2, wall_s=2.0)
@@ -62,6 +65,58 @@ async def test_killed_sandboxes_cost_no_result(backend):
         mine |= sandboxes({os.getpid()})
     assert len(mine - before) >= 4
     assert not alive(mine - before)
+
+
+POOL = """
+import asyncio, sys
+from azr.config import ExecutorConfig
+from azr.execution import ExecutionRequest
+from azr.executor.pool import SandboxPool
+
+async def main():
+    async with SandboxPool(ExecutorConfig(backend=sys.argv[1], workers=1, wall_s=300.0), repeats=1) as pool:
+        print("up", flush=True)
+        await pool.execute(ExecutionRequest(program="def f(x):\\n    while True: pass", inputs=("1",)))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_program_ends_with_every_process_above_it(backend):
+    """A busy program, its zygote and the command in front of that end with whichever is killed."""
+    for killed in itertools.count():
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", POOL, backend, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert await process.stdout.readline() == b"up\n"
+            async with asyncio.timeout(60):
+                while not (chain := above_the_busiest(process.pid)):
+                    await asyncio.sleep(0.1)
+            if killed == len(chain) - 1:
+                return
+            os.kill(chain[killed], signal.SIGKILL)
+            async with asyncio.timeout(10):
+                while alive(set(chain[killed + 1 :])):
+                    await asyncio.sleep(0.1)
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+def above_the_busiest(pool: int) -> list[int]:
+    """Processes from a pool down to its program, once that has computed for a while."""
+    known, below = parents(), sandboxes({pool})
+    below |= {process for each in below for process in descendants(each)}
+    for process in below:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(process).cpu_times().user > 1.0:
+                chain = [process]
+                while known.get(chain[0], 1) in below | {pool}:
+                    chain.insert(0, known[chain[0]])
+                return chain if chain[0] == pool else [pool, *chain]
+    return []
 
 
 async def test_a_request_that_loses_two_sandboxes_is_lost():

@@ -24,7 +24,7 @@ def judge(source: str) -> int:
     if "def f(" not in source:
         before, star, body = source.rpartition("import *\n")
         source = f"{before}{star}def f(x, *more):\n    " + body.replace("\n", "\n    ")
-    return suspicion(compile(source, "program", "exec", dont_inherit=True))
+    return suspicion(compile(source, "program", "exec", dont_inherit=True), source)
 
 
 ORDERED = [
@@ -272,6 +272,10 @@ STATEFUL = [
     "import numpy\nreturn 1",
     "from . import a\nreturn 1",
     "import functools\nfunctools.reduce.cache_clear()\nreturn 1",
+    "return type('A', (), {x: f})",
+    "return type(int)('A', (), {x: f})",
+    "return [type][0]('A', (), {x: f})",
+    "return list(map(type, x, x, x))",
     "return id(x)",
     "return x.lower() is x",
     "return __builtins__['x']",
@@ -307,6 +311,7 @@ HARMLESS = [
     "for k in x.keys(): x[k] -= 1\nreturn x",
     "return x is None or x is not True",
     "return 1 if type(x) is int else 2",
+    "return type(x).__name__ + f'{type(x)}', type(x) in (int, str), type(x) == type(more)",
     "return isinstance(x, str) and str(x)",
     "return f'{x} {len(x):>5}' + '%s' % x + '%d' % 1",
     "return '{:.2f} {} {a}'.format(x, x, a=1)",
@@ -397,7 +402,7 @@ def shares(programs: list[str]) -> tuple[float, float]:
     found = []
     for program in programs:
         with contextlib.suppress(SyntaxError):
-            found.append(suspicion(compile(program, "program", "exec", dont_inherit=True)))
+            found.append(suspicion(compile(program, "program", "exec", dont_inherit=True), program))
     order, state = (sum(bool(each & flag) for each in found) / len(found) for flag in (ORDER, STATE))
     return order, state
 
@@ -410,12 +415,13 @@ def test_few_real_programs_are_suspect():
 
 
 def test_it_is_cheap():
-    codes = [compile(row["code"], "program", "exec", dont_inherit=True) for row in rows("cruxeval.jsonl")]
+    sources = [row["code"] for row in rows("cruxeval.jsonl")]
+    codes = [(compile(source, "program", "exec", dont_inherit=True), source) for source in sources]
     laps = []
     for _ in range(5):
         start = time.process_time()
-        for code in codes:
-            suspicion(code)
+        for code, source in codes:
+            suspicion(code, source)
         laps.append(time.process_time() - start)
     assert min(laps) / len(codes) < 1e-4
 
@@ -448,9 +454,10 @@ def test_it_raises_for_no_code():
             tree = ast.fix_missing_locations(Mutator(others, chance).visit(parsed(source)))
             try:
                 code = compile(tree, "program", "exec", dont_inherit=True)
+                text = ast.unparse(tree)
             except (SyntaxError, ValueError, TypeError, RecursionError):
                 continue
-            assert suspicion(code) in range(4)
+            assert suspicion(code, text) in range(4)
             judged += 1
     assert judged > 600
 
@@ -483,7 +490,7 @@ async def test_programs_that_are_no_suspects_agree_in_all_interpreters(hasty):
         tree = ast.fix_missing_locations(Mutator(others, chance).visit(parsed(row["code"])))
         with contextlib.suppress(SyntaxError, ValueError, TypeError, RecursionError):
             code = compile(tree, "program", "exec", dont_inherit=True)
-            if suspicion(code) & ORDER:
+            if suspicion(code, ast.unparse(tree)) & ORDER:
                 suspects += 1
             else:
                 program = ast.unparse(tree)
@@ -505,4 +512,4 @@ def test_tables_of_enumerations_are_state_that_calls_share(table):
         f"import re\ndef f(x):\n    return len(type(re.I).{table})",
         f"import re\ndef f(x):\n    return len(getattr(type(re.I), '{table}'))",
     ):
-        assert suspicion(compile(program, "program", "exec")) & STATE, program
+        assert judge(program) & STATE, program

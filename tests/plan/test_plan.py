@@ -304,7 +304,7 @@ def test_four_bits_of_seven_billion_by_hand():
     assert engine.weights == 2 * 7_615_616_512, "engines hold the compute type"
 
 
-SMALLER_GPUS = {"azr_coder1b5_lora": 24, "azr_qwen3_4b_lora": 48}
+SMALLER_GPUS = {"azr_coder1b5_lora": 24, "azr_qwen3_4b_lora": 24}
 
 
 @pytest.mark.parametrize("name, config", recipes().items(), ids=list(recipes()))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -194,58 +191,3 @@ def test_commands_take_plugins(capsys: pytest.CaptureFixture[str]) -> None:
     assert "<|solve|><|expressions|><|input|>numbers 1, 2; target 3<|answer|>" in capsys.readouterr().out
     assert dispatch(["plan", "azr_14m_mini", "--run.plugins", "no.such.plugin"]) == 2
     assert "error: The plug-in no.such.plugin cannot be imported: " in capsys.readouterr().err
-
-
-BROKEN = """
-from examples.expressions import Expressions
-class Broken(Expressions):
-    name = "broken"
-    reference_kinds = ("broken",)
-    count = 0
-    async def validate(self, proposal, limits, run):
-        Broken.count += 1
-        if Broken.count == 1: return 3
-        if Broken.count == 2: raise RuntimeError("out of ideas")
-        while True: pass
-kinds = [Broken()]
-"""
-"""In each of its processes it begins with nonsense and ends with a hang, which ends the process."""
-
-
-def test_the_example_kind_and_reward_play_the_mini_beside_a_broken_plugin(tmp_path: Path) -> None:
-    """The 14M model cannot solve such tasks, so nothing is expected of it but that it is asked and judged."""
-    (tmp_path / "broken.py").write_text(BROKEN)
-    kinds = ["deduction", "expressions", "broken"]
-    knobs = ["--run.plugins", "examples.expressions", "examples.medium", "broken", "--selfplay.kinds", *kinds]
-    knobs += ["--reward.proposer", "medium", "--run.steps", "2", "--run.no-stop-when-malformed", "--eval.every", "0"]
-    knobs += ["--selfplay.seed-tasks", "2", "--selfplay.proposer-prompts", "4", "--selfplay.solver-prompts", "4"]
-    done = subprocess.run(
-        [sys.executable, "-c", SHORT_LIMIT, *knobs, "--run.root", str(tmp_path)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    folder = tmp_path / "azr_14m_mini"
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [1, 2]
-    for line in lines:
-        assert line["expressions/proposer/funnel/proposed"] == 4 and line["expressions/solver/trajectories"] >= 4
-        assert line["deduction/solver/trajectories"] >= 4 and not line["broken/proposer/funnel/valid"]
-    tasks = [json.loads(line) for line in (folder / "tasks.jsonl").read_text().splitlines()]
-    assert any(task["kind"] == "expressions" and task["program"] == "" and task["views"] for task in tasks)
-    said = "broken: kind broken, validate {}; such a response is not trained on"
-    troubles = ["returned 3, which is neither a task nor a RejectReason", "raised RuntimeError: out of ideas"]
-    log = (folder / "log.txt").read_text()
-    assert all(said.format(trouble) in log for trouble in (*troubles, "took over 1 s, or ended its process"))
-
-
-SHORT_LIMIT = """
-import sys
-from azr import isolated
-isolated.TIME_LIMIT_S = 1.0
-from azr.cli.main import dispatch
-sys.exit(dispatch(["run", "azr_14m_mini", *sys.argv[1:]]))
-"""

@@ -16,6 +16,7 @@ from azr.config import RolloutConfig
 from azr.records import Completion
 from azr.rollout.engine import RolloutEngine
 
+pytestmark = pytest.mark.long
 LIMIT_S = 120.0
 
 

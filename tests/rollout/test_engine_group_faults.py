@@ -129,6 +129,7 @@ def deaths(caplog: pytest.LogCaptureFixture) -> list[str]:
     return messages
 
 
+@pytest.mark.long
 async def test_an_actor_killed_during_generation(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:
     await parts.learn()
     await parts.push()
@@ -149,6 +150,7 @@ async def test_an_actor_killed_during_generation(parts: Parts, caplog: pytest.Lo
     await parts.check()
 
 
+@pytest.mark.long
 async def test_engines_apart_play_through_the_trainers_turn(parts: Parts) -> None:
     config = replace(CONFIG, cluster=ClusterConfig(colocate=False))
     turns = GpuTurns(

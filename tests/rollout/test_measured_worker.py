@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from typing import Any
 
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 
-from azr.rollout.measured_worker import SchedulingCounts, _end_with
+from azr.rollout.measured_worker import SchedulingCounts
 
 
 def new(name: str, tokens: int, computed: int, all_tokens: int | None = None) -> NewRequestData:
@@ -62,15 +60,3 @@ def test_a_request_that_ends_while_it_waits_is_forgotten() -> None:
     counts.add(output([], preempted_req_ids={"a"}, finished_req_ids={"a"}))
     counts.add(output([new("a", 10, 8)], total_num_scheduled_tokens=2))
     assert counts.take() == {"tokens": 12, "prompt_tokens": 20, "cached_prompt_tokens": 8, "preemptions": 1}
-
-
-def test_a_worker_ends_with_the_process_that_started_its_engine() -> None:
-    owner = subprocess.Popen(["sleep", "60"])
-    worker = os.fork()
-    if worker == 0:
-        _end_with(owner.pid)
-    assert os.waitpid(worker, os.WNOHANG) == (0, 0)
-    # Killed and not waited for, it is still in the table of processes.
-    owner.kill()
-    assert os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) == 1
-    owner.wait()

@@ -150,7 +150,7 @@ def test_malformed_shares_are_of_what_a_role_sampled() -> None:
 
 def test_malformed_and_ungraded_are_counted_by_reason_whatever_they_were_used_for() -> None:
     samples = [
-        sample(Role.SOLVER, "math", judgement=Judgement(verdict="malformed", reason=Reason.NO_BOX)),
+        sample(Role.SOLVER, "math", judgement=Judgement(verdict="malformed", reason=Reason.NO_BOX), used="unlearnable"),
         sample(Role.SOLVER, "math", judgement=Judgement(verdict="malformed", reason=Reason.NO_BOX), used="stale"),
         sample(Role.SOLVER, "math", judgement=Judgement(verdict="ungraded", reason=Reason.GRADER_FAILED), reward=None),
         sample(Role.SOLVER, "math", judgement=Judgement(verdict="malformed", reason=Reason.CUT_OFF), trace_tokens=2),
@@ -160,6 +160,7 @@ def test_malformed_and_ungraded_are_counted_by_reason_whatever_they_were_used_fo
     ]
     assert reason_metrics(samples) == {
         "math/solver/malformed/no_box": 2,
+        "math/solver/unlearnable": 1,
         "math/solver/ungraded/grader_failed": 1,
         "math/solver/trace/malformed/cut_off": 1,
         "deduction/proposer/ungraded/lost": 1,

@@ -68,7 +68,7 @@ async def test_a_run_leaves_everything_in_its_directory(tmp_path: Path, capsys: 
     ]  # fmt: skip
     printed = capsys.readouterr().out
     assert "step 1/2 · valid 50% · solve ded .00 · loss 0.5000" in printed
-    assert printed.strip().endswith(tensorboard_command(run))
+    assert tensorboard_command(run) in printed
     assert "step 2/2 · valid 50%" in run.log.read_text()
 
 
@@ -228,7 +228,9 @@ def test_the_final_table_compares_start_and_end() -> None:
 
     steps = [at(0.1, 4), at(0.3, 6), at(0.0, 0), at(0.5, 9), at(0.7, 10)]
     run = RunDirectory(Path("orz_ckpt/x"))
-    assert summary(steps, run, gains=["exam: a gain"], window=2).splitlines() == [
+    *table, then = summary(steps, run, gains=["exam: a gain"], window=2).splitlines()
+    assert "azr export orz_ckpt/x FOLDER" in then
+    assert table == [
         "5 steps; start and end: means of 2 steps each",
         "                                 start     end",
         "valid proposals                  50.0%   95.0%",

@@ -24,7 +24,7 @@ from azr.tasks.registry import KINDS
 from tests import chat_tokenizers
 from tools.pretrain.generator import random_sample
 
-SECONDS = 12.0
+SECONDS = 4.0
 STYLE = ChatFormat(lambda question: question + "<think>")
 CODEC = PromptCodec(chat_tokenizers.plain(), STYLE)
 BONUS_CONFIG = IntrinsicRewardConfig(bonuses=tuple(f"{name}:1" for name in BONUSES))

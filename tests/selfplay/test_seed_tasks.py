@@ -1,4 +1,4 @@
-"""All 3,200 tasks that real base models proposed: what is admitted, what refused and why, as docs/seeds.md says."""
+"""Tasks that real base models proposed, and what docs/seeds.md says of them; the seeds of the coder's recipe."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import pytest
 
 from azr.executor.pool import SandboxPool
 from azr.records import Task
-from azr.tasks.base import RejectReason
+from azr.selfplay.buffer import TaskBuffer
+from azr.selfplay.seeds import check_seeds, read_seeds
+from azr.tasks.base import ProposalLimits, RejectReason
+from azr.tasks.normalize import held_out_keys
 from benchmarks import seed_tasks
+from playground.azr_coder0b5_cpu import config as coder
 from tests.executor import public_data
 
 # Models write odd escapes and comparisons.
@@ -37,3 +41,15 @@ async def test_at_least_96_percent_are_admitted_and_every_refusal_is_explained_i
     documented = (Path(__file__).parents[2] / "docs" / "seeds.md").read_text()
     assert seed_tasks.table(checked) in documented
     assert seed_tasks.deviation_table(checked) in documented
+
+
+async def test_every_seed_of_the_coder_recipe_passes_and_none_is_a_program_of_cruxeval():
+    benchmark = {key: f"sample_{number}" for number, each in enumerate(public_data.rows("cruxeval.jsonl"))
+                 for key in held_out_keys(each["code"])}  # fmt: skip
+    buffer = TaskBuffer(coder.kinds, benchmark=benchmark)
+    seeds, broken = read_seeds(Path(coder.selfplay.seeds or ""))
+    limits = ProposalLimits(source_bytes=2000, induction_inputs=2, repeats=2)
+    async with SandboxPool(seed_tasks.EXECUTOR, seed=0) as pool:
+        checked = await check_seeds(seeds, buffer, limits, pool.execute, lambda task: None)
+    assert ([*broken], checked.refused) == ([], [])
+    assert set(buffer.sizes().values()) == {coder.selfplay.seed_tasks}

@@ -110,7 +110,7 @@ async def test_every_task_is_checked_anew_and_every_refusal_has_its_line_and_rea
         18: "broken", 19: "broken", 20: "malformed", 21: "malformed", 22: "broken",
     }  # fmt: skip
     details = {
-        2: "is not JSON", 5: "missing required field `program`", 6: "did you mean 'deduction'?", 7: "$.program",
+        2: "is not JSON", 5: "missing required field `program`", 6: "did you mean deduction?", 7: "$.program",
         8: "not a JSON object", 9: "equal to the task of line 1", 10: "line 1: imports random", 11: "different results",
         12: "ZeroDivisionError", 13: "held-out exam", 14: "abduction is not among selfplay.kinds",
         16: "rollout.max_prompt_tokens", 18: "has one input, not 2", 19: "1 to 128 inputs, not 0", 22: "not UTF-8",

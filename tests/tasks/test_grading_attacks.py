@@ -33,7 +33,7 @@ NOT_RIGHT = (Verdict.WRONG, Verdict.MALFORMED)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool():
-    async with SandboxPool(ExecutorConfig(workers=2, wall_s=10.0, memory_mb=256)) as pool:
+    async with SandboxPool(ExecutorConfig(workers=2, wall_s=2.0, memory_mb=256)) as pool:
         yield pool
 
 

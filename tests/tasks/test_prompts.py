@@ -105,7 +105,7 @@ def test_chat_prompts_state_the_form_and_the_rules_that_are_graded(kind):
         assert "called f" in proposal and "A program has at most 16,384 bytes" in proposal
     else:
         assert "Choose 7 inputs for" in proposal and "7 ```input blocks" in proposal
-        assert "at most 4,000 characters" in proposal
+        assert "at most 4,000 characters" in proposal and "262,144 for all inputs together" in proposal
     assert "less than 1.25 s of CPU time" in proposal and "65,536" in proposal
     assert "plain data" in proposal
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from ray.exceptions import OutOfMemoryError
 
 from azr.train.model_worker import ModelWorker
 from azr.train.policy import PolicyWorker
@@ -81,3 +82,13 @@ async def test_a_missing_model_is_one_sentence(ray_cluster: None, tmp_path: Path
     with pytest.raises(ValueError, match=r"cannot load the policy model from .*nowhere': give a folder") as error:
         await WorkerGroup.start("policy", PolicyWorker, [{"num_cpus": 0.2}], config, "cpu")
     assert "\n" not in str(error.value)
+
+
+async def test_a_rank_that_ray_ends_for_want_of_memory_died_of_that() -> None:
+    answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    answer.set_exception(OutOfMemoryError("2 worker(s) were killed due to the node running low on memory.\nMore"))
+    with pytest.raises(
+        RankDied, match=r"rank 0 died .* to learn: Ray ended it because .* memory was nearly full$"
+    ) as death:
+        await WorkerGroup("policy", ())._wait({0: answer}, 1.0, "learn")
+    assert death.value.out_of_memory

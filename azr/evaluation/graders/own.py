@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
-from azr.errors import UserError, nearest
+from azr.errors import UserError, did_you_mean
 from azr.evaluation.question import GRADERS, Question
 from azr.isolated import Nonsense, OwnFunctions, Trouble
 from azr.records import Judgement, Reason
@@ -51,8 +51,10 @@ def load_grader(name: str) -> GradeFunction:
     function = getattr(module, function_name, None)
     if not callable(function):
         known = [word for word, value in vars(module).items() if callable(value)]
-        hint = f"; did you mean {near}?" if (near := nearest(function_name, known)) else "."
-        raise UserError(f"The module {module_name} has no function {function_name!r} to grade with{hint}")
+        raise UserError(
+            f"The module {module_name} has no function {function_name!r} to grade with"
+            f"{did_you_mean(function_name, known)}"
+        )
     return function  # type: ignore[no-any-return]
 
 

@@ -13,6 +13,7 @@ MAX_DEPTH = 200
 _LONG = 10**300
 _FEW_COLLISIONS = 32
 _MAX_BITS = 2**16
+_MAX_HEX = 2**15
 
 
 class Opaque:
@@ -67,6 +68,8 @@ def decode(stated):
         return stated
     ((letter, content),) = stated.items()
     if letter == "i":
+        if len(content) > _MAX_HEX:
+            raise ValueError("an integer that takes long to compare with a decimal")
         return int(content, 16)
     if letter == "t":
         return tuple([decode(each) for each in content])

@@ -6,6 +6,7 @@ import codecs
 import gzip
 import importlib
 import json
+import math
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -84,6 +85,8 @@ _STARTS = {
 """Beginnings of files that hold no rows, in lower case, and their kinds."""
 _MOST_SPREAD = 2**24
 """Longest row over several lines that is recognised, bytes."""
+_MOST_UNPACKED, _MOST_RATIO = 2**28, 100
+"""Bytes of rows from which on gzip may not have packed them by more than this."""
 _GZIP, _PARQUET = b"\x1f\x8b", b"par1"
 
 
@@ -116,12 +119,12 @@ def _rows(path: Path) -> Iterator[Any]:
         return
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         if path.name.removesuffix(".gz").endswith(".json"):
-            rows = _json(file.read().removeprefix(_BOM), 1)
+            rows = _json(b"".join(_pieces(path, file.read)).removeprefix(_BOM), 1)
             if type(rows) is not list:
                 raise _BadLine(1, "the file is no JSON array: write its rows between [ and ]")
             yield from rows
             return
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(_pieces(path, file.readline), 1):
             if line := line.removeprefix(_BOM).strip():
                 try:
                     row = _json(line, number)
@@ -129,6 +132,16 @@ def _rows(path: Path) -> Iterator[Any]:
                     # Only here is the rest of the file read: the row may go on there.
                     raise _spread(line + b"\n" + file.read(_MOST_SPREAD), number) or error from error
                 yield row
+
+
+def _pieces(path: Path, read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """Yield what a file holds. Raise UserError for a bomb of gzip: a few megabytes that become gigabytes."""
+    most = max(_MOST_UNPACKED, _MOST_RATIO * path.stat().st_size) if path.suffix == ".gz" else math.inf
+    unpacked = 0
+    while piece := read(_MOST_UNPACKED):
+        if (unpacked := unpacked + len(piece)) > most:
+            raise UserError(f"{path} unpacks to over {_MOST_RATIO} times its size, as no rows do: get the file again.")
+        yield piece
 
 
 def _json(text: bytes, number: int) -> Any:

@@ -23,6 +23,7 @@ _FILTER = "limits and a system call filter"
 _FIRST_VICTIM = ("/bin/sh", "-c", 'echo 1000 >/proc/self/oom_score_adj && exec "$0" "$@"')
 """Becomes the command that follows. When the machine runs out of memory the kernel ends its processes before any other;
 they inherit that."""
+_SETPRIV = shutil.which("setpriv")
 
 
 class ProcessSandbox:
@@ -67,7 +68,10 @@ class ProcessLauncher:
 
     def __init__(self, prefix: tuple[str, ...], interpreter: str) -> None:
         self.prefix = prefix
-        self._command = (*_FIRST_VICTIM, *prefix, interpreter, *OPTIONS, str(ROOT / ZYGOTE))
+        # A zygote ends when its input ends. The kernel's signal also ends one that looks at no input.
+        with_parent = (_SETPRIV, "--pdeathsig", "KILL") if _SETPRIV else ()
+        self._command = (*_FIRST_VICTIM, *with_parent, *prefix, interpreter, *OPTIONS, str(ROOT / ZYGOTE))
+        self._name = prefix[0] if prefix else interpreter
 
     async def launch(self, hash_seed: int) -> ProcessSandbox:
         ours, theirs = socket.socketpair()
@@ -105,11 +109,10 @@ class ProcessLauncher:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise BackendUnavailable(f"{self._command[len(_FIRST_VICTIM)]} gave no answer in {_PROBE_S:g} s") from error
+            raise BackendUnavailable(f"{self._name} gave no answer in {_PROBE_S:g} s") from error
         if run.returncode:
             said = run.stderr.decode(errors="replace").strip().splitlines()
-            name = self._command[len(_FIRST_VICTIM)]
-            raise BackendUnavailable(said[-1] if said else f"{name} exited with code {run.returncode}")
+            raise BackendUnavailable(said[-1] if said else f"{self._name} exited with code {run.returncode}")
 
 
 def path_of(name: str, package: str) -> str:

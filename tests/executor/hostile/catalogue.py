@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.executor.hostile.chance import CHANCE, ODD
+from tests.executor.hostile.chance import CHANCE, CLOCKS, COMPANY, ODD
 from tests.executor.hostile.channels import CHANNELS
 from tests.executor.hostile.exhaustion import MEMORY, OUTPUT, TIME
 from tests.executor.hostile.files import READING, WRITING
@@ -15,7 +15,8 @@ from tests.executor.hostile.tricks import IMPORTS, LIES, TOOLS
 
 FAMILIES = (
     NETWORK, SOCKETS, READING, WRITING, PROCESSES, OTHERS, CHANNELS, PRIVILEGES, TIME, MEMORY, OUTPUT, PARSING, CRASHES,
-    FORGERY, PEEKING, LEARNING, LIES, TOOLS, IMPORTS, CHANCE, ODD,
+    FORGERY, PEEKING, LEARNING, LIES, TOOLS, IMPORTS, CHANCE, CLOCKS,
+    COMPANY, ODD,
 )  # fmt: skip
 ATTACKS = tuple(attack for family in FAMILIES for attack in family.attacks)
 """Hostile programs, and a few honest ones with odd values."""

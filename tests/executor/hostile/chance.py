@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tests.executor.hostile.attack import ANY, ROUTES, Family
+from tests.executor.hostile.attack import ANY, DENIED, ROUTES, Family
 
 CHANCE = Family("non-determinism")
 _WAYS = {
@@ -83,6 +83,127 @@ for _name, _body in {
     CHANCE.add(
         f"{_name}, static_check", "rejected", f"def f():\n    {_body}", repeats=2, static_check=True, never_ok=True
     )
+
+CLOCKS = Family("coarse clocks")
+"""All runs of a validation agree on the hour, and a verification later does not."""
+_TWO = "two = chr(95) * 2"
+for _name, _program in {
+    "the hour": "import time\ndef f(): return int(time.time()) // 3600",
+    "the year": "import time\ndef f(): return time.localtime().tm_year",
+    "the year as text": "import time\ndef f(): return time.strftime('%Y')",
+    "the day of the week": "import time\ndef f(): return time.ctime()[:3]",
+    "days since the start": "import time\ndef f(): return time.monotonic_ns() // (86400 * 10**9)",
+    "processor time": "import time\ndef f(): return int(time.process_time() + time.thread_time()) // 60",
+    "a clock by number": "import time\ndef f(): return [int(time.clock_gettime(n)) // 3600 for n in range(8)]",
+    "times of the process": "import posix\ndef f(): return posix.times().elapsed // 10**9",
+    "the date": "import _datetime\ndef f(): return _datetime.date.today().year",
+    "the module made anew": "import sys\ndef f():\n    del sys.modules['time']\n    import time\n    return time.gmtime().tm_year",
+    "the module made by the machinery": (
+        "import _imp\nclass Spec: name, origin = 'time', None\ndef f():\n    made = _imp.create_builtin(Spec)\n"
+        "    _imp.exec_builtin(made)\n    return int(made.time()) // 3600"
+    ),
+}.items():
+    CLOCKS.add(_name, DENIED + " TypeError AttributeError KeyError", _program, repeats=2)
+CLOCKS.add(
+    "one that the sandbox kept for itself",
+    "ok",
+    """
+    import gc, sys
+    def f():
+        gc.unfreeze()
+        frames, found = [sys._getframe()], list(gc.get_objects())
+        while frames[-1].f_back: frames.append(frames[-1].f_back)
+        for frame in frames: found += [*frame.f_globals.values(), *frame.f_locals.values()]
+        count = 0
+        for one in found:
+            if type(one) is type(len) and one.__name__ in ('monotonic', 'clock_gettime', 'time', 'perf_counter'):
+                for given in ((), (0,)):
+                    try: one(*given)
+                    except TypeError: continue
+                    count += 1
+        return count
+    """,
+    value=lambda count: count == 0,
+)
+for _name, _program in {
+    # Past the static check; the clock that is at the end of the road does not go.
+    "fields of a function": f"""
+    import ast, functools, types
+    {_TWO}
+    def named(place, name):
+        fields = types.SimpleNamespace(**{{chr(95) + 'fields': (name,)}})
+        return dict(ast.iter_fields(functools.update_wrapper(place, fields)))[name]
+    def f():
+        builtin = named(lambda: 0, two + 'globals' + two)[two + 'builtins' + two]
+        return int(named(builtin, two + 'import' + two)('time').time()) // 3600
+    """,
+    "text that a dataclass writes": f"""
+    import dataclasses
+    {_TWO}
+    code = 'eval(chr(95)*2+chr(105)+chr(109)+chr(112)+chr(111)+chr(114)+chr(116)+chr(95)*2)(chr(116)+chr(105)+chr(109)+chr(101))'
+    made = type('X', (), {{two + 'annotations' + two: {{'a or ' + code + '.time()//3600': int}}, 'a': 0}})
+    def f(): return str(dataclasses.dataclass(init=False, eq=False)(made)())
+    """,
+    "a copy that sets attributes": f"""
+    import copy
+    {_TWO}
+    def g(): return 1
+    def h(): return 2
+    def f():
+        ways = {{two + 'reduce_ex' + two: lambda s, p: ((lambda: g), (), (None, {{two + 'name' + two: 'h'}}))}}
+        return copy.copy(type('X', (), ways)()) is g and int(h() / 0)
+    """,
+}.items():
+    CLOCKS.add(
+        _name,
+        "rejected TypeError AttributeError SyntaxError ZeroDivisionError",
+        _program,
+        repeats=2,
+        static_check=True,
+        never_ok=True,
+    )
+
+COMPANY = Family("calls of one request")
+"""Each call looks for a mark, and leaves one for those after it."""
+_MARKED = {
+    "members of an enumeration": "d = type(re.I)._member_map_\n    was = 'mark' in d\n    d['mark'] = 1",
+    "values of an enumeration": "d = type(re.I)._value2member_map_\n    was = 'mark' in d\n    d['mark'] = 1",
+    "names of an enumeration": "d = type(re.M | re.I)._member_names_\n    was = 'mark' in d\n    d += ['mark']",
+    "by a literal name": "d = getattr(type(re.I), '_member_map_')\n    was = 'mark' in d\n    d['mark'] = 1",
+    "by a pattern": "match type(re.I):\n        case object(_member_map_=d): was = 'mark' in d\n    d['mark'] = 1",
+    "by a getter": "d = operator.attrgetter('_member_map_')(type(re.I))\n    was = 'mark' in d\n    d['mark'] = 1",
+    "an attribute of a member": "was = hasattr(re.I, 'mark')\n    re.I.mark = 1",
+    "an attribute of a class": "was = hasattr(type(re.I), 'mark')\n    type(re.I).mark = 1",
+    "an attribute of a caught class": (
+        "try: json.loads('')\n    except json.JSONDecodeError as e:\n        was = hasattr(type(e), 'mark')\n"
+        "        type(e).mark = 1"
+    ),
+    "a copy that sets attributes": (
+        "two = chr(95) * 2\n    ways = {two + 'reduce_ex' + two: lambda s, p: ((lambda: json.dumps), (), {'mark': 1})}\n"
+        "    was = hasattr(json.dumps, 'mark')\n    copy.copy(type('X', (), ways)())"
+    ),
+    "a copy of what another type makes": (
+        "two = chr(95) * 2\n    ways = {two + 'reduce_ex' + two: lambda s, p: ((lambda: json.dumps), (), {'mark': 1})}\n"
+        "    was = hasattr(json.dumps, 'mark')\n    copy.copy([type][0]('X', (), ways)())"
+    ),
+    "what collection finds": (
+        "class A:\n        def __del__(self): keyword.kwlist.append('mark')\n    a = A()\n    a.a = a\n"
+        "    was = 'mark' in keyword.kwlist"
+    ),
+    "the collector": "a = []\n    a.append(a)\n    was = gc.get_count()[0] > 200 or gc.get_stats()[1]['collections'] > 50",
+}
+for _name, _body in _MARKED.items():
+    for _checked in (False, True):
+        if _checked and "gc." in _body:
+            continue
+        COMPANY.add(
+            f"{_name}{', static_check' if _checked else ''}",
+            "ok",
+            f"import copy, json, keyword, operator, re{'' if _checked else ', gc'}\ndef f(x):\n    {_body}\n    return was",
+            inputs=("1", "2", "3"),
+            static_check=_checked,
+            value=lambda was: was is False,
+        )
 
 ODD = Family("odd values")
 

@@ -1,0 +1,86 @@
+"""Commands in processes of their own, as a user starts them, and what their runs left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 850.0
+Strike = Callable[[int], None]
+"""What happens to a process, by its id."""
+
+
+def run(*command: object, said: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a module with its options to the end. ``said``: on its standard input."""
+    return subprocess.run(
+        [sys.executable, "-m", *map(str, command)],
+        cwd=ROOT,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        input=said,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+
+
+def succeed(*command: object, said: str = "") -> str:
+    """Return what a command prints; it must succeed."""
+    done = run(*command, said=said)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def run_struck(*command: object, when: Mapping[str, Strike]) -> tuple[int, str]:
+    """Exit code and output; each strike comes half a second after the first line that begins so."""
+    strikes = dict(when)
+    process = subprocess.Popen(
+        [sys.executable, "-m", *map(str, command)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    lines: list[str] = []
+    deadline = time.monotonic() + LIMIT_S
+    try:
+        for line in process.stdout:
+            assert time.monotonic() < deadline, "".join(lines)
+            lines.append(line)
+            for beginning in [beginning for beginning in strikes if line.startswith(beginning)]:
+                time.sleep(0.5)
+                strikes.pop(beginning)(process.pid)
+        code = process.wait(60)
+    finally:
+        process.kill()
+    assert not strikes, "".join(lines)
+    return code, "".join(lines)
+
+
+def metrics(folder: Path) -> list[dict]:
+    """Lines of a run's metrics."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+MEASURED = (
+    "start/",
+    "seconds/",
+    "tokens_per_s/",
+    "driver/",
+    "executor/",
+    "engines/",
+    "weights/push_s",
+    "weights/push_gb_s",
+)
+"""What a metrics line says about time and about processes, not about what was played and learned."""
+
+
+def content(folder: Path) -> list[dict]:
+    """Metrics that are the same in every run of a deterministic recipe."""
+    return [{name: value for name, value in line.items() if not name.startswith(MEASURED)} for line in metrics(folder)]
