@@ -95,7 +95,7 @@ def hpz_partition_size(nodes: Sequence[object]) -> int:
 def compute_type(wanted: Literal["auto", "bfloat16", "float32"], device: Device) -> ComputeType:
     """`auto` is bfloat16 wherever the hardware multiplies it: on GPUs, and on CPUs that have instructions for it.
 
-    Where it must be emulated, as on most laptops, a product takes thirty times as long as in float32; see docs/log.md.
+    Where it must be emulated, as on most laptops, a product takes thirty times as long as in float32; see notes/log.md.
     """
     if wanted != "auto":
         return wanted

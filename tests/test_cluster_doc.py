@@ -7,7 +7,6 @@ from pathlib import Path
 import yaml
 
 from azr.algorithms.architectures import CHECKED
-from azr.cli.doctor import parser
 from azr.cli.main import COMMANDS, dispatch
 from azr.cli.options import load_recipe
 from azr.cli.recipes import _listed
@@ -56,12 +55,6 @@ def test_the_models_that_a_run_takes_are_the_checked_ones():
     assert re.split(r", | and ", listed) == list(CHECKED)
     assert of("azr check-model") and "check-model" in COMMANDS
     assert all(f"`{kind}`" in DOC for checked in CHECKED.values() for kind in checked.rope_types - {"default"})
-
-
-def test_the_doctors_options_exist():
-    calls = of("azr doctor")
-    assert {"--recipe", "--cluster"} <= {word for options in calls for word in options}
-    assert all(parser().parse_with_knobs(options)[0].recipe == "azr_coder7b_ppo" for options in calls)
 
 
 def test_ray_understands_its_lines_and_the_compose_file_says_the_same():

@@ -8,7 +8,6 @@ A generated table stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import json
 import re
@@ -56,10 +55,7 @@ def pages() -> list[Path]:
 def configuration() -> str:
     """Return docs/configuration.md."""
     now, lines, section = leaves(Config()), [_HEAD], ""
-    hints = typing.get_type_hints(Config)
-    about = {
-        name: _about(cls) for name, cls in hints.items() if isinstance(cls, type) and dataclasses.is_dataclass(cls)
-    }
+    about = {name: _about(cls) for name, cls in typing.get_type_hints(Config).items() if isinstance(cls, type)}
     for knob in knobs().values():
         if section != (section := knob.path.partition(".")[0]):
             lines += [f"\n## {section}\n", *([f"{about[section]}\n"] if about[section] else [])]

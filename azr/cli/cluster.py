@@ -277,8 +277,8 @@ _DOCKER_SOCKET = """\
 # Sandboxes of model-written code are containers of the node's Docker engine, whose socket makes a pod root on the node.
 """
 _BUBBLEWRAP = """\
-# Sandboxes of model-written code are bubblewrap's, inside the pods, which may make namespaces for that and have no
-# profile of seccomp and AppArmor. --docker-socket is the other way.
+# Sandboxes of model-written code are bubblewrap's, inside the pods, which have no profile of seccomp and AppArmor for
+# that. The nodes must allow namespaces to ordinary users. --docker-socket is the other way.
 """
 _FILES = """\
 # The run reads {files}, from /azr in the image: put it in there, or on the claim and name it as {claim}/….
@@ -291,7 +291,7 @@ def _pod(name: str, job: Job, image: str, claim: str, rdma: str | None, *, docke
         resources[rdma] = "1"
     mounts = [
         {"name": "shared", "mountPath": f"/azr/{_CLAIM}", "subPath": _CLAIM},
-        {"name": "shared", "mountPath": "/root/.cache/huggingface", "subPath": "huggingface"},
+        {"name": "shared", "mountPath": "/home/azr/.cache/huggingface", "subPath": "huggingface"},
         {"name": "shm", "mountPath": "/dev/shm"},
     ]
     volumes: list[dict[str, Any]] = [
@@ -300,8 +300,8 @@ def _pod(name: str, job: Job, image: str, claim: str, rdma: str | None, *, docke
     ]
     container: dict[str, Any] = {"name": name, "image": image, "workingDir": "/azr"}
     container |= {"resources": {"limits": resources, "requests": dict(resources)}, "volumeMounts": mounts}
-    rights = ["IPC_LOCK"] if rdma is not None else []
     if docker:
+        container["env"] = [{"name": "HOME", "value": "/home/azr"}]
         mounts.append({"name": "docker", "mountPath": "/var/run/docker.sock"})
         volumes.append({"name": "docker", "hostPath": {"path": "/var/run/docker.sock", "type": "Socket"}})
     else:
@@ -309,7 +309,8 @@ def _pod(name: str, job: Job, image: str, claim: str, rdma: str | None, *, docke
             "seccompProfile": {"type": "Unconfined"},
             "appArmorProfile": {"type": "Unconfined"},
         }
-        rights.append("SYS_ADMIN")
-    if rights:
-        container.setdefault("securityContext", {})["capabilities"] = {"add": rights}
-    return {"spec": {"containers": [container], "volumes": volumes}}
+    if rdma is not None:
+        container.setdefault("securityContext", {})["capabilities"] = {"add": ["IPC_LOCK"]}
+    # The image's user is not root, so the claim belongs to a group of the pod; the engine's socket is root's.
+    user = {"runAsUser": 0} if docker else {"fsGroup": 1000}
+    return {"spec": {"securityContext": user, "containers": [container], "volumes": volumes}}

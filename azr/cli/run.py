@@ -204,7 +204,7 @@ def _help(default: Config) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -61,7 +61,7 @@ def _assume(default: float, meaning: str) -> Any:
 class Assumptions:
     """Rates and allowances of one H100 SXM and its node: some were measured, others are data sheets or guesses.
 
-    Measured, in November 2026 with a random model of 1.5B on one H100 80GB (docs/log.md): what says so. Bandwidths are
+    Measured, in November 2026 with a random model of 1.5B on one H100 80GB (notes/log.md): what says so. Bandwidths are
     about half of what the makers state for an 8-GPU H100 node: NVLink 450 GB/s each way, eight adapters of 400 Gbit/s.
     `with_goals` has what is aimed at instead of what was measured.
     """

@@ -144,13 +144,16 @@ class ModelWorker:
         """Open the store, on one interface, at a port that the system picks while binding it."""
         timeout = timedelta(seconds=self.config.timeout.start_s)
         # The store asks for no token. By itself it would listen on every interface of the node.
-        host = "127.0.0.1" if self.config.cluster.address is None else ray.util.get_node_ip_address()
+        host = self._own_address()
         listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         port = listener.getsockname()[1]
         self._store = dist.TCPStore(
             host, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listener.detach()
         )
         return Address(host, port)
+
+    def _own_address(self) -> str:
+        return "127.0.0.1" if self.config.cluster.address is None else ray.util.get_node_ip_address()
 
     def init_process_group(self, address: Address) -> None:
         """Form the world of this model's ranks; a collective that outlasts `timeout.train_s` fails."""
@@ -162,7 +165,7 @@ class ModelWorker:
             "WORLD_SIZE": str(self.world_size),
             "LOCAL_RANK": "0",
         }
-        host = ray.util.get_node_ip_address()
+        host = self._own_address()
         os.environ |= network_environment(host) | os.environ
         if self._store is None:
             timeout = timedelta(seconds=self.config.timeout.start_s)

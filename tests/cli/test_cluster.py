@@ -95,8 +95,9 @@ def test_knobs_reach_the_run_and_sandboxes_are_one_of_two(capsys):
     said = "--run.steps 7 --run.name 'My run' --run.deterministic true --selfplay.kinds deduction induction --cluster."
     assert said in script and "compgen -G 'orz_ckpt/My run/checkpoints/step_*'" in script
     inside, docker = (printed(capsys, "kuberay", "azr_coder7b_ppo", *more) for more in ([], ["--docker-socket"]))
-    assert "SYS_ADMIN" in inside and "docker.sock" not in inside
-    assert "SYS_ADMIN" not in docker and docker.count("mountPath: /var/run/docker.sock") == 1
+    assert "Unconfined" in inside and "fsGroup: 1000" in inside and "docker.sock" not in inside
+    assert "Unconfined" not in docker and "runAsUser: 0" in docker
+    assert docker.count("mountPath: /var/run/docker.sock") == 1
 
 
 def test_pods_get_the_nodes_infiniband_where_its_resource_is_named(capsys):

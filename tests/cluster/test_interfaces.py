@@ -14,14 +14,18 @@ import psutil
 import pytest
 import ray
 
-from azr.config import Config, RolloutConfig, TimeoutConfig, TrainConfig
+from azr.config import ClusterConfig, Config, RolloutConfig, TimeoutConfig, TrainConfig
 from azr.hardware import network_environment
 from azr.rollout.engine import RolloutEngine
 from azr.train.model_worker import Address
 from azr.train.policy import PolicyWorker
 
 ROOT = Path(__file__).parents[2]
-CONFIG = Config(train=TrainConfig(dtype="bfloat16"), timeout=TimeoutConfig(start_s=30.0, train_s=30.0))
+CONFIG = Config(
+    cluster=ClusterConfig(address="auto"),
+    train=TrainConfig(dtype="bfloat16"),
+    timeout=TimeoutConfig(start_s=30.0, train_s=30.0),
+)
 NODES = """
 set -e
 unshare --net --mount --uts sleep 300 & other=$!

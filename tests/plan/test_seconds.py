@@ -87,7 +87,7 @@ MEASURED = Assumptions(prompt_fill=0.01, response_fill=1.0, valid_share=0)
 
 
 def first_h100(**train) -> Config:
-    """The run of the table in docs/log.md: 192 responses of 1,024 tokens, trrpp, one GPU."""
+    """The run of the table in notes/log.md: 192 responses of 1,024 tokens, trrpp, one GPU."""
     return Config(
         selfplay=SelfPlayConfig(proposer_prompts=32, solver_prompts=32),
         rollout=RolloutConfig(max_prompt_tokens=3072, max_response_tokens=1024, gpu_memory_utilization=0.45),

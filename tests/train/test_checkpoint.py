@@ -34,6 +34,15 @@ from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, 
 
 KINDS = (Tensor, torch.nn.Parameter)
 TOKENS = 24
+EACH_ROLE_IN_ONE_TYPE = pytest.mark.parametrize(
+    ("role", "dtype"),
+    [
+        ("policy", "bfloat16"),
+        ("critic", "float32"),
+        pytest.param("policy", "float32", marks=pytest.mark.long),
+        pytest.param("critic", "bfloat16", marks=pytest.mark.long),
+    ],
+)
 """Of each sample. A micro-batch holds just one, so that they are the same ones on one rank and on two."""
 
 
@@ -129,8 +138,7 @@ def whole(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize("role", ["policy", "critic"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@EACH_ROLE_IN_ONE_TYPE
 async def test_leaves_the_device_is_saved_from_the_host_and_comes_back(
     role: str, dtype: str, pairs: Pairs, tmp_path: Path
 ) -> None:
@@ -167,8 +175,7 @@ def resident(worker: ModelWorker) -> int:
     return sum(storage.nbytes() for place, storage in storages.items() if place not in copies)
 
 
-@pytest.mark.parametrize("role", ["policy", "critic"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@EACH_ROLE_IN_ONE_TYPE
 async def test_continues_on_as_many_ranks_and_on_others(
     role: str,
     dtype: str,
