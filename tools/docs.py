@@ -36,8 +36,9 @@ Every option of a run, with its default, its values and its meaning. This page i
 `azr run RECIPE --help` prints those of a recipe.
 
 Set an option on the command line (`--run.steps 100`), in a YAML file that builds on a recipe, or in your own recipe. A
-switch needs no value: `--run.deterministic` turns it on, `--run.no-deterministic` off. A list has commas between its words:
-`--selfplay.kinds deduction,abduction`. The [quickstart](quickstart.md#change-an-option) has an example of each.
+switch needs no value: `--run.deterministic` turns it on, `--run.no-deterministic` off. A list has commas
+between its words: `--selfplay.kinds deduction,abduction`. The
+[quickstart](quickstart.md#change-an-option) has an example of each.
 """
 
 
