@@ -1,6 +1,7 @@
 # The training image, for machines with NVIDIA GPUs (driver 580 or newer).
-#   docker build -t azr .                          # --build-arg FLASH=1 adds flash-attn, an hour of compiling
+#   docker build -t azr --build-arg UID=$(id -u) .  # --build-arg FLASH=1 adds flash-attn, an hour of compiling
 #   docker run --rm -it --gpus all --ipc=host --ulimit memlock=-1 --ulimit nofile=65536 \
+#       --group-add "$(stat -c %g /var/run/docker.sock)" \
 #       -v "$PWD/orz_ckpt:/azr/orz_ckpt" -v /var/run/docker.sock:/var/run/docker.sock azr
 #   then, inside:  azr doctor --recipe azr_coder7b_ppo
 # docker/compose.yaml says the same once, and starts a cluster; docs/cluster.md tells what each of it is for.
@@ -9,10 +10,11 @@ ARG BASE=nvidia/cuda:13.0.1-devel-ubuntu24.04
 FROM ${BASE}
 ARG FLAVOUR=gpu
 
-# vLLM's libraries compile kernels for the GPUs they find, and those for CPUs load libnuma; bubblewrap is the executor's wall without a Docker engine.
+# vLLM's libraries compile kernels for the GPUs they find, and those for CPUs load libnuma; NCCL loads
+# libibverbs and its providers to use InfiniBand; bubblewrap is the executor's wall without a Docker engine.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-        build-essential bubblewrap git libnuma1 python3 python3-dev python3-venv \
+        build-essential bubblewrap git ibverbs-providers libibverbs1 libnuma1 python3 python3-dev python3-venv rdma-core \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /azr
@@ -35,5 +37,12 @@ RUN test "$FLASH" = 0 \
 
 COPY . .
 RUN pip install --no-deps --no-build-isolation -e .
+
+# Nothing in the image belongs to the user of a run but its home and the folders that are mounted. --build-arg UID=$(id -u)
+# makes it the owner of a machine's own folders.
+ARG UID=1000
+RUN useradd --non-unique --uid ${UID} --create-home azr \
+    && install -d -o azr -g azr orz_ckpt /home/azr/.cache /home/azr/.cache/azr /home/azr/.cache/huggingface
+USER azr
 
 CMD ["/bin/bash"]

@@ -34,7 +34,10 @@ DOCKER_BUILDKIT=0 docker build -q --network host --build-arg "BASE=$base" --buil
 docker image inspect -f 'image: {{.Size}} bytes' azr
 
 step doctor and two steps, alone
-run=(docker run --rm --network host --ipc host -v "$AZR_RUNS:/azr/orz_ckpt" -v /var/run/docker.sock:/var/run/docker.sock azr)
+mkdir -p "$AZR_RUNS" "$HF_CACHE" "$AZR_CACHE"
+chown 1000:1000 "$AZR_RUNS" "$HF_CACHE" "$AZR_CACHE"
+export DOCKER_GID=$(stat -c %g /var/run/docker.sock)
+run=(docker run --rm --network host --ipc host --group-add "$DOCKER_GID" -v "$AZR_RUNS:/azr/orz_ckpt" -v /var/run/docker.sock:/var/run/docker.sock azr)
 "${run[@]}" azr doctor
 "${run[@]}" python -m playground.azr_14m_mini --executor.backend docker --run.steps 2 --run.name alone
 test "$(grep -c seconds/step "$AZR_RUNS/alone/metrics.jsonl")" = 2

@@ -17,6 +17,8 @@ from azr.own_data import own_data
 
 LOGPROB_CHUNK = 2048
 """Tokens whose logits are in a trainer's memory at once."""
+KEYS_PER_TOKEN = 8
+"""Most keys that attention gathers per token of a micro-batch, where samples share a prompt; see `packing`."""
 REDUCE_BUCKET = 50_000_000
 """Gradient elements that DeepSpeed reduces at once; it keeps a buffer of this size."""
 WEIGHT_BUCKET_BYTES = 256 << 20
@@ -42,20 +44,18 @@ class RunConfig:
     steps: Count = 500
     """Training steps: one propose/solve/update round each."""
     max_minutes: Annotated[float, Field(ge=0.01, le=1e6)] | None = None
-    """The run ends, as after its last step, with the step that passes this many minutes since its start; none for no
-    bound."""
+    """End the run after the step in which this many minutes have passed since its start; none for no limit."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 1
-    """Seed of everything the driver draws and of the engines."""
+    """Seed of the driver's draws and of the engines."""
     deterministic: bool = False
     """The same seed on the same machine gives the same run, bit for bit on a CPU. Slower: each engine answers one
     prompt at a time, so `timeout.generate_s` must be enough for all prompts of a step."""
     plugins: tuple[str, ...] = ()
-    """Modules of your own or installed packages that add kinds of self-play, rewards of proposals, bonuses and
-    estimators; see `docs/extending.md`. What an installed package offers by an entry point is also found by its name
-    alone, where a knob names it."""
+    """Your modules or installed packages that add kinds of self-play, rewards of proposals, bonuses and estimators; see
+    `docs/extending.md`. What a package offers by an entry point is also found by its name alone."""
     stop_when_malformed: bool = True
-    """End the run, saved, after three rounds in a row in which over 80% of a role's responses were malformed or cut
-    off. Off: each such round still prints its alarm."""
+    """Save and end the run after three rounds in a row with over 80% of a role's responses malformed or cut off. Off:
+    each such round still prints its alarm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +63,18 @@ class ModelConfig:
     path: str = "Qwen/Qwen2.5-Coder-7B"
     """Hugging Face folder or hub name that policy, reference policy and critic start from."""
     prompt_format: Literal["chat", "completion", "compact"] = "chat"
-    """`chat` asks in words by a template. `completion` has the model continue numbered examples: what base models and
-    small ones follow, without thinking. `compact` is for models trained on this project's own tags."""
+    """`chat` asks in words, by a template. `completion` lets the model continue numbered examples, without thinking:
+    for base models and small ones. `compact` is for models trained on this project's own tags."""
     template: str = "auto"
-    """How a chat prompt is written: `conversation` is the plain User/Assistant form for base models, `tokenizer` the
-    tokenizer's own chat template, anything else the name of a Jinja file. `auto` takes the tokenizer's own where the
-    model was trained on it, as its end token or a `<think>` at the end of its prompts tells, else `conversation`."""
+    """Chat template: `conversation` is the plain User/Assistant format for base models, `tokenizer` the tokenizer's own
+    template, anything else the name of a Jinja file. `auto` takes the tokenizer's own if the model was trained on it,
+    as its end token or a `<think>` at the end of its prompts shows, else `conversation`."""
     thinking: Literal["auto", "open", "none"] = "auto"
     """Whether a chat prompt ends with `<think>`. `auto`: with `conversation`, and with another template only if that
     opens it itself. `open`: always. `none`: never, and then no prompt asks for thinking in tags and `reward.format
     strict` for none."""
     unchecked: bool = False
-    """Train a model of an architecture that was never compared with vLLM; run `azr check-model` first."""
+    """Allow an architecture that was never compared with vLLM; run `azr check-model` first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +84,9 @@ class CompositesConfig:
     chance: Share = 0.0
     """Chance that a proposal prompt gives functions to call, from `start_step` on; 0 switches composites off."""
     functions: Count = 1
-    """Most functions given to one proposal, at `start_step`; how many of them is drawn anew each time."""
+    """Most functions given to one proposal at `start_step`; their number is drawn for each prompt."""
     max_functions: Count = 3
-    """What that grows to, by one every `interval` steps."""
+    """Limit to which `functions` grows, by one every `interval` steps."""
     start_step: Count = 1
     """First step with composites."""
     interval: Count = 50
@@ -98,27 +98,27 @@ class SelfPlayConfig:
     kinds: tuple[str, ...] = ("deduction", "abduction", "induction")
     """Reasoning kinds to play; `error` is the fourth."""
     proposer_prompts: Count = 64
-    """Proposals per kind and step, each the one response to a prompt, see `proposals_per_prompt`."""
+    """Proposals per kind and step; see `proposals_per_prompt`."""
     proposals_per_prompt: Count = 1
-    """Proposals in a row that answer the same prompt. They form a group, which `rloo`, `grpo` and `dr_grpo` compare
-    within; with 1 these compare all proposals of a kind."""
+    """Proposals that answer the same prompt. They form a group for `rloo`, `grpo` and `dr_grpo`; with 1 all proposals
+    of a kind form one group."""
     solver_prompts: CountOrZero = 64
-    """Solver prompts per kind and step, one response each, beside the groups that estimate solve rates."""
+    """Solver prompts per kind and step with one response each, besides the groups that estimate solve rates."""
     references: CountOrZero = 6
     """K: past tasks shown to the proposer."""
     induction_inputs: Annotated[int, Field(ge=2, le=MAX_INPUTS)] = 10
     """Inputs of an induction task; the first half is shown to the solver, the rest is hidden."""
     group_size: Count = 8
-    """Solver samples per valid proposal that estimate its solve rate, at the rollout temperature."""
+    """Solver responses to each valid proposal, which estimate its solve rate at the rollout temperature."""
     train_on_estimates: bool = False
     """Also train the solver on the estimate samples, as groups."""
     repeated_tasks: CountOrZero = 0
-    """Stored tasks of each kind that the solver answers again every step, in groups of `group_size`: of the newest that
+    """Stored tasks of each kind that the solver answers again every step, in groups of `group_size`: the newest that
     were solved sometimes but not always. Needs `train_on_estimates`."""
     derived_tasks: CountOrZero = 0
-    """Most tasks of each kind that the runs of an accepted task make besides it, for the solver to play in groups of
-    `group_size`: the pairs of an induction are deductions and abductions. They cost no proposal, are not stored and pay
-    no proposer. Needs `train_on_estimates`."""
+    """Most further tasks of each kind that an accepted task gives the solver, in groups of `group_size`: the pairs of
+    an induction are deductions and abductions. They need no proposal, are not stored, and reward no proposer. Needs
+    `train_on_estimates`."""
     seed_tasks: CountOrZero = 256
     """Tasks per kind gathered before the first step, grown from one identity program or from `seeds`."""
     seeds: str | None = None
@@ -136,22 +136,22 @@ class DataConfig:
     path: str | None = None
     """JSON lines (`.gz` is unpacked) or parquet; none for self-play alone."""
     play: Literal["alone", "mixed", "alternate"] = "alone"
-    """`alone`: no step plays with itself. `mixed`: every step answers rows and plays with itself. `alternate`: odd
-    steps play with themselves, even ones answer rows."""
+    """`alone`: no self-play. `mixed`: every step has rows and self-play. `alternate`: odd steps are self-play, even
+    steps answer rows."""
     prompts: Count = 128
-    """Rows of a step that takes some. Epochs follow one another, each in an order that `run.seed` gives."""
+    """Rows of a step. Epochs follow one another, each in its own order, which `run.seed` decides."""
     samples: CountOrZero = 8
-    """Answers of the policy to each row, which form a group; 0 for none but traces, as in supervised fine-tuning."""
+    """Responses to each row, which form a group; 0 trains on traces alone, as in supervised fine-tuning."""
     traces: CountOrZero = 0
-    """Of each row's traces, how many join its group; the policy answers once more for each that the row lacks. What is
-    learned from them is said by `algorithm.off_policy`."""
+    """Traces of each row that join its group; the policy answers once more for each that the row lacks.
+    `algorithm.off_policy` says what is learned from them."""
     long_traces: Literal["drop", "cut"] = "drop"
-    """What becomes of a trace of over `rollout.max_response_tokens`: left out, or cut off there, and so malformed."""
+    """A trace of over `rollout.max_response_tokens` is omitted, or cut off there and so malformed."""
     prefix: Literal["none", "random", "linear"] = "none"
-    """How much of a trace is given before the policy goes on: all; a share drawn between 0 and 1; or one that falls
-    from 0.8 to 0 over `prefix_steps`."""
+    """Part of a trace that the policy continues. `none`: whole traces; `random`: a share between 0 and 1; `linear`: a
+    share that falls from 0.8 to 0 over `prefix_steps`."""
     prefix_steps: Count = 500
-    """Training steps over which a `linear` prefix falls to nothing."""
+    """Training steps over which a `linear` prefix falls to 0."""
 
     @property
     def group_size(self) -> int:
@@ -172,13 +172,12 @@ class AblationConfig:
     """Controls for experiments: each takes one part of the algorithm away."""
 
     train_proposer: bool = True
-    """Off: proposals are made and stored, but only the solver is trained."""
+    """Off: proposals are made and stored, but only the solver is trained on."""
     new_tasks: bool = True
     """Off: nothing is proposed after seeding, and each step samples as many stored tasks as it would propose, as if for
     an estimate."""
     shuffle_rewards: bool = False
-    """Training sees the rewards of each (kind, role) in random order. Metrics and rollout records keep the true
-    ones."""
+    """Train on the rewards of each (kind, role) in random order. Metrics and rollout files keep the true rewards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,17 +189,17 @@ class IntrinsicRewardConfig:
     15; `edit_distance`, of the syntax tree from the references; `halstead`, effort and volume; `answer_diversity`, one
     minus the frequency of the task's answer in the buffer."""
     combine: Literal["sum", "multiply", "sum_multiply", "multiply_sum"] = "sum"
-    """How bonuses c join what the solve rate pays, a: a+Σc, a·Πc, a+Πc, a·Σc."""
+    """How bonuses c combine with the reward a of the solve rate: a+Σc, a·Πc, a+Πc, a·Σc."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewardConfig:
     wrong: Annotated[float, Field(ge=-10, le=1)] = -0.5
-    """Solver: well-formed but wrong; proposer: a task that is there already."""
+    """Reward of a well-formed but wrong answer, and of a proposal that is in the buffer already."""
     malformed: Annotated[float, Field(ge=-10, le=1)] = -1.0
-    """Solver and proposer: not in the asked form; proposer: refused by validation."""
+    """Reward of a malformed response, and of a proposal that validation rejects."""
     unlearnable: Annotated[float, Field(ge=-10, le=1)] = 0.0
-    """Proposer: solve rate 0 or 1. The paper says 0; the authors' code -0.5."""
+    """Reward of a proposal with solve rate 0 or 1. The paper says 0; the authors' code -0.5."""
     format: Literal["strict", "answer", "thought"] = "strict"
     """What a response must have; anything else is malformed. `strict`: closed thinking, if the prompt opened it, and
     right after it one answer between its tags, in the compact format the answer alone; of a row, as far as its prompt
@@ -210,11 +209,11 @@ class RewardConfig:
     all that is asked for."""
     intrinsic: IntrinsicRewardConfig = field(default_factory=IntrinsicRewardConfig)
     overlong: Literal["keep", "mask", "soft"] = "keep"
-    """What a response earns for its length. `keep`: nothing beside being malformed when it is cut off. `mask`: one that
-    is cut off is not trained on, as if it had not been sampled. `soft`: up to -1 more near the limit."""
+    """Responses near and at the length limit. `keep`: a response that is cut off is malformed. `mask`: it is not
+    trained on. `soft`: besides, up to -1 is added near the limit."""
     overlong_buffer: Count = 1024
-    """With `soft`, the reward falls linearly over the last so many tokens before `rollout.max_response_tokens`, from 0
-    to -1."""
+    """With `soft`: number of tokens before `rollout.max_response_tokens` over which the added reward falls linearly
+    from 0 to -1."""
     proposer: str = "learnability"
     """What a task's solve rate s pays its proposer, by a name in azr/selfplay/rewards/registry.py: `learnability`, the
     paper's 1-s; `inverse`, 1-s at s=0 too; `variance`, 4s(1-s); `band`, 1 for medium s. All but `inverse` pay
@@ -228,9 +227,9 @@ class RolloutConfig:
     tensor_parallel: NumProcesses = 1
     """GPUs per engine."""
     max_prompt_tokens: Count = 6144
-    """Longest prompt; a proposer is shown fewer references where they would not fit."""
+    """Longest prompt, tokens; a proposer is shown fewer references if they would not fit."""
     max_response_tokens: Count = 8096
-    """Longest response; what is cut off there is malformed."""
+    """Longest response, tokens; a response that is cut off there is malformed."""
     temperature: Annotated[float, Field(ge=0.01, le=10)] = 1.0
     """One temperature for proposing, estimating and solving; the losses use the same."""
     max_concurrent: Count = 256
@@ -242,13 +241,13 @@ class RolloutConfig:
     staleness: CountOrZero = 0
     """Updates of the policy by which a sampled token may be older than the policy that is trained on it. Above 0, and
     with engines of their own (`cluster.colocate` off), the next steps are played while one is learned; responses that
-    are in flight when the weights change are interrupted and go on. Not with `run.deterministic`."""
+    are in flight when the weights change are paused and go on. Not with `run.deterministic`."""
     partial: bool = False
     """A step ends when nine in ten of its self-play is in; the rest goes on and belongs to the next step, with the
     tokens it has. Answers to rows of a file are always waited for. That takes one of `staleness`: with 1 nothing else
     is played ahead, with 2 one step is."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = 0.4
-    """Share of a GPU's memory the engine may take."""
+    """Share of a GPU's memory that an engine may take."""
     engine_options: tuple[str, ...] = ()
     """vLLM's own engine arguments, each as `name:value`, such as `max_num_batched_tokens:16384`, `kv_cache_dtype:fp8`
     or `enforce_eager:true`; not those that a knob or the run decides."""
@@ -257,14 +256,14 @@ class RolloutConfig:
 @dataclass(frozen=True, kw_only=True)
 class ExecutorConfig:
     backend: Literal["auto", "docker", "bubblewrap", "namespace"] = "auto"
-    """Isolation of model-written code; `auto` takes the strongest that works here."""
+    """Isolation of model-written code; `auto` takes the strongest that works on the machine."""
     docker_runtime: str | None = None
     """Container runtime of the docker backend, such as gVisor's `runsc`; the engine's default when not given."""
     workers: NumProcesses = 4
     """Programs that run at once."""
     wall_s: Annotated[float, Field(ge=0.01, le=1e6)] = 1.0
-    """Time limit of one call, seconds. No call is late before it had half of that as CPU time, if the machine is busy;
-    one that stands still is."""
+    """Time limit of a call, seconds. On a busy machine a call also gets half of it as CPU time, unless it stands
+    still."""
     memory_mb: Annotated[int, Field(ge=32, le=2**30)] = 512
     """Address space of one program, MiB."""
 
@@ -284,7 +283,7 @@ class GAE:
     name: Literal["gae"] = "gae"
 
     lambda_: Share = 1.0
-    """Decay per token of what later rewards say: 0 trusts the critic, 1 the rewards."""
+    """λ, decay per token of later errors: 0 trusts the critic, 1 the rewards."""
     critic_mini_batches: Count = 1
     """Optimizer steps of the critic per training step; the batch is split into as many mini-batches."""
     critic_warmup_steps: CountOrZero = 0
@@ -503,16 +502,16 @@ class AlgorithmConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """Low-rank adapters (arXiv 2106.09685): policy and critic train these instead of the weights that they start from,
-    which stay as they are. Needs the package peft."""
+    """Low-rank adapters (arXiv 2106.09685), which policy and critic train instead of all weights. Needs the package
+    peft."""
 
     rank: CountOrZero = 0
-    """Rank of the adapters; 0 for none: then all weights are trained."""
+    """Rank of the adapters; 0 trains all weights."""
     alpha: Count = 32
     """What an adapter adds to its layer is multiplied by alpha / rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of an adapter's inputs that training leaves out at random. For supervised fine-tuning alone: no sampled
-    token would have the probability that it was sampled with."""
+    """Share of an adapter's inputs that training drops at random. For supervised fine-tuning alone: sampled tokens
+    would have another probability than they were sampled with."""
     targets: tuple[str, ...] = ("all-linear",)
     """Linear layers that get adapters, by the last part of their names, such as `q_proj`; `all-linear` for all but the
     output head."""
@@ -548,7 +547,7 @@ class TrainConfig:
     tokens_per_micro_batch: Count = 16384
     """Packed tokens in one forward/backward of one rank."""
     gradient_checkpointing: Literal["full", "selective", "none"] = "full"
-    """Layers whose activations the backward pass computes again instead of keeping them: all, every second, or none."""
+    """Layers whose activations the backward pass recomputes: all, every second, or none."""
     kernels: Literal["auto", "liger", "plain"] = "auto"
     """Fused kernels for norms, rotary positions, gated activations and log-probabilities; `auto` takes them on GPUs,
     Liger's where that package is installed and covers the architecture. `plain` is PyTorch's operations alone."""
@@ -565,7 +564,7 @@ class ClusterConfig:
     address: str | None = None
     """Ray cluster to join (`auto` for the one `ray start` made); none starts one on this machine."""
     colocate: bool = True
-    """Engines share the GPUs of the trainers, and take turns with them; off, they have GPUs of their own."""
+    """Engines share the GPUs of the trainers, by sleep and offload; off: they have GPUs of their own."""
     push: Literal["auto", "ipc", "nccl", "host"] = "auto"
     """How new weights get to the engines: `ipc` through the memory of the GPU that both share, `nccl` to other GPUs,
     `host` through the host's memory, which goes everywhere. `auto` takes the first of these that goes."""
@@ -576,7 +575,7 @@ class ClusterConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeoutConfig:
-    """Longest waits, seconds; what passes says who waited for whom."""
+    """Longest waits, seconds; the message of a timeout says who waited for whom."""
 
     start_s: Positive = 600.0
     """For resources to be reserved, and for an actor to start and load its model."""
@@ -599,9 +598,9 @@ class EvalConfig:
     every: CountOrZero = 0
     """Steps between evaluations, with one more before the first step and after the last; 0 for none."""
     limit: Count = 192
-    """Most questions of each suite, the same ones every time and in every run; of the exam as many of each kind."""
+    """Most questions of each suite, the same in every evaluation and run; of the exam as many of each kind."""
     samples: CountOrZero = 2
-    """Answers per question at temperature 1, beside a greedy one."""
+    """Answers per question at temperature 1, besides a greedy one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -611,13 +610,12 @@ class SafetyConfig:
     patterns: str | None = None
     """TOML file of rules, see `azr/monitoring/patterns.toml`, which is searched with when none is given."""
     stop_at: Count | None = None
-    """End the run, saved, after a step in which at least so many responses were flagged; none to go on whatever is
-    found."""
+    """Save and end the run after a step with at least this many flagged responses; none for no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """What a killed run goes on from; the last step of a run, and a run that is asked to stop, are always saved."""
+    """What `--resume` continues from; the last step, and a run that is asked to stop, are always saved."""
 
     every: CountOrZero = 10
     """Steps between checkpoints; 0 for none but those."""
@@ -627,7 +625,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
-    """Where a run's numbers and a few samples go beside its directory, whose `metrics.jsonl` stays the truth."""
+    """Where a run's numbers and a few samples go besides its directory."""
 
     to: tuple[str, ...] = ("tensorboard",)
     """Trackers: `tensorboard`, `wandb`, `mlflow`, `prometheus`; docs/observability.md says what each gets. One that
@@ -635,7 +633,8 @@ class TrackingConfig:
     project: str = "azr"
     """Project of Weights & Biases, experiment of MLflow."""
     address: str = "127.0.0.1:9464"
-    """Where `prometheus` serves the last step's numbers; `0.0.0.0:9464` is every interface of the driver's machine."""
+    """Address of `prometheus` for the last step's numbers; `0.0.0.0:9464` is every interface of the driver's
+    machine."""
 
     @property
     def names(self) -> tuple[str, ...]:

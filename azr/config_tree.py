@@ -136,7 +136,7 @@ def parse_yaml(text: str) -> dict[str, Any]:
         what = "it is nested too deep" if isinstance(error, RecursionError) else str(error).splitlines()[0]
         raise UserError(f"This is not YAML: {what}.") from error
     if tree is None:
-        raise UserError("it is empty.")
+        raise UserError("A config is a mapping of sections, and this one is empty.")
     if not isinstance(tree, dict):
         raise UserError(f"A config is a mapping of sections, not {type(tree).__name__}.")
     return tree

@@ -7,9 +7,9 @@ from pathlib import Path
 import yaml
 
 from azr.algorithms.architectures import CHECKED
-from azr.cli.doctor import parser
 from azr.cli.main import COMMANDS, dispatch
 from azr.cli.options import load_recipe
+from azr.cli.recipes import _listed
 from azr.config import TimeoutConfig
 from azr.doctor import machine
 from azr.doctor.recipe import checkpoint_bytes
@@ -43,17 +43,18 @@ def test_the_plans_fit(capsys):
     assert calls and all(dispatch(["plan", *options]) == 0 for options in calls)
 
 
+def test_small_gpus_are_those_of_the_list_of_recipes():
+    rows = re.findall(r"^\| `(azr_\w+)` \|.*\| (\d+) GB \|$", DOC, re.MULTILINE)
+    assert len(rows) == 4
+    for name, size in rows:
+        assert _listed(name, load_recipe(name), []).gpu_memory_gib == int(size), name
+
+
 def test_the_models_that_a_run_takes_are_the_checked_ones():
     (listed,) = re.findall(r"takes models of the types ([^;]*);", DOC)
     assert re.split(r", | and ", listed) == list(CHECKED)
     assert of("azr check-model") and "check-model" in COMMANDS
     assert all(f"`{kind}`" in DOC for checked in CHECKED.values() for kind in checked.rope_types - {"default"})
-
-
-def test_the_doctors_options_exist():
-    calls = of("azr doctor")
-    assert {"--recipe", "--cluster"} <= {word for options in calls for word in options}
-    assert all(parser().parse_with_knobs(options)[0].recipe == "azr_coder7b_ppo" for options in calls)
 
 
 def test_ray_understands_its_lines_and_the_compose_file_says_the_same():

@@ -49,7 +49,10 @@ def test_a_saved_config_is_read_back(config):
     [
         ("run: {stepz: 3}", "There is no knob 'run.stepz' in a config; did you mean run.steps?"),
         ("runn: {steps: 3}", "did you mean run.steps?"),
-        ("run: {steps: many}", "run.steps is 'many'; it must be a whole number of at least 1."),
+        (
+            "run: {steps: many}",
+            "run.steps is 'many'; it must be a whole number of at least 1 and at most 1,000,000,000.",
+        ),
         ("run: 3", "run is a section of knobs such as run.name"),
         ("run:", "run is a section of knobs such as run.name"),
         ("3: {4: 5}", "There is no knob '3.4'"),
@@ -64,13 +67,13 @@ def test_a_saved_config_is_read_back(config):
         ("algorithm: {estimator: gea}", "it must be one of trrpp, gae, reinforce++"),
         ("algorithm: {estimator: {name: gea}}", "algorithm.estimator is 'gea'; it must be one of trrpp, gae"),
         ("algorithm: {estimator: [gae]}", "algorithm.estimator is ['gae']; it must be one of trrpp, gae"),
-        ("run: {steps: true}", "run.steps is True; it must be a whole number of at least 1."),
+        ("run: {steps: true}", "run.steps is True; it must be a whole number of at least 1 and at most 1,000,000,000."),
         ("algorithm: {estimator: {name: rloo, lambda_: 1}}", "algorithm.estimator gae, and this run's is rloo"),
         ("algorithm: {estimator: {name: gae, lambda_: 2}}", "algorithm.estimator.lambda_ is 2; it must be"),
         ("algorithm: {kl: {coef: .inf}}", "algorithm.kl.coef is inf; it must be a number of at least 0"),
         ("algorithm: {kl: {coef: .nan}}", "algorithm.kl.coef is nan; it must be a number of at least 0"),
         ("[]", "a mapping of sections, not list"),
-        ("", "a mapping of sections, not NoneType"),
+        ("", "a mapping of sections, and this one is empty"),
         ("run: {", "not YAML"),
     ],
 )

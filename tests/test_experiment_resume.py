@@ -151,13 +151,19 @@ def play(config: Config, engine: Engine) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("refill", [1, 2])
 @pytest.mark.parametrize("colocate", [True, False])
-def test_a_run_that_is_killed_again_and_again_has_every_proposal_once(colocate: bool, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_again_and_again_has_every_proposal_once(
+    colocate: bool, refill: int, tmp_path: Path
+) -> None:
+    """Also where half of a step's proposals are asked because no other became a learnable task."""
     config = replace(
         CONFIG,
         run=replace(CONFIG.run, root=str(tmp_path), name="run", steps=STEPS),
-        selfplay=replace(CONFIG.selfplay, proposer_prompts=PROPOSALS, solver_prompts=4, group_size=2, seed_tasks=3),
-        rollout=replace(CONFIG.rollout, staleness=3, partial=True),
+        selfplay=replace(
+            CONFIG.selfplay, proposer_prompts=PROPOSALS // refill, solver_prompts=4, group_size=2, seed_tasks=3
+        ),
+        rollout=replace(CONFIG.rollout, staleness=3, partial=True, refill=refill),
         cluster=replace(CONFIG.cluster, colocate=colocate),
     )
     kills = 0
@@ -173,15 +179,21 @@ def test_a_run_that_is_killed_again_and_again_has_every_proposal_once(colocate: 
     metrics = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     assert [step["step"] for step in metrics] == list(range(1, STEPS + 1))
     proposed = [step["deduction/proposer/funnel/proposed"] for step in metrics]
-    assert sum(proposed) == STEPS * PROPOSALS and proposed != [PROPOSALS] * STEPS
-    ids = Counter[str]()
+    assert proposed != [PROPOSALS] * STEPS
+    ids, estimates = Counter[str](), set[str]()
     for step in range(1, STEPS + 1):
         with gzip.open(run.rollouts(step), "rt") as file:
             rows = [json.loads(line) for line in file]
         ids.update(row["problem_id"] for row in rows if row["role"] == "proposer")
+        estimates |= {row["used"] for row in rows if row["group"].startswith("estimate:")}
     assert sum(step["staleness/dropped"] for step in metrics) == 0
     assert all(step["staleness/max"] <= 3 for step in metrics)
-    assert sorted(ids) == [f"{s:06d}-deduction-{i:04d}" for s in range(1, STEPS + 1) for i in range(PROPOSALS)]
-    assert set(ids.values()) == {1}
+    most = {f"{s:06d}-deduction-{i:04d}" for s in range(1, STEPS + 1) for i in range(PROPOSALS)}
+    if refill == 1:
+        assert set(ids) == most
+    else:  # a step that ends early asks for nothing more in place of what it carries over
+        assert set(ids) <= most and len(ids) > len(most) // refill
+    assert set(ids.values()) == {1} and len(ids) == sum(proposed)
+    assert estimates == {"trained" if refill == 1 else "unlearnable"}
     stored = Counter(task.id for task in read_tasks(run.tasks))
     assert set(stored.values()) == {1}

@@ -27,6 +27,13 @@ def lock(flavour: str) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in pins}
 
 
+def test_nothing_runs_as_root():
+    names = [name for name, _ in instructions()]
+    assert dict(instructions())["USER"] == "azr" and names[-2:] == ["USER", "CMD"]
+    made = next(rest for _, rest in instructions() if "useradd" in rest)
+    assert made.rstrip().endswith("/home/azr/.cache/huggingface")
+
+
 def test_what_the_image_copies_is_there_and_not_ignored():
     ignored = (ROOT / ".dockerignore").read_text().split()
     for name, rest in instructions():
@@ -65,9 +72,19 @@ def services() -> dict:
 def test_the_compose_file_builds_this_image_and_mounts_what_runs_need():
     assert set(services()) == {"head", "worker"}
     for service in services().values():
-        assert (COMPOSE.parent / service["build"] / "Dockerfile").resolve() == ROOT / "Dockerfile"
+        assert (COMPOSE.parent / service["build"]["context"] / "Dockerfile").resolve() == ROOT / "Dockerfile"
         assert service["ipc"] == service["network_mode"] == "host"
         targets = [volume.rsplit(":", 1)[1] for volume in service["volumes"]]
-        assert targets == ["/azr/orz_ckpt", "/root/.cache/huggingface", "/root/.cache/azr", "/var/run/docker.sock"]
+        caches = ["/home/azr/.cache/huggingface", "/home/azr/.cache/azr"]
+        assert targets == ["/azr/orz_ckpt", *caches, "/var/run/docker.sock"]
         [device] = service["deploy"]["resources"]["reservations"]["devices"]
         assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+
+
+def test_infiniband_is_in_the_image_and_in_a_file_on_top_of_the_compose_file():
+    (packages,) = (rest for name, rest in instructions() if name == "RUN" and "apt-get" in rest)
+    assert {"ibverbs-providers", "libibverbs1", "rdma-core"} <= set(packages.split())
+    on_top = yaml.safe_load((COMPOSE.parent / "infiniband.yaml").read_text())["services"]
+    assert set(on_top) == set(services())
+    for service in on_top.values():
+        assert service == {"devices": ["/dev/infiniband"], "cap_add": ["IPC_LOCK"]}

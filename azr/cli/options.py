@@ -24,11 +24,10 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         default = action.default
-        if default is None or default is False or default == "" or default == ():
+        if default in (None, "", (), argparse.SUPPRESS) or default is False:
             return action.help
-        if isinstance(default, tuple):
-            return f"{action.help or ''} (default: {','.join(map(str, default))})".lstrip()
-        return super()._get_help_string(action)
+        shown = "on" if default is True else ",".join(map(str, default)) if isinstance(default, tuple) else default
+        return f"{action.help or ''} (default: {str(shown).replace('%', '%%')})".lstrip()
 
 
 class Parser(argparse.ArgumentParser):

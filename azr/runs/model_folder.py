@@ -36,7 +36,8 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
     folder = Path(path)
     if (folder / "config.json").is_file():
         return folder
-    check_place(path, named)
+    if _must_be_local(path):
+        raise UserError(f"{named} {path!r} holds no model (no config.json there); give a Hugging Face model folder.")
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
@@ -64,17 +65,19 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
         ) from error
 
 
-def check_place(path: str, named: str = "model or run") -> None:
+def check_place(path: str) -> None:
     """Raise UserError for what can be neither a run, nor a local model, nor the name of a model of the hub."""
     folder = Path(path)
-    if (folder / "config.json").is_file() or (folder / "config.yaml").is_file():
-        return
-    if folder.exists():
-        raise UserError(f"{named} {path!r} holds no model (no config.json there); give a Hugging Face model folder.")
-    if folder.is_absolute() or path.startswith(".") or path.count("/") != 1 or folder.parent.is_dir():
-        raise UserError(
-            f"There is no {named} {path!r}; give a Hugging Face model folder, or the name of a model of the hub."
-        )
+    if not ((folder / "config.json").is_file() or (folder / "config.yaml").is_file()) and _must_be_local(path):
+        what = f"{path} holds no model or run" if folder.exists() else f"There is no model or run {path!r}"
+        raise UserError(f"{what}: give a run's folder, a Hugging Face folder or the name of a model of the hub.")
+
+
+def _must_be_local(path: str) -> bool:
+    """Whether a path cannot be the name of a model of the hub."""
+    folder = Path(path)
+    local = folder.is_absolute() or path.startswith(".") or folder.exists() or folder.parent.is_dir()
+    return local or path.count("/") != 1
 
 
 def config_json(folder: Path) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def test_raw_prompts_have_no_template_and_no_history(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "argv, said",
     [
-        (["nowhere"], "'nowhere' holds no model"),
+        (["nowhere"], "There is no model or run 'nowhere'"),
         ([BASE], "is asked by tags of the compact format and cannot chat: with --raw"),
         ([BASE, "--raw", "--step", "3"], "is one model and has no steps"),
         (["MODEL", "--template", "tokeniser"], "Did you mean tokenizer?"),

@@ -14,6 +14,7 @@ from azr.cli import run
 from azr.cli.main import exit_code
 from azr.errors import UserError
 from azr.runs.metrics import check_finite
+from azr.runs.run_dir import RunDirectory
 from azr.runs.stop_signal import StopRequested
 from tests.e2e.three_kinds import config as mini
 
@@ -61,7 +62,7 @@ def ends(monkeypatch, tmp_path):
     """Starts a run of the real driver in which an exception comes in the place of Ray."""
 
     def start(error: BaseException) -> None:
-        def fail(*args: object) -> None:
+        async def fail(*args: object) -> None:
             raise error
 
         monkeypatch.setattr(runtime, "start_ray", fail)
@@ -110,3 +111,21 @@ def test_a_second_signal_is_130(ends, error, capsys):
         ends(error)
     assert ended.value.code == 130
     assert capsys.readouterr().err == "interrupted: every process of the run was ended\n"
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), TimeoutError("the driver waited 5 s")])
+def test_what_the_machine_does_to_a_run_that_began_is_one_sentence(ends, error, tmp_path, capsys):
+    """The log of the run has the traceback."""
+    begun = RunDirectory(tmp_path / mini.run.name)
+
+    def start(self: object) -> None:
+        begun.path.mkdir()
+        begun.log.write_text("")
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(runtime.Driver, "run", start)
+        ends(error)
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert said.endswith(f"error: {error}: --resume goes on from the last checkpoint\n") and "Traceback" not in said

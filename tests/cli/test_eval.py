@@ -48,6 +48,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return out, done.stdout
 
 
+@pytest.mark.long
 def test_a_model_is_evaluated_and_everything_is_on_the_record(first: tuple[Path, str]):
     out, printed = first
     tree = json.loads((out / "results.json").read_text())
@@ -187,7 +188,7 @@ def test_suites_are_listed(capsys: pytest.CaptureFixture[str]):
     "options, said",
     [
         ([], "needs a model or a run"),
-        (["nowhere/at/all"], "holds no model"),
+        (["nowhere/at/all"], "There is no model or run"),
         (["MODEL", "--suite", "exma"], "did you mean exam?"),
         (["MODEL", "--suite", "gsm8k"], "give their folder by --data"),
         (["MODEL", "--suite", "gsm8k", "--data", "docs"], "docs has no gsm8k.jsonl"),

@@ -34,7 +34,11 @@ def test_a_name_and_its_module_are_the_same_recipe():
 
 def test_a_tilde_is_the_home_folder_in_a_file_in_quotes_and_after_an_equals_sign(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    write(tmp_path, below="run: {root: ~/runs}\n", above="base: ~/below.yaml\ndata: {path: ~/rows.jsonl}\n")
+    write(
+        tmp_path,
+        below="base: azr_14m_mini\nrun: {root: ~/runs}\n",
+        above="base: ~/below.yaml\ndata: {path: ~/rows.jsonl}\n",
+    )
     config = read_config(str(tmp_path / "above.yaml"))
     assert (config.run.root, config.data.path) == (f"{tmp_path}/runs", f"{tmp_path}/rows.jsonl")
     for words in (["--data.path=~/b", "--run.root", "~/c"], ["--data.path", "~/b", "--run.root=~/c"]):
@@ -84,11 +88,11 @@ def test_a_file_changes_its_base_and_so_on(tmp_path):
         ("empty", r"empty\.yaml is no config of a run: base is None; it must be the name of a recipe"),
         ("twice", r"twice\.yaml is no config of a run: run is stated twice: leave one of them out"),
         ("knob_twice", r"knob_twice\.yaml is no config of a run: steps is stated twice: leave one of them out"),
-        ("wrong", r"wrong\.yaml is no config of a run: There is no knob 'run\.stepz' .* 'run\.steps'\?"),
+        ("wrong", r"wrong\.yaml is no config of a run: There is no knob 'run\.stepz' .* run\.steps\?"),
         ("listed", r"listed\.yaml is no config of a run: A config is a mapping of sections, not list"),
         ("partial", r"partial\.yaml is no config of a run: it names no base and no model: begin it with the recipe"),
         ("open", r"open\.yaml is no config of a run: This is not YAML, line 2: expected .*, but got the file ends"),
-        ("void", r"void\.yaml is no config of a run: it is empty"),
+        ("void", r"void\.yaml is no config of a run: A config is a mapping of sections, and this one is empty"),
         ("binary", r"binary\.yaml is no config of a run: it is not text in UTF-8"),
         ("alias", r"alias\.yaml is no config of a run: a config has no aliases"),
         ("deep", r"deep\.yaml is no config of a run: This is not YAML: it is nested too deep"),
@@ -134,6 +138,11 @@ def test_the_folder_of_a_run_goes_on_with_it(tmp_path, monkeypatch, capsys):
     assert from_yaml(printed) == named and "has no checkpoint yet: it starts again from its beginning" in printed
     assert dispatch(["run", "--dry-run", "--resume", str(folder)]) == 0
     assert from_yaml(capsys.readouterr().out) == named
+    moved = folder.rename(tmp_path / "moved")
+    for words in ([str(moved)], [str(moved), "--resume"], ["--resume", str(moved)]):
+        assert dispatch(["run", *words, "--dry-run"]) == 0
+        assert from_yaml(capsys.readouterr().out).run.name == "moved"
+    moved.rename(folder)
     assert dispatch(["run", str(folder), "--run.name", "second", "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert from_yaml(printed).run.name == "second" and "starts again" not in printed

@@ -109,7 +109,7 @@ def test_tags_are_served_without_chat(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "argv, said",
     [
-        (["nowhere"], "MODEL 'nowhere' holds no model"),
+        (["nowhere"], "There is no model or run 'nowhere'"),
         (["RUN", "--step", "3"], "has no policy of step 3: there is only step 2"),
         (["RUN", "--template", "missing.jinja"], "nor a file"),
         (["RUN", "--port", "70000"], "must be a whole number from 1 to 65535"),

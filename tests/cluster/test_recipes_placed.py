@@ -66,9 +66,8 @@ finally:
 """
 
 
-@pytest.mark.parametrize(
-    ("nodes", "gpus"), [(1, 8), pytest.param(2, 4, marks=pytest.mark.long), pytest.param(4, 8, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 4), (4, 8)])
 def test_every_recipe_finds_its_place(nodes: int, gpus: int) -> None:
     """Each on the smallest of these clusters that has its GPUs; those of up to eight also on two nodes."""
     fewest = 8 if nodes > 2 else 0

@@ -16,6 +16,7 @@ from tests.e2e import chat_model
 from tests.e2e.runs import metrics, run, succeed
 from tests.recipes import recipes
 
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 SIZES = {
     "selfplay.references": 2,
     "selfplay.induction-inputs": 4,
@@ -75,7 +76,6 @@ def steps(root: Path, name: str = "azr_coder14b_ppo") -> list[dict]:
     return metrics(root / name)
 
 
-@pytest.mark.timeout(900)
 def test_two_steps_with_two_ranks_and_an_engine_of_two_parts(shown: str, root: Path) -> None:
     assert [step["step"] for step in steps(root)] == [1, 2]
     for step in steps(root):
@@ -95,8 +95,6 @@ def test_a_model_that_reads_its_prompt_earns_from_the_first_step(shown: str, roo
         assert max(step[f"{kind}/solver/truncated"] for kind in KINDS) < 0.5, "responses stop at the answer's end"
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
 def test_the_export_is_what_was_trained_and_the_run_goes_on(
     shown: str, model: Path, root: Path, address: str, tmp_path: Path
 ) -> None:
@@ -115,8 +113,6 @@ def test_the_export_is_what_was_trained_and_the_run_goes_on(
     assert "No difference is above its bound" in succeed("azr", "check-model", tmp_path / "out", "--only", "logprobs")
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
 def test_self_play_learns_from_another_models_traces_beside_it(
     model: Path, root: Path, address: str, tmp_path: Path
 ) -> None:
@@ -139,8 +135,6 @@ ELSEWHERE = {"azr_coder14b_ppo", "azr_7b_traces", "luffy_7b", "sft"}
 """Recipes with tests of their own, beside those of the 14M model."""
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [name for name in recipes() if name not in ELSEWHERE and "_14m_" not in name])
 def test_every_other_recipe_takes_a_step(name: str, model: Path, root: Path, address: str, tmp_path: Path) -> None:
     """With its own kinds of play, estimator, losses and adapters, and with as many ranks and parts, up to two."""
@@ -158,8 +152,6 @@ def test_every_other_recipe_takes_a_step(name: str, model: Path, root: Path, add
     assert ("data/rows" in line) == bool(data) and ("proposer/malformed" in line) == config.data.plays_itself(1)
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.long
 def test_a_wrong_template_is_an_alarm_that_cannot_be_missed(model: Path, root: Path, address: str) -> None:
     """Asked by its tokenizer's template, the model chats instead of answering in the form that is graded."""
     wrong = ["--model.template", "tokenizer", "--run.name", "wrong"]

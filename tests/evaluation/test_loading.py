@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 
 from azr.errors import UserError
-from azr.evaluation.suites import SUITES, hash_of, listing, load_suites, subset
+from azr.evaluation.suites import SUITES, files, hash_of, listing, load_suites, subset
 from azr.evaluation.suites.exam import OWN
 from tests.executor.public_data import file
 
@@ -84,3 +85,12 @@ def test_the_list_says_what_is_there(tmp_path: Path):
     assert {row[0]: row for row in listing(None)}["exam"][1] == "found"
     public = {row[0]: row for row in listing(file("cruxeval.jsonl").parent)}
     assert public["cruxeval-o"][1:3] == ("found", "800") == public["cruxeval-i"][1:3]
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.json.gz"])
+@pytest.mark.parametrize("content", [b"0" * 10**6, b"{}\n" * 10**6], ids=["one line", "many lines"])
+def test_a_bomb_of_gzip_is_refused(tmp_path, monkeypatch, name, content):
+    (tmp_path / name).write_bytes(gzip.compress(content))
+    monkeypatch.setattr(files, "_MOST_UNPACKED", 10**5)
+    with pytest.raises(UserError, match=r"unpacks to over 100 times its size|row 1: it is no JSON"):
+        list(files.read_rows(tmp_path / name))

@@ -65,13 +65,6 @@ async def walled(backend):
         yield pool
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def walled_hasty(backend):
-    """A pool behind each backend for programs that run out of time."""
-    async with SandboxPool(replace(HASTY, backend=backend)) as pool:
-        yield pool
-
-
 def require(backend: str) -> None:
     """Skip what needs a backend that this machine lacks."""
     if backend not in usable_backends():

@@ -155,6 +155,7 @@ async def test_an_engine_that_is_restarted(engine, monkeypatch):
         assert set(ended) <= {CallStatus.OK, CallStatus.LOST}
 
 
+@pytest.mark.long
 async def test_an_engine_that_stops_for_good(engine, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", engine.address)
     monkeypatch.setattr(scheduler, "RESTART_WAITS_S", TRY_AGAIN_S)

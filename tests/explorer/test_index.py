@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from azr.errors import UserError
-from azr.explorer import queries
+from azr.explorer import queries, record_files
 from azr.explorer.index import RunIndex
 from azr.explorer.index_file import MAX_KEPT, NAME
 from azr.explorer.queries import SampleFilter, TaskFilter
@@ -305,3 +305,10 @@ def test_a_run_that_cannot_be_written_is_indexed_elsewhere(run: MadeRun, monkeyp
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     index = opened(run)
     assert count(index) == 16 and not (run.path / NAME).exists() and index.path.is_relative_to(tmp_path)
+
+
+def test_a_bomb_of_gzip_is_a_problem_of_its_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(record_files, "_MOST_TEXT", 10**5)
+    (tmp_path / "step_000001.jsonl.gz").write_bytes(gzip.compress(b"{}\n") + gzip.compress(b"x" * 10**6))
+    *_, problem = record_files.read_lines(tmp_path / "step_000001.jsonl.gz")
+    assert isinstance(problem, record_files.Problem) and "unpacks to over" in str(problem)

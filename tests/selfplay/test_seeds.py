@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -14,6 +15,7 @@ from azr.errors import UserError
 from azr.executor.pool import SandboxPool
 from azr.prompts.codec import PromptCodec
 from azr.records import Sample, Task
+from azr.selfplay import seeds
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.seeding import Seeding
 from azr.selfplay.seeds import read_seeds
@@ -238,3 +240,11 @@ async def test_inputs_may_be_written_as_expressions_and_repeats_of_an_induction_
     assert [task.inputs for task in stored if task.kind == "induction"] == [("'xx'", "3", "[0, 1]", "4")]
     (refused,) = map(json.loads, work.refused.read_text().splitlines())
     assert refused["line"] == 2 and refused["reason"] == "malformed"
+
+
+@pytest.mark.parametrize("content", [b"0" * 10**6, b"{}\n" * 10**6], ids=["one line", "many lines"])
+def test_a_bomb_of_gzip_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    (tmp_path / "seeds.jsonl.gz").write_bytes(gzip.compress(content))
+    monkeypatch.setattr(seeds, "MOST_BYTES", 10**5)
+    with pytest.raises(UserError, match="holds over 0 GiB of text: split it"):
+        read_seeds(tmp_path / "seeds.jsonl.gz")

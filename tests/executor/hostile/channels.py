@@ -68,7 +68,7 @@ CHANNELS.add(
 )
 CHANNELS.add(
     "clocks: of its own thread, by a number that could be another's",
-    "PermissionError AttributeError OSError",
+    "PermissionError AttributeError OSError TypeError",
     "import _thread, time\ndef f(): return time.clock_gettime(time.pthread_getcpuclockid(_thread.get_ident()))",
 )
 for _name, _arguments in {
