@@ -35,9 +35,9 @@ Every option of a run, with its default, its values and its meaning. This page i
 [azr/config.py](../azr/config.py) by `python -m tools.docs`; a test compares. The defaults are those of an empty config:
 `azr run RECIPE --help` prints those of a recipe.
 
-Set an option on the command line (`--run.steps 100`), in a YAML file that builds on a recipe, or in your own recipe. A
-switch needs no value: `--run.deterministic` turns it on, `--run.no-deterministic` off. Lists take several words. The
-[quickstart](quickstart.md#change-an-option) has an example of each.
+Set an option on the command line (`--run.steps 100`), in a YAML file that builds on a recipe, or in your own recipe.
+A switch needs no value: `--run.deterministic` turns it on, `--run.no-deterministic` off. Lists are written with
+commas. The [quickstart](quickstart.md#change-an-option) has an example of each.
 """
 
 
@@ -83,7 +83,7 @@ def _linked(text: str) -> str:
 
 def _default(value: Any) -> str:
     if isinstance(value, (list, tuple)):
-        value = " ".join(map(str, value)) or None
+        value = ",".join(map(str, value)) or None
     return "none" if value is None else f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 

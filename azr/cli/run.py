@@ -61,7 +61,8 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(f"azr run needs a recipe or the folder of a run, before --resume if that is given; {USAGE}")
     if options.recipe is None and not is_run(name):
         options.resume = LATEST
-    if is_run(name) and not (options.restart or {"run.name", "run.root"} & values.keys()) and options.resume is None:
+    elsewhere = options.restart or {"run.name", "run.root"} & values.keys()
+    if is_run(name) and options.resume in (None, LATEST) and not elsewhere:
         options.resume = name
     return _start(_command(load_recipe(name), options, values))
 

@@ -34,6 +34,7 @@ from azr.hardware import ComputeType
 from azr.hashed_files import hash_file
 from azr.records import PromptIds, Sample
 from azr.rollout.engine import RolloutEngine
+from azr.rollout.streaming import sigint_blocked
 from azr.runs.asked_model import AskedModel
 from azr.runs.progress import duration
 from azr.tasks.base import Verdict
@@ -288,7 +289,8 @@ async def serve_here(evaluation: Evaluation) -> AsyncIterator[Sampler]:
         deterministic=config.run.deterministic,
     )
     try:
-        await engine.start()
+        with sigint_blocked():  # in vLLM's processes, which would print a traceback each
+            await engine.start()
         yield engine
     finally:
         await engine.shutdown()

@@ -63,7 +63,7 @@ class StreamingEngine:
         """
         with tempfile.TemporaryFile() as log:
             try:
-                with _sigint_blocked(), _output_to(log):
+                with sigint_blocked(), _output_to(log):
                     self._engine, _ = await start_vllm(
                         self._model_path,
                         self._rollout,
@@ -113,7 +113,7 @@ class StreamingEngine:
 
 
 @contextmanager
-def _sigint_blocked() -> Iterator[None]:
+def sigint_blocked() -> Iterator[None]:
     """Block SIGINT, which a terminal sends to all of its processes, in the processes started meanwhile.
 
     They inherit the blocked signals. This process gets the signal when the context ends, or in another thread.

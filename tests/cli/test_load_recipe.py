@@ -138,6 +138,11 @@ def test_the_folder_of_a_run_goes_on_with_it(tmp_path, monkeypatch, capsys):
     assert from_yaml(printed) == named and "has no checkpoint yet: it starts again from its beginning" in printed
     assert dispatch(["run", "--dry-run", "--resume", str(folder)]) == 0
     assert from_yaml(capsys.readouterr().out) == named
+    moved = folder.rename(tmp_path / "moved")
+    for words in ([str(moved)], [str(moved), "--resume"], ["--resume", str(moved)]):
+        assert dispatch(["run", *words, "--dry-run"]) == 0
+        assert from_yaml(capsys.readouterr().out).run.name == "moved"
+    moved.rename(folder)
     assert dispatch(["run", str(folder), "--run.name", "second", "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert from_yaml(printed).run.name == "second" and "starts again" not in printed

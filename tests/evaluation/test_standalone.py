@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from azr.answering import Sampler
 from azr.config import Config
 from azr.errors import UserError
+from azr.evaluation import standalone
 from azr.evaluation.answer_file import AnswerFile, read_answers
 from azr.evaluation.standalone import Evaluation, Serve, make_evaluation, run_evaluation
 from azr.evaluation.suites import load_suites
@@ -174,3 +177,20 @@ async def test_a_folder_that_cannot_be_made_is_refused_before_the_engine_starts(
     with pytest.raises(UserError, match="file is a file: give a folder by --out"):
         await run_evaluation(evaluation(model, data), tmp_path / place, refuse, resume=False)
     assert (tmp_path / "file").read_text() == "mine"
+
+
+async def test_ctrl_c_while_the_engine_starts_reaches_none_of_its_processes(monkeypatch):
+    blocked = []
+
+    class Engine:
+        def __init__(self, *args: object, **kwargs: object) -> None: ...
+
+        async def start(self) -> None:
+            blocked.append(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+        async def shutdown(self) -> None: ...
+
+    monkeypatch.setattr(standalone, "RolloutEngine", Engine)
+    async with standalone.serve_here(MagicMock()):
+        blocked.append(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    assert blocked == [True, False]
