@@ -10,10 +10,11 @@ ARG BASE=nvidia/cuda:13.0.1-devel-ubuntu24.04
 FROM ${BASE}
 ARG FLAVOUR=gpu
 
-# vLLM's libraries compile kernels for the GPUs they find, and those for CPUs load libnuma; bubblewrap is the executor's wall without a Docker engine.
+# vLLM's libraries compile kernels for the GPUs they find, and those for CPUs load libnuma; NCCL loads
+# libibverbs and its providers to use InfiniBand; bubblewrap is the executor's wall without a Docker engine.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-        build-essential bubblewrap git libnuma1 python3 python3-dev python3-venv \
+        build-essential bubblewrap git ibverbs-providers libibverbs1 libnuma1 python3 python3-dev python3-venv rdma-core \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /azr

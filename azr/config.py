@@ -17,6 +17,8 @@ from azr.own_data import own_data
 
 LOGPROB_CHUNK = 2048
 """Tokens whose logits are in a trainer's memory at once."""
+KEYS_PER_TOKEN = 8
+"""Most keys that attention gathers per token of a micro-batch, where samples share a prompt; see `packing`."""
 REDUCE_BUCKET = 50_000_000
 """Gradient elements that DeepSpeed reduces at once; it keeps a buffer of this size."""
 WEIGHT_BUCKET_BYTES = 256 << 20
@@ -239,7 +241,7 @@ class RolloutConfig:
     staleness: CountOrZero = 0
     """Updates of the policy by which a sampled token may be older than the policy that is trained on it. Above 0, and
     with engines of their own (`cluster.colocate` off), the next steps are played while one is learned; responses that
-    are in flight when the weights change are interrupted and go on. Not with `run.deterministic`."""
+    are in flight when the weights change are paused and go on. Not with `run.deterministic`."""
     partial: bool = False
     """A step ends when nine in ten of its self-play is in; the rest goes on and belongs to the next step, with the
     tokens it has. Answers to rows of a file are always waited for. That takes one of `staleness`: with 1 nothing else

@@ -66,6 +66,20 @@ TRAINER_MEMORY = {"PYTORCH_ALLOC_CONF": "expandable_segments:True,pinned_max_rou
 rounded up to a power of two. Memory that another process is to map must not come from torch's allocator then."""
 
 
+def network_environment(address: str) -> dict[str, str]:
+    """Return the variables that bind gloo and NCCL to the network interface that has this node's address.
+
+    Without them gloo announces the address of the host's name, 127.0.1.1 on Debian and Ubuntu, where no other node
+    reaches it. Empty if no interface has the address.
+    """
+    import psutil
+
+    for name, addresses in psutil.net_if_addrs().items():
+        if address in {each.address for each in addresses}:
+            return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
+    return {}
+
+
 def hpz_partition_size(nodes: Sequence[object]) -> int:
     """Return the number of ranks over which a node partitions its own copy of the weights (ZeRO++'s hpZ).
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -31,7 +32,7 @@ from azr.monitoring.screen import patterns_of
 from azr.plugins import plugin_processes
 from azr.prepare import Prepared
 from azr.records import NO_ROWS_TAKEN, Sample, Task
-from azr.runs.checkpoint_store import AsyncCheckpointer, CheckpointStore, Staging
+from azr.runs.checkpoint_store import STAGING, AsyncCheckpointer, CheckpointStore, Staging
 from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.metrics import start_metrics
 from azr.runs.owner import RunOwner
@@ -128,6 +129,7 @@ class Driver:
                 await self._load_checkpoint(system.trainers, state.step)
             async with self._open_logger(progress, resume) as logger:
                 logger.log_start(started_in)
+                await self._check_shared(system.trainers)
                 await self._log_start(system, system.trainers, progress)
                 # Objects alive now live as long as the run. Freeze them: scanning them costs the garbage collector 10%
                 # of a step.
@@ -136,6 +138,15 @@ class Driver:
                 async with self._open_data(state) as data, TextReader(patterns_of(self._config.safety)) as reader:
                     elapsed_s = lambda: time.monotonic() - started  # noqa: E731
                     await play(self._experiment(system, system.trainers, logger, data, reader, state.step, elapsed_s))
+
+    async def _check_shared(self, trainers: Trainers) -> None:
+        """Raise UserError if a trainer, perhaps on another node, cannot write where checkpoints will be."""
+        with tempfile.TemporaryDirectory(prefix=STAGING, dir=self._run.checkpoints) as folder:
+            limit = self._config.timeout.start_s
+            try:
+                await trainers.policy.call("check_folder", str(Path(folder).absolute()), timeout_s=limit)
+            except OSError as error:
+                raise UserError(f"{error}. Give a folder that all nodes share with --run.root.") from error
 
     async def _log_start(self, system: System, trainers: Trainers, progress: Progress) -> None:
         """Log how the run computes, where model-written code runs, and what is left out."""
@@ -178,7 +189,7 @@ class Driver:
             yield logger
         except (StopRequested, RankDied):
             raise
-        except RunEnded as ended:
+        except (RunEnded, UserError) as ended:
             log.info("%s", ended)
             raise
         except Exception:

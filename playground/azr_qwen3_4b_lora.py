@@ -1,4 +1,4 @@
-"""Self-play with adapters of Qwen3-4B-Base on one 48 GB GPU: ``python -m playground.azr_qwen3_4b_lora``."""
+"""Self-play with adapters of Qwen3-4B-Base on one 24 GB GPU: ``python -m playground.azr_qwen3_4b_lora``."""
 
 from dataclasses import replace
 

@@ -9,6 +9,7 @@ import yaml
 from azr.algorithms.architectures import CHECKED
 from azr.cli.main import COMMANDS, dispatch
 from azr.cli.options import load_recipe
+from azr.cli.recipes import _listed
 from azr.config import TimeoutConfig
 from azr.doctor import machine
 from azr.doctor.recipe import checkpoint_bytes
@@ -40,6 +41,13 @@ def of(program: str) -> list[list[str]]:
 def test_the_plans_fit(capsys):
     calls = of("azr plan")
     assert calls and all(dispatch(["plan", *options]) == 0 for options in calls)
+
+
+def test_small_gpus_are_those_of_the_list_of_recipes():
+    rows = re.findall(r"^\| `(azr_\w+)` \|.*\| (\d+) GB \|$", DOC, re.MULTILINE)
+    assert len(rows) == 4
+    for name, size in rows:
+        assert _listed(name, load_recipe(name), []).gpu_memory_gib == int(size), name
 
 
 def test_the_models_that_a_run_takes_are_the_checked_ones():

@@ -79,3 +79,12 @@ def test_the_compose_file_builds_this_image_and_mounts_what_runs_need():
         assert targets == ["/azr/orz_ckpt", *caches, "/var/run/docker.sock"]
         [device] = service["deploy"]["resources"]["reservations"]["devices"]
         assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+
+
+def test_infiniband_is_in_the_image_and_in_a_file_on_top_of_the_compose_file():
+    (packages,) = (rest for name, rest in instructions() if name == "RUN" and "apt-get" in rest)
+    assert {"ibverbs-providers", "libibverbs1", "rdma-core"} <= set(packages.split())
+    on_top = yaml.safe_load((COMPOSE.parent / "infiniband.yaml").read_text())["services"]
+    assert set(on_top) == set(services())
+    for service in on_top.values():
+        assert service == {"devices": ["/dev/infiniband"], "cap_add": ["IPC_LOCK"]}

@@ -35,9 +35,9 @@ Every option of a run, with its default, its values and its meaning. This page i
 [azr/config.py](../azr/config.py) by `python -m tools.docs`; a test compares. The defaults are those of an empty config:
 `azr run RECIPE --help` prints those of a recipe.
 
-Set an option on the command line (`--run.steps 100`), in a YAML file that builds on a recipe, or in your own recipe. A
-switch needs no value: `--run.deterministic` turns it on, `--run.no-deterministic` off. Lists have commas. The
-[quickstart](quickstart.md#change-an-option) has an example of each.
+Set an option on the command line (`--run.steps 100`), in a YAML file that builds on a recipe, or in your own recipe.
+A switch needs no value: `--run.deterministic` turns it on, `--run.no-deterministic` off. Lists are written with
+commas. The [quickstart](quickstart.md#change-an-option) has an example of each.
 """
 
 

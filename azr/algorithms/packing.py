@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from azr.config import KEYS_PER_TOKEN
 from azr.errors import UserError
 from azr.records import Completion
 
@@ -127,7 +128,8 @@ def make_micro_batches(
     groups = group_by_prompt(completions, tokens_per_micro_batch)
     if len(groups) < ranks:
         groups = [[index] for index in range(len(completions))]
-    lengths = [packed_length([completions[i] for i in group]) for group in groups]
+    members = [[completions[i] for i in group] for group in groups]
+    lengths = [_load(packed_length(some), sum(map(_num_keys, some))) for some in members]
     plan = plan_micro_batches(lengths, ranks, tokens_per_micro_batch)
     return [[sorted(i for group in micro for i in groups[group]) for micro in micros] for micros in plan]
 
@@ -135,16 +137,26 @@ def make_micro_batches(
 def group_by_prompt(completions: Sequence[Completion], tokens_per_micro_batch: int) -> list[list[int]]:
     """Indices of completions that should stay together: those of one prompt, as many as a micro-batch holds."""
     prompt_groups: list[list[int]] = []
-    newest: dict[int, tuple[list[int], int]] = {}
+    newest: dict[int, tuple[list[int], int, int]] = {}
     for index, (c, prompt) in enumerate(zip(completions, number_prompts(completions), strict=True)):
-        group, tokens = newest.get(prompt, ([], len(c.prompt_ids)))
-        if group and tokens + len(c.response_ids) > tokens_per_micro_batch:
-            group, tokens = [], len(c.prompt_ids)
+        group, tokens, keys = newest.get(prompt, ([], len(c.prompt_ids), 0))
+        if group and _load(tokens + len(c.response_ids), keys + _num_keys(c)) > tokens_per_micro_batch:
+            group, tokens, keys = [], len(c.prompt_ids), 0
         if not group:
             prompt_groups.append(group)
         group.append(index)
-        newest[prompt] = group, tokens + len(c.response_ids)
+        newest[prompt] = group, tokens + len(c.response_ids), keys + _num_keys(c)
     return prompt_groups
+
+
+def _num_keys(completion: Completion) -> int:
+    """Return the keys that attention gathers for a completion."""
+    return len(completion.prompt_ids) + len(completion.response_ids)
+
+
+def _load(tokens: int, keys: int) -> int:
+    """Return the tokens that samples count as in a micro-batch: no fewer than hold their keys."""
+    return max(tokens, -(-keys // KEYS_PER_TOKEN))
 
 
 def packed_length(completions: Sequence[Completion]) -> int:

@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     if options.scheduler == "slurm":
         print(slurm(job, options.hours), end="")
     else:
-        print(kuberay(job, options.image, options.claim, docker=options.docker_socket), end="")
+        print(kuberay(job, options.image, options.claim, options.rdma, docker=options.docker_socket), end="")
     return 0
 
 
@@ -92,6 +92,11 @@ def parser() -> Parser:
         type=_claim,
         default="azr",
         help="kuberay: persistent volume claim for runs and models, which all pods can write to",
+    )
+    parser.add_argument(
+        "--rdma",
+        metavar="RESOURCE",
+        help="kuberay: resource that gives a pod the node's InfiniBand adapters, such as rdma/hca_shared_devices_a",
     )
     parser.add_argument(
         "--docker-socket",
@@ -199,7 +204,12 @@ trap 'stopped=1; [ -z "$run" ] || kill -TERM "$run"' TERM
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
 port=$((20000 + SLURM_JOB_ID % 10000))
-head=$(hostname -I | cut -d " " -f 1)
+# srun takes the job's CPUs over from this variable only: without it Ray and all that it starts would share one core.
+export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
+# This node's address as the job's last node sees it: here the name may mean 127.0.1.1.
+name=$(scontrol show node "$SLURMD_NODENAME" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')
+last=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n 1)
+head=$(srun --overlap --nodes=1 --ntasks=1 --nodelist="$last" getent ahostsv4 "$name" | awk 'NR == 1 {{print $1}}')
 srun --overlap --nodes=1 --ntasks=1 --nodelist="$SLURMD_NODENAME" \\
     ray start --head --node-ip-address "$head" --port "$port" --disable-usage-stats --block &
 until ray status --address "$head:$port" >/dev/null 2>&1; do
@@ -226,7 +236,7 @@ exit "$code"
 """
 
 
-def kuberay(job: Job, image: str, claim: str, *, docker: bool) -> str:
+def kuberay(job: Job, image: str, claim: str, rdma: str | None, *, docker: bool) -> str:
     """A manifest of a RayJob, whose head is a node of the run as the others are."""
     checkpoints = shlex.quote(f"/azr/{job.folder}/checkpoints/step_*")
     resume = f"$(compgen -G {checkpoints} >/dev/null && echo --resume)"
@@ -236,13 +246,13 @@ def kuberay(job: Job, image: str, claim: str, *, docker: bool) -> str:
         "authOptions": {"mode": "token"},
         "headGroupSpec": {
             "rayStartParams": {"dashboard-host": "0.0.0.0"},
-            "template": _pod("head", job, image, claim, docker=docker),
+            "template": _pod("head", job, image, claim, rdma, docker=docker),
         },
     }
     if job.nodes > 1:
         others: dict[str, Any] = {"groupName": "others"}
         others |= dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), job.nodes - 1)
-        others |= {"rayStartParams": {}, "template": _pod("other", job, image, claim, docker=docker)}
+        others |= {"rayStartParams": {}, "template": _pod("other", job, image, claim, rdma, docker=docker)}
         cluster["workerGroupSpecs"] = [others]
     manifest = {
         "apiVersion": "ray.io/v1",
@@ -275,8 +285,10 @@ _FILES = """\
 """
 
 
-def _pod(name: str, job: Job, image: str, claim: str, *, docker: bool) -> dict[str, Any]:
+def _pod(name: str, job: Job, image: str, claim: str, rdma: str | None, *, docker: bool) -> dict[str, Any]:
     resources = {"cpu": str(job.cpus), "memory": f"{job.memory_gib}Gi", "nvidia.com/gpu": str(job.gpus)}
+    if rdma is not None:
+        resources[rdma] = "1"
     mounts = [
         {"name": "shared", "mountPath": f"/azr/{_CLAIM}", "subPath": _CLAIM},
         {"name": "shared", "mountPath": "/home/azr/.cache/huggingface", "subPath": "huggingface"},
@@ -297,6 +309,8 @@ def _pod(name: str, job: Job, image: str, claim: str, *, docker: bool) -> dict[s
             "seccompProfile": {"type": "Unconfined"},
             "appArmorProfile": {"type": "Unconfined"},
         }
+    if rdma is not None:
+        container.setdefault("securityContext", {})["capabilities"] = {"add": ["IPC_LOCK"]}
     # The image's user is not root, so the claim belongs to a group of the pod; the engine's socket is root's.
     user = {"runAsUser": 0} if docker else {"fsGroup": 1000}
     return {"spec": {"securityContext": user, "containers": [container], "volumes": volumes}}

@@ -47,6 +47,7 @@ def sections(config: Config | None, name: str, address: str | None) -> Iterator[
     yield "gpus", machine.gpus_section(here)
     yield "packages", machine.packages_section(bool(here.all))
     yield "limits", machine.limits_section(machine.ResourceLimits.here(), len(here.all))
+    yield "network", ray_cluster.network_section()
     yield "ports", ray_cluster.ports_section(ray_cluster.ray_heads())
     size = recipe.checkpoint_bytes(config) if config is not None else 0
     yield "disk", machine.disk_section(Path(of_run.run.root), size, of_run.checkpoint.keep)

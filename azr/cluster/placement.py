@@ -156,6 +156,15 @@ def _locate() -> tuple[str, str | None]:
     return ray.get_runtime_context().get_node_id(), str(gpus[0]) if gpus else None
 
 
+def take_gpus(gpus: Sequence[object] = ()) -> None:
+    """Let this process see only the named GPUs, or those that Ray gave its actor. To be called before CUDA is used.
+
+    Ray itself does not where RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES is set.
+    """
+    if names := gpus or ray.get_gpu_ids():
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, names))
+
+
 def assign_engines(bundles: Sequence[Bundle], engines: int, width: int) -> tuple[tuple[Bundle, ...], ...]:
     """Return `width` bundles of one node for each engine. In `bundles` those of a node are adjacent.
 

@@ -29,6 +29,8 @@ SHM_BASE_GIB, SHM_GPU_GIB = 8, 1
 """Sizes of /dev/shm for Ray's objects, and for NCCL and vLLM per GPU. Generous; weight sync uses other memory."""
 MIN_SHM_GIB = 1
 """Below, NCCL fails where GPUs cannot reach each other's memory, with a bus error."""
+QUEUE_BYTES = 240 << 20
+"""Part of /dev/shm that vLLM takes for the calls of an engine of several GPUs, and again for each worker's answers."""
 MIN_FILES, FILES = 4096, 65536
 """Open files of a process: without which Ray fails, and what its makers advise for clusters."""
 MIN_DISK_BYTES = GIB
@@ -349,6 +351,13 @@ def check_machine(config: Config, gpus: Gpus) -> None:
         raise UserError(
             f"train.device is cuda, but no GPU was found on this machine ({why}): set it to auto or cpu, or join a "
             "cluster that has GPUs by cluster.address."
+        )
+    width, engines = config.rollout.tensor_parallel, config.rollout.engines
+    needed, room = engines * (1 + width) * QUEUE_BYTES if width > 1 else 0, free_bytes(Path("/dev/shm"))
+    if room < needed:
+        raise UserError(
+            f"/dev/shm has {room / GIB:.2f} GiB free, and engines of {width} GPUs take {needed / GIB:.2f}: give it "
+            "more (mount -o remount,size=16G /dev/shm; in a container --ipc=host or --shm-size=16g)."
         )
     from azr.cluster.placement import check_socket_paths  # Only now, because Ray takes a second to load.
 

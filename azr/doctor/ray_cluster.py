@@ -1,4 +1,4 @@
-"""Ray: the ports that a head wants, and what a cluster offers. Ray itself is imported only to join a cluster."""
+"""Network and ports that a cluster needs, and what a Ray cluster offers. Ray is imported only to join a cluster."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import errno
 import re
 import socket
 from collections.abc import Callable, Collection
+from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
 
 from azr.config import ClusterConfig
 from azr.doctor.findings import Finding, FindingGroup, info, missing, ok, warning
 from azr.errors import UserError
+from azr.hardware import network_environment
 
 HEAD_PORT = 6379
 _PORTS = {
@@ -21,6 +23,42 @@ _PORTS = {
     10001: ("clients", "--ray-client-server-port"),
 }
 _GCS_PORT = re.compile(rb"--gcs_server_port=(\d+)")
+
+
+def network_section(infiniband: Path = Path("/sys/class/infiniband"), dev: Path = Path("/dev")) -> FindingGroup:
+    """Address of this machine and its InfiniBand adapters, as several machines need them."""
+    with socket.socket(type=socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("8.8.8.8", 1))  # sends nothing, as Ray does it
+            address = probe.getsockname()[0]
+        except OSError:
+            address = "127.0.0.1"
+    try:
+        named = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        named = "nothing"
+    return FindingGroup(title="Network", findings=[_address(address, named), _adapters(infiniband, dev)])
+
+
+def _address(address: str, named: str) -> Finding:
+    interface = network_environment(address).get("GLOO_SOCKET_IFNAME", "no interface")
+    if address.startswith("127."):
+        return warning("address", "no route leads to other machines: for a cluster, ray start --node-ip-address")
+    other = f"; the host's name means {named}, which trainers do not announce" if named != address else ""
+    return ok("address", f"{address} on {interface}{other}")
+
+
+def _adapters(infiniband: Path, dev: Path) -> Finding:
+    names = ", ".join(sorted(each.name for each in infiniband.glob("*")))
+    if not names:
+        return info("InfiniBand", "no adapter, so machines would talk by TCP")
+    if not (dev / "infiniband").is_dir():
+        remedy = "start the container with --device /dev/infiniband --cap-add IPC_LOCK"
+        return warning("InfiniBand", f"{names}, and no /dev/infiniband, so NCCL takes TCP: {remedy}")
+    if find_library("ibverbs") is None:
+        remedy = "apt-get install libibverbs1 ibverbs-providers rdma-core"
+        return warning("InfiniBand", f"{names}, and no libibverbs, so NCCL takes TCP: {remedy}")
+    return ok("InfiniBand", names)
 
 
 def is_free(port: int) -> bool:

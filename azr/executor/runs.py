@@ -184,11 +184,15 @@ class Runs:
         return order
 
     def _end(self) -> None:
-        established = self._request.repeats > 1 and self._established
+        established, has_company = self._request.repeats > 1 and self._established, len(self._calls) > 1
         self._finish(
             [
-                Outcome(call, deterministic if established else None, caused_by_other_calls=call == protocol.TOO_MUCH)
-                for call, deterministic in zip(self._calls, self._agreed, strict=True)
+                Outcome(
+                    call,
+                    agreed if established else None,
+                    caused_by_other_calls=call == protocol.TOO_MUCH or (has_company and not agreed),
+                )
+                for call, agreed in zip(self._calls, self._agreed, strict=True)
             ]
         )
 

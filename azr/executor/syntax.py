@@ -184,6 +184,8 @@ def keeps_addressed(tree: ast.Module, functions: frozenset[str], values: frozens
             case ast.ImportFrom(names=aliases):
                 named |= {alias.asname or alias.name for alias in aliases if alias.name in functions}
                 named |= functions if any(alias.name == "*" for alias in aliases) else frozenset()
+            case ast.FunctionDef(decorator_list=[_, *_]):
+                return True
             case ast.FunctionDef(name=name) | ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda()):
                 named.add(name)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=other) as same) if other in named:
@@ -223,14 +225,11 @@ def _uses(tree: ast.Module, nodes: Sequence[ast.AST]) -> tuple[set[int], set[int
                 | ast.comprehension(iter=value)
                 | ast.Expr(value=value)
                 | ast.Starred(value=value)
-                | ast.Attribute(value=ast.Name() | ast.Attribute() as value)
                 | ast.Assign(targets=[ast.Name()], value=ast.Lambda() as value)
                 | ast.Assign(targets=[ast.Tuple() | ast.List()], value=value)
                 | ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[value])
             ):
                 used.add(id(value))
-            case ast.FunctionDef(decorator_list=outside):
-                used |= {id(each) for each in outside}
     used |= {id(part) for _, annotation in _annotations(tree) for part in ast.walk(annotation)}
     return called, used | called
 

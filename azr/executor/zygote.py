@@ -50,7 +50,8 @@ _LOOK_S, _STILL_S, _STILL_CPU_S = 0.02, 2.0, 0.004
 """Least and most seconds between two looks at the clock of a call; less CPU time than the last means standing still."""
 _SELF_TEST_S = 10.0
 _WARM_UP_RUNS = 20
-_WARM_UP_PROGRAM = b"import math\ndef f(x):\n    return [x, math.floor(x)]"
+_WARM_UP_PROGRAM = b"import math\ndef f(x):\n    return [x, math.floor(x), '-'.join(str(y) for y in [x])]"
+"""It has the check and the suspicion look into its tree."""
 _USUAL_BYTES = 2**15
 """Room for the frames that usually come; the buffer grows for others."""
 _PIPE_BYTES = 2**15

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from azr.config import LOGPROB_CHUNK, REDUCE_BUCKET, WEIGHT_BUCKET_BYTES, Config, TrainConfig
+from azr.config import KEYS_PER_TOKEN, LOGPROB_CHUNK, REDUCE_BUCKET, WEIGHT_BUCKET_BYTES, Config, TrainConfig
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload
 from azr.plan.shapes import ModelShape
 
@@ -153,14 +153,14 @@ def host_memory(
     }
 
 
-def layer_activations(shape: ModelShape, b: int) -> float:
+def layer_activations(shape: ModelShape, b: int, keys: float = 1.0) -> float:
     """Bytes per token that one layer keeps for its backward.
 
-    Both norms keep a float32 copy, what they normalised and their output; attention its rotated queries and keys,
-    values, output and float32 normalisers; the MLP four arrays of its width.
+    Both norms keep a float32 copy, what they normalised and their output; attention its rotated queries, `keys` keys
+    and values per token, output and float32 normalisers; the MLP four arrays of its width.
     """
     norms = 2 * (4 + 2 * b) * shape.hidden
-    attention = b * (2 * shape.query + 2 * shape.key) + 4 * shape.heads
+    attention = b * (2 * shape.query + 2 * keys * shape.key) + 4 * shape.heads
     head_norms = (4 + b) * (shape.query + shape.key) * shape.qk_norm
     return norms + attention + head_norms + 4 * b * shape.intermediate
 
@@ -181,10 +181,18 @@ def scoring(role: ModelRole, train: TrainConfig, tokens: int) -> Bytes:
     return {"gathered layers": gathered(role, train), "activations": layer, "logits": logits}
 
 
-def training(role: ModelRole, train: TrainConfig, tokens: int) -> Bytes:
-    """On top of `states` at the worst moment of an optimizer step with micro-batches of T = `tokens` tokens."""
+def gathered_keys(config: Config) -> float:
+    """Return the most keys per token that attention gathers, where samples that are trained on share a prompt."""
+    play, data = config.selfplay, config.data
+    of_play = max(play.proposals_per_prompt, play.group_size * play.train_on_estimates) if config.kinds else 1
+    return float(min(KEYS_PER_TOKEN, max(of_play, 1 if data.path is None else data.group_size)))
+
+
+def training(role: ModelRole, train: TrainConfig, tokens: int, keys: float = 1.0) -> Bytes:
+    """On top of `states` at the worst moment of an optimizer step with micro-batches of T = `tokens` tokens, each of
+    which has `keys` keys."""
     b, shape = element_bytes(train), role.shape
-    per_layer = layer_activations(shape, b) * tokens
+    per_layer = layer_activations(shape, b, keys) * tokens
     share = RECOMPUTED[train.gradient_checkpointing]
     kept = shape.layers * (share * b * shape.hidden * tokens + (1 - share) * per_layer)
     recomputed = per_layer if share else 0.0
@@ -252,14 +260,15 @@ def phases(
     Where engines have GPUs of their own, the phases are those of a trainers' GPU, and `ENGINE_GPU` is an engine's.
     """
     train, tokens = config.train, min(config.train.tokens_per_micro_batch, load.max_tokens)
-    colocate, lost = config.cluster.colocate, 1 + assumed.fragmentation
+    colocate, lost, keys = config.cluster.colocate, 1 + assumed.fragmentation, gathered_keys(config)
     nccl = assumed.nccl_gib if train.data_parallel > 1 else 0.0
     processes = {"CUDA and NCCL": len(roles) * (assumed.context_gib + nccl) * GIB}
     in_engine = {"engine weights": engine.weights, "KV cache": max(0.0, engine.kv), "engine work": engine.work}
     asleep = {"engine asleep": assumed.engine_asleep_gib * GIB} if colocate else {}
-    # A bucket holds at least one parameter, and none is larger than the embedding.
-    bucket = {"weight bucket": max(WEIGHT_BUCKET_BYTES, element_bytes(train) * roles[0].shape.embedding)}
-    most = {role.name: lost * _most(role, train, tokens) for role in roles}
+    # A bucket holds at least one parameter, and none is larger than the embedding. The sender's block has two halves,
+    # and the engine takes a copy.
+    bucket = {"weight buckets": 3 * max(WEIGHT_BUCKET_BYTES, element_bytes(train) * roles[0].shape.embedding)}
+    most = {role.name: lost * _most(role, train, tokens, keys) for role in roles}
 
     def resident(role: ModelRole, *, whole: bool) -> dict[str, float]:
         sizes = states(role, train) | {NODE_COPIES: node_copies(role, train, nodes)}
@@ -279,7 +288,7 @@ def phases(
     }
     for role in roles:
         if role.trains:
-            by_phase[f"train {role.name}"] = learning(role, training(role, train, tokens), trains=True)
+            by_phase[f"train {role.name}"] = learning(role, training(role, train, tokens, keys), trains=True)
     if not colocate:
         there = _merged([resident(role, whole=True) for role in roles])
         idle = {**processes, **there, ALLOCATOR_CACHE: sum(most.values())}
@@ -293,9 +302,9 @@ def _merged(parts: Sequence[Bytes]) -> dict[str, float]:
     return {what: size for each in parts for what, size in each.items()}
 
 
-def _most(role: ModelRole, train: TrainConfig, tokens: int) -> float:
+def _most(role: ModelRole, train: TrainConfig, tokens: int, keys: float) -> float:
     """The most a role's process takes on top of its states."""
-    passes = [scoring(role, train, tokens)] + ([training(role, train, tokens)] if role.trains else [])
+    passes = [scoring(role, train, tokens)] + ([training(role, train, tokens, keys)] if role.trains else [])
     return max(sum(bytes_of.values()) for bytes_of in passes)
 
 

@@ -133,7 +133,7 @@ def nodes_text(steps: Sequence[NodeStep], *, goals: bool) -> str:
         ("fits", ["no" if step.plan.problems else "yes" for step in steps]),
     ]
     head = f"a step over nodes, {rates}; rollout.staleness {config.rollout.staleness}{partial}, {per_gpu}:"
-    lines = (f"  {label:<24}" + "".join(f"{cell:>26}" for cell in cells) for label, cells in rows)
+    lines = (f"  {label:<24}" + "".join(f"{cell:>29}" for cell in cells) for label, cells in rows)
     return "\n".join([head, *lines, verdict(steps)])
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from azr.config import Config
+from azr.config import TRRPP, Config
 from azr.errors import UserError
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload, as_configured, with_goals
 from azr.plan.memory import (
@@ -27,6 +27,7 @@ from azr.plan.shapes import ModelShape, shape_of
 _SHARES = tuple(share / 100 for share in range(90, 5, -5))
 """Values of rollout.gpu_memory_utilization that are tried."""
 _MAX_GPUS = 64
+_LORA_RANK = 32
 _GPU_SHARE = 0.85
 """`rollout.gpu_memory_utilization` of the GPU recipes."""
 
@@ -100,7 +101,7 @@ def make_plan(config: Config, shape: ModelShape, nodes: ClusterSpec, assumed: As
     measured = as_configured(assumed, config)
     times, goal_times = (
         StepTimes(config=config, load=load, nodes=nodes, assumed=rates, direct_push=config.cluster.push != "host")
-        for rates in (measured, with_goals(measured, config, shape))
+        for rates in (measured, with_goals(measured, config))
     )
     return Plan(
         config=config,
@@ -142,16 +143,33 @@ Candidates = Iterator[tuple[str, Config, ClusterSpec]]
 def suggest(plan: Plan, assumed: Assumptions) -> list[Suggestion]:
     """Changes in the order they are worth trying, until the run fits; those that do not help are left out.
 
-    The last one's plan may still not fit: then these knobs do not suffice.
+    First those that change nothing about the training, then those that do. If neither suffice the plan of the last one
+    does not fit. For a run that fits: the least recomputation with which it still does, if that is less.
     """
+    if not plan.problems:
+        faster = (_tried(plan, assumed, option, config, nodes) for option, config, nodes in _checkpoint(plan, "none"))
+        return [each for each in faster if not each.plan.problems][:1]
+    alike = (_fewer_gpus, _offload, _checkpoint, _micro_batch, _engine_share, _more_gpus)
+    other = (_fewer_gpus, _no_critic, _adapters, _four_bits, _checkpoint, _micro_batch, _engine_share, _shorter)
+    taken = _turn(plan, assumed, alike)
+    if not taken or taken[-1].plan.problems:
+        otherwise = _turn(plan, assumed, other)
+        if otherwise and not otherwise[-1].plan.problems:
+            return otherwise
+    return taken
+
+
+def _tried(plan: Plan, assumed: Assumptions, option: str, config: Config, nodes: ClusterSpec) -> Suggestion:
+    return Suggestion(option, make_plan(config, plan.roles[0].shape, nodes, assumed))
+
+
+def _turn(plan: Plan, assumed: Assumptions, knobs: Sequence[Callable[[Plan], Candidates]]) -> list[Suggestion]:
+    """Take of each knob the first value with which the run fits, or else the best if it helps, until the run fits."""
     taken: list[Suggestion] = []
-    for candidates in (_fewer_gpus, _offload, _checkpoint, _micro_batch, _engine_share, _more_gpus):
+    for candidates in knobs:
         if not plan.problems:
             break
-        shape = plan.roles[0].shape
-        tried = [
-            Suggestion(option, make_plan(config, shape, nodes, assumed)) for option, config, nodes in candidates(plan)
-        ]
+        tried = [_tried(plan, assumed, *candidate) for candidate in candidates(plan)]
         fitting = [suggestion for suggestion in tried if not suggestion.plan.problems]
         best = fitting[0] if fitting else min(tried, key=lambda each: _sort_key(each.plan), default=None)
         if best is not None and _sort_key(best.plan) < _sort_key(plan):
@@ -179,11 +197,44 @@ def _offload(plan: Plan) -> Candidates:
         yield "--train.offload-optimizer", _with_train(plan.config, offload_optimizer=True), plan.nodes
 
 
-def _checkpoint(plan: Plan) -> Candidates:
+def _checkpoint(plan: Plan, first: Literal["none", "more"] = "more") -> Candidates:
+    """Yield modes that recompute more than now, or from `none` on those that recompute less."""
     modes = ("none", "selective", "full")
-    for mode in modes[modes.index(plan.config.train.gradient_checkpointing) + 1 :]:
+    now = modes.index(plan.config.train.gradient_checkpointing)
+    for mode in modes[:now] if first == "none" else modes[now + 1 :]:
         option = f"--train.gradient-checkpointing {mode}"
         yield option, _with_train(plan.config, gradient_checkpointing=mode), plan.nodes
+
+
+def _no_critic(plan: Plan) -> Candidates:
+    algorithm = plan.config.algorithm
+    if algorithm.needs_critic or plan.config.has_reference:
+        without = replace(algorithm, estimator=TRRPP(), kl=replace(algorithm.kl, coef=0.0))
+        option = "--algorithm.estimator trrpp --algorithm.kl.coef 0"
+        yield option, replace(plan.config, algorithm=without), plan.nodes
+
+
+def _adapters(plan: Plan) -> Candidates:
+    if not plan.config.train.lora.rank:
+        lora = replace(plan.config.train.lora, rank=_LORA_RANK)
+        yield f"--train.lora.rank {_LORA_RANK}", _with_train(plan.config, lora=lora), plan.nodes
+
+
+def _four_bits(plan: Plan) -> Candidates:
+    if plan.config.train.lora.rank and not plan.config.train.lora.four_bit:
+        lora = replace(plan.config.train.lora, four_bit=True)
+        yield "--train.lora.four-bit", _with_train(plan.config, lora=lora), plan.nodes
+
+
+def _shorter(plan: Plan) -> Candidates:
+    """Yield halves of the longest response."""
+    rollout = plan.config.rollout
+    for share in (2, 4, 8):
+        short = replace(rollout, max_response_tokens=rollout.max_response_tokens // share)
+        tokens = min(plan.config.train.tokens_per_micro_batch, short.max_prompt_tokens + short.max_response_tokens)
+        config = replace(_with_train(plan.config, tokens_per_micro_batch=tokens), rollout=short)
+        limits = f"--rollout.max-response-tokens {short.max_response_tokens} --train.tokens-per-micro-batch {tokens}"
+        yield limits, config, plan.nodes
 
 
 def _micro_batch(plan: Plan) -> Candidates:
@@ -362,6 +413,9 @@ def _verdict(plan: Plan, suggestions: Sequence[Suggestion]) -> Iterator[str]:
     where = f"{plan.nodes.nodes} node(s) of {plan.nodes.gpus} GPU(s) with {plan.nodes.gpu_memory_gib:g} GiB"
     if not plan.problems:
         yield f"fits on {where}: at most {plan.peak / GIB:.1f} GiB of a GPU are taken"
+        for change in suggestions:
+            steps = f"{sum(change.plan.seconds.values()):.3g} s a step instead of {sum(plan.seconds.values()):.3g}"
+            yield f"faster with {change.option}  ({change.plan.peak / GIB:.1f} GiB at most, {steps})"
         return
     yield f"does not fit on {where}:"
     yield from (f"  {problem}" for problem in plan.problems)

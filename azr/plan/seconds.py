@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from azr.config import Config
-from azr.plan.inputs import Assumptions, ClusterSpec, Workload
+from azr.plan.inputs import Assumptions, ClusterSpec, Workload, update_share
 from azr.plan.memory import (
     RECOMPUTED,
     EngineMemory,
@@ -177,8 +177,9 @@ class StepTimes:
         train, assumed = self.config.train, self.assumed
         ranks = train.data_parallel
         # The share counts what full checkpointing computes again as no work, and four passes as three.
-        busy = assumed.train_mfu * 4 / 3
-        times = {"arithmetic": passes * forward_flops(role, self.load) / (ranks * assumed.peak_tflops * TERA * busy)}
+        rate = ranks * assumed.peak_tflops * TERA * update_share(assumed, role.shape) * 4 / 3
+        beside = self._micro_batches * passes / 4 * assumed.micro_batch_s
+        times = {"arithmetic": passes * forward_flops(role, self.load) / rate + beside}
         inside, nodes = self.nodes.ranks_per_node(ranks), self.nodes.nodes_of(ranks)
         gathered, reduced = element_bytes(train) * role.parameters, 4.0 * role.trained * reduces
         if inside > 1:

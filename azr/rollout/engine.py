@@ -7,7 +7,6 @@ engine sleeps.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
 import time
@@ -19,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import ray
 
+from azr.cluster.placement import take_gpus
 from azr.cluster.push_host import RemoteBucketStaging
 from azr.cluster.supervisor import TakesSharedCalls, end_with_raylet
 from azr.cluster.weight_buckets import WeightBucket
 from azr.cluster.weight_sync import WeightUpdate
 from azr.config import RolloutConfig
-from azr.hardware import ComputeType
+from azr.hardware import ComputeType, network_environment
 from azr.records import Completion, PromptIds, Stops
-from azr.rollout.segments import PartialResponse
 from azr.rollout.vllm_adapter import (
     EngineStart,
     describe_start,
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 NO_STOPS = Stops()
 SILENCE_S = 30.0
 """Deadline for the engine's weight version; an engine that is slower is silent."""
-INTERRUPT_S = 0.05
-"""Seconds between two attempts to interrupt running responses."""
 MemoryPart = Literal["weights", "kv_cache"]
 """Memory that an engine frees in sleep, by vLLM's names."""
 
@@ -113,8 +110,10 @@ class RolloutEngine(TakesSharedCalls):
         self._request_ids = itertools.count(1)
         self._num_running = 0
         """Number of `generate` calls that sample."""
-        self._in_flight: set[str] = set()
-        """Ids of vLLM's running requests."""
+        self._served_s = 0.0
+        """Seconds that the engine has sampled, up to `_resumed_at` if that is not None."""
+        self._resumed_at: float | None = time.monotonic()
+        """None while running responses are paused."""
         # A few more than are decoded at once, so that none is missed while the next ones come.
         self._permits = FairSemaphore(rollout.max_concurrent + max(8, rollout.max_concurrent // 8))
         self._weight_version = 0
@@ -139,12 +138,13 @@ class RolloutEngine(TakesSharedCalls):
 
     async def load_code(self) -> None:
         """Do the part of `start` that needs no GPU: importing vLLM is a third of a warm start."""
-        self._choose_gpus()
+        self._set_environment()
         import_vllm(self._model_path)
 
-    def _choose_gpus(self) -> None:
-        if len(self._gpus) > 1:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus)
+    def _set_environment(self) -> None:
+        if ray.is_initialized():
+            take_gpus(self._gpus)
+            os.environ |= network_environment(ray.util.get_node_ip_address()) | os.environ
 
     async def start(self) -> EngineStart:
         """Load the model and start the engine's processes. Takes tens of seconds.
@@ -152,7 +152,7 @@ class RolloutEngine(TakesSharedCalls):
         Raises UserError if the engine's memory is not free, or if vLLM refuses one of `rollout.engine_options`.
         """
         assert self._engine is None, "the engine was already started"
-        self._choose_gpus()
+        self._set_environment()
         self._engine, self._on_gpu = await start_vllm(
             self._model_path,
             self._rollout,
@@ -188,7 +188,7 @@ class RolloutEngine(TakesSharedCalls):
 
         Returns fewer than `n` if the engine worked on some for longer than ``generate_timeout_s``: these are given
         up. Waiting for a permit, for weights and for the end of a sleep does not count. With ``rollout.staleness`` a
-        weight sync interrupts responses, which then continue from their tokens under the new weights.
+        weight sync pauses responses, which then continue under the new weights.
 
         Raises ValueError for a prompt that leaves no room for a response, TimeoutError if the engine is silent, and
         RuntimeError if a weight sync failed.
@@ -203,66 +203,42 @@ class RolloutEngine(TakesSharedCalls):
         prompt.flags.writeable = False  # so that all responses share it
         temperature = self._rollout.temperature if temperature is None else temperature
         stops = replace(self._stops, strings=(*self._stops.strings, *stop_strings))
-        responses, left_s = [PartialResponse() for _ in range(n)], self._generate_timeout_s
-        while left_s > 0 and (unfinished := [each for each in responses if not each.finished]):
-            async with self._inference_permit(), self._exclusive_lock, self._permits.take(len(unfinished)):
-                if self._rollout.staleness and (self._updating is not None or self._asleep):
-                    continue  # what waited for a place would be interrupted at once
-                started = time.monotonic()
-                await self._sample_on(prompt.tolist(), unfinished, stops, max_tokens, temperature, seed, left_s)
-                left_s -= time.monotonic() - started
-        finished = [each.completion(prompt) for each in responses if each.finished]
+        async with self._inference_permit(), self._exclusive_lock, self._permits.take(n):
+            request_id = str(next(self._request_ids))
+            sampling = asyncio.ensure_future(
+                sample(
+                    self._llm,
+                    request_id,
+                    prompt,
+                    stops,
+                    n=n,
+                    max_tokens=max_tokens,
+                    temperature=temperature,
+                    seed=seed,
+                    exclusive=self._deterministic,
+                )
+            )
+            try:
+                if not await self._wait_while_sampling(sampling):
+                    await self._llm.abort(request_id)
+                finished = await sampling
+            finally:
+                sampling.cancel()
         if len(finished) < n:
             await self._raise_if_silent()
         return finished
 
-    async def _sample_on(
-        self,
-        prompt_ids: Sequence[int],
-        responses: Sequence[PartialResponse],
-        stops: Stops,
-        max_tokens: int,
-        temperature: float,
-        seed: int | None,
-        limit_s: float,
-    ) -> None:
-        """Continue the responses to one prompt until they are finished or interrupted, for at most `limit_s`."""
-        fresh = not any(each.segments for each in responses)
-        # Those that nothing was sampled of are one request; others have become prompts of their own.
-        groups = [list(responses)] if fresh else [[each] for each in responses]
-        requests = {str(next(self._request_ids)): group for group in groups}
-        self._in_flight |= requests.keys()
-        work = [
-            asyncio.ensure_future(
-                sample(
-                    self._llm,
-                    request_id,
-                    [*prompt_ids, *group[0].token_ids],
-                    stops,
-                    n=len(group),
-                    max_tokens=max_tokens - len(group[0].token_ids),
-                    temperature=temperature,
-                    seed=seed,
-                    weight_version=self._weight_version,
-                    exclusive=self._deterministic,
-                )
-            )
-            for request_id, group in requests.items()
-        ]
-        try:
-            _, late = await asyncio.wait(work, timeout=limit_s)
-            if late:
-                await self._llm.abort(list(requests))
-            for group, segments in zip(groups, await asyncio.gather(*work), strict=True):
-                for response, segment in zip(group, segments, strict=True):
-                    response.add(segment, stops.strings, self._decode)
-        finally:
-            self._in_flight -= requests.keys()
-            for each in work:
-                each.cancel()
+    async def _wait_while_sampling(self, work: asyncio.Future[Any]) -> bool:
+        """Wait until the work is done or the engine has sampled for `generate_timeout_s`; return whether it is done."""
+        until = self._served() + self._generate_timeout_s
+        while not work.done() and (left_s := until - self._served()) > 0:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._resumed_at is not None)
+            await asyncio.wait({work}, timeout=left_s)
+        return work.done()
 
-    def _decode(self, token_ids: list[int]) -> str:
-        return self._llm.get_tokenizer().decode(token_ids, skip_special_tokens=False)
+    def _served(self) -> float:
+        return self._served_s + (time.monotonic() - self._resumed_at if self._resumed_at is not None else 0.0)
 
     async def _raise_if_silent(self) -> None:
         """Tell a slow response from a silent engine: raise TimeoutError for the latter."""
@@ -292,22 +268,24 @@ class RolloutEngine(TakesSharedCalls):
                 self._num_running -= 1
                 self._changed.notify_all()
 
-    async def _hold(self) -> None:
-        """Wait until no response runs; the caller holds back new prompts.
+    async def _pause(self) -> None:
+        """Wait until no response runs, or with ``rollout.staleness`` pause them; the caller holds back new prompts."""
+        if self._rollout.staleness:
+            await self._llm.pause_generation(mode="keep", clear_cache=False)
+            self._served_s, self._resumed_at = self._served(), None
+        else:
+            await self._changed.wait_for(lambda: self._num_running == 0)
 
-        With ``rollout.staleness`` running responses are interrupted instead.
-        """
-        while self._num_running:
-            if self._rollout.staleness:
-                await self._llm.abort(list(self._in_flight))
-            # A prompt may have its permit and be on its way to the engine.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(INTERRUPT_S if self._rollout.staleness else None):
-                    await self._changed.wait_for(lambda: self._num_running == 0)
+    async def _resume(self) -> None:
+        """Let responses run, unless the engine sleeps or has no sound weights."""
+        if self._rollout.staleness and not self._asleep and self._unusable is None:
+            await self._llm.resume_generation()
+            self._resumed_at = time.monotonic()
+        self._changed.notify_all()
 
     @raise_if_dead
     async def begin_update(self, version: int) -> str:
-        """Hold back new prompts, wait for running ones, and prepare the engine for weights.
+        """Hold back new prompts, wait for running ones or pause them, and prepare the engine for weights.
 
         Returns Ray's id of the engine's node, or "" without Ray. May be called again after a failed update. Raises
         ValueError if `version` is not above the current one.
@@ -318,20 +296,24 @@ class RolloutEngine(TakesSharedCalls):
             raise RuntimeError("a sleeping engine cannot take weights: call wake() first")
         async with self._changed:
             self._updating, self._next_bucket = version, 0
-            await self._hold()
+            await self._pause()
         self._unusable = f"the update to weight version {version} failed: send all weights again"
         if self._workers_updating:
-            await self._llm.finish_weight_update()
-        await self._llm.start_weight_update()
+            await self._on_workers("finish_weight_update")
+        await self._on_workers("start_weight_update")
         self._workers_updating = True
         return ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
 
     @raise_if_dead
     async def connect(self, transfer: str, info: dict[str, Any]) -> None:
         """Connect the workers to the sender, if the transfer needs it; they wait for it."""
-        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+        await self._on_workers("init_weight_transfer_engine", {"transfer": transfer, "info": info})
 
-        await self._llm.init_weight_transfer_engine(WeightTransferInitRequest({"transfer": transfer, "info": info}))
+    async def _on_workers(self, method: str, *args: Any) -> None:
+        """Call a method of vLLM's workers. Raises RuntimeError after all have answered, if one of them failed."""
+        failures = await self._llm.collective_rpc("attempt", args=(method, *args))
+        if failure := next(filter(None, failures), None):
+            raise RuntimeError(failure)
 
     async def stage_bucket(self, bucket: WeightBucket, region: np.ndarray) -> WeightBucket:
         """Copy the bucket of another node's writer to this node; valid until the next bucket but one.
@@ -348,15 +330,14 @@ class RolloutEngine(TakesSharedCalls):
         made. Raises ValueError for a bucket of another version, and RuntimeError if the workers refuse it; the engine
         then serves nothing until a whole update succeeds.
         """
-        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
-
         async with self._changed:
             await self._changed.wait_for(lambda: self._updating != bucket.version or bucket.index <= self._next_bucket)
         self._check_version(bucket.version)
         try:
-            await self._llm.update_weights(WeightTransferUpdateRequest({"bucket": asdict(bucket)}))
+            await self._on_workers("update_weights", {"bucket": asdict(bucket)})
         except Exception:
-            # vLLM's workers leave the update by themselves when a part of it fails.
+            # A worker leaves the update by itself when a part of it fails, so all have to.
+            await self._llm.collective_rpc("attempt", args=("finish_weight_update",))
             self._workers_updating = False
             await self._end_update()
             raise
@@ -371,9 +352,11 @@ class RolloutEngine(TakesSharedCalls):
         Raises ValueError if the workers received other bytes, or not every parameter of the model.
         """
         self._check_version(version)
-        await self._llm.finish_weight_update(str(version))
+        await self._on_workers("finish_weight_update")
+        await self._llm.update_weight_version(str(version))
         self._workers_updating = False
-        was_reset = await self._llm.reset_prefix_cache()
+        # Paused responses compute their tokens' keys and values again: log-probabilities are those of the new weights.
+        was_reset = await self._llm.reset_prefix_cache(reset_running_requests=True)
         assert was_reset, "a prefix cache without running prompts can be reset"
         reports = await self._llm.collective_rpc("report_weight_update")
         problem = _find_problem(digest, reports)
@@ -392,20 +375,20 @@ class RolloutEngine(TakesSharedCalls):
     async def _end_update(self) -> None:
         async with self._changed:
             self._updating = None
-            self._changed.notify_all()
+            await self._resume()
 
     @raise_if_dead
     async def sleep(self) -> None:
-        """Hold back new prompts, wait for running ones, and on a GPU free its memory.
+        """Hold back new prompts, wait for running ones or pause them, and on a GPU free its memory.
 
         A GPU engine drops its weights and needs all of them after `wake`. A CPU engine keeps them: its memory is not
         scarce.
         """
         async with self._changed:
             self._asleep = frozenset(get_args(MemoryPart))
-            await self._hold()
+            await self._pause()
         if self._on_gpu:
-            await self._llm.sleep(level=2)
+            await self._llm.sleep(level=2, mode="keep")
             self._unusable = "the weights were dropped in sleep: send them again"
 
     @raise_if_dead
@@ -417,7 +400,7 @@ class RolloutEngine(TakesSharedCalls):
             await self._llm.wake_up(tags=[part])
         async with self._changed:
             self._asleep -= {part}
-            self._changed.notify_all()
+            await self._resume()
 
     @raise_if_dead
     async def ping(self) -> int:

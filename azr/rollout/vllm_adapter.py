@@ -7,20 +7,20 @@ import functools
 import importlib
 import os
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from azr.config import RolloutConfig
 from azr.errors import UserError
 from azr.hardware import KERNEL_CACHES, cpu_engine_problem, keep_kernels
 from azr.isolated import OWNER
-from azr.records import FinishReason, Stops
+from azr.records import Completion, FinishReason, Stops
 from azr.rollout.engine_options import TAKEN, engine_options
-from azr.rollout.segments import Segment
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -257,19 +257,18 @@ def sampling_params(
 async def sample(
     llm: AsyncLLM,
     request_id: str,
-    prompt_ids: Sequence[int],
+    prompt_ids: npt.NDArray[np.int32],
     stops: Stops,
     *,
     n: int,
     max_tokens: int,
     temperature: float,
     seed: int | None,
-    weight_version: int,
     exclusive: bool,
-) -> list[Segment]:
+) -> list[Completion]:
     """Sample `n` responses from softmax(logits / temperature), untruncated.
 
-    `llm.abort(request_id)` ends unfinished responses with their present tokens.
+    After `llm.abort(request_id)` unfinished responses are missing.
 
     `exclusive`: the engine runs no other request meanwhile; with a seed the responses are then bit-identical for equal
     arguments and weights.
@@ -288,23 +287,24 @@ async def sample(
         flat_logprobs=True,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
-    prompt = tokens_input(list(prompt_ids))
+    prompt = tokens_input(prompt_ids.tolist())
     if exclusive:
         output = await _generate_exclusive(llm, request_id, prompt, params)
     else:
         (output,) = [output async for output in llm.generate(prompt, params, request_id)]
-    return [_segment(sampled, weight_version) for sampled in output.outputs]
+    return [_completion(prompt_ids, sampled) for sampled in output.outputs if sampled.finish_reason != "abort"]
 
 
-def _segment(sampled: CompletionOutput, weight_version: int) -> Segment:
-    ids, logprobs = sampled.token_ids, sampled.logprobs
-    return Segment(
-        token_ids=np.array(ids, np.int32),
-        # The engine may have sampled tokens past a stop string; cut their logprobs. A response that was interrupted
-        # before its first token has none.
-        logprobs=np.array(logprobs.logprobs[: len(ids)] if logprobs is not None else (), np.float32),
-        finish_reason=None if sampled.finish_reason == "abort" else FinishReason(sampled.finish_reason),
-        weight_version=weight_version,
+def _completion(prompt_ids: npt.NDArray[np.int32], sampled: CompletionOutput) -> Completion:
+    ids, logprobs, spans = sampled.token_ids, sampled.logprobs, sampled.weight_versions
+    assert logprobs is not None and spans is not None, "both were asked for"
+    return Completion(
+        prompt_ids=prompt_ids,
+        response_ids=np.array(ids, np.int32),
+        # The engine may have sampled tokens past a stop string; cut their logprobs.
+        logprobs=np.array(logprobs.logprobs[: len(ids)], np.float32),
+        finish_reason=FinishReason(sampled.finish_reason),
+        weight_versions=np.concatenate([np.full(each.end - each.start, int(each.version), np.int32) for each in spans]),
     )
 
 

@@ -139,9 +139,20 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
 
 
 class WeightReportExtension:
-    """Adds one call to vLLM's worker class; vLLM mixes it in by its qualified name."""
+    """Adds two calls to vLLM's worker class; vLLM mixes it in by its qualified name."""
 
     weight_transfer_engine: BucketWeightTransferEngine
+
+    def attempt(self, method: str, *args: Any) -> str | None:
+        """Call a method of the worker; return its error as text.
+
+        After an exception of one worker vLLM would leave the answers of the others for the next call.
+        """
+        try:
+            getattr(self, method)(*args)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return None
 
     def report_weight_update(self) -> dict[str, Any]:
         return self.weight_transfer_engine.report()

@@ -27,7 +27,7 @@ Verify = Literal["headers", "full"]
 """How a checkpoint is verified: by the size of every file, the header of every safetensors file and the content of all
 others, which are small; or by the content of every file."""
 _STEP = re.compile(r"step_(\d{6,})")
-_STAGING = ".draft_"
+STAGING = ".draft_"
 _WEIGHTS = ".safetensors"
 
 
@@ -78,7 +78,7 @@ class CheckpointStore:
         After an error nothing of it is left, and what was there stays. Raises OSError when the disk is full.
         """
         await asyncio.to_thread(self.clear_staging)
-        staging = Staging((self._folder / f"{_STAGING}{uuid4().hex[:8]}").absolute())
+        staging = Staging((self._folder / f"{STAGING}{uuid4().hex[:8]}").absolute())
         staging.folder.mkdir()
         try:
             yield staging
@@ -100,7 +100,7 @@ class CheckpointStore:
 
     def clear_staging(self) -> None:
         """Removes what a killed process left half-written."""
-        for left in self._folder.glob(f"{_STAGING}*"):
+        for left in self._folder.glob(f"{STAGING}*"):
             shutil.rmtree(left)
 
     def _commit(self, staging: Staging, path: Path) -> None:
@@ -243,6 +243,6 @@ def _write_manifest(staging: Staging) -> None:
 
 def _remove(path: Path) -> None:
     """By way of a staging folder's name, so that a kill meanwhile leaves no half checkpoint."""
-    doomed = path.with_name(f"{_STAGING}{path.name}")
+    doomed = path.with_name(f"{STAGING}{path.name}")
     os.rename(path, doomed)
     shutil.rmtree(doomed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,16 +16,18 @@ import ray
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import _set_pg_timeout, _world
 from transformers import AutoConfig
 
 from azr.algorithms.attention import choose_attention
 from azr.algorithms.kernels import choose_kernels
 from azr.algorithms.losses import Sums, add_sums
 from azr.algorithms.packing import PackedBatch, to_device
+from azr.cluster.placement import take_gpus
 from azr.cluster.supervisor import end_with_raylet
 from azr.config import Config
 from azr.errors import UserError
-from azr.hardware import Device, hpz_partition_size, keep_kernels
+from azr.hardware import Device, hpz_partition_size, keep_kernels, network_environment
 from azr.hashed_files import HashedFile
 from azr.train.adapter_files import hash_weights, weights_folder
 from azr.train.offload import GpuMemory, OffloadedTensors, trim
@@ -92,6 +95,22 @@ def parameters_on_device(method: Callable[Concatenate[W, P], T]) -> Callable[Con
     return bringing
 
 
+def all_reduce_speed(device: torch.device) -> float:
+    """Return the bus bandwidth of an all-reduce in GB/s, as nccl-tests define it. Collective.
+
+    It is the speed of the slowest link between two ranks, however many there are.
+    """
+    data = torch.zeros((256 if device.type == "cuda" else 16) << 18, device=device)
+    seconds = 0.0
+    for _ in range(2):  # the first one connects
+        started = time.perf_counter()
+        dist.all_reduce(data)
+        float(data[0])  # waits for the GPU
+        seconds = time.perf_counter() - started
+    ranks = dist.get_world_size()
+    return 2 * (ranks - 1) / ranks * data.nbytes / seconds / 1e9
+
+
 class ModelWorker:
     """Base of policy, critic and reference. The ranks of one model form a torch.distributed world of their own.
 
@@ -112,24 +131,29 @@ class ModelWorker:
         end_with_raylet()
         self.model_role, self.rank, self.world_size, self.config = model_role, rank, world_size, config
         keep_kernels()
-        # Ray shows a process only the GPU it was given, so that is always the first.
+        if device == "cuda":
+            take_gpus()
+        # A process sees only the GPU it was given, so that is always the first.
         self.device = torch.device("cuda", 0) if device == "cuda" else torch.device("cpu")
         self.dtype: torch.dtype = getattr(torch, config.train.dtype)
         self._store: dist.TCPStore | None = None
         self._skipped_in_a_row = 0
-        self._computes_with = ""
+        self._computes_with = self._network = ""
 
     def create_store(self) -> Address:
         """Open the store, on one interface, at a port that the system picks while binding it."""
         timeout = timedelta(seconds=self.config.timeout.start_s)
         # The store asks for no token. By itself it would listen on every interface of the node.
-        host = "127.0.0.1" if self.config.cluster.address is None else ray.util.get_node_ip_address()
+        host = self._own_address()
         listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         port = listener.getsockname()[1]
         self._store = dist.TCPStore(
             host, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listener.detach()
         )
         return Address(host, port)
+
+    def _own_address(self) -> str:
+        return "127.0.0.1" if self.config.cluster.address is None else ray.util.get_node_ip_address()
 
     def init_process_group(self, address: Address) -> None:
         """Form the world of this model's ranks; a collective that outlasts `timeout.train_s` fails."""
@@ -141,6 +165,8 @@ class ModelWorker:
             "WORLD_SIZE": str(self.world_size),
             "LOCAL_RANK": "0",
         }
+        host = self._own_address()
+        os.environ |= network_environment(host) | os.environ
         if self._store is None:
             timeout = timedelta(seconds=self.config.timeout.start_s)
             self._store = dist.TCPStore(address.host, address.port, is_master=False, timeout=timeout)
@@ -155,12 +181,14 @@ class ModelWorker:
         )
         self.control = dist.new_group(backend="gloo", timeout=limit)
         nodes: list[str] = [""] * self.world_size
-        here = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+        here = ray.get_runtime_context().get_node_id() if ray.is_initialized() else host
         dist.all_gather_object(nodes, here, group=self.control)
         self.hpz = hpz_partition_size(nodes)
         # Models of a colocated run take turns, so each may use all cores of its node but for its peer ranks there.
         cores = len(os.sched_getaffinity(0)) // nodes.count(nodes[self.rank])
         torch.set_num_threads(max(1, cores))
+        if len(set(nodes)) > 1:
+            self._network = f"; {len(set(nodes))} nodes exchange {all_reduce_speed(self.device):.2f} GB/s"
 
     def build(self) -> None:
         """Load the model and make its engine, `self.engine`."""
@@ -170,8 +198,8 @@ class ModelWorker:
         """Answers while the process lives."""
 
     def computes_with(self) -> str:
-        """Return kernels and attention of the model's layers, and why these; for people."""
-        return self._computes_with
+        """Return kernels and attention of the model's layers, and why these, and the nodes' network; for people."""
+        return self._computes_with + self._network
 
     def offload(self, parameters: bool) -> GpuMemory | None:
         """Leaves the device but for the `parameters`, unless those go as well; what was gathered of them is released.
@@ -205,6 +233,10 @@ class ModelWorker:
             return save_state(self.engine, place, self.rank, self.world_size, self._away.on_host, self.base_files)
 
         return self._write_together(write, folder)
+
+    def check_folder(self, folder: str) -> None:
+        """Raise OSError on every rank if one cannot write into `folder`, which the driver has made. Collective."""
+        self._write_together(Path(folder, f"{self.model_role}_{self.rank}").touch, folder)
 
     def _write_together(self, write: Callable[[], T], folder: str) -> T:
         """Return the result of `write`. Raises OSError on all ranks if one raised it. Collective."""
@@ -250,7 +282,10 @@ class ModelWorker:
                 f"the name of one on the hub ({str(error).splitlines()[0]})"
             ) from error
         self._away = OffloadedTensors(self.device)
-        return make_engine(model, train, zero3, family, lr, mini_batches)
+        engine = make_engine(model, train, zero3, family, lr, mini_batches)
+        for group in list(_world.pg_map):  # DeepSpeed's own would fail after ten minutes, NCCL's default
+            _set_pg_timeout(timedelta(seconds=self.config.timeout.train_s), group)
+        return engine
 
     def _hash_base(self, path: str) -> dict[str, str]:
         """Return the digests that rank 0 computes of files that all have just read. Collective."""

@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from transformers import AttentionInterface, Qwen2ForCausalLM
 
 from azr.algorithms import attention
 from azr.algorithms.attention import PADDED, VARLEN, Segments, choose_attention
 from azr.algorithms.packing import pack, packed_length
 from azr.errors import UserError
+from azr.records import Completion, FinishReason
 
 from .tiny import VOCAB, completions, groups, score, tiny_config, tiny_policy
 
@@ -165,6 +168,78 @@ def test_the_flash_path_traces_with_the_kernel_s_own_shape_rules(shared: bool) -
         ),
     ).last_hidden_state
     assert hidden.shape == (1, len(meta.token_ids_T), 32)
+
+
+def attend_one_by_one(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments, window: tuple[int, int], scale: float | None
+) -> torch.Tensor:
+    """What flash kernels compute between borders of queries and keys: the last query sees all keys of its sample."""
+    assert len(q) == int(segments.cu_queries[-1]) and len(k) == len(v) == int(segments.cu_keys[-1])
+    pieces = []
+    queries, keys = segments.cu_queries.tolist(), segments.cu_keys.tolist()
+    for (q0, q1), (k0, k1) in zip(pairwise(queries), pairwise(keys), strict=True):
+        assert 0 < q1 - q0 <= segments.max_queries and k1 - k0 <= segments.max_keys
+        distance = torch.arange(q0 - q1, 0)[:, None] - torch.arange(k0 - k1, 0)[None, :]
+        mask = (distance >= 0) & (distance <= (window[0] if window[0] >= 0 else k1 - k0))
+        q_HQD, k_HLD, v_HLD = (x.transpose(0, 1)[None] for x in (q[q0:q1], k[k0:k1], v[k0:k1]))
+        out = F.scaled_dot_product_attention(q_HQD, k_HLD, v_HLD, attn_mask=mask, scale=scale, enable_gqa=True)
+        pieces.append(out[0].transpose(0, 1))
+    return torch.cat(pieces)
+
+
+AttentionInterface.register("one_by_one", attention._flat_attention(attend_one_by_one))
+
+
+@pytest.mark.parametrize("sliding_window", [None, 4])
+@pytest.mark.parametrize("shared", [False, True])
+def test_queries_of_the_stream_and_gathered_keys_give_the_same_logprobs_and_gradients(
+    sliding_window: int | None, shared: bool
+) -> None:
+    samples = groups(3, 4) if shared else completions(7)
+    random.Random(0).shuffle(samples)
+    if shared:
+        samples.append(replace(samples[0], response_ids=(), logprobs=0.0, weight_versions=0))
+    batch, results = pack(samples), []
+    for name in (PADDED, "one_by_one"):
+        model = tiny_policy(sliding_window=sliding_window, attention=name)
+        found = torch.stack(score(model, batch), -1)
+        found.square().sum().backward()
+        results.append([found, *(parameter.grad for parameter in model.parameters())])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_attention_keeps_no_copy_of_queries_and_output_for_each_sample_of_a_prompt() -> None:
+    """Two prompts of 2,300 tokens with 60 answers of 180 each, 28 query heads and 4 key heads, as in 7B."""
+    prompts = [tuple(range(n, n + 2300)) for n in range(2)]
+    samples = [
+        Completion(prompt_ids=prompt, response_ids=(5,) * 180, logprobs=0.0, finish_reason=FinishReason.STOP,
+                   weight_versions=0)
+        for prompt in prompts for _ in range(60)
+    ]  # fmt: skip
+    batch = pack(samples)
+    segments = Segments.of(batch.cu_seqlens, batch.unshared_index_E, "meta", padded=False)
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        return tensor
+
+    tokens = len(batch.token_ids_T)
+    layer = torch.nn.Module()
+    layer.is_causal = True
+    q, k, v = (
+        torch.empty(1, heads, tokens, 128, dtype=torch.bfloat16, device="meta", requires_grad=True)
+        for heads in (28, 4, 4)
+    )
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out, _ = AttentionInterface()[VARLEN](layer, q, k, v, None, segments=segments)
+    assert out.shape == (1, tokens, 28, 128)
+    every = len(batch.unshared_index_E)
+    assert (tokens, every) == (26_200, 297_600)
+    nbytes = sum(storage.nbytes() for storage in kept.values())
+    assert nbytes == pytest.approx(2 * 128 * (2 * 28 * tokens + 2 * 4 * every), rel=0.02)
+    assert nbytes < 0.21 * 2 * 128 * (2 * 28 + 2 * 4) * every, "what laying all of it out would keep"
 
 
 ARGUMENTS = {

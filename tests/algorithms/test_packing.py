@@ -18,6 +18,7 @@ from azr.algorithms.packing import (
     plan_micro_batches,
     split_mini_batches,
 )
+from azr.config import KEYS_PER_TOKEN
 from azr.errors import UserError
 from azr.records import Completion, FinishReason
 
@@ -58,6 +59,17 @@ def test_prompt_groups_hold_one_prompt_and_no_more_than_a_micro_batch() -> None:
     assert group_by_prompt(samples, 5) == [[0, 2], [1], [3]]
     assert group_by_prompt(samples, 1) == [[0], [1], [2], [3]]
     assert packed_length(samples) == 9
+
+
+def test_a_micro_batch_gathers_no_more_keys_than_the_plan_counts() -> None:
+    prompt = tuple(range(900))
+    samples = [completion(prompt, tuple(range(20 + index % 3))) for index in range(60)]
+    (plan,) = make_micro_batches(samples, 1, 2048)
+    assert sorted(index for micro in plan for index in micro) == list(range(60))
+    for micro in plan:
+        batch = pack([samples[index] for index in micro])
+        assert len(batch.token_ids_T) <= 2048 and len(batch.unshared_index_E) <= KEYS_PER_TOKEN * 2048
+    assert len(plan) > 1, "in tokens alone all of it fits"
 
 
 def test_prompts_stay_together_unless_there_are_fewer_of_them_than_ranks() -> None:

@@ -10,7 +10,7 @@ from azr.doctor.findings import FindingGroup, Mark, missing, ok, warning
 from azr.doctor.machine import executor_section
 from azr.executor import backends
 
-CHECKS = ["machine", "gpus", "packages", "limits", "ports", "disk", "executor"]
+CHECKS = ["machine", "gpus", "packages", "limits", "network", "ports", "disk", "executor"]
 
 
 def test_it_agrees_with_the_walls_of_this_machine(capsys):

@@ -40,11 +40,11 @@ def test_the_table_of_the_flagship(capsys):
     assert header.split("GPU(s)")[1].split() == [
         *("play", "score", "critic", "score", "reference", "train", "policy", "train", "critic", "push")
     ]
-    rows = ("policy parameters", "critic parameters", "engine weights", "KV cache", "logits", "weight bucket", "total")
+    rows = ("policy parameters", "critic parameters", "engine weights", "KV cache", "logits", "weight buckets", "total")
     assert all(f"\n{row} " in text for row in rows)
     assert "384 trajectories of up to 14,240 tokens trained on" in text
     assert "in turns: 71.6 GiB while playing, 3.6 of them the trainers' processes; 38.3 while learning" in text
-    assert "host memory, page-locked: 296 GiB per node (trainers while engines play 296)" in text
+    assert "host memory, page-locked: 212 GiB per node (trainers while engines play 212)" in text
     measured, goal = (next(line for line in text.splitlines() if line.startswith(row)) for row in RATES)
     assert float(goal.split()[-1]) < float(measured.split()[-1])
     assert "fits on 1 node(s) of 8 GPU(s) with 80 GiB" in text

@@ -8,6 +8,7 @@ from ray._common.utils import get_default_ray_temp_dir
 from ray._private.utils import validate_socket_filepath
 
 from azr.config_tree import override
+from azr.doctor import machine
 from azr.doctor.machine import Gpu, Gpus, check_fit, check_machine
 from azr.errors import UserError
 from tests.e2e.three_kinds import config as mini
@@ -61,6 +62,17 @@ def test_a_run_on_a_gpu_needs_one():
         check_machine(mini, found)
         check_machine(override(cuda, {"cluster.address": "auto"}), found)
     check_machine(cuda, cards(80))
+
+
+def test_a_containers_small_shared_memory_is_refused_where_an_engine_has_several_gpus(monkeypatch):
+    config = override(mini, {"rollout.tensor_parallel": 2, "train.data_parallel": 2})
+    monkeypatch.setattr(machine, "free_bytes", lambda folder: 64 << 20)
+    check_machine(mini, Gpus())
+    check_machine(override(config, {"cluster.address": "auto"}), Gpus())
+    with pytest.raises(UserError, match=r"/dev/shm has 0\.06 GiB free, and engines of 2 GPUs take 0\.70: .*--shm-size"):
+        check_machine(config, Gpus())
+    monkeypatch.setattr(machine, "free_bytes", lambda folder: 2 << 30)
+    check_machine(config, Gpus())
 
 
 @pytest.mark.parametrize("variable", ["TMPDIR", "RAY_TMPDIR"])

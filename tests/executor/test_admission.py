@@ -245,6 +245,17 @@ async def test_a_request_inherits_nothing_from_one_that_runs_at_the_same_time(ti
     assert alone.ok and again.outputs == alone.outputs and (alone.cached, again.cached) == (False, True)
 
 
+async def test_calls_that_disagree_in_company_are_judged_anew_alone(timed: SandboxPool, monkeypatch):
+    """Here no suspicion keeps them apart."""
+    honest = protocol.read_loaded
+    monkeypatch.setattr(protocol, "read_loaded", lambda part: (0, honest(part)[1]))
+    program = "import keyword\ndef f(x):\n    keyword.kwlist.append(x)\n    return len(keyword.kwlist)"
+    together = ExecutionRequest(program=program, inputs=("1", "2"), repeats=4)
+    assert (await timed.execute(together)).deterministic is False
+    alone = await timed.execute(replace(together, inputs=("2",)))
+    assert alone.deterministic is True and not alone.cached
+
+
 async def test_a_call_that_another_kept_from_being_repeated_is_not_remembered_as_checked(timed: SandboxPool):
     program = "def f(x):\n    while x == 2: pass\n    return x"
     both = ExecutionRequest(program=program, inputs=("1", "2"), repeats=4, static_check=False)

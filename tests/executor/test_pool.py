@@ -168,21 +168,18 @@ async def test_zygotes_are_replaced_after_long_service(monkeypatch):
         assert not alive(before)
 
 
-async def test_calls_are_shared_between_requests_by_input():
+async def test_calls_are_shared_by_input_with_requests_before_and_with_the_same_request_at_one_time():
     async with SandboxPool(SMALL, repeats=1) as pool:
         program = "def f(x): return x + 1"
-        first, second = await execute_many(
-            pool,
-            [
-                ExecutionRequest(program=program, inputs=("1", "2", "3")),
-                ExecutionRequest(program=program, inputs=("3", "4", "1")),
-            ],
-        )
-        assert [o.value for o in first.outputs] == ["2", "3", "4"]
-        assert [o.value for o in second.outputs] == ["4", "5", "2"]
+        asked = ExecutionRequest(program=program, inputs=("1", "2", "3"))
+        first, same, other = await execute_many(pool, [asked, asked, replace(asked, inputs=("2", "3"))])
+        assert [o.value for o in first.outputs] == [o.value for o in same.outputs] == ["2", "3", "4"]
+        assert [o.value for o in other.outputs] == ["3", "4"]
+        assert (first.cached, same.cached, other.cached) == (False, True, False)
+        second = await pool.execute(ExecutionRequest(program=program, inputs=("3", "4", "1")))
+        assert [o.value for o in second.outputs] == ["4", "5", "2"] and not second.cached
         stats = pool.stats()
-        assert (stats.inputs, stats.cache_hits, stats.calls) == (6, 2, {"ok": 4})
-        assert not first.cached and not second.cached
+        assert (stats.inputs, stats.cache_hits, stats.calls) == (11, 5, {"ok": 6})
         assert (await pool.execute(ExecutionRequest(program=program, inputs=("4",)))).cached
 
 

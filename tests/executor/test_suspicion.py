@@ -94,6 +94,11 @@ ORDERED = [
     "from collections import ChainMap\nreturn list(ChainMap(x).keys() & more)",
     # text of functions, iterators, bound methods and instances
     "return str(f)",
+    "@repr\ndef g(): pass\ndef f(x): return g.upper()",
+    "def h(g): return repr(g)\n@h\ndef g(): pass\ndef f(x): return g.upper()",
+    "return f.__repr__()",
+    "return x.append.__repr__()",
+    "return x.__str__.__repr__()",
     "return repr(lambda: 0)",
     "return f'{(lambda: 0)}'",
     "return '%s' % f",

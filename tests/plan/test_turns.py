@@ -91,7 +91,7 @@ def test_engines_apart_have_gpus_of_their_own_and_nothing_is_moved():
     engines = {"engine weights", "KV cache", "engine work", "engine asleep"}
     assert all(not engines & parts.keys() and "policy parameters" in parts for parts in trainers)
     budget = 0.85 * NODE.gpu_memory_gib * GIB
-    assert plan.total(ENGINE_GPU) - plan.memory[ENGINE_GPU]["weight bucket"] == pytest.approx(budget)
+    assert plan.total(ENGINE_GPU) - plan.memory[ENGINE_GPU]["weight buckets"] == pytest.approx(budget)
     assert plan.host["trainers while engines play"] == 0 and "turns" not in plan.seconds
     first, *_ = suggest(planned(config, nodes=replace(NODE, gpus=4)), ASSUMED)
     assert first.option.startswith("--train.data-parallel 2 --rollout.engines 2 "), "half of the GPUs train"

@@ -16,6 +16,7 @@ from ray.exceptions import RayTaskError
 from azr.cluster.push_host import host_writer
 from azr.cluster.weight_sync import WeightUpdate
 from azr.records import FinishReason
+from azr.rollout.engine import RolloutEngine
 from tests.conftest import byte_tokenizer
 from tests.rollout.conftest import STOPS, NamedTensors, Served
 
@@ -229,9 +230,15 @@ async def test_responses_go_on_under_new_weights_with_the_tokens_they_have(serve
     raise AssertionError(f"only {mixed} responses were interrupted half-way")
 
 
+async def next_request(served: Served) -> int:
+    found: int = await served.engine.__ray_call__.remote(lambda engine: next(engine._request_ids))
+    return found
+
+
 async def interrupted(served: Served, delay: float, weights: NamedTensors) -> int:
     """How many of 32 responses two versions have sampled, after a look at all of them."""
     prompt, before = PROMPT[:50], served.version
+    first_id = await next_request(served)
     flying = [served.engine.generate.remote(prompt, n=8, max_tokens=200, temperature=1.0) for _ in range(4)]
     await asyncio.sleep(delay)
     began = time.monotonic()
@@ -243,6 +250,7 @@ async def interrupted(served: Served, delay: float, weights: NamedTensors) -> in
     await served.engine.finish_update.remote(before + 1, bucket.digest)
     responses = [c for answer in await asyncio.gather(*flying) for c in answer]
     assert len(responses) == 32, "nothing is lost"
+    assert await next_request(served) <= first_id + 7, "what runs is kept, not asked for again"
     old_errors = [served.logprob_errors(c, 1.0)[c.weight_versions == before] for c in responses]
     served.model.load_state_dict(weights, strict=False)
     served.version += 1
@@ -260,6 +268,8 @@ async def interrupted(served: Served, delay: float, weights: NamedTensors) -> in
 
 
 async def test_a_sleeping_engine_answers_after_it_woke(served: Served):
+    flying = served.engine.generate.remote(PROMPT, n=8, max_tokens=150, temperature=1.0)
+    await asyncio.sleep(0.1)
     await served.engine.sleep.remote()
     with pytest.raises(RayTaskError, match="wake"):
         await served.engine.begin_update.remote(served.version + 1)
@@ -271,6 +281,26 @@ async def test_a_sleeping_engine_answers_after_it_woke(served: Served):
     assert not done, "it has no KV cache yet"
     await served.engine.wake.remote("kv_cache")
     assert len(await answer) == 1
+    assert max(served.logprob_error(completion, 1.0) for completion in await flying) < 1e-4
+
+
+async def test_a_pause_does_not_count_as_sampling(served: Served):
+    def limit(engine: RolloutEngine, seconds: float) -> None:
+        engine._generate_timeout_s = seconds
+
+    await served.engine.__ray_call__.remote(limit, 5.0)
+    try:
+        flying = served.engine.generate.remote(PROMPT, n=4, max_tokens=150, temperature=1.0)
+        await asyncio.sleep(0.1)
+        await served.engine.sleep.remote()
+        await asyncio.sleep(6)
+        for part in ("weights", "kv_cache"):
+            await served.engine.wake.remote(part)
+        assert len(await flying) == 4
+        await served.engine.__ray_call__.remote(limit, 1e-4)
+        assert len(await served.engine.generate.remote(PROMPT, n=8, max_tokens=150, temperature=1.0)) < 8
+    finally:
+        await served.engine.__ray_call__.remote(limit, 1800.0)
 
 
 async def test_prompts_without_room_are_refused_in_one_sentence(served: Served):

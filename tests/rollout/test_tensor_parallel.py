@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import ray
 import torch
+from ray.exceptions import RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from transformers import AutoModelForCausalLM
 
+from azr.cluster.weight_buckets import WeightBucket
 from azr.config import RolloutConfig
 from azr.rollout.engine import RolloutEngine
 from tests.rollout.conftest import Served
 
 PROMPT = list(range(40, 140))
+
+
+class TwoWorkers(RolloutEngine):
+    """Engine that can give its second worker a damaged bucket."""
+
+    async def load_half_damaged(self, bucket: WeightBucket) -> list[bool]:
+        """Return what the workers answer to the next call."""
+        buckets = [{"bucket": asdict(each)} for each in (bucket, replace(bucket, digest="0" * 64))]
+        with pytest.raises(RuntimeError, match="ValueError: weight bucket 0 of version 2 arrived damaged"):
+            await self._on_workers("update_weights", list(reversed(buckets)))
+        return ["digest" in report for report in await self._llm.collective_rpc("report_weight_update")]
+
+
+async def one_worker_fails(served: Served) -> None:
+    """The answer of the other worker is left to no later call, and the next update succeeds."""
+    version = served.version + 1
+    await served.engine.begin_update.remote(version)
+    (bucket,) = served.writer.pack(version, served.perturbed(2).items())
+    assert await served.engine.load_half_damaged.remote(bucket) == [True, True]
+    with pytest.raises(RayTaskError, match=r"without a matching start|must be called before"):
+        await served.engine.load_bucket.remote(bucket)
+    await served.push(served.perturbed(3))
 
 
 @pytest.mark.long
@@ -33,7 +58,7 @@ async def test_two_workers_serve_take_weights_and_count_what_they_do(ray_cluster
     )
     strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=0)
     engine = (
-        ray.remote(RolloutEngine)
+        ray.remote(TwoWorkers)
         .options(num_cpus=0.2, scheduling_strategy=strategy)
         .remote(str(tiny_model_path), config, generate_timeout_s=300.0, dtype="float32")
     )
@@ -47,6 +72,7 @@ async def test_two_workers_serve_take_weights_and_count_what_they_do(ray_cluster
         completions = await engine.generate.remote(PROMPT, n=6, max_tokens=60, temperature=1.0)
         assert len(completions) == 6
         assert all(served.logprob_error(completion, 1.0) < 1e-4 for completion in completions)
+        await one_worker_fails(served)
         counts = await engine.take_counts.remote()
         assert counts["prompt_tokens"] == 6 * len(PROMPT)
         # All but the first sample find the prompt's three full blocks of 32 in the cache, unless it had to go.

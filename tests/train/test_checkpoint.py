@@ -12,16 +12,19 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from azr.config import Config
 from azr.errors import UserError
 from azr.hashed_files import hash_file
 from azr.records import Completion, FinishReason
+from azr.runtime import Driver
 from azr.train.learner import update_critic
 from azr.train.model_worker import ModelWorker
 from azr.train.policy import CriticWorker, PolicyWorker
@@ -244,6 +247,31 @@ async def test_a_full_disk_costs_only_that_save(two: Trained, small_disk: Path, 
     expected = await two.update(1)
     await two.load(before)
     assert await two.update(1) == expected
+
+
+async def test_a_folder_that_a_rank_cannot_see_is_known_at_the_start(two: Trained, tmp_path: Path) -> None:
+    await two.group.call("check_folder", str(tmp_path), timeout_s=STEP_S)
+    assert {file.name for file in tmp_path.iterdir()} == {"policy_0", "policy_1"}
+    with pytest.raises(OSError, match=r"^policy rank [01] cannot write its checkpoint to .*nowhere: ") as error:
+        await two.group.call("check_folder", str(tmp_path / "nowhere"), timeout_s=STEP_S)
+
+    class OnAnotherNode:
+        async def call(self, method: str, folder: str, timeout_s: float) -> None:
+            assert method == "check_folder" and Path(folder).is_dir()
+            raise error.value
+
+    driver = SimpleNamespace(_run=SimpleNamespace(checkpoints=tmp_path), _config=Config())
+    with pytest.raises(UserError, match=r"nowhere: .*Give a folder that all nodes share with --run\.root\.$"):
+        await Driver._check_shared(driver, SimpleNamespace(policy=OnAnotherNode()))  # type: ignore[arg-type]
+
+
+async def test_deepspeeds_groups_wait_as_long_as_the_config_says(two: Trained) -> None:
+    def timeouts(worker: ModelWorker) -> set[float]:
+        groups = list(distributed_c10d._world.pg_map)
+        assert len(groups) > 2, "the world, the control group and DeepSpeed's own"
+        return {group._get_backend(torch.device("cpu")).options._timeout.total_seconds() for group in groups}
+
+    assert await on_ranks(two.group, timeouts) == [{STEP_S}, {STEP_S}]
 
 
 async def test_damage_is_named_and_changes_nothing(two: Trained, tmp_path: Path) -> None:

@@ -63,12 +63,12 @@ for _name, _call in {"read": "228, one, bytes(16)", "sleep by": "230, one, 0, by
     )
 CHANNELS.add(
     "clocks: by the library",
-    "PermissionError LookupError OSError",
+    "PermissionError LookupError OSError TypeError",
     "import time\ndef f(): return [time.clock_gettime(~number << 3 | 2) for number in range(1, 40)]",
 )
 CHANNELS.add(
     "clocks: of its own thread, by a number that could be another's",
-    "PermissionError AttributeError OSError",
+    "PermissionError AttributeError OSError TypeError",
     "import _thread, time\ndef f(): return time.clock_gettime(time.pthread_getcpuclockid(_thread.get_ident()))",
 )
 for _name, _arguments in {

@@ -25,6 +25,8 @@ _OWN_KERNEL = 6
 _SLACK_S = 1.0
 _BUSY_S = 4.0
 """On top of the second that a return may be late: two cores run all lanes, and perhaps other people's work, at once."""
+_JUST_ENDED = 1.2
+"""Times the CPU time at which a program is ended that is given less than that share of a core."""
 _HONEST_TRIES = 6
 _START_S = 60.0
 """By when the first honest program of a lane must have run."""
@@ -100,8 +102,8 @@ class Lane:
             breaches.append(f"knows what it should not: {result.outputs}")
         # Each repeat has all its time again.
         limit_s = self._config.wall_s * min(_REQUEST_WALLS, 1 + len(attack.inputs)) * attack.repeats
-        if all(output.cpu_s < self._config.wall_s * ADMITTED_SHARE for output in result.outputs):
-            # It slept or was given no time; the limit is one of CPU time.
+        if all(output.cpu_s < _JUST_ENDED * self._config.wall_s * ADMITTED_SHARE for output in result.outputs):
+            # It slept or was given little time; the limit is one of CPU time.
             limit_s = max(limit_s, self._config.wall_s * PATIENCE)
         if elapsed_s > limit_s + _SLACK_S + _BUSY_S:
             breaches.append(f"took {elapsed_s:.1f} s where {limit_s:.1f} s is the limit")

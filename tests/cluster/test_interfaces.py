@@ -1,0 +1,118 @@
+"""Processes find each other where a machine's name means the machine itself, and take the GPUs that Ray gave them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+
+from azr.config import ClusterConfig, Config, RolloutConfig, TimeoutConfig, TrainConfig
+from azr.hardware import network_environment
+from azr.rollout.engine import RolloutEngine
+from azr.train.model_worker import Address
+from azr.train.policy import PolicyWorker
+
+ROOT = Path(__file__).parents[2]
+CONFIG = Config(
+    cluster=ClusterConfig(address="auto"),
+    train=TrainConfig(dtype="bfloat16"),
+    timeout=TimeoutConfig(start_s=30.0, train_s=30.0),
+)
+NODES = """
+set -e
+unshare --net --mount --uts sleep 300 & other=$!
+trap 'kill $other' EXIT
+until [ "$(readlink /proc/$other/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.05; done
+ip link add link0 type veth peer name link1 netns $other
+node() {  # rank, and how to enter its namespaces
+    printf '127.0.0.1 localhost\\n127.0.1.1 node%s\\n' $1 > $FOLDER/hosts$1
+    $2 sh -ec "hostname node$1; mount --bind $FOLDER/hosts$1 /etc/hosts; ip link set lo up
+        ip addr add 10.77.0.1$1/24 dev link$1; ip link set link$1 up; ip route add default dev link$1
+        exec $PYTHON -m tests.cluster.test_interfaces $1 $FOLDER"
+}
+node 1 "nsenter --target $other --net --mount --uts" & second=$!
+node 0 ""
+wait $second
+"""
+"""Two network namespaces joined by a cable. In each /etc/hosts has the line that Debian and Ubuntu write."""
+
+
+def rank_of_two(rank: int, folder: Path) -> None:
+    """Form a world with the other namespace's rank."""
+    worker = PolicyWorker("policy", rank, 2, "cpu", CONFIG)
+    file = folder / "address"
+    if rank == 0:
+        address = worker.create_store()
+        file.with_suffix(".new").write_text(f"{address.host} {address.port}")
+        file.with_suffix(".new").rename(file)
+    while not file.exists():
+        time.sleep(0.05)
+    host, port = file.read_text().split()
+    worker.init_process_group(Address(host, int(port)))
+    print(f"rank {rank} met its peer{worker.computes_with()}")
+
+
+@pytest.mark.skipif(shutil.which("ip") is None or shutil.which("nsenter") is None, reason="needs iproute2, util-linux")
+def test_ranks_of_two_machines_whose_names_mean_127_0_1_1_find_each_other(tmp_path: Path) -> None:
+    entered = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--uts", "--pid", "--fork", "--mount-proc"]
+    entered.append("--kill-child")
+    if subprocess.run([*entered, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this machine permits no network namespaces")
+    variables = {"FOLDER": str(tmp_path), "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    said = subprocess.run(
+        [*entered, "bash", "-c", NODES],
+        env=os.environ | variables, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=150,
+        check=False,
+    )  # fmt: skip
+    assert (
+        said.returncode == 0
+        and len(re.findall(r"rank [01] met its peer; 2 nodes exchange \d+\.\d\d GB/s\n", said.stdout)) == 2
+    ), said.stdout[-3000:]
+
+
+def test_the_interface_is_the_one_that_holds_the_address() -> None:
+    for name, held in psutil.net_if_addrs().items():
+        for each in held:
+            if each.family.name == "AF_INET":
+                assert network_environment(each.address) == {
+                    "GLOO_SOCKET_IFNAME": name,
+                    "NCCL_SOCKET_IFNAME": f"={name}",
+                }
+    assert network_environment("192.0.2.77") == {}
+
+
+@pytest.fixture
+def eight_gpus(monkeypatch: pytest.MonkeyPatch):
+    """Ray with eight imaginary GPUs, which its processes must choose among by themselves."""
+    assert not ray.is_initialized()
+    monkeypatch.setenv("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", "1")
+    ray.init(address="local", num_cpus=8, num_gpus=8, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def test_ranks_and_engines_take_their_own_gpu_where_ray_sets_no_variable(eight_gpus: None) -> None:
+    def visible(_: object) -> str | None:
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    def chosen(engine: RolloutEngine) -> str | None:
+        engine._set_environment()
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    share = {"num_cpus": 0.2, "num_gpus": 1}
+    ranks = [ray.remote(PolicyWorker).options(**share).remote("policy", rank, 2, "cuda", CONFIG) for rank in range(2)]
+    engine = ray.remote(RolloutEngine).options(**share).remote("m", RolloutConfig(), generate_timeout_s=1.0)
+    found = ray.get([*(rank.__ray_call__.remote(visible) for rank in ranks), engine.__ray_call__.remote(chosen)])
+    assert len(set(found)) == 3 and {*found} <= {str(index) for index in range(8)}
+
+
+if __name__ == "__main__":
+    rank_of_two(int(sys.argv[1]), Path(sys.argv[2]))
