@@ -63,7 +63,7 @@ for _name, _call in {"read": "228, one, bytes(16)", "sleep by": "230, one, 0, by
     )
 CHANNELS.add(
     "clocks: by the library",
-    "PermissionError LookupError OSError",
+    "PermissionError LookupError OSError TypeError",
     "import time\ndef f(): return [time.clock_gettime(~number << 3 | 2) for number in range(1, 40)]",
 )
 CHANNELS.add(
