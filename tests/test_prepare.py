@@ -59,7 +59,7 @@ def test_a_sound_config_passes(sound):
         ({"model.template": "conversation"}, "the compact format has no chat template: leave it at auto"),
         (
             {"model.prompt_format": "chat", "model.template": "convesation"},
-            r"neither auto, conversation, tokenizer nor a file. Did you mean conversation\?",
+            r"neither auto, conversation, tokenizer nor a file; did you mean conversation\?",
         ),
         ({"model.prompt_format": "chat", "model.template": "no.jinja"}, "is 'no.jinja', which is neither"),
         (
@@ -174,7 +174,7 @@ def test_a_taken_run_directory_is_named_with_what_to_do(sound, tmp_path):
     (tmp_path / "runs" / sound.run.name / "metrics.jsonl").touch()
     with pytest.raises(
         UserError,
-        match=r"already holds a run: go on with it by --resume, begin again with --restart, or choose",
+        match=r"already holds a run: it has no checkpoint, so --resume begins it again; --restart",
     ):
         prepare(sound)
     prepare(sound, RESUMED)

@@ -106,7 +106,7 @@ def _open(name: str) -> BinaryIO:
 
 
 async def _execute(config: ExecutorConfig, repeats: int, static_check: bool, lines: Lines) -> None:
-    pool = SandboxPool(config, repeats=repeats)
+    pool = SandboxPool(config, repeats=repeats, answers=not static_check)
 
     async def reply(number: int, line: bytes | None) -> str:
         try:

@@ -72,8 +72,8 @@ class SandboxPool:
 
         ``seed``: each program runs under the same hash seeds every time, whatever else there is to run; they derive
         from this number and are random without it. ``repeats``: most repeats that a request may ask for. ``answers``:
-        it runs answers to public benchmarks, which import more modules and take and return longer values; the walls
-        are the same.
+        it runs answers to public benchmarks, which import more modules, may ask for the time, and take and return
+        longer values; the walls are the same.
         """
         if config.workers < 1 or repeats < 1 or config.wall_s <= 0:
             raise UserError("executor.workers and repeats must be at least 1 and executor.wall_s positive.")

@@ -67,7 +67,7 @@ def test_raw_prompts_have_no_template_and_no_history(monkeypatch, capsys):
         (["nowhere"], "There is no model or run 'nowhere'"),
         ([BASE], "is asked by tags of the compact format and cannot chat: with --raw"),
         ([BASE, "--raw", "--step", "3"], "is one model and has no steps"),
-        (["MODEL", "--template", "tokeniser"], "Did you mean tokenizer?"),
+        (["MODEL", "--template", "tokeniser"], "did you mean tokenizer?"),
         (["MODEL", "--temprature", "0"], "There is no option --temprature; did you mean --temperature?"),
         (["MODEL", "--temperature", "-1"], "must be a number above 0, not '-1'"),
         (["MODEL", "--context", "9000"], "--context is 9000, but MODEL reads 8192 tokens: lower it"),

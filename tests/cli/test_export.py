@@ -88,6 +88,7 @@ def logits(folder: Path) -> torch.Tensor:
 @pytest.mark.parametrize("options, step", [([], 10), (["--step", "3"], 3)])
 def test_an_exported_policy_computes_the_same(run: Path, options: list[str], step: int, capsys):
     out = run / "exported" / "here"
+    out.parent.mkdir()
     assert export(run, *options, out) == 0
     assert capsys.readouterr().out.startswith(f"step {step} of {run} is now in {out}, ")
     assert torch.equal(logits(out), logits(policy(run, step)))
@@ -241,7 +242,7 @@ def test_think_tokens_are_removed_on_request(run: Path, tmp_path: Path):
         (["run", "out", "--think-tokens", "drop"], "argument --think-tokens: invalid choice: 'drop'"),
         (["run", "run"], "run is not empty: choose another folder"),
         (["run", "run/config.yaml"], "run/config.yaml is a file"),
-        (["run", "run/config.yaml/out"], "run/config.yaml/out was not written: "),
+        (["run", "run/config.yaml/out"], "/run/config.yaml: make it, or write to another place."),
         (["run", "run/checkpoints/step_000010/policy/out"], "lies inside run/checkpoints/step_000010/policy"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -73,11 +73,11 @@ def test_records_of_their_error_kind_and_several_files(tmp_path, capsys):
         (["azr_14m_mini", "--kinds", "error", "--out", "OUT"], "--kinds is for --convert"),
         (["azr_14m_mini", "--selfplay.seed-task", "3", "--out", "OUT"], "did you mean --selfplay.seed-tasks?"),
         (["azr_14m_mini", "--selfplay.seeds", "gone.jsonl", "--out", "OUT"], "gone.jsonl cannot be read"),
-        (["--convert", "gone.jsonl", "--out", "OUT"], "gone.jsonl cannot be read"),
+        (["--convert", "gone.jsonl", "--out", "OUT"], "There is no file gone.jsonl to --convert"),
         (["--convert", "README.md", "--out", "OUT"], "README.md is no seed file of the authors' code (line 1: "),
-        (["--convert", "x", "--run.steps", "3", "--out", "OUT"], "and not run.steps"),
-        (["--convert", "x", "--kinds", "errors", "--out", "OUT"], "did you mean error?"),
-        (["--convert", "x", "--kinds", "induction", "--out", "OUT"], "no task of kind induction"),
+        (["--convert", "README.md", "--run.steps", "3", "--out", "OUT"], "and not run.steps"),
+        (["--convert", "README.md", "--kinds", "errors", "--out", "OUT"], "did you mean error?"),
+        (["--convert", "README.md", "--kinds", "induction", "--out", "OUT"], "no task of kind induction"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_nothing_is_written(argv, said, capsys, tmp_path):

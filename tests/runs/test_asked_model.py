@@ -89,7 +89,7 @@ def test_mistakes_are_told_in_one_sentence(tmp_path: Path):
     mistakes = [
         ((tmp_path / "none", None, "train"), "holds no model"),
         ((base, 3, "train"), "leave out --step"),
-        ((base, None, "trian"), r"Did you mean train\?"),
+        ((base, None, "trian"), r"did you mean train\?"),
         ((base, None, "missing.jinja"), "nor a file"),
     ]
     for (place, step, template), message in mistakes:

@@ -73,7 +73,7 @@ async def test_a_damaged_one_is_passed_over_unless_it_was_asked_for(config, run)
     assert found.state.step == 1 and str(damaged) in found.notes[0]
     with pytest.raises(UserError, match=r"The checkpoint of step 2 cannot be used: .*driver.json"):
         find_checkpoint(config, 2)
-    with pytest.raises(UserError, match="The checkpoint of step 3 cannot be used"):
+    with pytest.raises(UserError, match="has no checkpoint of step 3: there are those of steps 1, 2"):
         find_checkpoint(config, 3)
 
 

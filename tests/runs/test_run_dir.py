@@ -31,7 +31,7 @@ def test_a_taken_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(
         UserError,
-        match=r"first already holds a run: go on with it by --resume, begin again with --restart",
+        match=r"first already holds a run: it has no checkpoint, so --resume begins it again; --restart",
     ):
         RunDirectory.create(config(tmp_path))
     with pytest.raises(UserError, match="already holds a run"):

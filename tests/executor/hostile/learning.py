@@ -95,7 +95,7 @@ for _name, _body in {
         "ok",
         f"{_SEEK}{_FROM_FRAMES}\ndef f(number, word):\n    {_body}\n    return [word[-1], letters(*pieces)]",
         inputs=_WORDS,
-        value=_nothing_later if _name == "the collector's referrers" else _nothing_to_come,
+        value=_nothing_later if _name.startswith("the collector") else _nothing_to_come,
     )
 LEARNING.add(
     "inputs to come, in all memory",
