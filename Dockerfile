@@ -41,8 +41,10 @@ RUN pip install --no-deps --no-build-isolation -e .
 # Nothing in the image belongs to the user of a run but its home and the folders that are mounted. --build-arg UID=$(id -u)
 # makes it the owner of a machine's own folders.
 ARG UID=1000
-RUN useradd --non-unique --uid ${UID} --create-home azr \
-    && install -d -o azr -g azr orz_ckpt /home/azr/.cache /home/azr/.cache/azr /home/azr/.cache/huggingface
+# Slim images may lack useradd.
+RUN echo "azr:x:${UID}:${UID}::/home/azr:/bin/bash" >> /etc/passwd \
+    && echo "azr:x:${UID}:" >> /etc/group \
+    && install -d -o azr -g azr /home/azr orz_ckpt /home/azr/.cache /home/azr/.cache/azr /home/azr/.cache/huggingface
 USER azr
 
 CMD ["/bin/bash"]
