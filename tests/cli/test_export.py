@@ -242,7 +242,7 @@ def test_think_tokens_are_removed_on_request(run: Path, tmp_path: Path):
         (["run", "out", "--think-tokens", "drop"], "argument --think-tokens: invalid choice: 'drop'"),
         (["run", "run"], "run is not empty: choose another folder"),
         (["run", "run/config.yaml"], "run/config.yaml is a file"),
-        (["run", "run/config.yaml/out"], "/run/config.yaml: make it, or write to another place."),
+        (["run", "run/config.yaml/out"], "run/config.yaml/out was not written: "),
         (["run", "run/checkpoints/step_000010/policy/out"], "lies inside run/checkpoints/step_000010/policy"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -73,7 +73,7 @@ def test_records_of_their_error_kind_and_several_files(tmp_path, capsys):
         (["azr_14m_mini", "--kinds", "error", "--out", "OUT"], "--kinds is for --convert"),
         (["azr_14m_mini", "--selfplay.seed-task", "3", "--out", "OUT"], "did you mean --selfplay.seed-tasks?"),
         (["azr_14m_mini", "--selfplay.seeds", "gone.jsonl", "--out", "OUT"], "gone.jsonl cannot be read"),
-        (["--convert", "gone.jsonl", "--out", "OUT"], "There is no file gone.jsonl to --convert"),
+        (["--convert", "gone.jsonl", "--out", "OUT"], "gone.jsonl cannot be read"),
         (["--convert", "README.md", "--out", "OUT"], "README.md is no seed file of the authors' code (line 1: "),
         (["--convert", "README.md", "--run.steps", "3", "--out", "OUT"], "and not run.steps"),
         (["--convert", "README.md", "--kinds", "errors", "--out", "OUT"], "did you mean error?"),
