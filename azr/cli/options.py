@@ -118,6 +118,8 @@ def overrides(words: Sequence[str]) -> dict[str, Any]:
         if option not in known:
             raise _no_option(flag, known)
         knob, off = known[option]
+        if knob.type == "array" and knob.path in values:
+            raise UserError(f"{option} is given twice: give its values once, with commas between them.")
         values[knob.path] = _value(knob, flag, given, off=off)
     return values
 

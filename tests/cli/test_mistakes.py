@@ -11,6 +11,7 @@ SENTENCES = [
     ("exceute", "There is no command 'exceute'; did you mean execute? azr --help lists all."),
     ("--backend", "There is no command '--backend'"),
     ("run", "azr run needs a recipe or the folder of a run"),
+    ("run azr_14m_mini --eval.suites exam --eval.suites mbpp+", "--eval.suites is given twice: give its values once"),
     ("run --run.steps 3", "azr run needs a recipe or the folder of a run"),
     ("doctor --jsom", "There is no option --jsom; did you mean --json?"),
     ("doctor all", "unrecognized arguments: all"),
