@@ -16,7 +16,6 @@ SENTENCES = [
     ("doctor --jsom", "There is no option --jsom; did you mean --json?"),
     ("doctor all", "unrecognized arguments: all"),
     ("plan", "azr plan needs a recipe, such as"),
-    ("plan --gpus 8", "azr plan needs a recipe, such as"),
     ("plan azr_coder7b", "There is no recipe 'azr_coder7b'; did you mean azr_coder7b_ppo?"),
     ("plan base", "playground/base.py holds no config of a run"),
     ("plan nowhere.yaml", "There is no file nowhere.yaml."),
