@@ -89,17 +89,9 @@ def test_the_interface_is_the_one_that_holds_the_address() -> None:
     assert network_environment("192.0.2.77") == {}
 
 
-@pytest.fixture
-def eight_gpus(monkeypatch: pytest.MonkeyPatch):
-    """Ray with eight imaginary GPUs, which its processes must choose among by themselves."""
-    assert not ray.is_initialized()
-    monkeypatch.setenv("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", "1")
-    ray.init(address="local", num_cpus=8, num_gpus=8, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
+def gpus_of_three() -> None:
+    """Print which of eight imaginary GPUs two ranks and an engine take. Ray is this process's own."""
 
-
-def test_ranks_and_engines_take_their_own_gpu_where_ray_sets_no_variable(eight_gpus: None) -> None:
     def visible(_: object) -> str | None:
         return os.environ.get("CUDA_VISIBLE_DEVICES")
 
@@ -107,12 +99,21 @@ def test_ranks_and_engines_take_their_own_gpu_where_ray_sets_no_variable(eight_g
         engine._set_environment()
         return os.environ.get("CUDA_VISIBLE_DEVICES")
 
+    ray.init(address="local", num_cpus=8, num_gpus=8, include_dashboard=False, log_to_driver=False)
     share = {"num_cpus": 0.2, "num_gpus": 1}
     ranks = [ray.remote(PolicyWorker).options(**share).remote("policy", rank, 2, "cuda", CONFIG) for rank in range(2)]
     engine = ray.remote(RolloutEngine).options(**share).remote("m", RolloutConfig(), generate_timeout_s=1.0)
-    found = ray.get([*(rank.__ray_call__.remote(visible) for rank in ranks), engine.__ray_call__.remote(chosen)])
+    print(*ray.get([*(rank.__ray_call__.remote(visible) for rank in ranks), engine.__ray_call__.remote(chosen)]))
+
+
+def test_ranks_and_engines_take_their_own_gpu_where_ray_sets_no_variable() -> None:
+    environment = os.environ | {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
+    command = [sys.executable, "-m", "tests.cluster.test_interfaces"]
+    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    found = said.stdout.split()
+    assert said.returncode == 0, said.stderr[-3000:]
     assert len(set(found)) == 3 and {*found} <= {str(index) for index in range(8)}
 
 
 if __name__ == "__main__":
-    rank_of_two(int(sys.argv[1]), Path(sys.argv[2]))
+    rank_of_two(int(sys.argv[1]), Path(sys.argv[2])) if sys.argv[1:] else gpus_of_three()
