@@ -24,7 +24,6 @@ from azr.config import Config
 from azr.errors import UserError
 from azr.hashed_files import hash_file
 from azr.records import Completion, FinishReason
-from azr.runtime import Driver
 from azr.train.learner import update_critic
 from azr.train.model_worker import ModelWorker
 from azr.train.policy import CriticWorker, PolicyWorker
@@ -34,6 +33,7 @@ from tests.train.conftest import LR, STEP_S, StartGroup, make_config, on_ranks, 
 
 KINDS = (Tensor, torch.nn.Parameter)
 TOKENS = 24
+"""Of each sample. A micro-batch holds just one, so that they are the same ones on one rank and on two."""
 EACH_ROLE_IN_ONE_TYPE = pytest.mark.parametrize(
     ("role", "dtype"),
     [
@@ -43,7 +43,6 @@ EACH_ROLE_IN_ONE_TYPE = pytest.mark.parametrize(
         pytest.param("critic", "bfloat16", marks=pytest.mark.long),
     ],
 )
-"""Of each sample. A micro-batch holds just one, so that they are the same ones on one rank and on two."""
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +249,8 @@ async def test_a_full_disk_costs_only_that_save(two: Trained, small_disk: Path, 
 
 
 async def test_a_folder_that_a_rank_cannot_see_is_known_at_the_start(two: Trained, tmp_path: Path) -> None:
+    from azr.runtime import Driver  # workers import this module too, and what that loads draws a random number
+
     await two.group.call("check_folder", str(tmp_path), timeout_s=STEP_S)
     assert {file.name for file in tmp_path.iterdir()} == {"policy_0", "policy_1"}
     with pytest.raises(OSError, match=r"^policy rank [01] cannot write its checkpoint to .*nowhere: ") as error:
