@@ -12,10 +12,10 @@ from azr import values
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.protocol import MAX_PROGRAM_BYTES, MAX_VALUE_BYTES
 from azr.records import Task
-from azr.tasks.examples import WORKED, Worked
+from azr.tasks.examples import WORKED, Worked, response_example
 from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request, read_input
 from azr.tasks.normalize import fingerprint, parse_program
-from azr.tasks.prompts import LABELS, Example, Instructions, PromptFacts, Section
+from azr.tasks.prompts import LABELS, Instructions, PromptFacts, Section
 
 Run = Callable[[ExecutionRequest], Awaitable[ExecutionResult]]
 """Executes a program behind isolation; no code that a model wrote runs anywhere else."""
@@ -186,6 +186,27 @@ class SingleCallKind(TaskKind):
     accepted_statuses: ClassVar[tuple[CallStatus, ...]] = (CallStatus.OK,)
     """Ends of a call that make a task."""
 
+    goal: ClassVar[str]
+    """Task of the solver, for the proposer."""
+    note: ClassVar[str]
+    """Rule on what the proposer does not write."""
+    heading: ClassVar[str]
+    """The line above the examples of a proposal in the completion format."""
+
+    def proposer_instructions(self, facts: PromptFacts) -> Instructions:
+        return Instructions(
+            task=(
+                f"Invent a new Python program together with one input for it. {self.goal} Make it need several steps "
+                "of careful reasoning, hard but not impossible for a strong programmer without a computer, and unlike "
+                "the reference programs below in structure and idea: a program that is there already is refused. Think "
+                f"first about what would be hard.\n\n{program_rules(facts)}\n\nRules for inputs: {input_rules()}\n\n"
+                f"{self.note}"
+            ),
+            blocks="one ```python block with the program and one ```input block with the input",
+            example=response_example(self.name, "proposal"),
+            heading=self.heading,
+        )
+
     def label(self, call: CallResult) -> str | None:
         """Return the task's output after this call; None if no task may have it."""
         return call.value
@@ -268,21 +289,6 @@ def input_rules() -> str:
         "position or by name, strings in quotes. Arguments are plain data, or constant expressions of it such as "
         "'a' * 7 or list(range(5)). Refused are lambdas, variables, objects of classes, and a range that is not made "
         "a list."
-    )
-
-
-def propose_program(goal: str, note: str, facts: PromptFacts, example: Example, heading: str) -> Instructions:
-    """Instructions for proposing a program and an input; ``goal`` says what the solver has to do."""
-    return Instructions(
-        task=(
-            f"Invent a new Python program together with one input for it. {goal} Make it need several steps of careful "
-            "reasoning, hard but not impossible for a strong programmer without a computer, and unlike the reference "
-            "programs below in structure and idea: a program that is there already is refused. Think first about what "
-            f"would be hard.\n\n{program_rules(facts)}\n\nRules for inputs: {input_rules()}\n\n{note}"
-        ),
-        blocks="one ```python block with the program and one ```input block with the input",
-        example=example,
-        heading=heading,
     )
 
 

@@ -23,27 +23,13 @@ from azr.tasks.base import (
     reject_reason,
     section_texts,
 )
-from azr.tasks.examples import WORKED
+from azr.tasks.examples import WORKED, response_example
 from azr.tasks.inputs import read_input
 from azr.tasks.normalize import fingerprint, parse_program
 from azr.tasks.prompts import Example, Instructions, PromptFacts, Section
 
 MESSAGE_CHARS = 4000
 """Longest message. Real models write hints of a thousand characters now and then; the solver's prompt is the bound."""
-SOLUTION = Example(
-    shown=(
-        Section("input", "[3, 1, 2]"),
-        Section("output", "[1, 3]"),
-        Section("input", "[5]"),
-        Section("output", "[5, 5]"),
-        Section("message", "It only needs to look at each number once."),
-    ),
-    thought=(
-        "Both outputs have two numbers: 1 and 3 are the smallest and the largest of 3, 1, 2. For [5] both are 5. An "
-        "empty list is not shown; I return an empty list for it."
-    ),
-    answer=(Section("program", "def f(numbers):\n    return [min(numbers), max(numbers)] if numbers else []"),),
-)
 SEED_INPUTS = ("'Hello world'", "1", "[1, 2]", "{'a': 1}", "(1, 'b')", "None")
 
 
@@ -77,7 +63,7 @@ class Induction(TaskKind):
                 f"shown.\n\n{program_rules(facts)}"
             ),
             blocks="one ```python block with the program",
-            example=SOLUTION,
+            example=response_example(self.name, "solution"),
             heading="Python exercises with their solutions. Each has inputs and outputs, a hint, and the function f.",
         )
 
