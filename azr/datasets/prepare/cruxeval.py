@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 from azr.datasets.prepare.example import Example, Options, Source, text
 from azr.evaluation.graders.value import ProgramValue
-from azr.evaluation.suites.value_prompts import chat_message
+from azr.evaluation.suites.prompts import chat_message
 
 
 def _read(row: Mapping[str, Any], options: Options) -> Iterator[Example]:

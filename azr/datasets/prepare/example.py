@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from azr.evaluation.question import GraderName
-from azr.evaluation.suites.short_answers import math_message
+from azr.evaluation.suites.prompts import math_message
 
 BOX = "\\boxed"
 """A prompt that speaks of it states the form that the grader reads."""
