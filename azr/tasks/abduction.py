@@ -13,12 +13,10 @@ from azr.tasks.base import (
     Verdict,
     evaluate_inputs,
     grade_outputs,
-    input_rules,
     section_texts,
 )
-from azr.tasks.examples import response_example
 from azr.tasks.inputs import read_input
-from azr.tasks.prompts import Instructions, PromptFacts, Section
+from azr.tasks.prompts import Section
 
 _REPEATS = 4
 """Evaluations of an expression that must agree."""
@@ -27,21 +25,6 @@ _REPEATS = 4
 class Abduction(SingleCallKind):
     name = "abduction"
     reference_kinds = ("abduction",)
-    goal = "A solver will see the program and the output, and has to find an input for it."
-    note = "Do not give an output: running your program gives it."
-    heading = "Python exercises. Each has a function f and one input for it."
-
-    def solver_instructions(self, facts: PromptFacts) -> Instructions:
-        return Instructions(
-            task=(
-                "Here are a Python program and an output. Find one input for which the program returns this output; "
-                f"where several are right, give any one of them. {input_rules()} An expression must not search either: "
-                "no loops, conditions or comparisons, and nothing of the program."
-            ),
-            blocks="one ```input block with the input",
-            example=response_example(self.name, "solution"),
-            heading="Python exercises with their solutions. Each has a function f, an output, and an input for it.",
-        )
 
     def solver_view(self, task: Task) -> tuple[Section, ...]:
         return (Section("program", task.program), Section("output", task.outputs[0]))
