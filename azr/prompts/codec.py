@@ -13,7 +13,6 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 from azr.config import Config
 from azr.errors import UserError
 from azr.executor.static_check import ALLOWED_MODULES, BANNED_BUILTINS
-from azr.prompts.answer_part import answer_part
 from azr.prompts.chat_template import (
     Turn,
     adds_bos,
@@ -39,6 +38,7 @@ from azr.tasks.prompts import (
     PromptFacts,
     PromptFormat,
     Section,
+    answer_part,
     opened_block,
 )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from azr.config import CompositesConfig
 from azr.records import Task
 from azr.tasks.base import RejectReason
-from azr.tasks.normalize import ENTRY, parse, parse_program
+from azr.tasks.normalize import ENTRY, Renamed, parse, parse_program
 from azr.tasks.prompts import Section
 
 _GIVEN = re.compile(r"g_\d+")
@@ -57,7 +57,7 @@ def give_functions(tasks: Iterable[Task], count: int) -> GivenFunctions | None:
         serving = _serving(task.program) if task.program not in seen else None
         if serving is None or any(imports.get(name, line) != line for name, line in serving[0].items()):
             continue
-        source = _source(_Renamed(f"g_{len(used)}").visit(serving[1]))
+        source = _source(Renamed(ENTRY, f"g_{len(used)}").visit(serving[1]))
         if source is None:
             continue
         seen.add(task.program)
@@ -151,18 +151,3 @@ def _calls_all(tree: ast.Module, given: GivenFunctions) -> bool:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
     return called >= set(given.names)
-
-
-class _Renamed(ast.NodeTransformer):
-    """Gives the entry function another name, where it calls itself too."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        if node.name == ENTRY:
-            node.name = self._name
-        return self.generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.copy_location(ast.Name(self._name, node.ctx), node) if node.id == ENTRY else node

@@ -135,6 +135,21 @@ def fingerprint(program: str, *extra: str) -> str:
     return digest.hexdigest()
 
 
+class Renamed(ast.NodeTransformer):
+    """Gives functions of one name, and what refers to them, another."""
+
+    def __init__(self, name: str, new: str) -> None:
+        self._name, self._new = name, new
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        if node.name == self._name:
+            node.name = self._new
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.copy_location(ast.Name(self._new, node.ctx), node) if node.id == self._name else node
+
+
 class _WithoutConstants(ast.NodeTransformer):
     """Makes all constants equal, negative ones too."""
 
