@@ -119,23 +119,18 @@ def _load(suite: Suite, folder: Path, limit: int | None, *, altered: bool) -> Lo
                 f"{sha256[path.name][:12]}, not {suite.sha256[path.name][:12]}): get it again from {suite.source}, or "
                 "take it as it is by --altered."
             )
-    return _loaded(suite, suite.read(folder), limit, sha256)
+    return _limited(suite, suite.read(folder), limit, sha256)
 
 
 def load_exam(folder: Path, limit: int) -> LoadedSuite:
     """Load the exam in this folder as `load_suites` does. Raises UserError when there is none, or it is not an exam."""
     sha256 = {path.name: hash_of(path) for path in exam.exam_files(folder).values()}
-    return _loaded(SUITES[exam.NAME], exam.exam_questions(folder), limit, sha256)
+    return _limited(SUITES[exam.NAME], exam.exam_questions(folder), limit, sha256)
 
 
-def _loaded(suite: Suite, read: Sequence[Question], limit: int | None, sha256: Mapping[str, str]) -> LoadedSuite:
-    questions = tuple(read)
-    return LoadedSuite(
-        suite=suite,
-        questions=questions if limit is None else subset(questions, limit, groups_alike=suite.groups_alike),
-        all_questions=questions,
-        sha256=sha256,
-    )
+def _limited(suite: Suite, read: Sequence[Question], limit: int | None, sha256: Mapping[str, str]) -> LoadedSuite:
+    asked = tuple(read) if limit is None else subset(read, limit, groups_alike=suite.groups_alike)
+    return LoadedSuite(suite=suite, questions=asked, all_questions=tuple(read), sha256=sha256)
 
 
 def located(suite: Suite, folder: Path) -> Sequence[Path]:
