@@ -73,7 +73,8 @@ def read_stated(plugin: str) -> Stated:
 
 
 def _of_module(plugin: str) -> Stated:
-    has, stated = vars(import_own(plugin, f"The plug-in {plugin}")), _nothing()
+    has = vars(import_own(plugin, f"The plug-in {plugin}"))
+    stated: Stated = {group: {} for group in WORDS}
     for kind in has.get(_NAMES[KINDS]) or ():
         name = _kind(plugin, kind).name
         if name in stated[KINDS]:
@@ -86,7 +87,7 @@ def _of_module(plugin: str) -> Stated:
 
 
 def _of_entries(plugin: str, entries: list[EntryPoint]) -> Stated:
-    stated = _nothing()
+    stated: Stated = {group: {} for group in WORDS}
     for entry in entries:
         if entry.group == KINDS:
             given = load_entry(entry)
@@ -100,10 +101,6 @@ def _of_entries(plugin: str, entries: list[EntryPoint]) -> Stated:
         elif entry.group in stated:
             stated[entry.group][entry.name] = _function(plugin, entry.name, load_entry(entry))
     return stated
-
-
-def _nothing() -> Stated:
-    return {group: {} for group in WORDS}
 
 
 def _kind(plugin: str, kind: object) -> TaskKind:

@@ -38,20 +38,19 @@ def parse_program(program: str) -> ast.Module | None:
         return None
     arguments = entries[0].args
     takes_some = arguments.posonlyargs or arguments.args or arguments.vararg
-    return tree if takes_some and _can_be_written(tree) else None
+    return tree if takes_some and written(tree) is not None else None
 
 
-def _can_be_written(tree: ast.Module) -> bool:
-    """Whether the tree has a normal form.
+def written(tree: ast.AST) -> str | None:
+    """Return the text of a syntax tree; None if it cannot be written.
 
     Python reads integers in hex of any length but writes none of over 4,300 decimal digits, and it cannot write some
     f-strings that it can read.
     """
     try:
-        ast.unparse(tree)
+        return ast.unparse(tree)
     except (ValueError, RecursionError):
-        return False
-    return True
+        return None
 
 
 def _deeper_than(limit: int, tree: ast.AST) -> bool:
