@@ -85,12 +85,21 @@ class PolicyWorker(PolicyScorer):
         each response token when its loss was computed, before the step of its mini-batch.
         """
         before: list[Tensor] = []
+        temperature, algorithm = self.config.rollout.temperature, self.config.algorithm
 
         def loss_fn(micro: PackedBatch, of_micro: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
-            logprobs_R, entropy_R = self.engine(micro, self.config.rollout.temperature)
-            before.append(logprobs_R.detach())
-            arrays = {f"{name}_R": column_R for name, column_R in of_micro.items()}
-            return policy_loss(logprobs_R, entropy_R, **arrays, normalizer=normalizer, config=self.config.algorithm)
+            def of_tokens(logprobs: Tensor, entropy: Tensor, at: slice) -> tuple[Tensor, Sums]:
+                arrays = {f"{name}_R": column_R[at] for name, column_R in of_micro.items()}
+                return policy_loss(logprobs, entropy, **arrays, normalizer=normalizer, config=algorithm)
+
+            everything = slice(None)
+            if algorithm.by_sequence:
+                logprobs_R, entropy_R = self.engine(micro, temperature)
+                before.append(logprobs_R.detach())
+                return of_tokens(logprobs_R, entropy_R, everything)
+            loss, *scores = self.engine(micro, temperature, token_loss=lambda *tokens: of_tokens(*tokens)[0])
+            before.append(scores[0])
+            return loss, of_tokens(*scores, everything)[1]
 
         steps = self._take_steps(batch, columns, loss_fn)
         return steps, torch.cat(before).cpu()
