@@ -35,6 +35,7 @@ from azr.hardware import Device
 from azr.records import Completion, FinishReason
 from azr.train.model_worker import Address
 from azr.train.policy import PolicyWorker
+from azr.train.profile import operations
 from azr.train.train_batch import MiniBatch
 from benchmarks.random_model import SIZES, make
 
@@ -167,24 +168,16 @@ def measure(options: argparse.Namespace, model: Path) -> Result:
         tokens_per_s=tokens / seconds,
         share_6n=6 * parameters * tokens / peak,
         share_with_attention=(6 * parameters * tokens + attending) / peak,
-        busy_s=sum(e.self_device_time_total for e in _kernels(events)) / 1e6,
+        busy_s=sum(ms for _, ms, _ in operations(events, True)) / 1e3,
         peak_gib=torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0,
         table=_slowest(events, device),
         cpu_table=_slowest(events, "cpu") if device == "cuda" else [],
     )
 
 
-def _kernels(events: Any) -> list[Any]:
-    return [event for event in events if event.self_device_time_total and not event.self_cpu_time_total]
-
-
 def _slowest(events: Any, device: Device) -> list[tuple[str, float, int]]:
     """Kernels on a GPU, operations on a CPU."""
-    if device == "cuda":
-        rows = [(e.key, e.self_device_time_total / 1e3, e.count) for e in _kernels(events)]
-    else:
-        rows = [(e.key, e.self_cpu_time_total / 1e3, e.count) for e in events]
-    return sorted(rows, key=lambda row: -row[1])[:ROWS]
+    return sorted(operations(events, device == "cuda"), key=lambda row: -row[1])[:ROWS]
 
 
 def _micro_batch(options: argparse.Namespace, seed: int) -> PackedBatch:

@@ -201,23 +201,26 @@ def iter_full_params(
     bucket_bytes: int,
     dtype: torch.dtype,
     adapters: Mapping[nn.Parameter, Adapter],
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Whole parameters one by one, in order, with about `bucket_bytes` of them gathered at a time.
+) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    """Whole parameters in order, about `bucket_bytes` of them gathered at a time, which are valid until the next are.
 
     `adapters`: what is merged into a parameter, by parameter. Collective: every rank must consume the iterator to its
-    end. A tensor is valid until the next is asked for.
+    end.
     """
+
+    def merged(parameter: nn.Parameter) -> torch.Tensor:
+        weight, adapter = unpack(parameter), adapters.get(parameter)
+        if adapter is not None:
+            weight = merge(weight, *adapter.parameters, adapter.scale)
+        return weight.detach().to(dtype)
+
     deepspeed = _import_deepspeed()
     for bucket in _buckets(named, bucket_bytes):
         # A tied parameter has two names and is gathered once.
         whole = dict.fromkeys(parameter for _, parameter in bucket)
         parts = [part for parameter in whole if parameter in adapters for part in adapters[parameter].parameters]
         with deepspeed.zero.GatheredParameters([*whole, *parts]), torch.no_grad():
-            for name, parameter in bucket:
-                weight, adapter = unpack(parameter), adapters.get(parameter)
-                if adapter is not None:
-                    weight = merge(weight, *adapter.parameters, adapter.scale)
-                yield name, weight.detach().to(dtype)
+            yield [(name, merged(parameter)) for name, parameter in bucket]
 
 
 def gather_on_host(
@@ -257,7 +260,7 @@ def _part(parameter: Any) -> torch.Tensor:
 
 
 def drain(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
-    """Consume `iter_full_params` on a rank that has no use for the weights but must take part in gathering them."""
+    """Consume `gather_on_host` on a rank that has no use for the weights but must take part in gathering them."""
     for _ in weights:
         pass
 
