@@ -30,6 +30,7 @@ from azr.train.model_worker import ModelWorker, StepReport, parameters_on_device
 from azr.train.profile import profiled
 from azr.train.shards import TensorSpec, write_model, write_safetensors
 from azr.train.train_batch import RankBatch
+from azr.train.whole import WholeEngine
 from azr.train.zero3 import drain, gather_on_host, iter_full_params, whole_shape
 
 
@@ -128,7 +129,13 @@ class PolicyWorker(PolicyScorer):
         """
         named = list(self.engine.module.named_weights())
         largest = max(prod(whole_shape(parameter)) * self.dtype.itemsize for _, parameter in named)
-        weights = iter_full_params(named, WEIGHT_BUCKET_BYTES, self.dtype, adapters_of(self.engine.module))
+        weights = iter_full_params(
+            named,
+            WEIGHT_BUCKET_BYTES,
+            self.dtype,
+            adapters_of(self.engine.module),
+            isinstance(self.engine, WholeEngine),
+        )
         every = self.config.cluster.push_check_every
         return send_weights(
             self._outbox,
