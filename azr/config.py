@@ -555,10 +555,9 @@ class TrainConfig:
     """Attention of trainers on GPUs in 16 bits, over the packed stream: `flash_attn` is FlashAttention 4, `torch` the
     flash kernel of PyTorch, and `auto` the first of them that is installed and made for the GPU. Elsewhere it is
     PyTorch's over padded samples."""
-    shard: Literal["auto", "zero3", "none"] = "auto"
+    shard: Literal["zero3", "none"] = "zero3"
     """`zero3` splits weights, gradients and optimiser state over the ranks by DeepSpeed; `none` keeps all of it on each
-    rank, without DeepSpeed's work around each layer. `auto`: none if there is one rank, without `offload_optimizer`
-    and 4 bits, else zero3."""
+    rank, without DeepSpeed's work around each layer. Not with `offload_optimizer` or adapters."""
     offload_optimizer: bool = False
     """Keep optimiser state in host memory."""
     profile_step: CountOrZero = 0
@@ -742,11 +741,8 @@ def _prompt_rules(config: Config) -> Iterator[str]:
             "train.lora.dropout makes the ratio of new to old probabilities differ from 1 at random: take 0, or learn "
             "from traces alone (data.samples 0, data.play alone)."
         )
-    if config.train.shard == "none" and (config.train.offload_optimizer or config.train.lora.four_bit):
-        yield (
-            "train.shard is none, which neither keeps the optimiser's state on the host nor weights in 4 bits: leave "
-            "it at auto."
-        )
+    if config.train.shard == "none" and (config.train.offload_optimizer or config.train.lora.rank):
+        yield "train.shard is none, which has neither train.offload_optimizer nor adapters: take zero3."
     if config.train.lora.four_bit and not config.train.lora.rank:
         yield (
             "train.lora.four_bit holds weights in 4 bits, which cannot be trained themselves: set train.lora.rank, or "

@@ -16,14 +16,19 @@ from azr.algorithms.attention import PADDED, Segments
 from azr.algorithms.kernels import COVERED, Kernels, apply_liger
 from azr.algorithms.logprobs import LogprobHead, TokenLoss
 from azr.algorithms.lora import add_adapters, four_bit_config, iter_base_weights
-from azr.algorithms.packing import PackedBatch, to_device
+from azr.algorithms.packing import PackedBatch, padded_to, to_device
 from azr.config import LoraConfig
 from azr.errors import UserError
+
+TOKEN_MULTIPLE = 128
+"""Tokens of a stream on a GPU are a multiple of this."""
 
 
 def _hidden_states(backbone: PreTrainedModel, batch: PackedBatch) -> Tensor:
     """Last hidden states of the positions that predict the response tokens, (R, H), on the model's device."""
     device, padded = backbone.device, backbone.config._attn_implementation == PADDED
+    if device.type == "cuda":
+        batch = padded_to(batch, TOKEN_MULTIPLE)
     segments = Segments.of(batch.cu_seqlens, batch.unshared_index_E, device, padded=padded)
     output = backbone(
         input_ids=to_device(batch.token_ids_T, device)[None],

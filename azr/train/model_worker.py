@@ -37,7 +37,6 @@ from azr.train.zero3 import (
     backward,
     engine_config,
     engine_tensors,
-    holds_whole,
     load_partitioned,
     make_engine,
     make_whole_engine,
@@ -269,7 +268,7 @@ class ModelWorker:
         None. `mini_batches`: optimizer steps per training step."""
         train = self.config.train
         zero3 = engine_config(train, self.device, self.hpz)
-        is_whole = holds_whole(train, self.world_size)
+        is_whole = train.shard == "none"
         attention = choose_attention(self.device, self.dtype, train.attention)
         torch.manual_seed(self.config.run.seed)  # for what the folder does not hold, such as a new critic's head
         try:

@@ -87,12 +87,6 @@ def make_engine(
     return deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=schedule, config=config)[0]
 
 
-def holds_whole(train: TrainConfig, ranks: int) -> bool:
-    """Whether each of so many ranks holds its model whole."""
-    alone = ranks == 1 and not train.offload_optimizer and not train.lora.four_bit
-    return train.shard == "none" or (train.shard == "auto" and alone)
-
-
 def make_whole_engine(
     model: nn.Module, train: TrainConfig, device: torch.device, lr: float | None, mini_batches: int = 1
 ) -> WholeEngine:
