@@ -184,6 +184,10 @@ def cases(sizes: Sizes, out: Path, real_model: Path | None = None) -> list[Case]
         command += ["--checkpointing", *sizes.update_checkpointing[size], "--micro-batches", "4", "--steps", "2"]
         command += ["--json", str(out / f"update_{size}.json")]
         listed.append(other(f"update {size}", *command, limit_s=150, expected_s=90))
+    for size in list(sizes.update_layers)[:1]:
+        command = ["-m", "benchmarks.update", "--size", size, "--shard", "none", "--checkpointing", "none", "full"]
+        command += ["--micro-batches", "4", "--steps", "2", "--json", str(out / "update_unsharded.json")]
+        listed.append(other("update unsharded", *command, limit_s=120, expected_s=60))
     listed.append(other("attention", "-m", "benchmarks.attention", limit_s=60, expected_s=30))
     if small != large:
         listed.append(model("small model", sizes.small, small))

@@ -72,7 +72,7 @@ def measure(out: Path) -> dict[str, float]:
     steps = steps or _lines(out / "runs" / "trrpp_by_host" / "metrics.jsonl")
     if steps:
         measured |= of_step(steps[-1]) | {"first step s": steps[0]["start/all"] + steps[0]["seconds/step"]}
-    for size in ("1.5B", "7B"):
+    for size in ("1.5B", "7B", "unsharded"):
         if (file := out / f"update_{size}.json").exists():
             results = json.loads(file.read_text())
             measured[f"update {size}"] = max(result["share_6n"] for result in results)

@@ -111,6 +111,7 @@ def measure(options: argparse.Namespace, model: Path) -> Result:
             kernels=kernels,
             gradient_checkpointing=checkpointing,
             attention=attention,
+            shard=options.shard,
         ),
         rollout=RolloutConfig(temperature=1.0),
         algorithm=AlgorithmConfig(),
@@ -202,7 +203,7 @@ def _micro_batch(options: argparse.Namespace, seed: int) -> PackedBatch:
 
 
 def _in_process(options: argparse.Namespace, model: Path, kernels: str, checkpointing: str, attention: str) -> Result:
-    given = ["size", "layers", "tokens", "prompt", "response", "micro_batches", "steps", "peak_tflops"]
+    given = ["size", "layers", "tokens", "prompt", "response", "micro_batches", "steps", "peak_tflops", "shard"]
     command = [sys.executable, "-m", "benchmarks.update", "--measure", str(model), "--kernels", kernels]
     command += ["--checkpointing", checkpointing, "--attention", attention]
     for name in given:
@@ -234,7 +235,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--layers", type=int, help="another number of layers than the size has")
     parser.add_argument("--kernels", nargs="+", choices=("auto", "liger", "plain"), default=["auto"])
     parser.add_argument("--checkpointing", nargs="+", choices=("full", "selective", "none"), default=["full"])
-    parser.add_argument("--attention", nargs="+", choices=("auto", "flash_attn"), default=["auto"])
+    parser.add_argument("--attention", nargs="+", choices=("auto", "flash_attn", "torch"), default=["auto"])
+    parser.add_argument("--shard", choices=("zero3", "none"), default="zero3", help="train.shard")
     parser.add_argument("--tokens", type=int, default=16384, help="most of a micro-batch")
     parser.add_argument("--prompt", type=int, default=200, help="tokens of each prompt")
     parser.add_argument("--response", type=int, default=1024, help="tokens of the longest response")
