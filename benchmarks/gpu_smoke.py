@@ -197,7 +197,7 @@ def cases(sizes: Sizes, out: Path, real_model: Path | None = None) -> list[Case]
                         after=of_small))  # fmt: skip
     if real_model is not None:
         options = [f"--model.path={real_model}", f"--run.root={runs}", "--run.name=real", f"--run.steps={sizes.steps}"]
-        command = ["-m", REAL, *options, f"--train.device={sizes.device}", no_checkpoint, *eager]
+        command = ["-m", REAL, *options, f"--train.device={sizes.device}", no_checkpoint, "--eval.every=0", *eager]
         listed.append(other("real model", *command, limit_s=150, expected_s=EAGER_START_S + 20 * sizes.steps))
     lora = "--train.lora.rank=16"
     listed += [

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from azr.cli.run import parse
 from benchmarks import gpu_smoke, smoke_rows
-from playground.azr_coder7b_ppo import config as recipe
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -35,11 +35,11 @@ def test_a_dry_run_prints_every_command_and_what_the_plan_predicts(tmp_path: Pat
 
 def test_every_command_line_of_a_recipe_is_understood(tmp_path: Path) -> None:
     for sizes in (gpu_smoke.FULL, gpu_smoke.TINY):
-        for case in gpu_smoke.cases(sizes, tmp_path):
+        for case in gpu_smoke.cases(sizes, tmp_path, tmp_path / "real"):
             assert case.expected_s < case.limit_s
-            if gpu_smoke.RECIPE in case.command:
-                options = case.command[case.command.index(gpu_smoke.RECIPE) + 1 :]
-                assert parse(recipe, options).config.run.root == str(tmp_path / "runs")
+            for name in {gpu_smoke.RECIPE, gpu_smoke.REAL} & set(case.command):
+                options = case.command[case.command.index(name) + 1 :]
+                assert parse(import_module(name).config, options).config.run.root == str(tmp_path / "runs")
 
 
 @pytest.mark.parametrize(
