@@ -1,4 +1,4 @@
-"""Options of a command: argparse for its own, `overrides` for the knobs of a config, and the config that it names."""
+"""Options of a command, those for the knobs of a config too, and the config that it names."""
 
 from __future__ import annotations
 
@@ -60,21 +60,35 @@ class Parser(argparse.ArgumentParser):
         return self.parse_args(list(map(_at_home, argv)))
 
     def parse_with_knobs(self, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
-        """Parse as ``parse`` for a command that also takes options of a config, whose names have a dot."""
-        known, command_words, knob_words = knob_options(), list[str](), list[str]()
+        """Parse as ``parse`` for a command that also takes options of a config, whose names have a dot.
+
+        Their values, by path, stay text, which `azr.config_tree` reads and checks. A switch needs no value, and
+        ``--section.no-knob`` turns it off.
+        """
+        known, own, given = knob_options(), list[str](), list[tuple[str, list[str]]]()
         words, at = list(argv), 0
         while at < len(words):
-            flag, has_value, _ = words[at].partition("=")
+            flag, has_value, value = words[at].partition("=")
             end = at + 1
             if flag.startswith("--") and "." in flag:
                 most = 0 if has_value else _most_values(known.get(flag.replace("_", "-")), words[end : end + 1])
                 while end < len(words) and end - at <= most and not words[end].startswith("--"):
                     end += 1
-                knob_words += words[at:end]
+                given.append((flag, [value] if has_value else words[at + 1 : end]))
             else:
-                command_words.append(words[at])
+                own.append(words[at])
             at = end
-        return self.parse(command_words, known), overrides(knob_words)
+        options = self.parse(own, known)
+        values: dict[str, Any] = {}
+        for flag, texts in given:
+            option = flag.replace("_", "-")
+            if option not in known:
+                raise _no_option(flag, known)
+            knob, off = known[option]
+            if knob.type == "array" and knob.path in values:
+                raise UserError(f"{option} is given twice: give its values once, with commas between them.")
+            values[knob.path] = _value(knob, flag, texts, off=off)
+        return options, values
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; {self.prog} --help lists every option.")
@@ -99,29 +113,6 @@ def _most_values(option: tuple[Knob, bool] | None, following: Sequence[str]) -> 
     if option[0].type == "boolean":
         return int(not option[1] and following[:1] in (["true"], ["false"]))
     return 1
-
-
-def overrides(words: Sequence[str]) -> dict[str, Any]:
-    """Knobs that ``--section.knob value`` sets, by path; values stay text, which `azr.config_tree` reads and checks.
-
-    A switch needs no value, and ``--section.no-knob`` turns it off. Raises UserError.
-    """
-    known = knob_options()
-    values: dict[str, Any] = {}
-    at = 0
-    while at < len(words):
-        flag, has_value, value = words[at].partition("=")
-        given = [value] if has_value else []
-        while (at := at + 1) < len(words) and not words[at].startswith("--"):
-            given.append(words[at])
-        option = flag.replace("_", "-")
-        if option not in known:
-            raise _no_option(flag, known)
-        knob, off = known[option]
-        if knob.type == "array" and knob.path in values:
-            raise UserError(f"{option} is given twice: give its values once, with commas between them.")
-        values[knob.path] = _value(knob, flag, given, off=off)
-    return values
 
 
 def knob_options() -> dict[str, tuple[Knob, bool]]:

@@ -65,18 +65,10 @@ class ItemJournal:
     """Requests that are not answered yet."""
 
     async def generate(
-        self,
-        prompt_ids: PromptIds,
-        *,
-        n: int,
-        max_tokens: int,
-        temperature: float | None = None,
-        seed: int | None = None,
-        stop_strings: Sequence[str] = (),
+        self, prompt_ids: PromptIds, *, n: int, max_tokens: int, seed: int | None = None, **others: object
     ) -> list[Completion]:
         assert seed is not None, "a request without a seed cannot be found again"
-        assert temperature is None, "self-play samples at the rollout temperature"
-        assert not stop_strings, "self-play ends at the stops of the run's format"
+        assert not any(others.values()), "self-play samples at the rollout temperature, up to the format's own stops"
         answer = self.answers.get(seed)
         # A resumed run may write its prompts otherwise.
         if answer is not None and all(np.array_equal(each.prompt_ids, prompt_ids) for each in answer):
