@@ -71,7 +71,7 @@ from azr.selfplay.journal import Journal
 from azr.selfplay.ordering import sort_samples
 from azr.selfplay.play import SelfPlayStep, StepResult
 from azr.selfplay.seeding import Seeding
-from azr.selfplay.seeds import SeedLines
+from azr.selfplay.seeds import SeedLine
 from azr.system import System
 from azr.train.learner import Learner
 
@@ -82,7 +82,7 @@ class SelfPlayExperiment:
 
     config: Config
     codec: PromptCodec
-    seeds: SeedLines | None
+    seeds: Sequence[SeedLine] | None
     evaluation: PeriodicEval
     data: DataPlay | None
     """None without a file of rows."""

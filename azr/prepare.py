@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING
 from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, check_architecture, check_targets
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.weight_transfers import choose_transfer
-from azr.config import TEMPLATES, Config, contradictions
+from azr.config import TEMPLATES, Config
+from azr.config_rules import contradictions
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError, did_you_mean
 from azr.evaluation.suites.exam import read_exam
 from azr.monitoring.screen import Screen, patterns_of
 from azr.plugins import load_for
+from azr.records import Task
 from azr.rollout.engine_options import engine_options
 from azr.runs import trackers
 from azr.runs.model_folder import attention_heads, check_tokenizer_files, config_json, context_length, model_folder
 from azr.runs.resume import ResumeState
 from azr.runs.run_dir import PromptForm, RunDirectory, check_free, run_path
 from azr.selfplay.rewards import check_names
-from azr.selfplay.seeds import SeedLines, read_seeds
+from azr.selfplay.seeds import SeedLine, read_seeds
 from azr.tasks.prompts import THINK
 from azr.tasks.registry import KINDS
 from azr.train.adapter_files import check_four_bit
@@ -43,7 +45,7 @@ class Prepared:
     resume: ResumeState | None
     """Checkpoint that the run goes on from; None for a new run."""
     codec: PromptCodec
-    seeds: SeedLines | None
+    seeds: Sequence[SeedLine] | None
     """Lines of `selfplay.seeds` for a run that has no tasks yet."""
     evaluation: PeriodicEval
     rows: Sequence[DataRow]
@@ -63,13 +65,25 @@ def check(config: Config) -> None:
     _check_kinds(config)
     for sentence in contradictions(config):
         raise UserError(sentence)
-    _check_template(config.model.template)
+    template, train = config.model.template, config.train
+    if template not in TEMPLATES and not Path(template).is_file():
+        hint = did_you_mean(template, TEMPLATES)
+        raise UserError(f"model.template is {template!r}, which is neither {', '.join(TEMPLATES)} nor a file{hint}")
     _check_format(config)
     check_names(config.reward)
     engine_options(config.rollout.engine_options)
-    choose_transfer(config, config.train.device)
-    _check_kernels(config)
-    _check_lora(config)
+    choose_transfer(config, train.device)
+    if train.device == "cpu":
+        choose_kernels(train.kernels, "cpu", None)
+    if train.attention == "flash_attn":
+        check_flash_attn("cpu" if train.device == "cpu" else "cuda", train.dtype)
+    if train.lora.four_bit:
+        check_four_bit()
+    if train.lora.rank and find_spec("peft") is None:
+        raise UserError(
+            "train.lora.rank asks for adapters, but the package peft is not installed: install it with pip install "
+            "peft, or set the rank to 0."
+        )
     trackers.check_names(config.tracking)
 
 
@@ -175,31 +189,6 @@ def _prompt_notes(config: Config, codec: PromptCodec) -> list[str]:
     return notes
 
 
-def _check_template(template: str) -> None:
-    if template not in TEMPLATES and not Path(template).is_file():
-        hint = did_you_mean(template, TEMPLATES)
-        raise UserError(f"model.template is {template!r}, which is neither {', '.join(TEMPLATES)} nor a file{hint}")
-
-
-def _check_kernels(config: Config) -> None:
-    train = config.train
-    if train.device == "cpu":
-        choose_kernels(train.kernels, "cpu", None)
-    if train.attention == "flash_attn":
-        check_flash_attn("cpu" if train.device == "cpu" else "cuda", train.dtype)
-
-
-def _check_lora(config: Config) -> None:
-    lora = config.train.lora
-    if lora.four_bit:
-        check_four_bit()
-    if lora.rank and find_spec("peft") is None:
-        raise UserError(
-            "train.lora.rank asks for adapters, but the package peft is not installed: install it with pip install "
-            "peft, or set the rank to 0."
-        )
-
-
 def _check_run_directory(config: Config, *, resumed: bool) -> None:
     """Raise UserError when a new run's directory is taken, or no file can be written there."""
     if not resumed:
@@ -215,12 +204,12 @@ def _check_run_directory(config: Config, *, resumed: bool) -> None:
         ) from error
 
 
-def _read_seeds(config: Config) -> SeedLines:
+def _read_seeds(config: Config) -> list[SeedLine]:
     """Raise UserError when the seed file has no task of a kind that is played, or too few to be the examples of a
     prompt. Its programs are checked later."""
     selfplay, wanted = config.selfplay, config.selfplay.references
     lines = read_seeds(Path(str(selfplay.seeds)))
-    found = Counter(seed.task.kind for seed in lines[0])
+    found = Counter(task.kind for _, task in lines if isinstance(task, Task))
     if not set(found) & set(selfplay.kinds):
         raise UserError(
             f"selfplay.seeds={selfplay.seeds} has tasks of the kinds {', '.join(sorted(found))}, and selfplay.kinds "

@@ -160,9 +160,9 @@ def default_file() -> Path:
 
 def rows(path: Path) -> list[tuple[int, Task]]:
     """Line numbers and tasks; of the kinds with one call, deduction stands for all."""
-    seeds, broken = read_authors_seeds(path, kinds=("deduction",))
-    assert not broken, broken
-    return [(seed.line, seed.task) for seed in seeds]
+    lines = read_authors_seeds(path, kinds=("deduction",))
+    assert not [reason for _, reason in lines if isinstance(reason, str)]
+    return [(line, task) for line, task in lines if isinstance(task, Task)]
 
 
 async def check(stated: Sequence[tuple[int, Task]], run: Run) -> list[Checked]:

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NoReturn, get_args, get_type_hints
 
-from azr.cli.options import Parser, seconds, whole
+from azr.cli.options import Parser, number, whole
 from azr.config import ExecutorConfig
 from azr.errors import UserError, nearest
 from azr.execution import MAX_INPUTS, CallStatus, ExecutionRequest, ExecutionResult
@@ -70,7 +70,7 @@ def parser() -> Parser:
     parser.add_argument("--backend", choices=backends, default=_DEFAULTS.backend, help="isolation of the programs")
     parser.add_argument(
         "--wall",
-        type=seconds(0.01, 3600),
+        type=number("a number of seconds from 0.01 to 3600", lambda value: 0.01 <= value <= 3600),
         default=_DEFAULTS.wall_s,
         metavar="S",
         help="time limit of a call, seconds",

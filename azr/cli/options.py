@@ -160,40 +160,26 @@ def wholes(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
     return read
 
 
-def seconds(least: float, most: float) -> Callable[[str], float]:
-    """Reads a number of seconds within bounds."""
+def number(what: str, is_valid: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return a reader of numbers for which ``is_valid`` holds; ``what`` describes them."""
 
     def read(text: str) -> float:
-        if not least <= (value := _float(text)) <= most:
-            raise argparse.ArgumentTypeError(f"must be a number of seconds from {least:g} to {most:g}, not {text!r}")
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not is_valid(value):
+            raise argparse.ArgumentTypeError(f"must be {what}, not {text!r}")
         return value
 
     return read
 
 
 def above(bound: float) -> Callable[[str], float]:
-    """Reads a finite number above a bound."""
-
-    def read(text: str) -> float:
-        if not bound < (value := _float(text)) < math.inf:
-            raise argparse.ArgumentTypeError(f"must be a number above {bound:g}, not {text!r}")
-        return value
-
-    return read
+    return number(f"a number above {bound:g}", lambda value: bound < value < math.inf)
 
 
-def share(text: str) -> float:
-    """Reads a number above 0 and below 1."""
-    if not 0 < (value := _float(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be a number above 0 and below 1, not {text!r}")
-    return value
-
-
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+share = number("a number above 0 and below 1", lambda value: 0 < value < 1)
 
 
 PACKAGE = "playground"

@@ -87,17 +87,16 @@ async def _convert(options: argparse.Namespace, values: dict[str, Any]) -> list[
     if wrong := [name for name in values if not name.startswith("executor.")]:
         raise UserError(f"--convert only runs programs: of the knobs it takes those of executor, and not {wrong[0]}.")
     config, kinds, out = override(Config(), values).executor, _kinds(options.kinds), options.out
-    contents = [(path, *read_authors_seeds(path, kinds)) for path in options.convert]
+    contents = [(path, read_authors_seeds(path, kinds)) for path in options.convert]
     from azr.selfplay.proposer import proposal_limits  # Only now, because it loads transformers.
 
     # A buffer only to find repeats in: it must never be full.
-    buffer = TaskBuffer(list(KINDS), capacity=1 + sum(len(seeds) for _, seeds, _ in contents))
+    buffer = TaskBuffer(list(KINDS), capacity=1 + sum(len(lines) for _, lines in contents))
     tasks: list[Task] = []
     refused: list[dict[str, object]] = []
     async with SandboxPool(config) as pool:
-        for path, seeds, broken in contents:
-            checked = await check_seeds(seeds, buffer, proposal_limits(), pool.execute, lambda task: None)
-            checked.add_refused(broken)
+        for path, lines in contents:
+            checked = await check_seeds(lines, buffer, proposal_limits(), pool.execute, lambda task: None)
             tasks += checked.tasks
             refused += [{"file": str(path), **asdict(each)} for each in checked.refused]
             print(seeds_line(path, checked, _rejects(out)))

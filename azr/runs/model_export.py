@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from safetensors import safe_open
 
 from azr.errors import UserError
 from azr.runs import think_tokens
-from azr.runs.checkpoint_store import CorruptCheckpoint
+from azr.runs.checkpoint_store import CorruptCheckpoint, step_of
 from azr.runs.former_keys import add_former_keys
 from azr.runs.metrics import EVAL, has_eval
 from azr.runs.model_folder import check_model, model_folder, read_object, write_object
@@ -35,7 +34,6 @@ from azr.train.adapter_files import (
     read_base,
 )
 
-_STEP = re.compile(r"step_(\d+)")
 _OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf"}
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _ADAPTERS = (
@@ -98,8 +96,8 @@ def saved_steps(place: Path) -> list[int]:
 
 def _policies(run: RunDirectory) -> dict[int, Path]:
     """The folders of a run's policies by step. Raises UserError when there is none."""
-    named = ((_STEP.fullmatch(path.parent.name), path) for path in run.checkpoints.glob("*/policy"))
-    folders = {int(match[1]): path for match, path in named if match}
+    policies = run.checkpoints.glob("*/policy")
+    folders = {step: path for path in policies if (step := step_of(path.parent)) >= 0}
     if not folders:
         raise UserError(f"{run.checkpoints} holds no policy yet: wait until the run has saved one.")
     return folders

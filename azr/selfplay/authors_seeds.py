@@ -8,9 +8,8 @@ from typing import Any
 
 from msgspec import Struct, ValidationError, convert
 
-from azr.errors import UserError
 from azr.records import Task
-from azr.selfplay.seeds import BROKEN, RefusedSeed, Seed, read_lines, read_object
+from azr.selfplay.seeds import SeedLine, seed_lines
 
 SINGLE_CALL_KINDS = ("deduction", "abduction")
 """Default kinds of a record with one call: the authors' code starts both from the same records."""
@@ -33,25 +32,13 @@ class _ManyCalls(_Program, kw_only=True):
     message: str
 
 
-def read_authors_seeds(path: Path, kinds: Sequence[str] = SINGLE_CALL_KINDS) -> tuple[list[Seed], list[RefusedSeed]]:
-    """Return the tasks of one of their files, and the lines that hold none.
+def read_authors_seeds(path: Path, kinds: Sequence[str] = SINGLE_CALL_KINDS) -> list[SeedLine]:
+    """Return the lines of one of their files. Raises UserError as `seed_lines`.
 
     A record of one call is a task of each of ``kinds``, one with a message and many inputs an induction.
-
-    Raises:
-        UserError: the file cannot be read, or no line of it is such a record.
     """
-    seeds: list[Seed] = []
-    broken: list[RefusedSeed] = []
-    for number, line in read_lines(path):
-        try:
-            seeds += (Seed(number, task) for task in _tasks(read_object(line), kinds))
-        except ValueError as error:
-            broken.append(RefusedSeed(number, BROKEN, str(error)))
-    if not seeds:
-        first = f"line {broken[0].line}: {broken[0].detail}" if broken else "it is empty"
-        raise UserError(f"{path} is no seed file of the authors' code ({first}): give one whose lines have a snippet.")
-    return seeds, broken
+    no_task = "is no seed file of the authors' code {}: give one whose lines have a snippet."
+    return seed_lines(path, lambda record, _: _tasks(record, kinds), no_task)
 
 
 def _tasks(record: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[Task]:

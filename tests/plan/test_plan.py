@@ -20,8 +20,8 @@ from azr.config import (
     RolloutConfig,
     SelfPlayConfig,
     TrainConfig,
-    contradictions,
 )
+from azr.config_rules import contradictions
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload
 from azr.plan.memory import (
     EngineMemory,

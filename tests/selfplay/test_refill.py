@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from azr.config import Config, contradictions
+from azr.config import Config
+from azr.config_rules import contradictions
 from azr.records import Completion, Role, Sample
 from azr.selfplay.journal import Journal, write_journal
 from azr.selfplay.play import StepResult
