@@ -1,6 +1,6 @@
 """Every knob of a run: one typed tree, torch-free. Bounds stand on the field, meaning and unit below it.
 
-Algorithm and training have theirs in `azr.config_training`, rules between knobs stand in `azr.config_rules`.
+Algorithm and training have theirs in `azr.config_training`; `azr.prepare.contradictions` has the rules between knobs.
 `azr.config_tree` builds the tree from YAML and from the command line, and checks the bounds. Derived values are
 properties, so an override of a parent field always reaches them.
 """
@@ -149,7 +149,6 @@ class DataConfig:
 
     @property
     def group_size(self) -> int:
-        """Responses to each row."""
         return self.samples + self.traces
 
     def takes_rows(self, step: int) -> bool:
@@ -157,7 +156,6 @@ class DataConfig:
         return self.path is not None and (self.play != "alternate" or step % 2 == 0)
 
     def plays_itself(self, step: int) -> bool:
-        """Whether this step plays with itself."""
         return self.path is None or self.play == "mixed" or not self.takes_rows(step)
 
 

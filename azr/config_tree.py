@@ -50,7 +50,6 @@ class Knob:
 
     @property
     def doc(self) -> str:
-        """The docstring of the field, on one line."""
         return " ".join(self.schema.get("description", "").split())
 
     @property
@@ -60,7 +59,6 @@ class Knob:
 
     @property
     def option(self) -> str:
-        """Option of the command line."""
         return "--" + self.path.rstrip("_").replace("_", "-")
 
     @property

@@ -68,8 +68,7 @@ from azr.runs.timing import LEARNING_PHASES
 from azr.selfplay.ahead import PlayAhead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
-from azr.selfplay.ordering import sort_samples
-from azr.selfplay.play import SelfPlayStep, StepResult
+from azr.selfplay.play import SelfPlayStep, StepResult, sort_samples
 from azr.selfplay.seeding import Seeding
 from azr.selfplay.seeds import SeedLine
 from azr.system import System
@@ -126,7 +125,6 @@ class SelfPlayExperiment:
             await self.journal.close()
 
     async def seed(self) -> None:
-        """Fills the buffer before the first step."""
         logger, system = self.logger, self.system
         await Seeding(
             config=self.config,
@@ -230,7 +228,6 @@ class SelfPlayExperiment:
         pushed: PushReport,
         watched: Mapping[str, float],
     ) -> None:
-        """Write the tasks, texts and metrics of a step."""
         samples = played.samples
         self.logger.log_tasks(played.stored)
         await self.logger.log_rollouts(step, samples, self.codec.decode)

@@ -151,7 +151,6 @@ class Driver:
                 raise UserError(f"{error}. Give a folder that all nodes share with --run.root.") from error
 
     async def _log_start(self, system: System, trainers: Trainers, progress: Progress) -> None:
-        """Log how the run computes, where model-written code runs, and what is left out."""
         limit = self._config.timeout.start_s
         how = await trainers.policy.call("computes_with", timeout_s=limit, to="say how it computes")
         progress.log(f"networks compute in {system.placement.dtype}; the policy with {how[0]}")

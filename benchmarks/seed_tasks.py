@@ -21,9 +21,8 @@ from azr.config import ExecutorConfig
 from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.records import Task
-from azr.selfplay.authors_seeds import read_authors_seeds
 from azr.selfplay.proposer import proposal_limits
-from azr.selfplay.seeds import seed_limits
+from azr.selfplay.seeds import read_authors_seeds, seed_limits
 from azr.tasks.base import Proposal, RejectReason, Run
 from azr.tasks.inputs import read_input
 from azr.tasks.registry import KINDS

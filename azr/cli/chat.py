@@ -28,7 +28,6 @@ _ABOUT = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns 0 when the conversation is over. Raises UserError for a user's mistake."""
     options = parser().parse(argv)
 
     check_place(options.model)
@@ -117,7 +116,6 @@ def parser() -> Parser:
 
 
 def temperature(text: str) -> float:
-    """Reads 0 or a number above it."""
     return 0.0 if text in ("0", "0.0") else above(0)(text)
 
 

@@ -55,7 +55,6 @@ class AnswerPrinter:
         self._out.flush()
 
     def end(self) -> None:
-        """Ends the line."""
         if self._terminal:
             self._show(self._held)
             self._out.write(_PLAIN)

@@ -50,7 +50,6 @@ _SHOWN = 20
 
 
 def main(argv: Sequence[str]) -> int:
-    """Evaluates, lists or compares, prints a table and returns 0. Raises UserError for a user's mistake."""
     if argv and argv[0] == "compare":
         return _compare(argv[1:])
     options, values = parser().parse_with_knobs(argv)

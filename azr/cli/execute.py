@@ -295,7 +295,6 @@ def status(result: ExecutionResult) -> str:
 
 
 def answer(line: RequestLine, result: ExecutionResult) -> str:
-    """The result line of a request."""
     outputs = [
         {
             "status": output.status.value,

@@ -137,8 +137,6 @@ def _value(knob: Knob, flag: str, given: list[str], *, off: bool) -> Any:
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """Reads a whole number within bounds."""
-
     def read(text: str) -> int:
         if not text.isascii() or not text.isdigit() or len(text) > len(str(most)) or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, not {text!r}")
@@ -148,7 +146,6 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def wholes(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
-    """Reads rising whole numbers within bounds, with commas between them."""
     one = whole(least, most)
 
     def read(text: str) -> tuple[int, ...]:
@@ -221,7 +218,6 @@ def load_recipe(name: str) -> Config:
 
 
 def is_file(recipe: str) -> bool:
-    """Whether what a command line names is a file."""
     return recipe.endswith((*_YAML, _SCRIPT))
 
 
@@ -231,7 +227,6 @@ def is_run(recipe: str) -> bool:
 
 
 def recipes() -> Mapping[str, Config]:
-    """Every shipped recipe by name."""
     configs = {name: _config_in(f"{PACKAGE}.{name}") for name in _modules()}
     return {name: config for name, config in configs.items() if config is not None}
 

@@ -150,7 +150,6 @@ def _command(default: Config, options: argparse.Namespace, values: Mapping[str, 
 
 
 def parser(default: Config, *, recipe: bool = False) -> Parser:
-    """Return the parser of a recipe's command line, or of ``azr run``, where the recipe is one of the words."""
     about = "Run self-play. Each option for a knob overrides the recipe or the saved config."
     parser = Parser("run", about, usage=USAGE.removeprefix("usage: "), more_help="\n".join(_help(default)) + "\n")
     if recipe:

@@ -20,9 +20,8 @@ from azr.errors import UserError
 from azr.executor.pool import SandboxPool
 from azr.records import Task
 from azr.runs.stop_signal import StopRequested
-from azr.selfplay.authors_seeds import SINGLE_CALL_KINDS, read_authors_seeds
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.seeds import check_seeds, seeds_line, write_lines
+from azr.selfplay.seeds import SINGLE_CALL_KINDS, check_seeds, read_authors_seeds, seeds_line, write_lines
 from azr.tasks.base import SingleCallKind
 from azr.tasks.registry import KINDS
 
@@ -38,7 +37,6 @@ _ABOUT = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return 0 if the file was written. Raises UserError for a user's mistake."""
     options, values = parser().parse_with_knobs(argv)
     if (options.recipe is None) == (options.convert is None):
         raise UserError(
@@ -72,7 +70,6 @@ def _growing(options: argparse.Namespace, values: dict[str, Any]) -> Coroutine[A
 
 
 def table(tasks: Sequence[Task]) -> str:
-    """Format a table with each kind's tasks, distinct programs, and median lines of a program."""
     rows = [("kind", "tasks", "programs", "median lines")]
     for kind in KINDS:
         programs = [task.program for task in tasks if task.kind == kind]
@@ -119,7 +116,6 @@ def _kinds(names: Sequence[str] | None) -> Sequence[str]:
 
 
 def _check_free(out: Path) -> None:
-    """Raise UserError if the output exists or cannot be written, before anything starts."""
     if out.suffix == ".gz":
         raise UserError(f"{out} would not be packed, as its name says: name a .jsonl file with --out.")
     if out.exists():

@@ -46,7 +46,6 @@ class ExecutorPool(TakesSharedCalls):
         return self._pool.stats()
 
     async def ping(self) -> bool:
-        """Return while the process lives."""
         return True
 
 

@@ -146,7 +146,6 @@ async def _reserve(
 
 
 async def _locations(group: PlacementGroup, indices: Iterable[int], with_gpu: bool) -> list[tuple[str, str | None]]:
-    """Return node and GPU of each bundle."""
     return await asyncio.gather(*(_locate.options(**_options(group, index, with_gpu)).remote() for index in indices))
 
 

@@ -17,8 +17,7 @@ from azr.datasets.traces import after_prefix, prefix_share, whole_trace
 from azr.evaluation.question import Grader, GraderName
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, Judgement, PromptIds, Sample
-from azr.selfplay.ordering import sort_samples
-from azr.selfplay.play import StepResult
+from azr.selfplay.play import StepResult, sort_samples
 from azr.selfplay.rewards import can_teach, reward_answer
 
 

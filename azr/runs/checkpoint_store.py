@@ -166,7 +166,6 @@ class AsyncCheckpointer:
             raise OSError(f"step {self.done} could not be saved; the last checkpoint is of step {self.saved}")
 
     async def cancel(self) -> None:
-        """Gives up what is being written."""
         if self._saving is not None:
             self._saving.cancel()
             await asyncio.wait([self._saving])

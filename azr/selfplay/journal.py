@@ -47,7 +47,6 @@ class WorkItem:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Identifies the item in a run."""
         return self.name, self.kind, self.begins, self.index, self.salt, self.task.id if self.task else ""
 
 
@@ -110,7 +109,6 @@ class Journal:
         self.left_over.pop(step - 1, None)
 
     async def close(self) -> None:
-        """Cancel all requests."""
         requests = [request for _, journal in self._items.values() for request in journal.requests.values()]
         for request in requests:
             request.cancel()

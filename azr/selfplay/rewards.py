@@ -148,7 +148,6 @@ def bonus_coefficients(config: IntrinsicRewardConfig) -> dict[str, float]:
 
 
 def check_names(config: RewardConfig) -> None:
-    """Raise UserError for a name that is not registered, with the nearest one."""
     SOLVE_RATE_REWARDS.find(config.proposer)
     bonus_coefficients(config.intrinsic)
 

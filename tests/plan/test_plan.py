@@ -21,7 +21,6 @@ from azr.config import (
     SelfPlayConfig,
     TrainConfig,
 )
-from azr.config_rules import contradictions
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload
 from azr.plan.memory import (
     EngineMemory,
@@ -35,6 +34,7 @@ from azr.plan.memory import (
 )
 from azr.plan.planner import Plan, make_plan, plan_run, suggest, text
 from azr.plan.shapes import KNOWN, ModelShape, shape_of
+from azr.prepare import contradictions
 from azr.records import Completion, FinishReason
 from tests.recipes import recipes
 
