@@ -187,9 +187,9 @@ class SelfPlayExperiment:
         drop_stale(samples, step - 1, self.config.rollout.staleness)
         with phase("save"):  # of the step before: it holds weights that the trainers are about to change
             await self.checkpointer.finish()
-        await self.system.trainers_turn(phase)
+        await self.system.turns.trainers_turn(phase)
         learned, watched = await self.learn(step, played)
-        pushed = await self.system.engines_turn(step, phase)
+        pushed = await self.system.turns.engines_turn(step, phase)
         ahead.learned()
         is_last = step == run.steps or (run.max_minutes is not None and self.elapsed_s() > 60 * run.max_minutes)
         learned["eval"] = await self.evaluate(step, is_last)

@@ -125,7 +125,7 @@ class Driver:
             assert system.trainers is not None, "a run trains"
             started_in = start_metrics(clock.step_timing(), system.engines.start_seconds)
             if state.step:
-                await system.trainers_turn(progress.busy)
+                await system.trainers.turns.trainers_turn(progress.busy)
                 folder, limit = str((self._store.path(state.step) / TRAINERS).absolute()), self._config.timeout.train_s
                 for group in system.trainers.trained:
                     await group.call("load_checkpoint", folder, timeout_s=limit, to="load their state")
@@ -266,7 +266,7 @@ async def play(experiment: SelfPlayExperiment) -> None:
     checkpointer = experiment.checkpointer
     try:
         if checkpointer.done:
-            await experiment.system.engines_turn(checkpointer.done, experiment.logger.phase)
+            await experiment.system.turns.engines_turn(checkpointer.done, experiment.logger.phase)
         await experiment.run()
         await checkpointer.finish_last()
         experiment.logger.finish(await asyncio.to_thread(gains, experiment.logger.run.answers(0).parent))

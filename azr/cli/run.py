@@ -104,13 +104,13 @@ def _run(options: argparse.Namespace, owner: RunOwner | None) -> int:
 
 
 def _dry_run(config: Config, resume: ResumeState | None, notes: Sequence[str], *, into_run: bool) -> int:
-    notes = [*(resume.notes if resume is not None else ()), *notes]
+    said = [*(resume.notes if resume is not None else ()), *notes]
     try:
-        notes += prepare(config, resume, fetch=False, into_run=into_run).notes
+        said += prepare(config, resume, fetch=False, into_run=into_run).notes
     except ModelUnreachable as unchecked:
-        notes.append(str(unchecked))
+        said.append(str(unchecked))
     print(describe(config))
-    for note in notes:
+    for note in said:
         print(f"# {note}")
     return 0
 

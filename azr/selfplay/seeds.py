@@ -334,7 +334,8 @@ def read_authors_seeds(path: Path, kinds: Sequence[str] = SINGLE_CALL_KINDS) -> 
 def _tasks(record: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[Task]:
     """Raises ValueError with a few words."""
     try:
-        stated = msgspec.convert(record, _ManyCalls if "inputs" in record else _OneCall)
+        is_many = "inputs" in record
+        stated = msgspec.convert(record, _ManyCalls) if is_many else msgspec.convert(record, _OneCall)
     except msgspec.ValidationError as error:
         raise ValueError(f"the line is no record of a seed: {error}") from error
     program = with_imports(stated.snippet, stated.imports)
