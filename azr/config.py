@@ -13,15 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from azr.config_training import *  # noqa: F403  # recipes take every class from here
-from azr.config_training import (
-    AlgorithmConfig,
-    Count,
-    CountOrZero,
-    NumProcesses,
-    Positive,
-    Share,
-    TrainConfig,
-)
+from azr.config_training import AlgorithmConfig, Count, CountOrZero, NumProcesses, Positive, Share, TrainConfig
 from azr.execution import MAX_INPUTS
 from azr.own_data import own_data
 

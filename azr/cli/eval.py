@@ -85,9 +85,7 @@ def parser() -> Parser:
     parser.add_argument("--temperature", type=above(0), default=1.0, help="of the samples")
     parser.add_argument("--k", type=wholes(1, 4096), help="of pass@k, with commas; all samples when not given")
     parser.add_argument(
-        "--template",
-        default="train",
-        help="train (as trained), conversation, tokenizer (its own) or a .jinja file",
+        "--template", default="train", help="train (as trained), conversation, tokenizer (its own) or a .jinja file"
     )
     parser.add_argument(
         "--max-response-tokens", type=whole(1, 10**6), help="longest answer; the run's, or at most 8192, when not given"

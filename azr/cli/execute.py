@@ -47,10 +47,7 @@ def main(argv: Sequence[str]) -> int:
     """
     options = parser().parse(argv)
     config = ExecutorConfig(
-        backend=options.backend,
-        workers=options.workers,
-        wall_s=options.wall,
-        memory_mb=options.memory_mb,
+        backend=options.backend, workers=options.workers, wall_s=options.wall, memory_mb=options.memory_mb
     )
     with _open(options.file) as source:
         try:

@@ -27,10 +27,7 @@ _MEAN = re.compile(r"mean@\d+")
 
 
 def step_metrics(
-    samples: Sequence[Sample],
-    kinds: Sequence[str],
-    group_size: int,
-    parts: Mapping[str, Mapping[str, float | None]],
+    samples: Sequence[Sample], kinds: Sequence[str], group_size: int, parts: Mapping[str, Mapping[str, float | None]]
 ) -> Metrics:
     """Return everything known about a step.
 

@@ -287,7 +287,7 @@ def _card(source: Source, run: RunDirectory, form: PromptForm | None, *, adapter
         asking = [
             "The tokenizer's chat template writes a user's message as the run's prompts did, up to the tag that opens "
             f"the thinking. Stop at {ends} (in vLLM `stop`; transformers reads it from `generation_config.json` and "
-            "wants `generate(..., tokenizer=tokenizer)`). `azr prompts` with the config below prints whole prompts.",
+            "wants `generate(..., tokenizer=tokenizer)`). `azr prompts` with the config below prints whole prompts."
         ]
     # JSON is YAML, and quotes a path whatever it holds.
     library = "peft" if adapters else "transformers"
