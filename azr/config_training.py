@@ -1,6 +1,6 @@
 """Knobs of the algorithm and of training, the types of all knobs' numbers, and sizes that no knob changes.
 
-A knob that several choices of a union have is described at the first."""
+A knob that several choices of a union have is described at one of them."""
 
 from __future__ import annotations
 

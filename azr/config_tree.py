@@ -77,8 +77,9 @@ def knobs() -> Mapping[str, Knob]:
     schema = _CONFIG.json_schema(ref_template="{model}")
     found: dict[str, Knob] = {}
     for knob in _knobs(schema, schema["$defs"], ""):
-        twin = found.get(knob.path, knob)  # an option that several choices of a union have
-        found[knob.path] = replace(twin, owners=tuple(dict.fromkeys(twin.owners + knob.owners)))
+        twin = found.get(knob.path, knob)  # an option that several choices of a union have, described at one of them
+        owners = tuple(dict.fromkeys(twin.owners + knob.owners))
+        found[knob.path] = replace(twin, schema={**knob.schema, **twin.schema}, owners=owners)
     return found
 
 
