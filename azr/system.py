@@ -154,10 +154,8 @@ def engines_alone(config: Config) -> Config:
 
 @asynccontextmanager
 async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[Sampler]:
-    """Serve an evaluation with `rollout.engines` engines, each an actor of Ray; they end with the block.
-
-    Raises UserError when there are not enough GPUs, or the cluster does not answer.
-    """
+    """Serve an evaluation with `rollout.engines` engines, each an actor of Ray; they end with the block. Raises
+    UserError when there are not enough GPUs, or the cluster does not answer."""
     config = engines_alone(evaluation.engine_config)
     await start_ray(config.cluster, config.num_gpus, config.timeout.start_s)
     try:

@@ -139,10 +139,8 @@ class Conversation:
     num_answers: int = 0
 
     def prompt(self, message: str) -> tuple[list[int], str]:
-        """Ids of the prompt with this message at its end, and with what it begins the response itself.
-
-        Raises UserError when it leaves no room for a response, or the template cannot write it.
-        """
+        """Ids of the prompt with this message at its end, and with what it begins the response itself. Raises UserError
+        when it leaves no room for a response, or the template cannot write it."""
         if self.options.raw:
             ids, opened = self.codec.encode(message), ""
         else:
@@ -176,9 +174,7 @@ class Conversation:
 
 def talk(conversation: Conversation, run: Callable[..., FinishReason]) -> None:
     """Answers messages until there are none; `run` runs a coroutine, and Ctrl-C ends that with KeyboardInterrupt.
-
-    Raises KeyboardInterrupt for Ctrl-C when standard input is no terminal.
-    """
+    Raises KeyboardInterrupt for Ctrl-C when standard input is no terminal."""
     terminal = sys.stdin.isatty()
     styled = terminal and sys.stdout.isatty()
     while (message := _read(terminal)) is not None:

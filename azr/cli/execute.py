@@ -41,10 +41,8 @@ _PIPE_CLOSED = 141
 
 
 def main(argv: Sequence[str]) -> int:
-    """0: every line was answered; 1: reading or writing failed midway; 141: the reader left.
-
-    Raises UserError for a user's mistake and KeyboardInterrupt on Ctrl-C.
-    """
+    """0: every line was answered; 1: reading or writing failed midway; 141: the reader left. Raises UserError for a
+    user's mistake and KeyboardInterrupt on Ctrl-C."""
     options = parser().parse(argv)
     config = ExecutorConfig(
         backend=options.backend, workers=options.workers, wall_s=options.wall, memory_mb=options.memory_mb

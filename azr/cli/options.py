@@ -48,10 +48,8 @@ class Parser(argparse.ArgumentParser):
         return super().format_help() + self._more_help
 
     def parse(self, argv: Sequence[str], others: Collection[str] = ()) -> argparse.Namespace:
-        """The options; `others` are known elsewhere, and may be what a wrong one was meant to be.
-
-        Raises UserError, and SystemExit when ``--help`` is among them.
-        """
+        """The options; `others` are known elsewhere, and may be what a wrong one was meant to be. Raises UserError, and
+        SystemExit when ``--help`` is among them."""
         # Before argparse, which would rather complain about what else is missing.
         for word in argv:
             flag = word.partition("=")[0]
@@ -269,9 +267,7 @@ def _config_in(module: str) -> Config | None:
 
 def read_config(file: str) -> Config:
     """The config in a YAML file; with ``base:``, a recipe or a file beside it, its knobs change those of the base.
-
-    Raises UserError when the file holds no config of a run, or what it builds on is missing or leads back to it.
-    """
+    Raises UserError when the file holds no config of a run, or what it builds on is missing or leads back to it."""
     return _read(Path(file), ())
 
 

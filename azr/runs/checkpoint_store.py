@@ -189,11 +189,8 @@ def step_of(path: Path) -> int:
 
 
 def verify(folder: Path, level: Verify) -> None:
-    """Compare a checkpoint with its manifest.
-
-    Raises CorruptCheckpoint when a file is missing, cut off or altered, or the manifest is missing or damaged, and
-    OSError when the disk failed, which says nothing about the checkpoint.
-    """
+    """Compare a checkpoint with its manifest. Raises CorruptCheckpoint when a file is missing, cut off or altered, or
+    the manifest is missing or damaged, and OSError when the disk failed, which says nothing about the checkpoint."""
     path = folder / MANIFEST
     try:
         entries = json.loads(path.read_text())["files"].items()

@@ -62,10 +62,8 @@ class Source:
 
 
 def find_source(place: Path, step: int | None) -> Source:
-    """Return the policy of a run's step, by default the last; or, for a model's own folder, that one.
-
-    Raises UserError when there is no such run or step; the message lists the steps there are.
-    """
+    """Return the policy of a run's step, by default the last; or, for a model's own folder, that one. Raises UserError
+    when there is no such run or step; the message lists the steps there are."""
     if (place / "config.json").is_file():
         if step is not None:
             raise UserError(f"{place} is one model and has no steps: leave out --step.")
@@ -148,10 +146,8 @@ def export(
 
 
 def kept_export(source: Source) -> Path:
-    """Return the export of a run's step beside its checkpoints, made when it is not there yet.
-
-    Raises UserError as `export`, or when the one that is there is of an older policy.
-    """
+    """Return the export of a run's step beside its checkpoints, made when it is not there yet. Raises UserError as
+    `export`, or when the one that is there is of an older policy."""
     assert source.run is not None and source.step is not None, "other models need no export"
     out = source.run.exported(source.step)
     if not out.is_dir():

@@ -124,10 +124,8 @@ def _read_state(
 
 
 def config_changes(saved: Config, wanted: Config) -> list[str]:
-    """Return ``run.steps: 24 -> 48`` for each knob that is not as saved; where the run lives does not count.
-
-    Raises UserError for a change that the checkpoint cannot follow.
-    """
+    """Return ``run.steps: 24 -> 48`` for each knob that is not as saved; where the run lives does not count. Raises
+    UserError for a change that the checkpoint cannot follow."""
     before, after = leaves(saved), leaves(wanted)
     for name in after:
         if name.startswith(FIXED) and after[name] != before[name]:

@@ -136,10 +136,8 @@ class RunLogger:
         self._new_tasks = tasks
 
     async def log_rollouts(self, step: int, samples: Sequence[Sample], decode: Decode) -> None:
-        """Write a step's samples beside the next step, which fills in their texts.
-
-        Raises when those of an earlier step could not be written.
-        """
+        """Write a step's samples beside the next step, which fills in their texts. Raises when those of an earlier step
+        could not be written."""
         tasks = self._new_tasks
 
         def write() -> None:

@@ -126,10 +126,8 @@ BONUSES = Registry[Callable[[BonusInputs], Any]](
 
 
 def bonus_coefficients(config: IntrinsicRewardConfig) -> dict[str, float]:
-    """Return the coefficients of the bonuses that `reward.intrinsic.bonuses` names.
-
-    Raises UserError for an entry that is not ``name:coefficient``, or whose bonus is not registered or named twice.
-    """
+    """Return the coefficients of the bonuses that `reward.intrinsic.bonuses` names. Raises UserError for an entry that
+    is not ``name:coefficient``, or whose bonus is not registered or named twice."""
     coefficients: dict[str, float] = {}
     for entry in config.bonuses:
         name, _, text = entry.partition(":")
