@@ -14,7 +14,7 @@ import os
 import select
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, BinaryIO, NoReturn, get_args, get_type_hints
 
 from azr.cli.options import Parser, number, whole
@@ -105,11 +105,11 @@ async def _execute(config: ExecutorConfig, repeats: int, static_check: bool, lin
 
     async def reply(number: int, line: bytes | None) -> str:
         try:
-            asked = parse(line)
+            id_json, request = parse(line)
         except LineError as error:
             return refusal(number, error)
-        result = await pool.execute(asked.request(repeats=repeats, static_check=static_check))
-        return answer(asked, result)
+        result = await pool.execute(replace(request, repeats=repeats, static_check=static_check))
+        return answer(id_json, result)
 
     try:
         await pool.start()
@@ -194,21 +194,9 @@ class LineError(Exception):
     """The line's id as far as it could be read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestLine:
-    """Request of a well-formed line."""
-
-    id_json: str
-    """The id as JSON text: it is only ever echoed."""
-    program: str
-    inputs: tuple[str, ...]
-
-    def request(self, *, repeats: int, static_check: bool) -> ExecutionRequest:
-        return ExecutionRequest(program=self.program, inputs=self.inputs, repeats=repeats, static_check=static_check)
-
-
-def parse(line: bytes | None) -> RequestLine:
-    """The request in a line; None stands for one that was too long to keep. Raises LineError."""
+def parse(line: bytes | None) -> tuple[str, ExecutionRequest]:
+    """Return the id of a line as JSON text, for it is only ever echoed, and its request; None stands for a line that
+    was too long to keep. Raises LineError."""
     message = _object(line)
     if "id" not in message:
         raise LineError("the key 'id' is missing")
@@ -218,7 +206,7 @@ def parse(line: bytes | None) -> RequestLine:
     except LineError as error:
         error.id_json = id_json
         raise
-    return RequestLine(id_json=id_json, program=message["program"], inputs=tuple(message["inputs"]))
+    return id_json, ExecutionRequest(program=message["program"], inputs=tuple(message["inputs"]))
 
 
 def _object(line: bytes | None) -> dict[str, Any]:
@@ -289,7 +277,7 @@ def status(result: ExecutionResult) -> str:
     return next((output.status for output in result.outputs if output.status is not CallStatus.OK), CallStatus.OK).value
 
 
-def answer(line: RequestLine, result: ExecutionResult) -> str:
+def answer(id_json: str, result: ExecutionResult) -> str:
     outputs = [
         {
             "status": output.status.value,
@@ -299,7 +287,7 @@ def answer(line: RequestLine, result: ExecutionResult) -> str:
         }
         for output in result.outputs
     ]
-    return _line(line.id_json, status(result), outputs, result.deterministic, list(result.static_check))
+    return _line(id_json, status(result), outputs, result.deterministic, list(result.static_check))
 
 
 def refusal(number: int, error: LineError) -> str:
