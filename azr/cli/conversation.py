@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -101,19 +101,12 @@ class _Printing:
     printer: AnswerPrinter
 
     async def generate(
-        self,
-        prompt_ids: PromptIds,
-        *,
-        n: int,
-        max_tokens: int,
-        temperature: float | None = None,
-        seed: int | None = None,
-        **_: object,
+        self, prompt_ids: PromptIds, *, n: int, stop_strings: Sequence[str] = (), **how: Any
     ) -> list[Completion]:
-        assert n == 1 and temperature is not None, "a message gets one answer, at the temperature of the conversation"
+        assert n == 1 and not stop_strings, "a message gets one answer, up to the stops of the model's format"
         text, sampled, reason = TextStream(self.codec), list[int](), FinishReason.STOP
         ids = [int(each) for each in prompt_ids]
-        async for piece in self.engine.stream(ids, max_tokens=max_tokens, temperature=temperature, seed=seed):
+        async for piece in self.engine.stream(ids, **how):
             sampled += piece.token_ids
             reason = piece.finish_reason or reason
             ended = bool(piece.token_ids) and piece.token_ids[-1] in self.codec.stops.token_ids
