@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from azr.errors import UserError, did_you_mean, printable
-from azr.version import code_version
+from azr.own_data import code_version
 
 COMMANDS = {
     "run": "train: a recipe by name, a YAML file that builds on one, or a run's config again",
