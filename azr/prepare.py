@@ -16,7 +16,7 @@ from azr.cluster.weight_transfers import choose_transfer
 from azr.config import TEMPLATES, Config, NoImportance
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError, did_you_mean
-from azr.evaluation.suites.exam import read_exam
+from azr.evaluation.suites.exam import exam_questions
 from azr.monitoring.screen import Screen, patterns_of
 from azr.plugins import load_for
 from azr.records import Task
@@ -109,7 +109,7 @@ def prepare(
         if config.data.path is not None:
             read_rows(Path(config.data.path))
         if config.eval.path is not None:
-            read_exam(Path(config.eval.path))
+            exam_questions(Path(config.eval.path))
         raise ModelUnreachable(
             f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"
         )
@@ -291,6 +291,8 @@ def _prompt_rules(config: Config) -> Iterator[str]:
             "train.lora.dropout makes the ratio of new to old probabilities differ from 1 at random: take 0, or learn "
             "from traces alone (data.samples 0, data.play alone)."
         )
+    if config.train.shard == "none" and (config.train.offload_optimizer or config.train.lora.rank):
+        yield "train.shard is none, which has neither train.offload_optimizer nor adapters: take zero3."
     if config.train.lora.four_bit and not config.train.lora.rank:
         yield (
             "train.lora.four_bit holds weights in 4 bits, which cannot be trained themselves: set train.lora.rank, or "

@@ -14,7 +14,7 @@ from azr.answering import Problem, answer
 from azr.errors import UserError
 from azr.prompts.chat_template import Turn
 from azr.prompts.codec import PromptCodec
-from azr.prompts.text_stream import TextStream
+from azr.prompts.token_text import TextStream
 from azr.records import Completion, FinishReason, Judgement, PromptIds
 from azr.rollout.streaming import StreamingEngine
 from azr.tasks.base import Verdict
@@ -104,7 +104,7 @@ class _Printing:
         self, prompt_ids: PromptIds, *, n: int, stop_strings: Sequence[str] = (), **how: Any
     ) -> list[Completion]:
         assert n == 1 and not stop_strings, "a message gets one answer, up to the stops of the model's format"
-        text, sampled, reason = TextStream(self.codec), list[int](), FinishReason.STOP
+        text, sampled, reason = TextStream(self.codec.decode), list[int](), FinishReason.STOP
         ids = [int(each) for each in prompt_ids]
         async for piece in self.engine.stream(ids, **how):
             sampled += piece.token_ids

@@ -19,10 +19,10 @@ from azr.cli.main import exit_code
 from azr.cli.options import RECIPE_HELP, Parser, is_run, load_recipe, read_config
 from azr.config import Config
 from azr.config_tree import knobs, leaves, override, to_tree
-from azr.doctor.machine import check_fit, check_machine, query_gpus
+from azr.doctor.machine import check_fit, check_machine, memory_bytes, query_gpus
 from azr.errors import UserError, printable
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
-from azr.plan.planner import plan_run, step_lines, text
+from azr.plan.planner import cpu_text, plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
 from azr.runs.checkpoint_store import Verify
 from azr.runs.owner import RunOwner
@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace, owner: RunOwner | None) -> int:
     check_machine(config, here)
     notes = check_fit(config, here, suppose=options.dry_run)
     if options.dry_run:
-        return _dry_run(config, resume, notes, into_run=not options.restart)
+        return _dry_run(config, resume, notes, into_run=not options.restart, has_gpu=bool(here.all))
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)
     if options.restart and (kept := keep_aside(config.run)) is not None:
@@ -103,13 +103,14 @@ def _run(options: argparse.Namespace, owner: RunOwner | None) -> int:
     return 0
 
 
-def _dry_run(config: Config, resume: ResumeState | None, notes: Sequence[str], *, into_run: bool) -> int:
+def _dry_run(config: Config, resume: ResumeState | None, notes: Sequence[str], *, into_run: bool, has_gpu: bool) -> int:
     said = [*(resume.notes if resume is not None else ()), *notes]
     try:
         said += prepare(config, resume, fetch=False, into_run=into_run).notes
     except ModelUnreachable as unchecked:
         said.append(str(unchecked))
-    print(describe(config))
+    on_cpu = config.train.device == "cpu" or not (config.train.device == "cuda" or config.cluster.address or has_gpu)
+    print(describe(config, on_cpu=on_cpu))
     for note in said:
         print(f"# {note}")
     return 0
@@ -185,16 +186,20 @@ def _text(value: Any) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def describe(config: Config) -> str:
+def describe(config: Config, *, on_cpu: bool = False) -> str:
     """Return the resolved config as YAML, and as comments the work of a step and a plan of memory and time.
 
     The plan is for nodes of up to eight 80 GB GPUs, as many as the config needs; `azr plan` makes it for others.
+    ``on_cpu``: it is for this machine's memory.
     """
     bound = f", at most {config.run.max_minutes:g} minutes," if config.run.max_minutes is not None else ""
     head = f"plan: {config.run.steps} steps{bound} into {Path(config.run.root) / config.run.name}"
     assumed = Assumptions()
     try:
-        plan = text(*plan_run(config, ClusterSpec.with_gpus(config.num_gpus), assumed))
+        if on_cpu:
+            plan = cpu_text(config, memory_bytes())
+        else:
+            plan = text(*plan_run(config, ClusterSpec.with_gpus(config.num_gpus), assumed))
     except UserError as error:
         # The shape of the model is not known here, which is no mistake in the config.
         step = step_lines(config, Workload.of(config, assumed))

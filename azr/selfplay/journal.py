@@ -67,7 +67,8 @@ class ItemJournal:
         self, prompt_ids: PromptIds, *, n: int, max_tokens: int, seed: int | None = None, **others: object
     ) -> list[Completion]:
         assert seed is not None, "a request without a seed cannot be found again"
-        assert not any(others.values()), "self-play samples at the rollout temperature, up to the format's own stops"
+        is_plain = all(value is None or value == () for value in others.values())
+        assert is_plain, "self-play samples at the rollout temperature, up to the format's own stops"
         answer = self.answers.get(seed)
         # A resumed run may write its prompts otherwise.
         if answer is not None and all(np.array_equal(each.prompt_ids, prompt_ids) for each in answer):
