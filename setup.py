@@ -18,7 +18,7 @@ class BuildWithData(build_py):
         package = Path(self.build_lib) / "azr"
         for name in ("exam", "exam_worked", "azr_14m_base", "azr_14m_worked", "coder_seeds"):
             shutil.copytree(ROOT / "data" / name, package / "data" / name, dirs_exist_ok=True)
-        commit_of_clone = runpy.run_path(str(ROOT / "azr" / "version.py"))["commit_of_clone"]
+        commit_of_clone = runpy.run_path(str(ROOT / "azr" / "own_data.py"))["commit_of_clone"]
         (package / "COMMIT").write_text(commit_of_clone())
 
 

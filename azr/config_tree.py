@@ -50,7 +50,6 @@ class Knob:
 
     @property
     def doc(self) -> str:
-        """The docstring of the field, on one line."""
         return " ".join(self.schema.get("description", "").split())
 
     @property
@@ -60,7 +59,6 @@ class Knob:
 
     @property
     def option(self) -> str:
-        """Option of the command line."""
         return "--" + self.path.rstrip("_").replace("_", "-")
 
     @property
@@ -79,8 +77,9 @@ def knobs() -> Mapping[str, Knob]:
     schema = _CONFIG.json_schema(ref_template="{model}")
     found: dict[str, Knob] = {}
     for knob in _knobs(schema, schema["$defs"], ""):
-        twin = found.get(knob.path, knob)  # an option that several choices of a union have
-        found[knob.path] = replace(twin, owners=tuple(dict.fromkeys(twin.owners + knob.owners)))
+        twin = found.get(knob.path, knob)  # an option that several choices of a union have, described at one of them
+        owners = tuple(dict.fromkeys(twin.owners + knob.owners))
+        found[knob.path] = replace(twin, schema={**knob.schema, **twin.schema}, owners=owners)
     return found
 
 

@@ -68,10 +68,9 @@ from azr.runs.timing import LEARNING_PHASES
 from azr.selfplay.ahead import PlayAhead
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
-from azr.selfplay.ordering import sort_samples
-from azr.selfplay.play import SelfPlayStep, StepResult
+from azr.selfplay.play import SelfPlayStep, StepResult, sort_samples
 from azr.selfplay.seeding import Seeding
-from azr.selfplay.seeds import SeedLines
+from azr.selfplay.seeds import SeedLine
 from azr.system import System
 from azr.train.learner import Learner
 
@@ -82,7 +81,7 @@ class SelfPlayExperiment:
 
     config: Config
     codec: PromptCodec
-    seeds: SeedLines | None
+    seeds: Sequence[SeedLine] | None
     evaluation: PeriodicEval
     data: DataPlay | None
     """None without a file of rows."""
@@ -126,7 +125,6 @@ class SelfPlayExperiment:
             await self.journal.close()
 
     async def seed(self) -> None:
-        """Fills the buffer before the first step."""
         logger, system = self.logger, self.system
         await Seeding(
             config=self.config,
@@ -189,9 +187,9 @@ class SelfPlayExperiment:
         drop_stale(samples, step - 1, self.config.rollout.staleness)
         with phase("save"):  # of the step before: it holds weights that the trainers are about to change
             await self.checkpointer.finish()
-        await self.system.trainers_turn(phase)
+        await self.system.turns.trainers_turn(phase)
         learned, watched = await self.learn(step, played)
-        pushed = await self.system.engines_turn(step, phase)
+        pushed = await self.system.turns.engines_turn(step, phase)
         ahead.learned()
         is_last = step == run.steps or (run.max_minutes is not None and self.elapsed_s() > 60 * run.max_minutes)
         learned["eval"] = await self.evaluate(step, is_last)
@@ -230,7 +228,6 @@ class SelfPlayExperiment:
         pushed: PushReport,
         watched: Mapping[str, float],
     ) -> None:
-        """Write the tasks, texts and metrics of a step."""
         samples = played.samples
         self.logger.log_tasks(played.stored)
         await self.logger.log_rollouts(step, samples, self.codec.decode)

@@ -147,11 +147,8 @@ class Workers:
             await process.end()
 
     async def ask(self, message: Mapping[str, Any], limit_s: float, reply: Reply | None = None) -> Any:
-        """Return the answer of the first free process.
-
-        Raises Trouble, what `start` raises, and what ``reply`` raises, which answers what the process asks; that time
-        does not count against ``limit_s``.
-        """
+        """Return the answer of the first free process. Raises Trouble, what `start` raises, and what ``reply`` raises,
+        which answers what the process asks; that time does not count against ``limit_s``."""
         async with self._borrowed() as process:
             return await process.ask(message, limit_s, reply)
 

@@ -1,10 +1,15 @@
-"""Path of the project's own data, the exam and the 14M model: in the clone, or in the installed package."""
+"""The data of this project, the exam and the 14M model, and its version: in the clone or in the installed package."""
 
 from __future__ import annotations
 
+import functools
+import subprocess
+from importlib import metadata
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
+_COMMIT = _PACKAGE / "COMMIT"
+"""Written by setup.py into a built package, where there is no clone to ask."""
 
 
 def own_data(name: str) -> str:
@@ -13,3 +18,22 @@ def own_data(name: str) -> str:
     path = packed if packed.is_dir() else _PACKAGE.parent / "data" / name
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+@functools.cache
+def code_version() -> str:
+    """Return the package's version, with its commit in brackets if known."""
+    version = metadata.version("azr")
+    commit = _COMMIT.read_text(encoding="utf-8").strip() if _COMMIT.is_file() else commit_of_clone()
+    return f"{version} ({commit})" if commit else version
+
+
+def commit_of_clone() -> str:
+    """Return the clone's commit; empty without a clone or git."""
+    if not (_PACKAGE.parent / ".git").exists():
+        return ""
+    command = ["git", "-C", str(_PACKAGE), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -128,12 +128,10 @@ class Completion:
 
     @property
     def num_tokens(self) -> int:
-        """Of prompt and response together."""
         return len(self.prompt_ids) + len(self.response_ids)
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Prompt and response together."""
         return (*self.prompt_ids.tolist(), *self.response_ids.tolist())
 
 

@@ -47,10 +47,8 @@ def search_here() -> str:
 
 
 def import_own(name: str, what: str) -> ModuleType:
-    """Import and return the module; ``what`` begins the sentence of the error.
-
-    Raises UserError if it cannot be imported, after the traceback of a module that exists.
-    """
+    """Import and return the module; ``what`` begins the sentence of the error. Raises UserError if it cannot be
+    imported, after the traceback of a module that exists."""
     search_here()
     try:
         return importlib.import_module(name)

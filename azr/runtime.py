@@ -31,7 +31,7 @@ from azr.monitoring.reader import TextReader
 from azr.monitoring.screen import patterns_of
 from azr.plugins import plugin_processes
 from azr.prepare import Prepared
-from azr.records import NO_ROWS_TAKEN, Sample, Task
+from azr.records import NO_ROWS_TAKEN, Task
 from azr.runs.checkpoint_store import STAGING, AsyncCheckpointer, CheckpointStore, Staging
 from azr.runs.malformed_alarm import MalformedAlarm
 from azr.runs.metrics import start_metrics
@@ -125,8 +125,10 @@ class Driver:
             assert system.trainers is not None, "a run trains"
             started_in = start_metrics(clock.step_timing(), system.engines.start_seconds)
             if state.step:
-                await system.trainers_turn(progress.busy)
-                await self._load_checkpoint(system.trainers, state.step)
+                await system.trainers.turns.trainers_turn(progress.busy)
+                folder, limit = str((self._store.path(state.step) / TRAINERS).absolute()), self._config.timeout.train_s
+                for group in system.trainers.trained:
+                    await group.call("load_checkpoint", folder, timeout_s=limit, to="load their state")
             async with self._open_logger(progress, resume) as logger:
                 logger.log_start(started_in)
                 await self._check_shared(system.trainers)
@@ -149,7 +151,6 @@ class Driver:
                 raise UserError(f"{error}. Give a folder that all nodes share with --run.root.") from error
 
     async def _log_start(self, system: System, trainers: Trainers, progress: Progress) -> None:
-        """Log how the run computes, where model-written code runs, and what is left out."""
         limit = self._config.timeout.start_s
         how = await trainers.policy.call("computes_with", timeout_s=limit, to="say how it computes")
         progress.log(f"networks compute in {system.placement.dtype}; the policy with {how[0]}")
@@ -233,11 +234,6 @@ class Driver:
             elapsed_s=elapsed_s,
         )
 
-    async def _load_checkpoint(self, trainers: Trainers, step: int) -> None:
-        folder = str((self._store.path(step) / TRAINERS).absolute())
-        for group in trainers.trained:
-            await group.call("load_checkpoint", folder, timeout_s=self._config.timeout.train_s, to="load their state")
-
     async def _save_checkpoint(
         self,
         trainers: Trainers,
@@ -270,7 +266,7 @@ async def play(experiment: SelfPlayExperiment) -> None:
     checkpointer = experiment.checkpointer
     try:
         if checkpointer.done:
-            await experiment.system.engines_turn(checkpointer.done, experiment.logger.phase)
+            await experiment.system.turns.engines_turn(checkpointer.done, experiment.logger.phase)
         await experiment.run()
         await checkpointer.finish_last()
         experiment.logger.finish(await asyncio.to_thread(gains, experiment.logger.run.answers(0).parent))
@@ -303,17 +299,12 @@ async def grow_seeds(prepared: Prepared, refused: Path) -> list[Task]:
                 buffer=_empty_buffer(prepared, config.selfplay.kinds),
                 phase=progress.busy,
                 store=tasks.extend,
-                record=_not_recorded,
                 log=progress.log,
                 refused=refused,
                 watch=MalformedAlarm(codec.decode, progress.log, stop=config.run.stop_when_malformed).watch,
             )
             await stop.cancel_on_stop(seeding.run())
     return tasks
-
-
-async def _not_recorded(proposals: Sequence[Sample]) -> None:
-    """Drop the proposals: there is no run directory for them."""
 
 
 @asynccontextmanager

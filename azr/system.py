@@ -15,7 +15,7 @@ from azr.answering import Sampler
 from azr.cluster.executor_actor import RemoteExecutor
 from azr.cluster.gpu_turns import GpuTurns, take_turns
 from azr.cluster.placement import Placement, place, start_ray
-from azr.cluster.weight_sync import PushReport, WeightSync
+from azr.cluster.weight_sync import WeightSync
 from azr.cluster.weight_transfers import decide_push
 from azr.concurrency import Phase, task_group
 from azr.config import Config
@@ -57,14 +57,6 @@ class System:
     def turns(self) -> GpuTurns:
         assert self.trainers is not None, "nothing is trained, so engines keep their GPUs"
         return self.trainers.turns
-
-    async def trainers_turn(self, phase: Phase) -> None:
-        """Take the GPUs from the engines: the policy may change from now on."""
-        await self.turns.trainers_turn(phase)
-
-    async def engines_turn(self, version: int, phase: Phase) -> PushReport:
-        """Give the GPUs to the engines, with the policy's weights as that version."""
-        return await self.turns.engines_turn(version, phase)
 
     @classmethod
     async def start(
@@ -162,10 +154,8 @@ def engines_alone(config: Config) -> Config:
 
 @asynccontextmanager
 async def serve_by_ray(evaluation: Evaluation) -> AsyncIterator[Sampler]:
-    """Serve an evaluation with `rollout.engines` engines, each an actor of Ray; they end with the block.
-
-    Raises UserError when there are not enough GPUs, or the cluster does not answer.
-    """
+    """Serve an evaluation with `rollout.engines` engines, each an actor of Ray; they end with the block. Raises
+    UserError when there are not enough GPUs, or the cluster does not answer."""
     config = engines_alone(evaluation.engine_config)
     await start_ray(config.cluster, config.num_gpus, config.timeout.start_s)
     try:

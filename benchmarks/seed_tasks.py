@@ -21,9 +21,8 @@ from azr.config import ExecutorConfig
 from azr.execution import CallStatus, ExecutionRequest, ExecutionResult
 from azr.executor.pool import SandboxPool
 from azr.records import Task
-from azr.selfplay.authors_seeds import read_authors_seeds
 from azr.selfplay.proposer import proposal_limits
-from azr.selfplay.seeds import seed_limits
+from azr.selfplay.seeds import read_authors_seeds, seed_limits
 from azr.tasks.base import Proposal, RejectReason, Run
 from azr.tasks.inputs import read_input
 from azr.tasks.registry import KINDS
@@ -160,9 +159,9 @@ def default_file() -> Path:
 
 def rows(path: Path) -> list[tuple[int, Task]]:
     """Line numbers and tasks; of the kinds with one call, deduction stands for all."""
-    seeds, broken = read_authors_seeds(path, kinds=("deduction",))
-    assert not broken, broken
-    return [(seed.line, seed.task) for seed in seeds]
+    lines = read_authors_seeds(path, kinds=("deduction",))
+    assert not [reason for _, reason in lines if isinstance(reason, str)]
+    return [(line, task) for line, task in lines if isinstance(task, Task)]
 
 
 async def check(stated: Sequence[tuple[int, Task]], run: Run) -> list[Checked]:

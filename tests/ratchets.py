@@ -44,7 +44,7 @@ def figures(root: Path) -> Figures:
         "azr/": {"files": len(files), "lines": lines(files)},
         **{name: {"files": len(paths), "lines": lines(paths)} for name, paths in sorted(rooms.items())},
         "tests/": {"lines": lines(list((root / "tests").rglob("*.py")))},
-        "options": {"count": options(root / "azr" / "config.py")},
+        "options": {"count": options(root / "azr")},
         "layers of the import contract": {
             "count": next(len(each["layers"]) for each in contracts if each["type"] == "layers")
         },
@@ -56,9 +56,14 @@ def lines(paths: list[Path]) -> int:
     return sum(len(path.read_text().splitlines()) for path in paths)
 
 
-def options(config: Path) -> int:
+def options(package: Path) -> int:
     """Count the fields of the config's classes, except those that hold another of these classes, and tags."""
-    classes = [node for node in ast.parse(config.read_text()).body if isinstance(node, ast.ClassDef)]
+    trees = [
+        ast.parse(file.read_text())
+        for file in (package / "config.py", package / "config_training.py")
+        if file.is_file()
+    ]
+    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
     fields = [field for node in classes for field in node.body if isinstance(field, ast.AnnAssign)]
     others = "|".join([r"ClassVar.*", r"Literal\['[^']+'\]", *(node.name for node in classes)])
     return sum(re.fullmatch(others, ast.unparse(field.annotation)) is None for field in fields)

@@ -125,9 +125,7 @@ def play(
                 system=SimpleNamespace(
                     engines=engines,
                     executor=executor,
-                    trainers_turn=trainers_turn,
-                    engines_turn=engines_turn,
-                    turns=SimpleNamespace(memory={}),
+                    turns=SimpleNamespace(memory={}, trainers_turn=trainers_turn, engines_turn=engines_turn),
                 ),
                 learner=Trainers(raise_if_diverged),
                 logger=logger,

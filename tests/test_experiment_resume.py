@@ -128,9 +128,7 @@ def play(config: Config, engine: Engine) -> None:
             system=SimpleNamespace(
                 engines=engine,
                 executor=executor,
-                trainers_turn=trainers_turn,
-                engines_turn=engines_turn,
-                turns=SimpleNamespace(memory={}),
+                turns=SimpleNamespace(memory={}, trainers_turn=trainers_turn, engines_turn=engines_turn),
             ),
             learner=learner,
             logger=logger,

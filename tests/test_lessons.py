@@ -72,4 +72,4 @@ def test_nothing_but_the_registry_knows_kinds_by_name():
     # Examples in docstrings may name one.
     found = {name for name, nodes in trees.items() if any(getattr(node, "value", None) in kinds for node in nodes)}
     # A default, and a converter that knows what records of another system are.
-    assert found <= {"config.py", "authors_seeds.py"}
+    assert found <= {"config.py", "seeds.py"}

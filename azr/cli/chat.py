@@ -28,7 +28,6 @@ _ABOUT = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns 0 when the conversation is over. Raises UserError for a user's mistake."""
     options = parser().parse(argv)
 
     check_place(options.model)
@@ -48,6 +47,7 @@ def main(argv: Sequence[str]) -> int:
             "typed, such as <|solve|><|deduction|><|program|>def f(x): return x + 1<|input|>2<|answer|>."
         )
     context = _context(model, options.context)
+    seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     engine = StreamingEngine(
         str(model.folder),
         RolloutConfig(
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         ),
         stops=model.codec.stops,
         dtype=compute_type(options.dtype, "cuda" if torch.cuda.is_available() else "cpu"),
-        seed=secrets.randbelow(2**31) if options.seed is None else options.seed,
+        seed=seed,
         max_model_len=context,
     )
     of_run = model.config.rollout.max_response_tokens if model.config else RESPONSE_TOKENS
@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         max_response_tokens=options.max_response_tokens or of_run,
         context=context,
         temperature=options.temperature,
-        seed=options.seed,
+        seed=seed,
     )
     # No text that comes in or goes out can end the conversation.
     for stream in (sys.stdin, sys.stdout):
@@ -116,7 +116,6 @@ def parser() -> Parser:
 
 
 def temperature(text: str) -> float:
-    """Reads 0 or a number above it."""
     return 0.0 if text in ("0", "0.0") else above(0)(text)
 
 

@@ -142,7 +142,6 @@ def _job(recipe: str, config: Config, values: dict[str, Any], gpus: int, gpu_mem
 
 
 def _files(recipe: str, config: Config) -> tuple[str, ...]:
-    """Files and folders of the user's own that the run reads."""
     named = (config.data.path, config.selfplay.seeds, config.eval.data, config.safety.patterns)
     return (*([recipe] if is_file(recipe) else []), *filter(None, named))
 
@@ -153,7 +152,6 @@ def _is_on_claim(path: str) -> bool:
 
 
 def _words(value: Any) -> list[str]:
-    """A knob's value as the command line takes it."""
     if value is None:
         return ["none"]
     if isinstance(value, bool):

@@ -25,7 +25,6 @@ _ABOUT = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints and returns 0. Raises UserError for a mistake in the options."""
     options = parser().parse(argv)
     print(shtab.complete(_everything(), options.shell))
     return 0
@@ -38,7 +37,6 @@ def parser() -> Parser:
 
 
 def _everything() -> argparse.ArgumentParser:
-    """One parser of all commands."""
     whole = argparse.ArgumentParser(prog="azr")
     whole.add_argument("--version", action="store_true", help="say which code this is")
     commands = whole.add_subparsers()
@@ -56,7 +54,6 @@ def _everything() -> argparse.ArgumentParser:
 
 
 def _add(command: argparse.ArgumentParser, its: Parser) -> None:
-    """The arguments of a command's own parser."""
     for action in its._actions:
         if isinstance(action, argparse._HelpAction):
             continue

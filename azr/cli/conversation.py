@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import Any, TextIO
 
+from azr.answering import Problem, answer
 from azr.errors import UserError
 from azr.prompts.chat_template import Turn
 from azr.prompts.codec import PromptCodec
 from azr.prompts.token_text import TextStream
-from azr.records import FinishReason
+from azr.records import Completion, FinishReason, Judgement, PromptIds
 from azr.rollout.streaming import StreamingEngine
+from azr.tasks.base import Verdict
 from azr.tasks.prompts import THINK, THOUGHT
 
 _BLOCK = '"""'
@@ -52,7 +55,6 @@ class AnswerPrinter:
         self._out.flush()
 
     def end(self) -> None:
-        """Ends the line."""
         if self._terminal:
             self._show(self._held)
             self._out.write(_PLAIN)
@@ -86,8 +88,37 @@ class AnswerOptions:
     context: int
     """Most tokens of prompt and response."""
     temperature: float
-    seed: int | None
+    seed: int
     """With the same one, the same messages get the same answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Printing:
+    """A `Sampler` that prints the one response while it is sampled."""
+
+    codec: PromptCodec
+    engine: StreamingEngine
+    printer: AnswerPrinter
+
+    async def generate(
+        self, prompt_ids: PromptIds, *, n: int, stop_strings: Sequence[str] = (), **how: Any
+    ) -> list[Completion]:
+        assert n == 1 and not stop_strings, "a message gets one answer, up to the stops of the model's format"
+        text, sampled, reason = TextStream(self.codec.decode), list[int](), FinishReason.STOP
+        ids = [int(each) for each in prompt_ids]
+        async for piece in self.engine.stream(ids, **how):
+            sampled += piece.token_ids
+            reason = piece.finish_reason or reason
+            ended = bool(piece.token_ids) and piece.token_ids[-1] in self.codec.stops.token_ids
+            self.printer.write(text.add(piece.token_ids[:-1] if ended else piece.token_ids))
+        self.printer.write(text.end())
+        unknown: Any = {"logprobs": math.nan, "weight_versions": 0}
+        response: Any = {"prompt_ids": ids, "response_ids": sampled, "finish_reason": reason}
+        return [Completion(**response, **unknown)]
+
+
+async def _ungraded(completion: Completion) -> Judgement:
+    return Judgement(verdict=Verdict.UNGRADED)
 
 
 @dataclass(slots=True)
@@ -101,10 +132,8 @@ class Conversation:
     num_answers: int = 0
 
     def prompt(self, message: str) -> tuple[list[int], str]:
-        """Ids of the prompt with this message at its end, and with what it begins the response itself.
-
-        Raises UserError when it leaves no room for a response, or the template cannot write it.
-        """
+        """Ids of the prompt with this message at its end, and with what it begins the response itself. Raises UserError
+        when it leaves no room for a response, or the template cannot write it."""
         if self.options.raw:
             ids, opened = self.codec.encode(message), ""
         else:
@@ -115,22 +144,20 @@ class Conversation:
             raise UserError(f"{what} has {len(ids)} tokens, and the model reads {self.options.context}: {cure}.")
         return ids, opened
 
-    async def answer(self, ids: list[int], printer: AnswerPrinter) -> FinishReason | None:
-        """Prints the response as it comes, and why it ended; None when it was stopped."""
-        options, reason = self.options, None
-        room = options.context - len(ids)
-        seed = None if options.seed is None else options.seed + self.num_answers
+    async def answer(self, ids: list[int], printer: AnswerPrinter) -> FinishReason:
+        """Print the response as it comes, and return why it ended."""
+        options = self.options
         self.num_answers += 1
-        text = TextStream(self.codec.decode)
-        pieces = self.engine.stream(
-            ids, max_tokens=min(room, options.max_response_tokens), temperature=options.temperature, seed=seed
+        problem = Problem(id=str(self.num_answers), kind="chat", group="chat", prompt_ids=ids, judge=_ungraded)
+        (sample,) = await answer(
+            problem,
+            1,
+            sampler=_Printing(self.codec, self.engine, printer),
+            max_tokens=min(options.context - len(ids), options.max_response_tokens),
+            temperature=options.temperature,
+            seed=options.seed + self.num_answers - 1,
         )
-        async for piece in pieces:
-            reason = piece.finish_reason
-            ended = bool(piece.token_ids) and piece.token_ids[-1] in self.codec.stops.token_ids
-            printer.write(text.add(piece.token_ids[:-1] if ended else piece.token_ids))
-        printer.write(text.end())
-        return reason
+        return sample.finish_reason
 
     def keep(self, message: str, response: str) -> None:
         """Later prompts hold both; nothing is kept of a message that got no answer at all."""
@@ -138,11 +165,9 @@ class Conversation:
             self.turns += ({"role": "user", "content": message}, {"role": "assistant", "content": response})
 
 
-def talk(conversation: Conversation, run: Callable[..., FinishReason | None]) -> None:
+def talk(conversation: Conversation, run: Callable[..., FinishReason]) -> None:
     """Answers messages until there are none; `run` runs a coroutine, and Ctrl-C ends that with KeyboardInterrupt.
-
-    Raises KeyboardInterrupt for Ctrl-C when standard input is no terminal.
-    """
+    Raises KeyboardInterrupt for Ctrl-C when standard input is no terminal."""
     terminal = sys.stdin.isatty()
     styled = terminal and sys.stdout.isatty()
     while (message := _read(terminal)) is not None:
@@ -160,7 +185,7 @@ def talk(conversation: Conversation, run: Callable[..., FinishReason | None]) ->
             continue
         printer = AnswerPrinter(sys.stdout, terminal=styled, thinking=bool(opened))
         try:
-            reason = run(conversation.answer(ids, printer))
+            reason: FinishReason | None = run(conversation.answer(ids, printer))
             printer.end()
         except (KeyboardInterrupt, asyncio.CancelledError):
             printer.end()

@@ -32,7 +32,6 @@ _SHOWN_ROWS = 5
 
 
 def main(argv: Sequence[str]) -> int:
-    """0 when the file was written. Raises UserError for a user's mistake."""
     from azr.datasets.prepare.sources import SOURCES
 
     if argv and argv[0] not in ("prepare", "--help", "-h"):
@@ -45,7 +44,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parser() -> Parser:
-    """Of ``azr data prepare``."""
     from azr.datasets.prepare.sources import SOURCES
 
     known = "\n".join(f"  {source.name:<10}{source.about}" for source in SOURCES.values())
@@ -83,7 +81,6 @@ def _prepare(source: Source, options: argparse.Namespace) -> None:
 
 
 def _chosen(source: Source, options: argparse.Namespace) -> Options:
-    """Raises UserError for an option of another source."""
     from azr.datasets.prepare.sources import Options
 
     for name in ("system", "asked"):
@@ -137,6 +134,5 @@ def _print_preview(done: Prepared) -> None:
 
 
 def _short(text: str) -> str:
-    """One line that does nothing to a terminal."""
     flat = printable(text[: 2 * _SHOWN_CHARS].replace("\n", "⏎"))
     return flat if len(text) <= _SHOWN_CHARS else f"{flat[:_SHOWN_CHARS]}…"

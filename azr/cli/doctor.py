@@ -61,7 +61,6 @@ def sections(config: Config | None, name: str, address: str | None) -> Iterator[
 
 
 def parser() -> Parser:
-    """Return the parser of this command's own options."""
     parser = Parser("doctor", _ABOUT)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--recipe", metavar="RECIPE", help=RECIPE_HELP)

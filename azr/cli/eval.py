@@ -50,7 +50,6 @@ _SHOWN = 20
 
 
 def main(argv: Sequence[str]) -> int:
-    """Evaluates, lists or compares, prints a table and returns 0. Raises UserError for a user's mistake."""
     if argv and argv[0] == "compare":
         return _compare(argv[1:])
     options, values = parser().parse_with_knobs(argv)
@@ -86,9 +85,7 @@ def parser() -> Parser:
     parser.add_argument("--temperature", type=above(0), default=1.0, help="of the samples")
     parser.add_argument("--k", type=wholes(1, 4096), help="of pass@k, with commas; all samples when not given")
     parser.add_argument(
-        "--template",
-        default="train",
-        help="train (as trained), conversation, tokenizer (its own) or a .jinja file",
+        "--template", default="train", help="train (as trained), conversation, tokenizer (its own) or a .jinja file"
     )
     parser.add_argument(
         "--max-response-tokens", type=whole(1, 10**6), help="longest answer; the run's, or at most 8192, when not given"

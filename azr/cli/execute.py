@@ -14,10 +14,10 @@ import os
 import select
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, BinaryIO, NoReturn, get_args, get_type_hints
 
-from azr.cli.options import Parser, seconds, whole
+from azr.cli.options import Parser, number, whole
 from azr.config import ExecutorConfig
 from azr.errors import UserError, nearest
 from azr.execution import MAX_INPUTS, CallStatus, ExecutionRequest, ExecutionResult
@@ -41,16 +41,11 @@ _PIPE_CLOSED = 141
 
 
 def main(argv: Sequence[str]) -> int:
-    """0: every line was answered; 1: reading or writing failed midway; 141: the reader left.
-
-    Raises UserError for a user's mistake and KeyboardInterrupt on Ctrl-C.
-    """
+    """0: every line was answered; 1: reading or writing failed midway; 141: the reader left. Raises UserError for a
+    user's mistake and KeyboardInterrupt on Ctrl-C."""
     options = parser().parse(argv)
     config = ExecutorConfig(
-        backend=options.backend,
-        workers=options.workers,
-        wall_s=options.wall,
-        memory_mb=options.memory_mb,
+        backend=options.backend, workers=options.workers, wall_s=options.wall, memory_mb=options.memory_mb
     )
     with _open(options.file) as source:
         try:
@@ -70,7 +65,7 @@ def parser() -> Parser:
     parser.add_argument("--backend", choices=backends, default=_DEFAULTS.backend, help="isolation of the programs")
     parser.add_argument(
         "--wall",
-        type=seconds(0.01, 3600),
+        type=number("a number of seconds from 0.01 to 3600", lambda value: 0.01 <= value <= 3600),
         default=_DEFAULTS.wall_s,
         metavar="S",
         help="time limit of a call, seconds",
@@ -110,11 +105,11 @@ async def _execute(config: ExecutorConfig, repeats: int, static_check: bool, lin
 
     async def reply(number: int, line: bytes | None) -> str:
         try:
-            asked = parse(line)
+            id_json, request = parse(line)
         except LineError as error:
             return refusal(number, error)
-        result = await pool.execute(asked.request(repeats=repeats, static_check=static_check))
-        return answer(asked, result)
+        result = await pool.execute(replace(request, repeats=repeats, static_check=static_check))
+        return answer(id_json, result)
 
     try:
         await pool.start()
@@ -199,21 +194,9 @@ class LineError(Exception):
     """The line's id as far as it could be read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestLine:
-    """Request of a well-formed line."""
-
-    id_json: str
-    """The id as JSON text: it is only ever echoed."""
-    program: str
-    inputs: tuple[str, ...]
-
-    def request(self, *, repeats: int, static_check: bool) -> ExecutionRequest:
-        return ExecutionRequest(program=self.program, inputs=self.inputs, repeats=repeats, static_check=static_check)
-
-
-def parse(line: bytes | None) -> RequestLine:
-    """The request in a line; None stands for one that was too long to keep. Raises LineError."""
+def parse(line: bytes | None) -> tuple[str, ExecutionRequest]:
+    """Return the id of a line as JSON text, for it is only ever echoed, and its request; None stands for a line that
+    was too long to keep. Raises LineError."""
     message = _object(line)
     if "id" not in message:
         raise LineError("the key 'id' is missing")
@@ -223,7 +206,7 @@ def parse(line: bytes | None) -> RequestLine:
     except LineError as error:
         error.id_json = id_json
         raise
-    return RequestLine(id_json=id_json, program=message["program"], inputs=tuple(message["inputs"]))
+    return id_json, ExecutionRequest(program=message["program"], inputs=tuple(message["inputs"]))
 
 
 def _object(line: bytes | None) -> dict[str, Any]:
@@ -294,8 +277,7 @@ def status(result: ExecutionResult) -> str:
     return next((output.status for output in result.outputs if output.status is not CallStatus.OK), CallStatus.OK).value
 
 
-def answer(line: RequestLine, result: ExecutionResult) -> str:
-    """The result line of a request."""
+def answer(id_json: str, result: ExecutionResult) -> str:
     outputs = [
         {
             "status": output.status.value,
@@ -305,7 +287,7 @@ def answer(line: RequestLine, result: ExecutionResult) -> str:
         }
         for output in result.outputs
     ]
-    return _line(line.id_json, status(result), outputs, result.deterministic, list(result.static_check))
+    return _line(id_json, status(result), outputs, result.deterministic, list(result.static_check))
 
 
 def refusal(number: int, error: LineError) -> str:

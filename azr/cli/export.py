@@ -11,7 +11,6 @@ from azr.runs.model_export import export, find_source
 
 
 def main(argv: Sequence[str]) -> int:
-    """Writes the folder, says so in one line and returns 0. Raises UserError for a user's mistake."""
     options = parser().parse(argv)
     if not (parent := options.out.absolute().parent).exists():
         raise UserError(f"There is no folder {parent}: make it, or write to another place.")

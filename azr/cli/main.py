@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from azr.errors import UserError, did_you_mean, printable
-from azr.version import code_version
+from azr.own_data import code_version
 
 COMMANDS = {
     "run": "train: a recipe by name, a YAML file that builds on one, or a run's config again",
@@ -32,7 +32,8 @@ COMMANDS = {
     "completion": "print what makes a shell complete these commands, their options and knobs",
     "doctor": "say what works on this machine and what to do about the rest",
 }
-"""Each is a module of ``azr.cli``, with a ``-`` in the command as ``_``."""
+"""Each is a module of ``azr.cli``, with a ``-`` in the command as ``_``, whose ``main(argv)`` returns the exit code and
+raises UserError for a user's mistake."""
 
 _SYNONYMS = {"list": "recipes", "ls": "recipes", "train": "run", "version": "--version", "v": "--version"}
 """Words of other programs, and what they are here."""
@@ -47,7 +48,6 @@ def main() -> None:
 
 
 def dispatch(argv: Sequence[str]) -> int:
-    """The exit code of a command line."""
     if argv and argv[0] in ("--help", "-h", "help"):
         print(_overview())
         return 0

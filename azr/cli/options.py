@@ -1,4 +1,4 @@
-"""Options of a command: argparse for its own, `overrides` for the knobs of a config, and the config that it names."""
+"""Options of a command, those for the knobs of a config too, and the config that it names."""
 
 from __future__ import annotations
 
@@ -48,10 +48,8 @@ class Parser(argparse.ArgumentParser):
         return super().format_help() + self._more_help
 
     def parse(self, argv: Sequence[str], others: Collection[str] = ()) -> argparse.Namespace:
-        """The options; `others` are known elsewhere, and may be what a wrong one was meant to be.
-
-        Raises UserError, and SystemExit when ``--help`` is among them.
-        """
+        """The options; `others` are known elsewhere, and may be what a wrong one was meant to be. Raises UserError, and
+        SystemExit when ``--help`` is among them."""
         # Before argparse, which would rather complain about what else is missing.
         for word in argv:
             flag = word.partition("=")[0]
@@ -60,21 +58,35 @@ class Parser(argparse.ArgumentParser):
         return self.parse_args(list(map(_at_home, argv)))
 
     def parse_with_knobs(self, argv: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any]]:
-        """Parse as ``parse`` for a command that also takes options of a config, whose names have a dot."""
-        known, command_words, knob_words = knob_options(), list[str](), list[str]()
+        """Parse as ``parse`` for a command that also takes options of a config, whose names have a dot.
+
+        Their values, by path, stay text, which `azr.config_tree` reads and checks. A switch needs no value, and
+        ``--section.no-knob`` turns it off.
+        """
+        known, own, given = knob_options(), list[str](), list[tuple[str, list[str]]]()
         words, at = list(argv), 0
         while at < len(words):
-            flag, has_value, _ = words[at].partition("=")
+            flag, has_value, value = words[at].partition("=")
             end = at + 1
             if flag.startswith("--") and "." in flag:
                 most = 0 if has_value else _most_values(known.get(flag.replace("_", "-")), words[end : end + 1])
                 while end < len(words) and end - at <= most and not words[end].startswith("--"):
                     end += 1
-                knob_words += words[at:end]
+                given.append((flag, [value] if has_value else words[at + 1 : end]))
             else:
-                command_words.append(words[at])
+                own.append(words[at])
             at = end
-        return self.parse(command_words, known), overrides(knob_words)
+        options = self.parse(own, known)
+        values: dict[str, Any] = {}
+        for flag, texts in given:
+            option = flag.replace("_", "-")
+            if option not in known:
+                raise _no_option(flag, known)
+            knob, off = known[option]
+            if knob.type == "array" and knob.path in values:
+                raise UserError(f"{option} is given twice: give its values once, with commas between them.")
+            values[knob.path] = _value(knob, flag, texts, off=off)
+        return options, values
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; {self.prog} --help lists every option.")
@@ -101,29 +113,6 @@ def _most_values(option: tuple[Knob, bool] | None, following: Sequence[str]) -> 
     return 1
 
 
-def overrides(words: Sequence[str]) -> dict[str, Any]:
-    """Knobs that ``--section.knob value`` sets, by path; values stay text, which `azr.config_tree` reads and checks.
-
-    A switch needs no value, and ``--section.no-knob`` turns it off. Raises UserError.
-    """
-    known = knob_options()
-    values: dict[str, Any] = {}
-    at = 0
-    while at < len(words):
-        flag, has_value, value = words[at].partition("=")
-        given = [value] if has_value else []
-        while (at := at + 1) < len(words) and not words[at].startswith("--"):
-            given.append(words[at])
-        option = flag.replace("_", "-")
-        if option not in known:
-            raise _no_option(flag, known)
-        knob, off = known[option]
-        if knob.type == "array" and knob.path in values:
-            raise UserError(f"{option} is given twice: give its values once, with commas between them.")
-        values[knob.path] = _value(knob, flag, given, off=off)
-    return values
-
-
 def knob_options() -> dict[str, tuple[Knob, bool]]:
     """Every option of a knob, and whether it is the one that turns a switch off."""
     options = {knob.option: (knob, False) for knob in knobs().values()}
@@ -146,8 +135,6 @@ def _value(knob: Knob, flag: str, given: list[str], *, off: bool) -> Any:
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """Reads a whole number within bounds."""
-
     def read(text: str) -> int:
         if not text.isascii() or not text.isdigit() or len(text) > len(str(most)) or not least <= int(text) <= most:
             raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, not {text!r}")
@@ -157,7 +144,6 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def wholes(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
-    """Reads rising whole numbers within bounds, with commas between them."""
     one = whole(least, most)
 
     def read(text: str) -> tuple[int, ...]:
@@ -169,40 +155,26 @@ def wholes(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
     return read
 
 
-def seconds(least: float, most: float) -> Callable[[str], float]:
-    """Reads a number of seconds within bounds."""
+def number(what: str, is_valid: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return a reader of numbers for which ``is_valid`` holds; ``what`` describes them."""
 
     def read(text: str) -> float:
-        if not least <= (value := _float(text)) <= most:
-            raise argparse.ArgumentTypeError(f"must be a number of seconds from {least:g} to {most:g}, not {text!r}")
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not is_valid(value):
+            raise argparse.ArgumentTypeError(f"must be {what}, not {text!r}")
         return value
 
     return read
 
 
 def above(bound: float) -> Callable[[str], float]:
-    """Reads a finite number above a bound."""
-
-    def read(text: str) -> float:
-        if not bound < (value := _float(text)) < math.inf:
-            raise argparse.ArgumentTypeError(f"must be a number above {bound:g}, not {text!r}")
-        return value
-
-    return read
+    return number(f"a number above {bound:g}", lambda value: bound < value < math.inf)
 
 
-def share(text: str) -> float:
-    """Reads a number above 0 and below 1."""
-    if not 0 < (value := _float(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be a number above 0 and below 1, not {text!r}")
-    return value
-
-
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+share = number("a number above 0 and below 1", lambda value: 0 < value < 1)
 
 
 PACKAGE = "playground"
@@ -244,7 +216,6 @@ def load_recipe(name: str) -> Config:
 
 
 def is_file(recipe: str) -> bool:
-    """Whether what a command line names is a file."""
     return recipe.endswith((*_YAML, _SCRIPT))
 
 
@@ -254,7 +225,6 @@ def is_run(recipe: str) -> bool:
 
 
 def recipes() -> Mapping[str, Config]:
-    """Every shipped recipe by name."""
     configs = {name: _config_in(f"{PACKAGE}.{name}") for name in _modules()}
     return {name: config for name, config in configs.items() if config is not None}
 
@@ -297,9 +267,7 @@ def _config_in(module: str) -> Config | None:
 
 def read_config(file: str) -> Config:
     """The config in a YAML file; with ``base:``, a recipe or a file beside it, its knobs change those of the base.
-
-    Raises UserError when the file holds no config of a run, or what it builds on is missing or leads back to it.
-    """
+    Raises UserError when the file holds no config of a run, or what it builds on is missing or leads back to it."""
     return _read(Path(file), ())
 
 

@@ -26,7 +26,6 @@ _ABOUT = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints and returns 0. Raises UserError for a mistake in the options, the config or the model's folder."""
     options, values = parser().parse_with_knobs(argv)
     config = override(load_recipe(options.recipe), values)
     check(config)

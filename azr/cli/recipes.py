@@ -42,7 +42,6 @@ class Listed:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints and returns 0."""
     options = parser().parse(argv)
     (folder,) = importlib.import_module(PACKAGE).__path__
     proven = tomllib.loads(Path(folder, "proven.toml").read_text(encoding="utf-8"))

@@ -10,7 +10,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -33,20 +32,6 @@ from azr.runs.stop_signal import StopRequested
 
 USAGE = "usage: azr run RECIPE [--dry-run] [--resume [RUN] [--verify LEVEL] | --restart] [--section.knob value ...]"
 _INTERRUPTED, _FAILED = 130, 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandLine:
-    """Config and options of a command line."""
-
-    config: Config
-    dry_run: bool
-    resume: str | None
-    """Run or checkpoint that ``--resume`` names; `LATEST` if it names none."""
-    verify: Verify
-    """How the checkpoint of ``--resume`` is verified."""
-    restart: bool = False
-    """Keep a run of this name under another name, and begin again."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -74,28 +59,28 @@ def launch(default: Config, argv: Sequence[str] | None = None) -> None:
         sys.exit(code)
 
 
-def _start(command: CommandLine) -> int:
-    check(command.config)
-    return _dry_run(command) if command.dry_run else _run(command)
-
-
-def _run(command: CommandLine) -> int:
-    if command.resume is None:
-        return _run_owned(command, None)
-    owner = RunOwner(run_path(resolve_run(command.config.run, command.resume)[0]))
+def _start(options: argparse.Namespace) -> int:
+    check(options.config)
+    if options.resume is None or options.dry_run:
+        return _run(options, None)
+    owner = RunOwner(run_path(resolve_run(options.config.run, options.resume)[0]))
     try:
-        return _run_owned(command, owner)
+        return _run(options, owner)
     finally:
         owner.release()
 
 
-def _run_owned(command: CommandLine, owner: RunOwner | None) -> int:
-    config, resume = resumed(command.config, command.resume, command.verify)
+def _run(options: argparse.Namespace, owner: RunOwner | None) -> int:
+    """Run, or print what would run. Raises UserError if the run would be refused or does not fit."""
+    config, resume = resumed(options.config, options.resume, options.verify)
     here = query_gpus()
     check_machine(config, here)
-    for note in check_fit(config, here):
+    notes = check_fit(config, here, suppose=options.dry_run)
+    if options.dry_run:
+        return _dry_run(config, resume, notes, into_run=not options.restart, has_gpu=bool(here.all))
+    for note in notes:
         print(f"warning: {note}", file=sys.stderr)
-    if command.restart and (kept := keep_aside(config.run)) is not None:
+    if options.restart and (kept := keep_aside(config.run)) is not None:
         print(f"the run that was there is kept in {kept}", file=sys.stderr)
     prepared = prepare(config, resume)
     from azr.runtime import Driver  # Ray and vLLM take seconds to load.
@@ -118,19 +103,15 @@ def _run_owned(command: CommandLine, owner: RunOwner | None) -> int:
     return 0
 
 
-def _dry_run(command: CommandLine) -> int:
-    """Print config and plan. Raises UserError instead if the run would be refused or does not fit."""
-    config, resume = resumed(command.config, command.resume, command.verify)
-    here = query_gpus()
-    check_machine(config, here)
-    notes = [*(resume.notes if resume is not None else ()), *check_fit(config, here, suppose=True)]
+def _dry_run(config: Config, resume: ResumeState | None, notes: Sequence[str], *, into_run: bool, has_gpu: bool) -> int:
+    said = [*(resume.notes if resume is not None else ()), *notes]
     try:
-        notes += prepare(config, resume, fetch=False, into_run=not command.restart).notes
+        said += prepare(config, resume, fetch=False, into_run=into_run).notes
     except ModelUnreachable as unchecked:
-        notes.append(str(unchecked))
-    on_cpu = config.train.device == "cpu" or not (config.train.device == "cuda" or config.cluster.address or here.all)
+        said.append(str(unchecked))
+    on_cpu = config.train.device == "cpu" or not (config.train.device == "cuda" or config.cluster.address or has_gpu)
     print(describe(config, on_cpu=on_cpu))
-    for note in notes:
+    for note in said:
         print(f"# {note}")
     return 0
 
@@ -151,8 +132,8 @@ def resumed(config: Config, where: str | None, level: Verify = "headers") -> tup
     return config, dataclasses.replace(state, notes=notes)
 
 
-def parse(default: Config, argv: Sequence[str]) -> CommandLine:
-    """Return the config after overrides, and the options of the command.
+def parse(default: Config, argv: Sequence[str]) -> argparse.Namespace:
+    """Return the options of the command, with the config after overrides as ``config``.
 
     Raises:
         UserError: an option is unknown (the message names the nearest one), or a value has a wrong type or is out of
@@ -162,20 +143,14 @@ def parse(default: Config, argv: Sequence[str]) -> CommandLine:
     return _command(default, *parser(default).parse_with_knobs(argv))
 
 
-def _command(default: Config, options: argparse.Namespace, values: Mapping[str, Any]) -> CommandLine:
+def _command(default: Config, options: argparse.Namespace, values: Mapping[str, Any]) -> argparse.Namespace:
     if options.restart and options.resume is not None:
         raise UserError("--resume goes on with a run and --restart begins it again: give one of them.")
-    return CommandLine(
-        config=override(default, values),
-        dry_run=options.dry_run,
-        resume=options.resume,
-        verify=options.verify,
-        restart=options.restart,
-    )
+    options.config = override(default, values)
+    return options
 
 
 def parser(default: Config, *, recipe: bool = False) -> Parser:
-    """Return the parser of a recipe's command line, or of ``azr run``, where the recipe is one of the words."""
     about = "Run self-play. Each option for a knob overrides the recipe or the saved config."
     parser = Parser("run", about, usage=USAGE.removeprefix("usage: "), more_help="\n".join(_help(default)) + "\n")
     if recipe:

@@ -20,9 +20,8 @@ from azr.errors import UserError
 from azr.executor.pool import SandboxPool
 from azr.records import Task
 from azr.runs.stop_signal import StopRequested
-from azr.selfplay.authors_seeds import SINGLE_CALL_KINDS, read_authors_seeds
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.seeds import check_seeds, seeds_line, write_lines
+from azr.selfplay.seeds import SINGLE_CALL_KINDS, check_seeds, read_authors_seeds, seeds_line, write_lines
 from azr.tasks.base import SingleCallKind
 from azr.tasks.registry import KINDS
 
@@ -38,7 +37,6 @@ _ABOUT = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return 0 if the file was written. Raises UserError for a user's mistake."""
     options, values = parser().parse_with_knobs(argv)
     if (options.recipe is None) == (options.convert is None):
         raise UserError(
@@ -72,7 +70,6 @@ def _growing(options: argparse.Namespace, values: dict[str, Any]) -> Coroutine[A
 
 
 def table(tasks: Sequence[Task]) -> str:
-    """Format a table with each kind's tasks, distinct programs, and median lines of a program."""
     rows = [("kind", "tasks", "programs", "median lines")]
     for kind in KINDS:
         programs = [task.program for task in tasks if task.kind == kind]
@@ -87,17 +84,16 @@ async def _convert(options: argparse.Namespace, values: dict[str, Any]) -> list[
     if wrong := [name for name in values if not name.startswith("executor.")]:
         raise UserError(f"--convert only runs programs: of the knobs it takes those of executor, and not {wrong[0]}.")
     config, kinds, out = override(Config(), values).executor, _kinds(options.kinds), options.out
-    contents = [(path, *read_authors_seeds(path, kinds)) for path in options.convert]
+    contents = [(path, read_authors_seeds(path, kinds)) for path in options.convert]
     from azr.selfplay.proposer import proposal_limits  # Only now, because it loads transformers.
 
     # A buffer only to find repeats in: it must never be full.
-    buffer = TaskBuffer(list(KINDS), capacity=1 + sum(len(seeds) for _, seeds, _ in contents))
+    buffer = TaskBuffer(list(KINDS), capacity=1 + sum(len(lines) for _, lines in contents))
     tasks: list[Task] = []
     refused: list[dict[str, object]] = []
     async with SandboxPool(config) as pool:
-        for path, seeds, broken in contents:
-            checked = await check_seeds(seeds, buffer, proposal_limits(), pool.execute, lambda task: None)
-            checked.add_refused(broken)
+        for path, lines in contents:
+            checked = await check_seeds(lines, buffer, proposal_limits(), pool.execute, lambda task: None)
             tasks += checked.tasks
             refused += [{"file": str(path), **asdict(each)} for each in checked.refused]
             print(seeds_line(path, checked, _rejects(out)))
@@ -120,7 +116,6 @@ def _kinds(names: Sequence[str] | None) -> Sequence[str]:
 
 
 def _check_free(out: Path) -> None:
-    """Raise UserError if the output exists or cannot be written, before anything starts."""
     if out.suffix == ".gz":
         raise UserError(f"{out} would not be packed, as its name says: name a .jsonl file with --out.")
     if out.exists():

@@ -23,7 +23,6 @@ _ABOUT = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Becomes ``vllm serve``. Raises UserError for a user's mistake."""
     own, others = _split(argv)
     options = parser().parse(own)
 

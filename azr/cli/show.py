@@ -23,7 +23,6 @@ _DESCRIPTION = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints and returns 0. Raises UserError for a user's mistake."""
     options = parser().parse(argv)
     index = RunIndex(options.run)
     if index.is_evaluation:
@@ -75,7 +74,6 @@ def parser() -> Parser:
 
 
 def _rule(index: RunIndex, asked: str) -> str:
-    """Raises UserError for a rule that is none."""
     known = sorted({name.removeprefix(SAFETY) for each in queries.metrics(index) for name in each if SAFETY in name})
     rules = [name for name in known if name not in TOTALS]
     if asked and asked != ANY_RULE and rules and asked not in rules:

@@ -24,7 +24,6 @@ _DESCRIPTION = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serves until it is interrupted, or writes the report, and returns 0. Raises UserError for a user's mistake."""
     options = parser().parse(argv)
     if len(options.runs) != len({path.resolve() for path in options.runs}):
         raise UserError("A run is named twice: name each run once.")

@@ -46,7 +46,6 @@ class ExecutorPool(TakesSharedCalls):
         return self._pool.stats()
 
     async def ping(self) -> bool:
-        """Return while the process lives."""
         return True
 
 
@@ -85,9 +84,7 @@ class RemoteExecutor:
 
     async def execute(self, request: ExecutionRequest) -> ExecutionResult:
         """Run the request and return its result; all of its calls are `lost` if `MAX_ATTEMPTS` pools died over it.
-
-        Raises TimeoutError if a living pool does not answer in time, and RuntimeError if pools keep dying.
-        """
+        Raises TimeoutError if a living pool does not answer in time, and RuntimeError if pools keep dying."""
         for _ in range(MAX_ATTEMPTS):
             try:
                 result: ExecutionResult = await self._pool.call_together(

@@ -146,7 +146,6 @@ async def _reserve(
 
 
 async def _locations(group: PlacementGroup, indices: Iterable[int], with_gpu: bool) -> list[tuple[str, str | None]]:
-    """Return node and GPU of each bundle."""
     return await asyncio.gather(*(_locate.options(**_options(group, index, with_gpu)).remote() for index in indices))
 
 
@@ -166,10 +165,8 @@ def take_gpus(gpus: Sequence[object] = ()) -> None:
 
 
 def assign_engines(bundles: Sequence[Bundle], engines: int, width: int) -> tuple[tuple[Bundle, ...], ...]:
-    """Return `width` bundles of one node for each engine. In `bundles` those of a node are adjacent.
-
-    Raises UserError if the nodes cannot hold that many engines.
-    """
+    """Return `width` bundles of one node for each engine. In `bundles` those of a node are adjacent. Raises UserError
+    if the nodes cannot hold that many engines."""
     sets = [
         tuple(on_node[start : start + width])
         for _, group in groupby(bundles, key=lambda bundle: bundle.node)
@@ -201,10 +198,8 @@ _JOIN = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False)"
 
 
 async def start_ray(cluster: ClusterConfig, places: int = 1, timeout_s: float = 60.0) -> None:
-    """Join the cluster at `cluster.address`, or start one on this machine. Does nothing if Ray already runs.
-
-    Raises UserError if Ray does not start here, or no cluster takes this process in within `timeout_s` seconds.
-    """
+    """Join the cluster at `cluster.address`, or start one on this machine. Does nothing if Ray already runs. Raises
+    UserError if Ray does not start here, or no cluster takes this process in within `timeout_s` seconds."""
     if ray.is_initialized():
         return
     # Every worker of a run is an actor with a process of its own; idle ones would only slow the start down. A record of

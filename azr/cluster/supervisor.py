@@ -79,10 +79,8 @@ class SupervisedActor:
         self._ping: asyncio.Task[Any] | None = None
 
     async def start(self, when: asyncio.Future[None] | None = None) -> None:
-        """Create the actor, and start it after `when`.
-
-        Raises the error of its start, ActorLost if it dies during the start, and TimeoutError if it takes too long.
-        """
+        """Create the actor, and start it after `when`. Raises the error of its start, ActorLost if it dies during the
+        start, and TimeoutError if it takes too long."""
         self.actor = await self._create()
         if when is not None:
             await asyncio.shield(when)
@@ -96,11 +94,8 @@ class SupervisedActor:
             raise unwrap_ray_error(error) from error
 
     async def call(self, method: str, *args: object, timeout_s: float, to: str, **kwargs: object) -> Any:
-        """Call the actor; `to` describes the call in messages.
-
-        Raises ActorLost if it is dead or silent, TimeoutError if it lives and takes longer than `timeout_s`, and the
-        errors of a living actor.
-        """
+        """Call the actor; `to` describes the call in messages. Raises ActorLost if it is dead or silent, TimeoutError
+        if it lives and takes longer than `timeout_s`, and the errors of a living actor."""
         actor = self._started()
         answer = asyncio.ensure_future(getattr(actor, method).remote(*args, **kwargs))
         return await self._answered(answer, actor, timeout_s, to)
@@ -155,11 +150,8 @@ class SupervisedActor:
         self._consecutive_failures = 0
 
     async def restart(self, lost: ActorLost) -> None:
-        """Replace the lost actor by a fresh one, unless that was done already.
-
-        Raises RuntimeError after more than `max_restarts` in a row, and UserError if the fresh one refuses to start for
-        a user's mistake.
-        """
+        """Replace the lost actor by a fresh one, unless that was done already. Raises RuntimeError after more than
+        `max_restarts` in a row, and UserError if the fresh one refuses to start for a user's mistake."""
         async with self.restarting:
             while self.actor is lost.actor:
                 self._consecutive_failures += 1
@@ -218,10 +210,8 @@ async def ping(actor: ActorHandle) -> Any:
 
 
 async def kill_and_wait(actors: Mapping[str, ActorHandle]) -> None:
-    """Kill the actors and wait until they are gone. Ray ends their child processes too.
-
-    Raises TimeoutError, which names the late ones, after `KILL_S`.
-    """
+    """Kill the actors and wait until they are gone. Ray ends their child processes too. Raises TimeoutError, which
+    names the late ones, after `KILL_S`."""
     for actor in actors.values():
         ray.kill(actor)
     gone = {asyncio.ensure_future(_until_dead(actor)): name for name, actor in actors.items()}

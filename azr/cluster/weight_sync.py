@@ -104,10 +104,8 @@ class WeightSync:
         """Whether the policy still has the weights of that version."""
 
     async def push(self, version: int) -> PushReport:
-        """Send the policy's weights to every engine.
-
-        Raises the errors of the policy and of living engines, and RuntimeError if engines keep dying.
-        """
+        """Send the policy's weights to every engine. Raises the errors of the policy and of living engines, and
+        RuntimeError if engines keep dying."""
         self._version, self._policy_has_it = version, False
         due = self._engines
         for attempt in range(1, MAX_ATTEMPTS + 1):

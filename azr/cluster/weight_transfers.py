@@ -139,12 +139,10 @@ commands without torch and Ray ask which transfers are possible."""
 
 
 def make_outbox(transfer: str, rank: Rank) -> Outbox:
-    """Make the outbox of a policy rank."""
     return cast(Outbox, import_module(f"azr.cluster.push_{transfer}").OUTBOX(rank))
 
 
 def make_inbox(transfer: str, device: torch.device) -> Inbox:
-    """Make the inbox of an engine's worker."""
     return cast(Inbox, import_module(f"azr.cluster.push_{transfer}").INBOX(device))
 
 

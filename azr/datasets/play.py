@@ -17,8 +17,7 @@ from azr.datasets.rows import DataRow
 from azr.evaluation.question import Grader, GraderName
 from azr.prompts.codec import PromptCodec
 from azr.records import Completion, FinishReason, Judgement, PromptIds, Sample
-from azr.selfplay.ordering import sort_samples
-from azr.selfplay.play import StepResult
+from azr.selfplay.play import StepResult, sort_samples
 from azr.selfplay.rewards import can_teach, reward_answer
 
 PREFIX_START = 0.8

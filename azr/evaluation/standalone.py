@@ -32,13 +32,13 @@ from azr.evaluation.suites import LoadedSuite
 from azr.executor.pool import SandboxPool
 from azr.hardware import ComputeType
 from azr.hashed_files import hash_file
+from azr.own_data import code_version
 from azr.records import PromptIds, Sample
 from azr.rollout.engine import RolloutEngine
 from azr.rollout.streaming import sigint_blocked
 from azr.runs.asked_model import AskedModel
 from azr.runs.progress import duration
 from azr.tasks.base import Verdict
-from azr.version import code_version
 
 LONGEST = 8192
 """Longest response in tokens, if neither an option nor a run sets it."""

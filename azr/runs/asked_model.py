@@ -42,7 +42,6 @@ class AskedModel:
 
     @property
     def label(self) -> str:
-        """The model in a few words."""
         name = Path(self.place).resolve().name if Path(self.place).exists() else self.place
         return name if self.step is None else f"{name} step {self.step}"
 

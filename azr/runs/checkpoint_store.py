@@ -166,7 +166,6 @@ class AsyncCheckpointer:
             raise OSError(f"step {self.done} could not be saved; the last checkpoint is of step {self.saved}")
 
     async def cancel(self) -> None:
-        """Gives up what is being written."""
         if self._saving is not None:
             self._saving.cancel()
             await asyncio.wait([self._saving])
@@ -190,11 +189,8 @@ def step_of(path: Path) -> int:
 
 
 def verify(folder: Path, level: Verify) -> None:
-    """Compare a checkpoint with its manifest.
-
-    Raises CorruptCheckpoint when a file is missing, cut off or altered, or the manifest is missing or damaged, and
-    OSError when the disk failed, which says nothing about the checkpoint.
-    """
+    """Compare a checkpoint with its manifest. Raises CorruptCheckpoint when a file is missing, cut off or altered, or
+    the manifest is missing or damaged, and OSError when the disk failed, which says nothing about the checkpoint."""
     path = folder / MANIFEST
     try:
         entries = json.loads(path.read_text())["files"].items()

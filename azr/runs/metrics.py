@@ -27,10 +27,7 @@ _MEAN = re.compile(r"mean@\d+")
 
 
 def step_metrics(
-    samples: Sequence[Sample],
-    kinds: Sequence[str],
-    group_size: int,
-    parts: Mapping[str, Mapping[str, float | None]],
+    samples: Sequence[Sample], kinds: Sequence[str], group_size: int, parts: Mapping[str, Mapping[str, float | None]]
 ) -> Metrics:
     """Return everything known about a step.
 
@@ -181,7 +178,6 @@ def _is_lost(sample: Sample) -> bool:
 
 
 def throughput(tokens: Mapping[str, int], seconds: Mapping[str, float]) -> dict[str, float]:
-    """Tokens per second of the phases that took time."""
     return {phase: count / seconds[phase] for phase, count in tokens.items() if seconds.get(phase, 0.0) > 0.0}
 
 
@@ -217,7 +213,6 @@ def eval_shares(metrics: Metrics) -> dict[str, float]:
 
 
 def scalar(metrics: Metrics, name: str) -> float:
-    """A metric that is a single number."""
     value = metrics[name]
     assert not isinstance(value, list)
     return float(value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from safetensors import safe_open
 
 from azr.errors import UserError
 from azr.runs import think_tokens
-from azr.runs.checkpoint_store import CorruptCheckpoint
+from azr.runs.checkpoint_store import CorruptCheckpoint, step_of
 from azr.runs.former_keys import add_former_keys
 from azr.runs.metrics import EVAL, has_eval
 from azr.runs.model_folder import check_model, model_folder, read_object, write_object
@@ -35,7 +34,6 @@ from azr.train.adapter_files import (
     read_base,
 )
 
-_STEP = re.compile(r"step_(\d+)")
 _OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf"}
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _ADAPTERS = (
@@ -64,10 +62,8 @@ class Source:
 
 
 def find_source(place: Path, step: int | None) -> Source:
-    """Return the policy of a run's step, by default the last; or, for a model's own folder, that one.
-
-    Raises UserError when there is no such run or step; the message lists the steps there are.
-    """
+    """Return the policy of a run's step, by default the last; or, for a model's own folder, that one. Raises UserError
+    when there is no such run or step; the message lists the steps there are."""
     if (place / "config.json").is_file():
         if step is not None:
             raise UserError(f"{place} is one model and has no steps: leave out --step.")
@@ -98,8 +94,8 @@ def saved_steps(place: Path) -> list[int]:
 
 def _policies(run: RunDirectory) -> dict[int, Path]:
     """The folders of a run's policies by step. Raises UserError when there is none."""
-    named = ((_STEP.fullmatch(path.parent.name), path) for path in run.checkpoints.glob("*/policy"))
-    folders = {int(match[1]): path for match, path in named if match}
+    policies = run.checkpoints.glob("*/policy")
+    folders = {step: path for path in policies if (step := step_of(path.parent)) >= 0}
     if not folders:
         raise UserError(f"{run.checkpoints} holds no policy yet: wait until the run has saved one.")
     return folders
@@ -150,10 +146,8 @@ def export(
 
 
 def kept_export(source: Source) -> Path:
-    """Return the export of a run's step beside its checkpoints, made when it is not there yet.
-
-    Raises UserError as `export`, or when the one that is there is of an older policy.
-    """
+    """Return the export of a run's step beside its checkpoints, made when it is not there yet. Raises UserError as
+    `export`, or when the one that is there is of an older policy."""
     assert source.run is not None and source.step is not None, "other models need no export"
     out = source.run.exported(source.step)
     if not out.is_dir():
@@ -289,7 +283,7 @@ def _card(source: Source, run: RunDirectory, form: PromptForm | None, *, adapter
         asking = [
             "The tokenizer's chat template writes a user's message as the run's prompts did, up to the tag that opens "
             f"the thinking. Stop at {ends} (in vLLM `stop`; transformers reads it from `generation_config.json` and "
-            "wants `generate(..., tokenizer=tokenizer)`). `azr prompts` with the config below prints whole prompts.",
+            "wants `generate(..., tokenizer=tokenizer)`). `azr prompts` with the config below prints whole prompts."
         ]
     # JSON is YAML, and quotes a path whatever it holds.
     library = "peft" if adapters else "transformers"

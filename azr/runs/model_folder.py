@@ -187,7 +187,6 @@ def write_object(path: Path, tree: dict[str, Any]) -> None:
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """Read tokenizer.json. Raises UserError when it holds no tokenizer."""
     path = folder / "tokenizer.json"
     try:
         return Tokenizer.from_file(str(path))

@@ -87,7 +87,6 @@ class Progress:
         self.phase(name).entered += 1
 
     def advance(self, name: str, n: int = 1) -> None:
-        """``n`` more things of a phase are done."""
         self.phase(name).done += n
 
     @contextmanager
@@ -126,7 +125,6 @@ class Progress:
         self.log(" · ".join([*parts, duration(seconds), *self._left()]))
 
     def log(self, text: str) -> None:
-        """A line, or several, for people to read."""
         _LOG.info(text)
         self._display.print(text)
 
@@ -176,7 +174,6 @@ class Progress:
 
 
 def legend(kinds: Iterable[str]) -> str:
-    """Return an explanation of a step's line."""
     shortened = ", ".join(f"{kind[:3]}: {kind}" for kind in kinds)
     return (
         "in a step's line: valid, proposals that became tasks; solve, right answers by kind of task "

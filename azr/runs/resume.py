@@ -11,11 +11,11 @@ import msgspec
 from azr.config import Config, RunConfig
 from azr.config_tree import leaves
 from azr.errors import UserError
+from azr.own_data import code_version
 from azr.records import NO_ROWS_TAKEN, RowsLeft
 from azr.runs.checkpoint_store import CheckpointStore, CorruptCheckpoint, Verify, step_of, verify
 from azr.runs.run_dir import RunDirectory, run_path
 from azr.runs.sample_file import LogOffsets
-from azr.version import code_version
 
 LATEST = "latest"
 FILE = "driver.json"
@@ -124,10 +124,8 @@ def _read_state(
 
 
 def config_changes(saved: Config, wanted: Config) -> list[str]:
-    """Return ``run.steps: 24 -> 48`` for each knob that is not as saved; where the run lives does not count.
-
-    Raises UserError for a change that the checkpoint cannot follow.
-    """
+    """Return ``run.steps: 24 -> 48`` for each knob that is not as saved; where the run lives does not count. Raises
+    UserError for a change that the checkpoint cannot follow."""
     before, after = leaves(saved), leaves(wanted)
     for name in after:
         if name.startswith(FIXED) and after[name] != before[name]:

@@ -43,10 +43,8 @@ class RunDirectory:
 
     @classmethod
     def create(cls, config: Config) -> RunDirectory:
-        """Make ``<run.root>/<run.name>`` with its ``config.yaml``, by one rename of a finished folder.
-
-        Raises UserError when the folder holds a run already, cannot be made, or its name is not a folder name.
-        """
+        """Make ``<run.root>/<run.name>`` with its ``config.yaml``, by one rename of a finished folder. Raises UserError
+        when the folder holds a run already, cannot be made, or its name is not a folder name."""
         path = run_path(config.run)
         check_free(config.run)
         try:
@@ -173,9 +171,7 @@ def run_path(run: RunConfig) -> Path:
 
 def keep_aside(run: RunConfig) -> Path | None:
     """Rename a run's folder, so that another run can have its name. Returns the new path, None if there is no run.
-
-    Raises UserError if a process that is alive owns the run.
-    """
+    Raises UserError if a process that is alive owns the run."""
     path = run_path(run)
     if not path.is_dir() or not any(path.iterdir()):
         return None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from azr.config import Config
+from azr.own_data import code_version
 from azr.records import Sample, Task
 from azr.runs.checkpoint_store import CheckpointStore
 from azr.runs.metrics import (
@@ -33,7 +34,6 @@ from azr.runs.sample_file import Decode, JsonLines, LogOffsets, read_metrics, wr
 from azr.runs.timing import PhaseClock, StepTiming
 from azr.runs.trackers import Trackers, is_due, sample_tables
 from azr.runs.trackers.base import TrackedRun
-from azr.version import code_version
 
 MOST_WAITING = 2
 """Pieces of work that are under way or wait, each with a step's responses in memory."""
@@ -136,10 +136,8 @@ class RunLogger:
         self._new_tasks = tasks
 
     async def log_rollouts(self, step: int, samples: Sequence[Sample], decode: Decode) -> None:
-        """Write a step's samples beside the next step, which fills in their texts.
-
-        Raises when those of an earlier step could not be written.
-        """
+        """Write a step's samples beside the next step, which fills in their texts. Raises when those of an earlier step
+        could not be written."""
         tasks = self._new_tasks
 
         def write() -> None:

@@ -74,10 +74,8 @@ def json_line(record: Mapping[str, object]) -> bytes:
 
 
 def read_sample(line: bytes) -> Sample:
-    """Return the sample of a line; half a surrogate pair in a text becomes its escape.
-
-    Raises ValueError, with a sentence, for a line that holds no sample or one of a newer schema.
-    """
+    """Return the sample of a line; half a surrogate pair in a text becomes its escape. Raises ValueError, with a
+    sentence, for a line that holds no sample or one of a newer schema."""
     try:
         sample = _DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -175,10 +173,8 @@ class FileOffset:
     digest: str = blake3().hexdigest()
 
     def check(self, path: Path) -> blake3:
-        """Return a hasher that has read up to here, for what comes next; the file may have grown.
-
-        Raises UserError when the file no longer begins as it did.
-        """
+        """Return a hasher that has read up to here, for what comes next; the file may have grown. Raises UserError when
+        the file no longer begins as it did."""
         hasher, left = blake3(), self.size
         try:
             # A run that was killed before its first line may have no file at all.
@@ -223,11 +219,8 @@ class JsonLines:
         self._file = path.open("ab", buffering=0)
 
     def write(self, records: Iterable[Mapping[str, object]]) -> None:
-        """One write per line, so that a killed process leaves no half of one behind.
-
-        Raises ValueError for a number that is NaN or infinite, of whose record nothing is written, and OSError when a
-        line could not be written.
-        """
+        """One write per line, so that a killed process leaves no half of one behind. Raises ValueError for a number
+        that is NaN or infinite, of whose record nothing is written, and OSError when a line could not be written."""
         for record in records:
             line = json_line(record)
             if self._file.write(line) != len(line):

@@ -19,10 +19,8 @@ TAGS = ("<think>", "</think>")
 
 
 def remove(folder: Path) -> None:
-    """Edit the tokenizer in place. Every other token keeps its id, and the embeddings keep their size.
-
-    Raises UserError when the tokenizer has no such tokens, or has them in a way that cannot be undone.
-    """
+    """Edit the tokenizer in place. Every other token keeps its id, and the embeddings keep their size. Raises UserError
+    when the tokenizer has no such tokens, or has them in a way that cannot be undone."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise UserError("The model has no tokenizer.json, where its think tokens would be: leave out --think-tokens.")

@@ -47,7 +47,6 @@ class WorkItem:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Identifies the item in a run."""
         return self.name, self.kind, self.begins, self.index, self.salt, self.task.id if self.task else ""
 
 
@@ -65,18 +64,11 @@ class ItemJournal:
     """Requests that are not answered yet."""
 
     async def generate(
-        self,
-        prompt_ids: PromptIds,
-        *,
-        n: int,
-        max_tokens: int,
-        temperature: float | None = None,
-        seed: int | None = None,
-        stop_strings: Sequence[str] = (),
+        self, prompt_ids: PromptIds, *, n: int, max_tokens: int, seed: int | None = None, **others: object
     ) -> list[Completion]:
         assert seed is not None, "a request without a seed cannot be found again"
-        assert temperature is None, "self-play samples at the rollout temperature"
-        assert not stop_strings, "self-play ends at the stops of the run's format"
+        is_plain = all(value is None or value == () for value in others.values())
+        assert is_plain, "self-play samples at the rollout temperature, up to the format's own stops"
         answer = self.answers.get(seed)
         # A resumed run may write its prompts otherwise.
         if answer is not None and all(np.array_equal(each.prompt_ids, prompt_ids) for each in answer):
@@ -118,7 +110,6 @@ class Journal:
         self.left_over.pop(step - 1, None)
 
     async def close(self) -> None:
-        """Cancel all requests."""
         requests = [request for _, journal in self._items.values() for request in journal.requests.values()]
         for request in requests:
             request.cancel()

@@ -11,18 +11,21 @@ import asyncio
 import itertools
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from azr.answering import GIVEN_UP, Executor, answer, given_up, task_problem
 from azr.concurrency import Phase, stable_seed, task_group
 from azr.config import Config
 from azr.prompts.codec import PromptCodec
-from azr.records import FinishReason, Judgement, Reason, Role, Sample, Task
+from azr.records import Completion, FinishReason, Judgement, Reason, Role, Sample, Task
 from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal, WorkItem
-from azr.selfplay.ordering import OrderedGate, sort_samples
 from azr.selfplay.proposer import Proposer, Shown
 from azr.selfplay.rewards import can_teach, reward_answer, reward_proposal
 from azr.tasks.base import RejectReason
@@ -45,6 +48,22 @@ class StepResult:
     """Finished work, which the journal forgets once the samples are recorded."""
     data: Mapping[str, int] = field(default_factory=dict)
     """Counts of rows of a file."""
+
+
+class OrderedGate:
+    """Lets callers pass one at a time: in any order, or ``ordered`` by index, where every index from 0 on must come."""
+
+    def __init__(self, ordered: bool) -> None:
+        self._ordered, self._num_passed = ordered, 0
+        self._moved = asyncio.Condition()
+
+    @asynccontextmanager
+    async def turn(self, index: int) -> AsyncIterator[None]:
+        async with self._moved:
+            await self._moved.wait_for(lambda: not self._ordered or self._num_passed == index)
+            yield
+            self._num_passed += 1
+            self._moved.notify_all()
 
 
 @dataclass(slots=True, eq=False)
@@ -379,3 +398,26 @@ class SelfPlayStep:
             return None
         count, tasks = rng.randint(1, most), self.buffer.tasks(kind)
         return give_functions((tasks[i] for i in rng.sample(range(len(tasks)), len(tasks))), count)
+
+
+def sort_samples(samples: Sequence[Sample]) -> list[Sample]:
+    """Sort by content, which decides how samples are packed and in which order gradients are added."""
+    return sorted(samples, key=lambda t: (t.kind, t.role, t.group, *_sampled(t.completion), t.trace_tokens))
+
+
+def _sampled(completion: Completion) -> tuple[bytes, _Numbers]:
+    """Return a sort key in the order of the lists of token ids and logprobs; big-endian bytes sort like numbers."""
+    return completion.response_ids.astype(">i4").tobytes(), _Numbers(completion.logprobs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Numbers:
+    """Sorts like a list, which is made only for a comparison: few responses have the same ids."""
+
+    array: npt.NDArray[np.float32]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Numbers) and np.array_equal(self.array, other.array)
+
+    def __lt__(self, other: _Numbers) -> bool:
+        return bool(self.array.tolist() < other.array.tolist())

@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from inspect import iscoroutinefunction
+from inspect import isawaitable
 from math import prod
 from typing import Any
 
@@ -125,17 +125,9 @@ BONUSES = Registry[Callable[[BonusInputs], Any]](
 """By the name in `reward.intrinsic.bonuses`: raw value, about 0 to 1; coefficient and cap are applied to it."""
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
-    """Whether the function is a plug-in's."""
-    call: object = type(function).__call__
-    return iscoroutinefunction(call)
-
-
 def bonus_coefficients(config: IntrinsicRewardConfig) -> dict[str, float]:
-    """Return the coefficients of the bonuses that `reward.intrinsic.bonuses` names.
-
-    Raises UserError for an entry that is not ``name:coefficient``, or whose bonus is not registered or named twice.
-    """
+    """Return the coefficients of the bonuses that `reward.intrinsic.bonuses` names. Raises UserError for an entry that
+    is not ``name:coefficient``, or whose bonus is not registered or named twice."""
     coefficients: dict[str, float] = {}
     for entry in config.bonuses:
         name, _, text = entry.partition(":")
@@ -154,7 +146,6 @@ def bonus_coefficients(config: IntrinsicRewardConfig) -> dict[str, float]:
 
 
 def check_names(config: RewardConfig) -> None:
-    """Raise UserError for a name that is not registered, with the nearest one."""
     SOLVE_RATE_REWARDS.find(config.proposer)
     bonus_coefficients(config.intrinsic)
 
@@ -174,11 +165,13 @@ async def reward_proposal(
     """
     base, bonuses = None, dict[str, float]()
     if isinstance(outcome, Task):
-        plugins = await plugin_rewards(outcome, references, known, config)
-        if plugins is None:
+        base = SOLVE_RATE_REWARDS[config.proposer](outcome.solve_rate or 0.0, config)
+        if isawaitable(base):
+            base = await base
+        given = await intrinsic_bonuses(outcome, references, known, config.intrinsic) if base is not None else None
+        if given is None:
             return
-        base = plugins[0]
-        bonuses = intrinsic_bonuses(outcome, references, known, config.intrinsic) | plugins[1]
+        bonuses = given
     reward, parts = proposer_reward(outcome, bonuses, config, base)
     _set_reward(sample, reward, parts, config, max_tokens)
 
@@ -255,38 +248,24 @@ def combine(base: float, bonuses: list[float], how: str) -> float:
     }[how]
 
 
-def intrinsic_bonuses(
+async def intrinsic_bonuses(
     task: Task, references: Sequence[Task], known: Callable[[], Sequence[Task]], config: IntrinsicRewardConfig
-) -> dict[str, float]:
-    """Return the enabled bonuses by name, without those of plug-ins: coefficient times raw value, at most
-    ``MAX_BONUS``. A bonus that cannot read the program counts as 0, with the traceback in the log."""
-    inputs, bonuses = BonusInputs(task, references, known), dict[str, float]()
+) -> dict[str, float] | None:
+    """Return the enabled bonuses by name, those of plug-ins last: coefficient times raw value, at most ``MAX_BONUS``.
+
+    A bonus that cannot read the program counts as 0, with the traceback in the log. None if a plug-in has no answer.
+    """
+    inputs, own, of_plugins = BonusInputs(task, references, known), dict[str, float](), dict[str, float]()
     for name, coefficient in bonus_coefficients(config).items():
-        if not _is_async(BONUSES[name]):
-            try:
-                raw = BONUSES[name](inputs)
-            except Exception:  # no text of a model ends a run
-                log.exception("the bonus %s of task %s could not be computed and counts as 0", name, task.id)
-                raw = 0.0
-            bonuses[name] = min(coefficient * raw, MAX_BONUS)
-    return bonuses
-
-
-async def plugin_rewards(
-    task: Task, references: Sequence[Task], known: Callable[[], Sequence[Task]], config: RewardConfig
-) -> tuple[float | None, dict[str, float]] | None:
-    """Return the plug-ins' reward of the solve rate, None if `reward.proposer` is none of a plug-in, and their bonuses
-    as `intrinsic_bonuses`. None if one of the plug-ins has no answer."""
-    base, bonuses = None, dict[str, float]()
-    if _is_async(SOLVE_RATE_REWARDS[config.proposer]):
-        assert task.solve_rate is not None
-        base = await SOLVE_RATE_REWARDS[config.proposer](task.solve_rate, config)
-        if base is None:
+        bonuses = own
+        try:
+            raw = BONUSES[name](inputs)
+        except Exception:  # no text of a model ends a run
+            log.exception("the bonus %s of task %s could not be computed and counts as 0", name, task.id)
+            raw = 0.0
+        if isawaitable(raw):
+            bonuses, raw = of_plugins, await raw
+        if raw is None:
             return None
-    for name, coefficient in bonus_coefficients(config.intrinsic).items():
-        if _is_async(BONUSES[name]):
-            raw = await BONUSES[name](BonusInputs(task, references, known))
-            if raw is None:
-                return None
-            bonuses[name] = min(coefficient * raw, MAX_BONUS)
-    return base, bonuses
+        bonuses[name] = min(coefficient * raw, MAX_BONUS)
+    return own | of_plugins

@@ -17,7 +17,7 @@ from azr.selfplay.buffer import TaskBuffer
 from azr.selfplay.journal import Journal
 from azr.selfplay.play import SelfPlayStep
 from azr.selfplay.proposer import Proposer
-from azr.selfplay.seeds import RefusedSeed, Seed, SeedLines, check_seeds, seeds_line, write_refused
+from azr.selfplay.seeds import SeedLine, check_seeds, seeds_line, write_refused
 from azr.tasks.registry import KINDS
 
 MAX_SEED_ROUNDS = 20
@@ -29,7 +29,7 @@ class Seeding:
     """Fills an empty buffer before the first step."""
 
     config: Config
-    seeds: SeedLines | None
+    seeds: Sequence[SeedLine] | None
     """Lines of `selfplay.seeds`, if any."""
     codec: PromptCodec
     engines: Sampler
@@ -38,13 +38,13 @@ class Seeding:
     phase: Phase
     store: Callable[[Sequence[Task]], None]
     """Called with every task that entered the buffer, in order."""
-    record: Callable[[Sequence[Sample]], Awaitable[None]]
-    """Called after every round with the proposals of all rounds so far."""
     log: Callable[[str], None]
     refused: Path
     """File of the rejected lines of a seed file."""
     watch: Callable[[str, Sequence[Sample]], None]
     """Called after every round with its name and samples; may raise RunEnded."""
+    record: Callable[[Sequence[Sample]], Awaitable[None]] | None = None
+    """Called after every round with the proposals of all rounds so far, if there is a run to keep them."""
 
     async def run(self) -> None:
         """Load the seed file, give a kind without tasks the identity program, and propose until there are enough.
@@ -54,7 +54,7 @@ class Seeding:
         """
         selfplay = self.config.selfplay
         if self.seeds is not None:
-            await self._load(*self.seeds)
+            await self._load(self.seeds)
         for kind in selfplay.kinds:
             if not self.buffer.sizes()[kind]:
                 self.buffer.add(KINDS[kind].seed())
@@ -64,34 +64,32 @@ class Seeding:
             short = [kind for kind, size in self.buffer.sizes().items() if size < selfplay.seed_tasks]
             if not short:
                 break
-            grown = await self._round(index).seed(selfplay.kinds if self.seeds is None else short)
+            step = SelfPlayStep(
+                config=self.config,
+                step=0,
+                name=f"seed{index}",
+                buffer=self.buffer,
+                codec=self.codec,
+                executor=self.executor,
+                journal=Journal(self.engines),
+                phase=self.phase,
+            )
+            grown = await step.seed(selfplay.kinds if self.seeds is None else short)
             self.store(grown.stored)
             proposals += grown.samples
-            await self.record(tuple(proposals))
+            if self.record is not None:
+                await self.record(tuple(proposals))
             self.watch(f"seeding round {index + 1}", grown.samples)
         sizes = ", ".join(f"{size} {kind}" for kind, size in self.buffer.sizes().items())
         self.log(f"tasks to start from: {sizes}")
 
-    def _round(self, index: int) -> SelfPlayStep:
-        return SelfPlayStep(
-            config=self.config,
-            step=0,
-            name=f"seed{index}",
-            buffer=self.buffer,
-            codec=self.codec,
-            executor=self.executor,
-            journal=Journal(self.engines),
-            phase=self.phase,
-        )
-
-    async def _load(self, seeds: Sequence[Seed], broken: Sequence[RefusedSeed]) -> None:
+    async def _load(self, lines: Sequence[SeedLine]) -> None:
         path = Path(str(self.config.selfplay.seeds))
         proposer = Proposer(self.config, self.codec, self.executor)
         with self.phase("check seeds"):
             checked = await check_seeds(
-                seeds, self.buffer, proposer.limits, self.executor.execute, proposer.reject_reason
+                lines, self.buffer, proposer.limits, self.executor.execute, proposer.reject_reason
             )
-        checked.add_refused(broken)
         await asyncio.to_thread(write_refused, self.refused, checked.refused)
         if not checked.tasks:
             raise UserError(

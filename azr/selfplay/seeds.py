@@ -1,6 +1,7 @@
 """Read and check seed files: tasks that a run starts from, one JSON object a line as in its ``tasks.jsonl``.
 
 The outputs in a file are not trusted: every program runs in the sandbox, and the outputs that it returns are stored.
+`read_authors_seeds` reads the files of the Absolute Zero authors' code.
 """
 
 from __future__ import annotations
@@ -44,15 +45,6 @@ _NOT_SHOWN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Seed:
-    """A task in a line of a seed file."""
-
-    line: int
-    """Line number, from 1."""
-    task: Task
-
-
-@dataclass(frozen=True, slots=True)
 class RefusedSeed:
     """A line whose task is rejected."""
 
@@ -65,8 +57,8 @@ class RefusedSeed:
 
 MOST_BYTES = 2**30
 """Longest file of tasks, unpacked: a few megabytes of gzip can hold far more."""
-SeedLines = tuple[Sequence[Seed], Sequence[RefusedSeed]]
-"""Tasks of a file, and its broken lines."""
+SeedLine = tuple[int, Task | str]
+"""A task of a file, or in a few words why there is none, with the number of its line, from 1."""
 
 
 @dataclass(slots=True)
@@ -77,10 +69,6 @@ class CheckedSeeds:
     refused: list[RefusedSeed] = field(default_factory=list)
     num_changed: int = 0
     """Accepted tasks whose stated outputs differ from those that their programs returned and that are stored."""
-
-    def add_refused(self, refused: Sequence[RefusedSeed]) -> None:
-        """Add rejected lines of the same file."""
-        self.refused = sorted([*self.refused, *refused], key=lambda each: each.line)
 
     def reasons(self) -> str:
         """Return ``3 duplicate, 1 failed``, the most frequent first; empty if nothing was rejected."""
@@ -119,21 +107,30 @@ def read_object(line: bytes) -> dict[str, Any]:
     return record
 
 
-def read_seeds(path: Path) -> SeedLines:
-    """Return the tasks of a file and its broken lines. Raises UserError if it cannot be read or states no task."""
-    seeds: list[Seed] = []
-    broken: list[RefusedSeed] = []
+def seed_lines(path: Path, tasks_of: Callable[[dict[str, Any], int], Iterable[Task]], no_task: str) -> list[SeedLine]:
+    """Return the tasks of a file and its broken lines.
+
+    ``tasks_of``: from the JSON object of a line and its number to the tasks it states; raises ValueError with a few
+    words. ``no_task``: what the file is not, and what to give, with ``{}`` for the reason.
+
+    Raises UserError if the file cannot be read or states no task.
+    """
+    lines: list[SeedLine] = []
     for number, line in read_lines(path):
         try:
-            seeds.append(Seed(number, _read_task(read_object(line), number)))
+            lines += [(number, task) for task in tasks_of(read_object(line), number)]
         except ValueError as error:
-            broken.append(RefusedSeed(number, BROKEN, str(error)))
-    if not seeds:
-        first = f"line {broken[0].line}: {broken[0].detail}" if broken else "it is empty"
-        raise UserError(
-            f"{path} holds no task ({first}): give a file as tasks.jsonl of a run, or make one with azr seeds."
-        )
-    return seeds, broken
+            lines.append((number, str(error)))
+    if not any(isinstance(task, Task) for _, task in lines):
+        first = f"line {lines[0][0]}: {lines[0][1]}" if lines else "it is empty"
+        raise UserError(f"{path} {no_task.format(f'({first})')}")
+    return lines
+
+
+def read_seeds(path: Path) -> list[SeedLine]:
+    """Return the lines of a file as a run's ``tasks.jsonl``. Raises UserError as `seed_lines`."""
+    no_task = "holds no task {}: give a file as tasks.jsonl of a run, or make one with azr seeds."
+    return seed_lines(path, lambda record, number: [_read_task(record, number)], no_task)
 
 
 def _read_task(record: Mapping[str, Any], line: int) -> Task:
@@ -161,45 +158,53 @@ def _read_task(record: Mapping[str, Any], line: int) -> Task:
 
 
 async def check_seeds(
-    seeds: Sequence[Seed],
+    lines: Sequence[SeedLine],
     buffer: TaskBuffer,
     limits: ProposalLimits,
     run: Run,
     reject: Callable[[Task], RejectReason | None],
 ) -> CheckedSeeds:
-    """Check tasks as if a proposer had just written them, and add those that pass to the buffer in their order.
+    """Check the tasks of a file as if a proposer had just written them, and add those that pass to the buffer in their
+    order.
 
     ``limits`` hold as `seed_limits` changes them. ``reject``: why a task that ran may not be shown in prompts, or None.
     """
-    played = [seed for seed in seeds if seed.task.kind in buffer.sizes()]
+    kinds = buffer.sizes()
+    played = [(line, task) for line, task in lines if isinstance(task, Task) and task.kind in kinds]
     turn = asyncio.Semaphore(_IN_FLIGHT)
 
     async def check(task: Task) -> Task | tuple[RejectReason, str]:
         async with turn:
             return await _check(task, limits, run, reject)
 
-    outcomes = await gather(*(check(seed.task) for seed in played))
+    outcomes = await gather(*(check(task) for _, task in played))
     for i, outcome in enumerate(outcomes):
         if isinstance(outcome, tuple) and outcome[1].startswith(CallStatus.TIMEOUT):
             # Once more with nothing beside it: all sandboxes at once make a machine so busy that it may be to blame.
-            outcomes[i] = await check(played[i].task)
+            outcomes[i] = await check(played[i][1])
     checked = CheckedSeeds()
-    lines: dict[tuple[str, str], int] = {}
-    for count, (seed, outcome) in enumerate(zip(played, outcomes, strict=True)):
+    stored: dict[tuple[str, str], int] = {}
+    """Lines of stored tasks, by kind and fingerprint."""
+    for count, ((line, task), outcome) in enumerate(zip(played, outcomes, strict=True)):
         if count % _IN_A_ROW == 0:
             await asyncio.sleep(0)  # others have their turn
         if isinstance(outcome, Task):
             reason = buffer.reject_reason(outcome)
             if reason is None:
                 buffer.add(outcome)
-                lines[outcome.kind, outcome.fingerprint] = seed.line
+                stored[outcome.kind, outcome.fingerprint] = line
                 checked.tasks.append(outcome)
-                checked.num_changed += not _agree(seed.task.outputs, outcome.outputs)
+                checked.num_changed += not _agree(task.outputs, outcome.outputs)
                 continue
-            first = lines.get((outcome.kind, outcome.fingerprint))
+            first = stored.get((outcome.kind, outcome.fingerprint))
             outcome = reason, _known(reason, first)
-        checked.refused.append(RefusedSeed(seed.line, str(outcome[0]), outcome[1]))
-    checked.add_refused([_not_played(seed) for seed in seeds if seed.task.kind not in buffer.sizes()])
+        checked.refused.append(RefusedSeed(line, str(outcome[0]), outcome[1]))
+    for line, stated in lines:
+        if not isinstance(stated, Task):
+            checked.refused.append(RefusedSeed(line, BROKEN, stated))
+        elif stated.kind not in kinds:
+            checked.refused.append(RefusedSeed(line, NOT_PLAYED, f"{stated.kind} is not among selfplay.kinds"))
+    checked.refused.sort(key=lambda each: each.line)
     return checked
 
 
@@ -255,10 +260,6 @@ def _known(reason: RejectReason, first: int | None) -> str:
     )
 
 
-def _not_played(seed: Seed) -> RefusedSeed:
-    return RefusedSeed(seed.line, NOT_PLAYED, f"{seed.task.kind} is not among selfplay.kinds")
-
-
 def _agree(stated: Sequence[str], found: Sequence[str]) -> bool:
     """Whether outputs equal the stated ones; without stated outputs they do."""
     return not stated or (len(stated) == len(found) and all(map(_equal, stated, found)))
@@ -298,3 +299,61 @@ def seeds_line(path: Path, checked: CheckedSeeds, refused: Path) -> str:
     changed = f", {checked.num_changed} with another output than stated" if checked.num_changed else ""
     why = f"; refused {checked.reasons()}, see {refused}" if checked.refused else ""
     return f"seeds: {len(checked.tasks)} of {total} tasks of {path} pass{changed}{why}"
+
+
+SINGLE_CALL_KINDS = ("deduction", "abduction")
+"""Default kinds of a record with one call: the authors' code starts both from the same records."""
+_MANY_CALLS_KIND = "induction"
+
+
+class _Program(msgspec.Struct, kw_only=True):
+    snippet: str
+    imports: list[str] = []
+
+
+class _OneCall(_Program, kw_only=True):
+    input: str
+    output: str
+
+
+class _ManyCalls(_Program, kw_only=True):
+    inputs: list[str]
+    outputs: list[str]
+    message: str
+
+
+def read_authors_seeds(path: Path, kinds: Sequence[str] = SINGLE_CALL_KINDS) -> list[SeedLine]:
+    """Return the lines of one of their files. Raises UserError as `seed_lines`.
+
+    A record of one call is a task of each of ``kinds``, one with a message and many inputs an induction.
+    """
+    no_task = "is no seed file of the authors' code {}: give one whose lines have a snippet."
+    return seed_lines(path, lambda record, _: _tasks(record, kinds), no_task)
+
+
+def _tasks(record: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[Task]:
+    """Raises ValueError with a few words."""
+    try:
+        is_many = "inputs" in record
+        stated = msgspec.convert(record, _ManyCalls) if is_many else msgspec.convert(record, _OneCall)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"the line is no record of a seed: {error}") from error
+    program = with_imports(stated.snippet, stated.imports)
+    if isinstance(stated, _ManyCalls):
+        yield _task(_MANY_CALLS_KIND, program, stated.inputs, stated.outputs, stated.message)
+    else:
+        for kind in kinds:
+            yield _task(kind, program, [stated.input], [stated.output])
+
+
+def with_imports(snippet: str, imports: Sequence[str]) -> str:
+    """Return the program, with the import lines that it lacks in front."""
+    present = set(snippet.splitlines())
+    missing = [line for line in dict.fromkeys(imports) if line not in present]
+    return "\n".join([*missing, snippet])
+
+
+def _task(kind: str, program: str, inputs: Sequence[str], outputs: Sequence[str], message: str = "") -> Task:
+    return Task(
+        id="", kind=kind, program=program, inputs=tuple(inputs), outputs=tuple(outputs), fingerprint="", message=message
+    )

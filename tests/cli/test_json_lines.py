@@ -23,14 +23,13 @@ def without(key: str) -> bytes:
 
 
 def test_a_request_is_read_as_it_stands():
-    asked = execute.parse(line(program="é\ud800")).request(repeats=3, static_check=False)
+    _, asked = execute.parse(line(program="é\ud800"))
     assert (asked.program, asked.inputs) == ("é\ud800", ("1", "'a'"))
-    assert (asked.repeats, asked.static_check) == (3, False)
 
 
 @pytest.mark.parametrize("name", [None, True, 7, -0.5, "é\ud800", [1, [2]], {"a": {"b": None}}, 10**400])
 def test_ids_of_every_type_are_echoed(name):
-    asked = execute.parse(line(id=name))
+    asked, _ = execute.parse(line(id=name))
     result = ExecutionResult(outputs=(CallResult(status=CallStatus.OK, value="1"),))
     answer = execute.answer(asked, result)
     assert json.loads(answer)["id"] == name
@@ -115,7 +114,7 @@ def test_an_answer_has_the_documented_keys():
         ),
         deterministic=True,
     )
-    assert json.loads(execute.answer(execute.parse(line()), result)) == {
+    assert json.loads(execute.answer(execute.parse(line())[0], result)) == {
         "id": 1,
         "status": "raised",
         "outputs": [

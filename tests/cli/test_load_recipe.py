@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from azr.cli.main import dispatch
-from azr.cli.options import Parser, load_recipe, overrides, read_config
+from azr.cli.options import Parser, load_recipe, read_config
 from azr.cli.options import recipes as shipped
 from azr.config import DrGRPO
 from azr.config_tree import from_yaml, override
@@ -42,7 +42,7 @@ def test_a_tilde_is_the_home_folder_in_a_file_in_quotes_and_after_an_equals_sign
     config = read_config(str(tmp_path / "above.yaml"))
     assert (config.run.root, config.data.path) == (f"{tmp_path}/runs", f"{tmp_path}/rows.jsonl")
     for words in (["--data.path=~/b", "--run.root", "~/c"], ["--data.path", "~/b", "--run.root=~/c"]):
-        config = override(config, overrides(words))
+        config = override(config, Parser("test", "").parse_with_knobs(words)[1])
         assert (config.data.path, config.run.root) == (f"{tmp_path}/b", f"{tmp_path}/c")
     parser = Parser("test", "")
     parser.add_argument("place", type=Path)

@@ -29,14 +29,13 @@ def authors(tmp_path):
 def test_the_authors_files_become_tasks_of_ours_and_every_refusal_names_its_line(authors, tmp_path, capsys):
     out = tmp_path / "new" / "seeds.jsonl"
     assert dispatch(["seeds", "--convert", str(authors), "--out", str(out), "--executor.workers", "2"]) == 0
-    seeds, broken = read_seeds(out)
-    assert not broken
-    assert [(seed.task.kind, seed.task.outputs) for seed in seeds] == [
+    seeds = [task for _, task in read_seeds(out)]
+    assert [(seed.kind, seed.outputs) for seed in seeds] == [
         ("deduction", ("2.0",)), ("abduction", ("2.0",)), ("deduction", ("False",)), ("abduction", ("False",)),
         ("induction", ("1", "'x'")),
     ]  # fmt: skip
-    assert seeds[0].task.program == "import math\ndef f(a):\n    return math.sqrt(a)"
-    assert seeds[2].task.program.count("import math") == 1 and seeds[4].task.message == "Same."
+    assert seeds[0].program == "import math\ndef f(a):\n    return math.sqrt(a)"
+    assert seeds[2].program.count("import math") == 1 and seeds[4].message == "Same."
     refused = [json.loads(line) for line in (tmp_path / "new" / "seeds_rejected.jsonl").read_text().splitlines()]
     assert [(each["line"], each["reason"]) for each in refused] == [
         (4, "broken"), (5, "not_allowed"), (5, "not_allowed"), (6, "broken"),
@@ -53,8 +52,8 @@ def test_records_of_their_error_kind_and_several_files(tmp_path, capsys):
     out = tmp_path / "seeds.jsonl"
     files = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]
     assert dispatch(["seeds", "--convert", *files, "--kinds", "error", "--out", str(out)]) == 0
-    (seed,), _ = read_seeds(out)
-    assert (seed.task.kind, seed.task.outputs) == ("error", ("ZeroDivisionError",))
+    ((_, seed),) = read_seeds(out)
+    assert (seed.kind, seed.outputs) == ("error", ("ZeroDivisionError",))
     (refused,) = map(json.loads, (tmp_path / "seeds_rejected.jsonl").read_text().splitlines())
     assert (refused["file"], refused["reason"]) == (files[1], "duplicate")
 

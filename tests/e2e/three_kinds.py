@@ -1,24 +1,16 @@
 """A recipe with everything in small: three kinds, estimates, solvers, a critic, a reference and evaluations."""
 
-from azr.cli.run import launch
-from azr.config import (
-    GAE,
-    AlgorithmConfig,
-    Config,
-    EvalConfig,
-    ExecutorConfig,
-    KLConfig,
-    ModelConfig,
-    RolloutConfig,
-    RunConfig,
-    SelfPlayConfig,
-    TrainConfig,
-)
-from azr.own_data import own_data
+from dataclasses import replace
 
-config = Config(
-    run=RunConfig(name="three_kinds", steps=24),
-    model=ModelConfig(path=own_data("azr_14m_base"), prompt_format="compact"),
+from azr.cli.run import launch
+from azr.config import GAE, AlgorithmConfig, EvalConfig, KLConfig, RewardConfig, SelfPlayConfig, TrainConfig
+from azr.own_data import own_data
+from playground.azr_14m_mini import config as mini
+
+config = replace(
+    mini,
+    run=replace(mini.run, name="three_kinds"),
+    model=replace(mini.model, path=own_data("azr_14m_base")),
     selfplay=SelfPlayConfig(
         proposer_prompts=16,
         solver_prompts=16,
@@ -28,8 +20,7 @@ config = Config(
         train_on_estimates=True,
         seed_tasks=32,
     ),
-    rollout=RolloutConfig(max_prompt_tokens=384, max_response_tokens=192, max_concurrent=192),
-    executor=ExecutorConfig(workers=2),
+    reward=RewardConfig(),
     eval=EvalConfig(every=12),
     algorithm=AlgorithmConfig(estimator=GAE(), kl=KLConfig(coef=0.001)),
     train=TrainConfig(

@@ -20,7 +20,6 @@ from azr.config import (
     RolloutConfig,
     SelfPlayConfig,
     TrainConfig,
-    contradictions,
 )
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload
 from azr.plan.memory import (
@@ -35,6 +34,7 @@ from azr.plan.memory import (
 )
 from azr.plan.planner import Plan, make_plan, plan_run, suggest, text
 from azr.plan.shapes import KNOWN, ModelShape, shape_of
+from azr.prepare import contradictions
 from azr.records import Completion, FinishReason
 from tests.recipes import recipes
 

@@ -13,8 +13,8 @@ from azr.algorithms.advantages import OWN_ESTIMATORS
 from azr.algorithms.batch import Batch
 from azr.config import IntrinsicRewardConfig, RewardConfig
 from azr.plugins import load_plugins, loading
-from azr.records import Role
-from azr.selfplay.rewards import plugin_rewards, proposer_reward
+from azr.records import Role, Sample
+from azr.selfplay.rewards import reward_proposal
 from azr.tasks.registry import KINDS
 
 TASK = replace(KINDS["deduction"].seed(), solve_rate=0.75)
@@ -53,22 +53,23 @@ async def bad(plugin: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> 
         await functions.end()
 
 
-async def pay(proposer: str = "learnability", *bonuses: str) -> tuple[float | None, dict[str, float]] | None:
+async def pay(proposer: str = "learnability", *bonuses: str) -> dict[str, float] | None:
+    """Return the parts of a proposal's reward; None if it has none."""
     config = RewardConfig(proposer=proposer, intrinsic=IntrinsicRewardConfig(bonuses=bonuses))
-    return await plugin_rewards(TASK, [TASK], lambda: [TASK, TASK], config)
+    proposal = Sample(role=Role.PROPOSER, kind=TASK.kind, problem_id=TASK.id, group="propose:x")
+    await reward_proposal(proposal, TASK, [TASK], lambda: [TASK, TASK], config, 100)
+    return proposal.reward_parts if proposal.reward is not None else None
 
 
 async def test_an_own_reward_is_paid(bad: str) -> None:
-    paid = await pay("medium")
-    assert paid == (0.5, {})
-    config = RewardConfig(proposer="medium")
-    assert proposer_reward(TASK, {}, config, paid[0]) == (0.5, {"medium": 0.5})
-    assert await pay() == (None, {}), "a reward of ours is paid as before"
+    assert await pay("medium") == {"medium": 0.5}
+    ours = await pay()
+    assert ours is not None and set(ours) == {"learnability"}, "a reward of ours is paid as before"
 
 
 async def test_an_own_bonus_is_paid_and_sees_what_bonuses_see(bad: str) -> None:
-    assert await pay("learnability", "known:0.1") == (None, {"known": pytest.approx(0.32)})
-    assert await pay("learnability", "known:3") == (None, {"known": 0.5}), "no bonus is more than 0.5"
+    assert (await pay("learnability", "known:0.1") or {})["known"] == pytest.approx(0.32)
+    assert (await pay("learnability", "known:3") or {})["known"] == 0.5, "no bonus is more than 0.5"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ async def test_a_proposal_that_a_reward_or_bonus_fails_over_is_not_paid(
     assert f"{bad}: reward {name} {said}; such a proposal is not trained on" in caplog.text
     assert await pay("medium", f"bonus_{name}:0.5") is None
     assert f"{bad}: bonus bonus_{name} {said}; such a proposal is not trained on" in caplog.text
-    assert await pay("medium") == (0.5, {})
+    assert await pay("medium") == {"medium": 0.5}
 
 
 BATCH = Batch(

@@ -131,17 +131,18 @@ async def test_tasks_of_a_file_are_checked_as_proposals(
     plugin: Callable[[str], str], tmp_path: Path, processes: None
 ) -> None:
     load_plugins([plugin(OWN_LABELS)])
-    lines = [{"kind": "sums", "program": "", "inputs": [], "payload": {"numbers": [3, 4]}}]
-    lines += [
+    records = [{"kind": "sums", "program": "", "inputs": [], "payload": {"numbers": [3, 4]}}]
+    records += [
         {"kind": "sums", "program": "", "inputs": []},
         {"kind": "sums", "program": "", "inputs": [], "payload": 3},
     ]
     path = tmp_path / "seeds.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    seeds, broken = read_seeds(path)
-    assert [each.line for each in broken] == [2, 3] and "no task of kind sums (KeyError: 'numbers')" in broken[0].detail
+    path.write_text("".join(json.dumps(line) + "\n" for line in records))
+    lines = read_seeds(path)
     buffer = TaskBuffer(["sums"])
-    checked = await check_seeds(seeds, buffer, LIMITS, run_nothing, lambda task: None)
+    checked = await check_seeds(lines, buffer, LIMITS, run_nothing, lambda task: None)
+    assert [each.line for each in checked.refused] == [2, 3]
+    assert "no task of kind sums (KeyError: 'numbers')" in checked.refused[0].detail
     (task,) = checked.tasks
     assert task.payload["numbers"] == [3, 4] and task.views and buffer.tasks("sums") == (task,)
 

@@ -114,7 +114,7 @@ async def test_whatever_is_written_is_refused_or_graded(caplog: pytest.LogCaptur
         outcome, _ = await proposer.validate(name, completion(text), Shown((kind.seed(),)), id="t", step=1)
         if isinstance(outcome, Task):
             accepted += 1
-            intrinsic_bonuses(outcome, [kind.seed()], kind_seeds, BONUS_CONFIG)
+            await intrinsic_bonuses(outcome, [kind.seed()], kind_seeds, BONUS_CONFIG)
             CODEC.solver_prompt(kind, outcome)
             answers = [random_text(rng), outcome.program, *outcome.inputs, *outcome.outputs]
             for answer in answers:
@@ -153,7 +153,8 @@ async def test_what_still_raises_is_a_refusal_with_the_id_in_the_log(monkeypatch
     outcome, _ = await proposer.validate("deduction", proposal, Shown(()), id="000001-x", step=1)
     assert outcome is RejectReason.MALFORMED
     monkeypatch.setitem(rewards.BONUSES, "halstead", fails)
-    assert intrinsic_bonuses(task, [], lambda: [], IntrinsicRewardConfig(bonuses=("halstead:1",))) == {"halstead": 0.0}
+    config = IntrinsicRewardConfig(bonuses=("halstead:1",))
+    assert await intrinsic_bonuses(task, [], lambda: [], config) == {"halstead": 0.0}
     assert [record.levelno for record in said(caplog)] == [logging.ERROR] * 3
     assert all(name in caplog.text for name in ("000001-x", task.id, "halstead", "RecursionError: too deep"))
 

@@ -50,16 +50,7 @@ class Engine:
         self.release = asyncio.Event()
         self.asked: Counter[str] = Counter()
 
-    async def generate(
-        self,
-        prompt_ids: list[int],
-        *,
-        n: int,
-        max_tokens: int,
-        temperature: float | None = None,
-        seed: int | None = None,
-        stop_strings: tuple[str, ...] = (),
-    ) -> list[Completion]:
+    async def generate(self, prompt_ids: list[int], *, n: int, **_: object) -> list[Completion]:
         prompt = CODEC.decode(prompt_ids)
         proposes = prompt.startswith("<|propose|>")
         text = next(self._proposals) if proposes else "<|output|>3<|end|>"
@@ -259,16 +250,7 @@ class RandomEngine:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
-    async def generate(
-        self,
-        prompt_ids: list[int],
-        *,
-        n: int,
-        max_tokens: int,
-        temperature: float | None = None,
-        seed: int | None = None,
-        stop_strings: tuple[str, ...] = (),
-    ) -> list[Completion]:
+    async def generate(self, prompt_ids: list[int], *, n: int, **_: object) -> list[Completion]:
         rng, prompt = self._rng, CODEC.decode(prompt_ids)
         await asyncio.sleep(rng.random() ** 6 * 0.05)
         count = n if rng.random() < 0.97 else rng.randint(0, n)

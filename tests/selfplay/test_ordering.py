@@ -13,8 +13,7 @@ from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionRes
 from azr.records import Completion, Role
 from azr.runs.metrics import num_ungraded
 from azr.selfplay.buffer import TaskBuffer
-from azr.selfplay.ordering import OrderedGate, sort_samples
-from azr.selfplay.play import StepResult
+from azr.selfplay.play import OrderedGate, StepResult, sort_samples
 from azr.tasks.base import RejectReason
 from azr.tasks.registry import KINDS
 from tests.selfplay.test_play import CODEC, CONFIG, completion, funnel, proposal, replace_play, self_play, trained

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from azr.config import Config, contradictions
+from azr.config import Config
+from azr.prepare import contradictions
 from azr.records import Completion, Role, Sample
 from azr.selfplay.journal import Journal, write_journal
 from azr.selfplay.play import StepResult
@@ -32,17 +33,7 @@ class Engine:
     def __init__(self, times: int, valid: float = 0.8) -> None:
         self._times, self._valid, self.asked = random.Random(times), valid, Counter[int]()
 
-    async def generate(
-        self,
-        prompt_ids: list[int],
-        *,
-        n: int,
-        max_tokens: int,
-        temperature: float | None = None,
-        seed: int | None = None,
-        stop_strings: tuple[str, ...] = (),
-    ) -> list[Completion]:
-        assert seed is not None
+    async def generate(self, prompt_ids: list[int], *, n: int, seed: int, **_: object) -> list[Completion]:
         self.asked[seed] += 1
         await asyncio.sleep(self._times.random() ** 4 * 0.02)
         rng, prompt = random.Random(seed), CODEC.decode(prompt_ids)

@@ -1,3 +1,4 @@
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -62,7 +63,7 @@ def test_a_registered_bonus_needs_no_knob_of_its_own(monkeypatch):
     monkeypatch.setitem(BONUSES, "many_lines", lambda inputs: inputs.task.program.count("\n") / 10)
     config = IntrinsicRewardConfig(bonuses=("halstead:1", "many_lines:2.5", "complexity:0.15"))
     assert bonus_coefficients(config) == {"halstead": 1.0, "many_lines": 2.5, "complexity": 0.15}
-    bonuses = intrinsic_bonuses(SEED, [], lambda: [], config)
+    bonuses = asyncio.run(intrinsic_bonuses(SEED, [], lambda: [], config))
     assert bonuses == {"halstead": pytest.approx(0.03), "many_lines": 0.25, "complexity": pytest.approx(0.01)}
 
 
@@ -93,13 +94,13 @@ def test_bonuses_that_are_off_are_not_computed():
     def forbidden():
         raise AssertionError("computed a bonus that is off")
 
-    assert intrinsic_bonuses(KINDS["deduction"].seed(), [], forbidden, IntrinsicRewardConfig()) == {}
+    assert asyncio.run(intrinsic_bonuses(KINDS["deduction"].seed(), [], forbidden, IntrinsicRewardConfig())) == {}
 
 
 def test_bonuses_are_capped_and_named():
     seed = KINDS["deduction"].seed()
     config = IntrinsicRewardConfig(bonuses=("complexity:15", "edit_distance:1", "halstead:1", "answer_diversity:0.25"))
-    bonuses = intrinsic_bonuses(seed, [seed], lambda: [seed], config)
+    bonuses = asyncio.run(intrinsic_bonuses(seed, [seed], lambda: [seed], config))
     assert bonuses == {
         "complexity": 0.5,
         "edit_distance": 0.0,
@@ -112,7 +113,7 @@ def test_bonuses_know_every_kind():
     """The error kind too: its answer is an exception's name, and its diversity counts like any other."""
     config = IntrinsicRewardConfig(bonuses=("answer_diversity:0.5",))
     for kind in KINDS.values():
-        assert intrinsic_bonuses(kind.seed(), [], lambda: [], config) == {"answer_diversity": 0.5}
+        assert asyncio.run(intrinsic_bonuses(kind.seed(), [], lambda: [], config)) == {"answer_diversity": 0.5}
 
 
 @pytest.mark.parametrize("length, penalty", [(1, 0.0), (60, 0.0), (70, -0.25), (99, -0.975), (100, -1.0)])

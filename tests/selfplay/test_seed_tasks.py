@@ -47,9 +47,9 @@ async def test_every_seed_of_the_coder_recipe_passes_and_none_is_a_program_of_cr
     benchmark = {key: f"sample_{number}" for number, each in enumerate(public_data.rows("cruxeval.jsonl"))
                  for key in held_out_keys(each["code"])}  # fmt: skip
     buffer = TaskBuffer(coder.kinds, benchmark=benchmark)
-    seeds, broken = read_seeds(Path(coder.selfplay.seeds or ""))
+    lines = read_seeds(Path(coder.selfplay.seeds or ""))
     limits = ProposalLimits(source_bytes=2000, induction_inputs=2, repeats=2)
     async with SandboxPool(seed_tasks.EXECUTOR, seed=0) as pool:
-        checked = await check_seeds(seeds, buffer, limits, pool.execute, lambda task: None)
-    assert ([*broken], checked.refused) == ([], [])
+        checked = await check_seeds(lines, buffer, limits, pool.execute, lambda task: None)
+    assert checked.refused == []
     assert set(buffer.sizes().values()) == {coder.selfplay.seed_tasks}
