@@ -106,7 +106,7 @@ class WholeEngine:
         """This rank's part of a parameter is all of it."""
         for parameter in self.module.parameters():
             whole: Any = parameter
-            whole.ds_tensor = parameter.detach()
+            whole.ds_tensor = parameter.detach().view(-1)
             whole.ds_shape, whole.ds_numel = parameter.shape, parameter.numel()
             whole.ds_tensor.ds_numel = prod(parameter.shape)
 
