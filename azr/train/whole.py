@@ -112,7 +112,7 @@ class WholeEngine:
 
     def tensors(self) -> EngineTensors:
         """What memory it takes between two calls."""
-        parts: list[Tensor] = [parameter.ds_tensor for parameter in self.module.parameters()]  # type: ignore[misc]
+        parts = [parameter.detach() for parameter in self.module.parameters()]
         if self.optimizer is None:
             return EngineTensors(parts, [], [])
         (weights,), masters = self.optimizer.fp16_partitioned_groups_flat, self.optimizer.masters
