@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from math import prod
@@ -115,7 +115,10 @@ class PolicyWorker(PolicyScorer):
             return loss, of_tokens(*scores, everything)[1]
 
         trace, self._trace = self._trace, None
-        with profiled(trace, self.device) if trace is not None else nullcontext({}) as self._phases:
+        profile: AbstractContextManager[dict[str, float]] = nullcontext({})
+        if trace is not None:
+            profile = profiled(trace, self.device)
+        with profile as self._phases:
             steps = self._take_steps(batch, columns, loss_fn)
             return steps, torch.cat(before).cpu()
 
