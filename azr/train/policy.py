@@ -110,9 +110,11 @@ class PolicyWorker(PolicyScorer):
                 logprobs_R, entropy_R = self.engine(micro, temperature)
                 before.append(logprobs_R.detach())
                 return of_tokens(logprobs_R, entropy_R, everything)
-            loss, *scores = self.engine(micro, temperature, token_loss=lambda *tokens: of_tokens(*tokens)[0])
-            before.append(scores[0])
-            return loss, of_tokens(*scores, everything)[1]
+            loss, logprobs_R, entropy_R = self.engine(
+                micro, temperature, token_loss=lambda logprobs, entropy, at: of_tokens(logprobs, entropy, at)[0]
+            )
+            before.append(logprobs_R)
+            return loss, of_tokens(logprobs_R, entropy_R, everything)[1]
 
         trace, self._trace = self._trace, None
         profile: AbstractContextManager[dict[str, float]] = nullcontext({})
