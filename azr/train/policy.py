@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from math import prod
@@ -110,12 +110,17 @@ class PolicyWorker(PolicyScorer):
                 logprobs_R, entropy_R = self.engine(micro, temperature)
                 before.append(logprobs_R.detach())
                 return of_tokens(logprobs_R, entropy_R, everything)
-            loss, *scores = self.engine(micro, temperature, token_loss=lambda *tokens: of_tokens(*tokens)[0])
-            before.append(scores[0])
-            return loss, of_tokens(*scores, everything)[1]
+            loss, logprobs_R, entropy_R = self.engine(
+                micro, temperature, token_loss=lambda logprobs, entropy, at: of_tokens(logprobs, entropy, at)[0]
+            )
+            before.append(logprobs_R)
+            return loss, of_tokens(logprobs_R, entropy_R, everything)[1]
 
         trace, self._trace = self._trace, None
-        with profiled(trace, self.device) if trace is not None else nullcontext({}) as self._phases:
+        profile: AbstractContextManager[dict[str, float]] = nullcontext({})
+        if trace is not None:
+            profile = profiled(trace, self.device)
+        with profile as self._phases:
             steps = self._take_steps(batch, columns, loss_fn)
             return steps, torch.cat(before).cpu()
 

@@ -106,13 +106,13 @@ class WholeEngine:
         """This rank's part of a parameter is all of it."""
         for parameter in self.module.parameters():
             whole: Any = parameter
-            whole.ds_tensor = parameter.detach()
+            whole.ds_tensor = parameter.detach().view(-1)
             whole.ds_shape, whole.ds_numel = parameter.shape, parameter.numel()
             whole.ds_tensor.ds_numel = prod(parameter.shape)
 
     def tensors(self) -> EngineTensors:
         """What memory it takes between two calls."""
-        parts: list[Tensor] = [parameter.ds_tensor for parameter in self.module.parameters()]  # type: ignore[misc]
+        parts = [parameter.detach() for parameter in self.module.parameters()]
         if self.optimizer is None:
             return EngineTensors(parts, [], [])
         (weights,), masters = self.optimizer.fp16_partitioned_groups_flat, self.optimizer.masters

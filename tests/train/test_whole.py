@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from azr.config import Config
 from azr.records import Completion
@@ -81,3 +82,6 @@ async def test_two_ranks_that_hold_everything_agree_with_one(
     expected = await update_policy(group, batch, columns, STEP_S)
     await group.call("load_checkpoint", str(tmp_path), timeout_s=STEP_S)
     assert await update_policy(group, batch, columns, STEP_S) == expected
+    await group.call("save_hf", str(tmp_path / "hf"), timeout_s=STEP_S)
+    saved, held = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype=torch.float32), await weights(group)
+    assert all(torch.equal(p.flatten(), held[f"hf.{name}"]) for name, p in saved.named_parameters())
