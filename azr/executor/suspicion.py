@@ -30,6 +30,7 @@ from types import CodeType, FunctionType
 
 from azr.executor.static_check import BANNED_ATTRIBUTES, BANNED_BUILTINS
 from azr.executor.syntax import (
+    by_kind,
     compares_identities,
     formats_attributes,
     keeps_addressed,
@@ -325,13 +326,13 @@ class _Program:
         if not (views or text or self.has_set_constant or _IS_OP in self.ops or "type" in self.names):
             return found
         try:
-            tree = ast.parse(source)
+            nodes = by_kind(ast.parse(source))
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             return _ALL
-        if (_IS_OP in self.ops and compares_identities(tree)) or ("type" in self.names and makes_classes(tree)):
+        if (_IS_OP in self.ops and compares_identities(nodes)) or ("type" in self.names and makes_classes(nodes)):
             return _ALL
-        found |= ORDER * (self.has_set_constant and keeps_sets(tree)) | ORDER * (views and keeps_views(tree))
-        return found | ORDER * (text and (formats_attributes(tree) or keeps_addressed(tree, _FUNCTIONS, _VALUES)))
+        found |= ORDER * (self.has_set_constant and keeps_sets(nodes)) | ORDER * (views and keeps_views(nodes))
+        return found | ORDER * (text and (formats_attributes(nodes) or keeps_addressed(nodes, _FUNCTIONS, _VALUES)))
 
     def _computes(self, operators: frozenset[int], unless_number: bool = False) -> bool:
         """Whether one of these operators occurs; ``unless_number``: with something else than a number on its right."""

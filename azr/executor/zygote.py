@@ -335,13 +335,21 @@ def run_program(
 
 
 def _forget_call() -> None:
-    """Leave the next call none of this one's module and types; what only they held is collected before that call.
+    """Leave the next call none of this one's module and types, as much memory as this one had, and no finalizers.
 
     ``List[1]`` and ``List[True]`` are one to the library, so whichever came first would be what both are.
     """
     sys.modules.pop(FILE_NAME, None)
     for clear in typing._cleanups:  # type: ignore[attr-defined]
         clear()
+    _collect_and_freeze()
+
+
+def _collect_and_freeze() -> None:
+    """Collect garbage, and leave the collector nothing to look through or to count later collections by."""
+    gc.collect()
+    gc.freeze()
+    gc.collect()
 
 
 def _report_call(
@@ -377,9 +385,8 @@ def _run_call(code: types.CodeType, text: str, input_bytes: int, output_bytes: i
         arguments = values.parse_arguments(text, max_bytes=input_bytes)
     except values.PlainDataError as refusal:
         return protocol.REJECTED, protocol.sentence(f"argument text: {refusal}")
-    # Whichever way code and arguments came, and whatever was called before: the same memory, no finalizers to come, and
-    # the collector's counters at 0.
-    gc.collect()
+    # Whichever way code and arguments came, the collector's counters are at 0; a collection would copy pages.
+    gc.freeze()
     # A module of its own per call: globals set by one call do not reach the next.
     module = types.ModuleType(FILE_NAME)
     module.__dict__["__builtins__"] = builtins
@@ -471,8 +478,7 @@ def _unload_modules() -> None:
             del sys.modules[name]
     sys.path.remove(_ROOT)
     sys.stdin = sys.stdout = sys.stderr = None
-    gc.collect()
-    gc.freeze()
+    _collect_and_freeze()
     gc.disable()
 
 
