@@ -226,7 +226,7 @@ def keeps_addressed(nodes: Nodes, functions: frozenset[str], values: frozenset[s
     for node in _of(nodes, ast.Call):
         if id(node) not in used and isinstance(node.func, ast.Name) and node.func.id in _ITERATORS:
             return True
-    imported = {ast.alias: [alias for node in _of(nodes, ast.Import) for alias in node.names]}
+    imported: Nodes = {ast.alias: [alias for node in _of(nodes, ast.Import) for alias in node.names]}
     modules = set(_imported(imported))
     return any(
         not (isinstance(node.value, ast.Name) and node.value.id in modules and node.attr in values)
