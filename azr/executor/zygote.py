@@ -342,13 +342,6 @@ def _forget_call() -> None:
     sys.modules.pop(FILE_NAME, None)
     for clear in typing._cleanups:  # type: ignore[attr-defined]
         clear()
-    _collect_and_freeze()
-
-
-def _collect_and_freeze() -> None:
-    """Collect garbage, and leave the collector nothing to look through or to count later collections by."""
-    gc.collect()
-    gc.freeze()
     gc.collect()
 
 
@@ -385,8 +378,10 @@ def _run_call(code: types.CodeType, text: str, input_bytes: int, output_bytes: i
         arguments = values.parse_arguments(text, max_bytes=input_bytes)
     except values.PlainDataError as refusal:
         return protocol.REJECTED, protocol.sentence(f"argument text: {refusal}")
-    # Whichever way code and arguments came, the collector's counters are at 0; a collection would copy pages.
+    # Whichever way code and arguments came, and whatever was called before: the collector's counters are at 0, it has
+    # nothing to look through, and no list is kept for use again. What is frozen need not be copied for that.
     gc.freeze()
+    gc.collect()
     # A module of its own per call: globals set by one call do not reach the next.
     module = types.ModuleType(FILE_NAME)
     module.__dict__["__builtins__"] = builtins
@@ -478,7 +473,8 @@ def _unload_modules() -> None:
             del sys.modules[name]
     sys.path.remove(_ROOT)
     sys.stdin = sys.stdout = sys.stderr = None
-    _collect_and_freeze()
+    gc.collect()
+    gc.freeze()
     gc.disable()
 
 
