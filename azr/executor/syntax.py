@@ -155,9 +155,8 @@ def compares_identities(nodes: Nodes) -> bool:
 
 def makes_classes(nodes: Nodes) -> bool:
     """Whether ``type`` does more than name or compare a value's type, such as making classes with any methods."""
-    asked, called = set[int](), set[int]()
-    for node in _of(nodes, ast.Compare):
-        asked |= {id(node.left), *map(id, node.comparators)}
+    called = set[int]()
+    asked = {id(side) for node in _of(nodes, ast.Compare) for side in (node.left, *node.comparators)}
     asked |= {id(node.value) for node in _of(nodes, ast.Attribute) if node.attr == "__name__"}
     asked |= {id(node.value) for node in _of(nodes, ast.FormattedValue)}
     for node in _of(nodes, ast.Call):
@@ -180,13 +179,8 @@ def keeps_sets(nodes: Nodes) -> bool:
 def keeps_views(nodes: Nodes) -> bool:
     """Whether a view of a dict is kept, which may become a set."""
     called, used = _uses(nodes)
-    for node in _of(nodes, ast.Attribute, ast.Call):
-        match node:
-            case ast.Attribute(attr="keys" | "items") if id(node) not in called:
-                return True
-            case ast.Call(func=ast.Attribute(attr="keys" | "items")) if id(node) not in used:
-                return True
-    return False
+    views = {id(node) for node in _of(nodes, ast.Attribute) if node.attr in ("keys", "items")}
+    return bool(views - called) or any(id(node.func) in views and id(node) not in used for node in _of(nodes, ast.Call))
 
 
 def formats_attributes(nodes: Nodes) -> bool:
@@ -219,15 +213,13 @@ def keeps_addressed(nodes: Nodes, functions: frozenset[str], values: frozenset[s
                 named.add(name)  # another name for the same function
                 used.add(id(same))
     for node in _of(nodes, ast.Name):
-        if node.id in _ITERATORS and id(node) not in called and isinstance(node.ctx, ast.Load):
-            return True
-        if node.id in named and id(node) not in used and isinstance(node.ctx, ast.Load):
+        kept = (node.id in _ITERATORS and id(node) not in called) or (node.id in named and id(node) not in used)
+        if kept and isinstance(node.ctx, ast.Load):
             return True
     for node in _of(nodes, ast.Call):
         if id(node) not in used and isinstance(node.func, ast.Name) and node.func.id in _ITERATORS:
             return True
-    imported: Nodes = {ast.alias: [alias for node in _of(nodes, ast.Import) for alias in node.names]}
-    modules = set(_imported(imported))
+    modules = {alias.asname or alias.name.partition(".")[0] for node in _of(nodes, ast.Import) for alias in node.names}
     return any(
         not (isinstance(node.value, ast.Name) and node.value.id in modules and node.attr in values)
         for node in _of(nodes, ast.Attribute)

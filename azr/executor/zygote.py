@@ -378,8 +378,8 @@ def _run_call(code: types.CodeType, text: str, input_bytes: int, output_bytes: i
         arguments = values.parse_arguments(text, max_bytes=input_bytes)
     except values.PlainDataError as refusal:
         return protocol.REJECTED, protocol.sentence(f"argument text: {refusal}")
-    # Whichever way code and arguments came, and whatever was called before: the collector's counters are at 0, it has
-    # nothing to look through, and no list is kept for use again. What is frozen need not be copied for that.
+    # Whatever was before: the collector's counters are at 0, it has nothing to look through, and no list is kept for
+    # use again. What is frozen need not be copied for that.
     gc.freeze()
     gc.collect()
     # A module of its own per call: globals set by one call do not reach the next.

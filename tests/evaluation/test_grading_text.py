@@ -134,12 +134,12 @@ async def test_one_right_answer_of_several_is_enough_whatever_the_others_are(gra
     assert not (await grader.compare(["(2,5)", "[2,5]"], "[2,5)"))["right"]
 
 
-def test_the_memory_that_an_answer_took_is_free_for_its_gold_answer():
+async def test_the_memory_that_an_answer_took_is_free_for_its_gold_answer():
     """Else a gold answer that finds no memory either would leave the answer ungraded, which costs it nothing."""
-    taken = list[weakref.ref[Exception]]()
+    taken = list[weakref.ref[set[str]]]()
 
     def read(text: str) -> list[object]:
-        large = ValueError(text)
+        large = {text}
         taken.append(weakref.ref(large))
         raise MemoryError
 
