@@ -419,6 +419,7 @@ def test_equality_is_pythons_with_nan_equal_to_itself():
         (nan, 1.0),
         (nan, None),
         (complex(nan, 1), complex(nan, 2)),
+        (complex(nan, 1.0), (nan, nan, 1.0)),
         ([1, 2], [2, 1]),
     ]:
         assert not equal(a, b)

@@ -1,9 +1,11 @@
 """Refuses a program, before it runs, that imports or names what a task must not use, and says on which line.
 
-It is a filter for honest mistakes and cheap tricks: it keeps proposals deterministic and self-contained. The walls
-around the sandbox are the security; what slips through still runs inside all of them. What modules hold is judged by
-what it is, whichever path leads there. A module passed around as a value is refused because the rules could not follow
-it. A local variable ``input``, a function ``compile`` and an attribute ``self.time`` pass.
+It is a filter for honest mistakes and cheap tricks: it keeps proposals deterministic and self-contained. What modules
+hold is judged by what it is, whichever path leads there. A module passed around as a value is refused because the rules
+could not follow it. A local variable ``input``, a function ``compile`` and an attribute ``self.time`` pass.
+
+Covered: imports, builtins, attributes and members of modules that a program names, in a string too. Not covered: names
+that it puts together while it runs. Such a program meets the walls, which are the security, and finds no clock.
 """
 
 from __future__ import annotations
@@ -18,14 +20,8 @@ import sys
 from collections.abc import Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
-from azr.executor.syntax import (
-    FORMATS,
-    Place,
-    asked_types,
-    has_plain_annotations,
-    not_literal,
-    passes_functions_around,
-)
+from azr.executor import syntax
+from azr.executor.syntax import FORMATS, Place
 
 FILE_NAME = "program"  # what programs are compiled as
 ALLOWED_MODULES = (
@@ -145,7 +141,7 @@ class _Check:
         self.plain: dict[Place, int] = {}
         """Where functions are called with positional arguments alone, and how many."""
         self.deleted, self.module_names = set[str](), set[str]()
-        self.tree = tree
+        self.nodes = syntax.by_kind(tree)
         attributes, in_methods = list[tuple[int, str]](), set[int]()
         in_classes = list[ast.stmt]()
         formats, calls = list[tuple[int, ast.expr | None]](), list[tuple[ast.Call, str]]()
@@ -194,8 +190,8 @@ class _Check:
         self.offences |= {
             (line, f"reaches the module {name} through a class") for line, name in attributes if name in held
         }
-        computed = not_literal(tree, formats)
-        if computed and passes_functions_around(tree):
+        computed = syntax.not_literal(self.nodes, formats)
+        if computed and syntax.passes_functions_around(self.nodes):
             self.offences |= {(line, "formats a text that is not literal") for line in computed}
 
     def _see_call(self, node: ast.Call, name: str) -> list[str]:
@@ -274,9 +270,9 @@ class _Check:
             return f"uses the attribute {found[0]}" if found else None
         if known in _WRAPPERS and self.plain.get(place) != _WRAPPERS[known]:
             return f"uses {path} otherwise than with functions alone"
-        if known in _KINDS and place not in asked_types(self.tree):
+        if known in _KINDS and place not in syntax.asked_types(self.nodes):
             return f"reaches {path.rpartition('.')[2]}"
-        if known in _DISPATCHERS and not has_plain_annotations(self.tree):
+        if known in _DISPATCHERS and not syntax.has_plain_annotations(self.nodes):
             return f"uses {path}, which evaluates annotations, with others than names of classes"
         return None
 

@@ -28,15 +28,8 @@ import re
 from collections.abc import Iterable
 from types import CodeType, FunctionType
 
+from azr.executor import syntax
 from azr.executor.static_check import BANNED_ATTRIBUTES, BANNED_BUILTINS
-from azr.executor.syntax import (
-    compares_identities,
-    formats_attributes,
-    keeps_addressed,
-    keeps_sets,
-    keeps_views,
-    makes_classes,
-)
 
 
 class Suspicion(enum.IntFlag):
@@ -325,13 +318,18 @@ class _Program:
         if not (views or text or self.has_set_constant or _IS_OP in self.ops or "type" in self.names):
             return found
         try:
-            tree = ast.parse(source)
+            nodes = syntax.by_kind(ast.parse(source))
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             return _ALL
-        if (_IS_OP in self.ops and compares_identities(tree)) or ("type" in self.names and makes_classes(tree)):
+        if _IS_OP in self.ops and syntax.compares_identities(nodes):
             return _ALL
-        found |= ORDER * (self.has_set_constant and keeps_sets(tree)) | ORDER * (views and keeps_views(tree))
-        return found | ORDER * (text and (formats_attributes(tree) or keeps_addressed(tree, _FUNCTIONS, _VALUES)))
+        if "type" in self.names and syntax.makes_classes(nodes):
+            return _ALL
+        if (self.has_set_constant and syntax.keeps_sets(nodes)) or (views and syntax.keeps_views(nodes)):
+            found |= ORDER
+        if text and (syntax.formats_attributes(nodes) or syntax.keeps_addressed(nodes, _FUNCTIONS, _VALUES)):
+            found |= ORDER
+        return found
 
     def _computes(self, operators: frozenset[int], unless_number: bool = False) -> bool:
         """Whether one of these operators occurs; ``unless_number``: with something else than a number on its right."""

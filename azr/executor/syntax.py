@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from types import EllipsisType
+from typing import Any
 
+Nodes = Mapping[type, list[Any]]
+"""Nodes of a tree by their class, each list from the top of the tree down."""
 Place = tuple[int, int]
 """Line and column at which a name begins."""
 FORMATS = frozenset({"format", "format_map"})
@@ -23,6 +27,10 @@ _ALL = frozenset({"filter", "map", "zip"})
 """Builtins that use up all of their arguments."""
 _ITERATORS = frozenset({"enumerate", "filter", "iter", "map", "reversed", "zip"})
 """Builtins whose results have texts that state addresses."""
+_BINDING = (
+    ast.Name, ast.arg, ast.ExceptHandler, ast.alias, ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef, ast.MatchAs,
+    ast.MatchStar, ast.MatchMapping,
+)  # fmt: skip
 _FIRST_OF_METHODS = frozenset({"extend", "join", "update"})
 _BY_KEY = frozenset({"max", "min", "sort", "sorted"})
 """What calls the function that is given as ``key``."""
@@ -31,11 +39,40 @@ _DATA = frozenset({"real", "imag", "numerator", "denominator", "start", "stop", 
 _SINGLETONS = frozenset(
     {"bool", "bytes", "complex", "dict", "float", "frozenset", "int", "list", "set", "str", "tuple", "type"}
 )
+_NO_NODES = frozenset(
+    {"arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "kwd_attrs", "level", "module", "op",
+     "ops", "rest", "simple", "type_comment"}
+)  # fmt: skip
+_CHILDREN = {
+    kind: tuple(field for field in kind._fields if field not in _NO_NODES)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST) and kind is not ast.Constant
+}
+"""Fields of each class that may hold nodes that are asked for."""
 
 
-def _bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
+def by_kind(tree: ast.AST) -> Nodes:
+    """Return all nodes but operators and contexts. Programs pay for it: `ast.walk` takes three times as long."""
+    nodes, level = defaultdict[type, list[Any]](list), list[Any]([tree])
+    for node in level:  # grows
+        kind = node.__class__
+        nodes[kind].append(node)
+        for field in _CHILDREN.get(kind, ()):
+            value = getattr(node, field)
+            if value.__class__ is list:
+                level += value
+            elif value is not None:
+                level.append(value)
+    return nodes
+
+
+def _of(nodes: Nodes, *kinds: type) -> Iterator[Any]:
+    return chain.from_iterable(nodes.get(kind, ()) for kind in kinds)
+
+
+def _bound(nodes: Nodes) -> Iterator[str]:
     """Names that a program binds, as often as it does."""
-    for node in nodes:
+    for node in _of(nodes, *_BINDING):
         match node:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
                 yield name
@@ -47,32 +84,31 @@ def _bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
                 yield name
 
 
-def _literals(tree: ast.Module) -> set[str]:
+def _literals(nodes: Nodes) -> set[str]:
     """Names that are bound to nothing but literal texts."""
-    nodes = list(ast.walk(tree))
     bound, texts = Counter(_bound(nodes)), Counter[str]()
-    for node in nodes:
+    for node in _of(nodes, ast.Assign):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str())):
                 texts[name] += 1
     return {name for name, count in texts.items() if bound[name] == count}
 
 
-def not_literal(tree: ast.Module, formats: list[tuple[int, ast.expr | None]]) -> list[int]:
+def not_literal(nodes: Nodes, formats: list[tuple[int, ast.expr | None]]) -> list[int]:
     """Lines of those whose text is not known; None: any text."""
     unknown = [
         (line, value)
         for line, value in formats
         if not (isinstance(value, ast.Constant) and isinstance(value.value, str))
     ]
-    literals = _literals(tree) if unknown else set()
+    literals = _literals(nodes) if unknown else set()
     return [line for line, value in unknown if not (isinstance(value, ast.Name) and value.id in literals)]
 
 
-def asked_types(tree: ast.Module) -> set[Place]:
+def asked_types(nodes: Nodes) -> set[Place]:
     """Where ``isinstance`` or a comparison asks for a type."""
     kinds = list[ast.expr]()
-    for node in ast.walk(tree):
+    for node in _of(nodes, ast.Call, ast.Compare):
         match node:
             case ast.Call(func=ast.Name(id="isinstance"), args=[_, ast.Tuple(elts=asked)]):
                 kinds += asked
@@ -83,154 +119,134 @@ def asked_types(tree: ast.Module) -> set[Place]:
     return {(kind.lineno, kind.col_offset) for kind in kinds}
 
 
-def passes_functions_around(tree: ast.Module) -> bool:
+def passes_functions_around(nodes: Nodes) -> bool:
     """Whether more than plain data could be formatted: functions, classes, instances, generators, tracebacks.
 
     Fields of a format may go through attributes, and from these on to all that the interpreter holds.
     """
-    nodes = list(ast.walk(tree))
-    imported = frozenset(
-        alias.asname or alias.name.partition(".")[0]
-        for node in nodes
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    )
-    if any(isinstance(node, ast.FunctionDef) and node.name in FORMATS for node in nodes):
+    if any(node.name in FORMATS for node in _of(nodes, ast.FunctionDef)):
         return False  # a method of the program's own
-    kinds = ast.ClassDef | ast.AsyncFunctionDef | ast.Yield | ast.YieldFrom
-    return any(
-        isinstance(node, kinds) or (isinstance(node, ast.ExceptHandler) and node.name) for node in nodes
-    ) or keeps_addressed(tree, imported, frozenset())
+    if any(_of(nodes, ast.ClassDef, ast.AsyncFunctionDef, ast.Yield, ast.YieldFrom)):
+        return True
+    if any(node.name for node in _of(nodes, ast.ExceptHandler)):
+        return True
+    return keeps_addressed(nodes, frozenset(_imported(nodes)), frozenset())
 
 
-def compares_identities(tree: ast.Module) -> bool:
+def _imported(nodes: Nodes) -> Iterator[str]:
+    """Names that import statements bind."""
+    return (alias.asname or alias.name.partition(".")[0] for alias in _of(nodes, ast.alias))
+
+
+def compares_identities(nodes: Nodes) -> bool:
     """Whether ``is`` compares anything but None and its like, or a builtin type."""
-    bound = frozenset(_bound(ast.walk(tree)))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Compare):
-            for operator, asked in zip(node.ops, node.comparators, strict=True):
-                match operator, asked:
-                    case ast.Is() | ast.IsNot(), ast.Constant(value=None | True | False) | ast.Constant(
-                        value=EllipsisType()
-                    ):
-                        pass
-                    case ast.Is() | ast.IsNot(), ast.Name(id=name) if name in _SINGLETONS - bound:
-                        pass
-                    case ast.Is() | ast.IsNot(), _:
-                        return True
-    return False
-
-
-def makes_classes(tree: ast.Module) -> bool:
-    """Whether ``type`` does more than name or compare a value's type, such as making classes with any methods."""
-    asked, called = set[int](), set[int]()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Compare(left=left, comparators=others):
-                asked |= {id(left), *map(id, others)}
-            case ast.Attribute(attr="__name__", value=value) | ast.FormattedValue(value=value):
-                asked.add(id(value))
-            case ast.Call(func=ast.Name(id="type") as function, args=[given]) if not isinstance(given, ast.Starred):
-                if id(node) in asked:  # what is around it comes first
-                    called.add(id(function))
-    return any(isinstance(node, ast.Name) and node.id == "type" and id(node) not in called for node in ast.walk(tree))
-
-
-def keeps_sets(tree: ast.Module) -> bool:
-    """Whether a set is written otherwise than behind ``in``."""
-    asked = set[int]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Compare):
-            pairs = zip(node.ops, node.comparators, strict=True)
-            asked |= {id(value) for operator, value in pairs if isinstance(operator, ast.In | ast.NotIn)}
-    return any(isinstance(node, ast.Set) and id(node) not in asked for node in ast.walk(tree))
-
-
-def keeps_views(tree: ast.Module) -> bool:
-    """Whether a view of a dict is kept, which may become a set."""
-    nodes = list(ast.walk(tree))
-    called, used = _uses(tree, nodes)
-    for node in nodes:
-        match node:
-            case ast.Attribute(attr="keys" | "items") if id(node) not in called:
-                return True
-            case ast.Call(func=ast.Attribute(attr="keys" | "items")) if id(node) not in used:
-                return True
-    return False
-
-
-def formats_attributes(tree: ast.Module) -> bool:
-    """Whether a format string is not literal, or has a field that goes through an attribute."""
-    return any(
-        isinstance(node, ast.Attribute)
-        and node.attr in FORMATS
-        and not (isinstance(node.value, ast.Constant) and not _FIELD.search(str(node.value.value)))
-        for node in ast.walk(tree)
-    )
-
-
-def keeps_addressed(tree: ast.Module, functions: frozenset[str], values: frozenset[str]) -> bool:
-    """Whether a function, an iterator or a bound method is kept, whose text would state an address.
-
-    ``functions``: members of modules that count as functions when imported; ``values``: members that never do.
-    """
-    nodes = list(ast.walk(tree))
-    called, used = _uses(tree, nodes)
-    modules, named = set[str](), set[str]()
-    for node in nodes:
-        match node:
-            case ast.Import(names=aliases):
-                modules |= {alias.asname or alias.name.partition(".")[0] for alias in aliases}
-            case ast.ImportFrom(names=aliases):
-                named |= {alias.asname or alias.name for alias in aliases if alias.name in functions}
-                named |= functions if any(alias.name == "*" for alias in aliases) else frozenset()
-            case ast.FunctionDef(decorator_list=[_, *_]):
-                return True
-            case ast.FunctionDef(name=name) | ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda()):
-                named.add(name)
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=other) as same) if other in named:
-                named.add(name)  # another name for the same function
-                used.add(id(same))
-    for node in nodes:
-        match node:
-            case ast.Name(id=name, ctx=ast.Load()) if name in _ITERATORS and id(node) not in called:
-                return True
-            case _ if id(node) in used:
-                pass
-            case ast.Lambda() | ast.GeneratorExp():
-                return True
-            case ast.Name(id=name, ctx=ast.Load()) if name in named:
-                return True
-            case ast.Call(func=ast.Name(id=name)) if name in _ITERATORS:
-                return True
-            case ast.Attribute(attr=name, value=value) if name not in _DATA:
-                if not (isinstance(value, ast.Name) and value.id in modules and name in values):
+    bound = frozenset(_bound(nodes))
+    for node in _of(nodes, ast.Compare):
+        for operator, asked in zip(node.ops, node.comparators, strict=True):
+            match operator, asked:
+                case ast.Is() | ast.IsNot(), ast.Constant(value=None | True | False | EllipsisType()):
+                    pass
+                case ast.Is() | ast.IsNot(), ast.Name(id=name) if name in _SINGLETONS - bound:
+                    pass
+                case ast.Is() | ast.IsNot(), _:
                     return True
     return False
 
 
-def _uses(tree: ast.Module, nodes: Sequence[ast.AST]) -> tuple[set[int], set[int]]:
+def makes_classes(nodes: Nodes) -> bool:
+    """Whether ``type`` does more than name or compare a value's type, such as making classes with any methods."""
+    called = set[int]()
+    asked = {id(side) for node in _of(nodes, ast.Compare) for side in (node.left, *node.comparators)}
+    asked |= {id(node.value) for node in _of(nodes, ast.Attribute) if node.attr == "__name__"}
+    asked |= {id(node.value) for node in _of(nodes, ast.FormattedValue)}
+    for node in _of(nodes, ast.Call):
+        match node:
+            case ast.Call(func=ast.Name(id="type") as function, args=[given]) if not isinstance(given, ast.Starred):
+                if id(node) in asked:
+                    called.add(id(function))
+    return any(node.id == "type" and id(node) not in called for node in _of(nodes, ast.Name))
+
+
+def keeps_sets(nodes: Nodes) -> bool:
+    """Whether a set is written otherwise than behind ``in``."""
+    asked = set[int]()
+    for node in _of(nodes, ast.Compare):
+        pairs = zip(node.ops, node.comparators, strict=True)
+        asked |= {id(value) for operator, value in pairs if isinstance(operator, ast.In | ast.NotIn)}
+    return any(id(node) not in asked for node in _of(nodes, ast.Set))
+
+
+def keeps_views(nodes: Nodes) -> bool:
+    """Whether a view of a dict is kept, which may become a set."""
+    called, used = _uses(nodes)
+    views = {id(node) for node in _of(nodes, ast.Attribute) if node.attr in ("keys", "items")}
+    return bool(views - called) or any(id(node.func) in views and id(node) not in used for node in _of(nodes, ast.Call))
+
+
+def formats_attributes(nodes: Nodes) -> bool:
+    """Whether a format string is not literal, or has a field that goes through an attribute."""
+    return any(
+        node.attr in FORMATS and not (isinstance(node.value, ast.Constant) and not _FIELD.search(str(node.value.value)))
+        for node in _of(nodes, ast.Attribute)
+    )
+
+
+def keeps_addressed(nodes: Nodes, functions: frozenset[str], values: frozenset[str]) -> bool:
+    """Whether a function, an iterator or a bound method is kept, whose text would state an address.
+
+    ``functions``: members of modules that count as functions when imported; ``values``: members that never do.
+    """
+    called, used = _uses(nodes)
+    if any(node.decorator_list for node in _of(nodes, ast.FunctionDef)):
+        return True
+    if any(id(node) not in used for node in _of(nodes, ast.Lambda, ast.GeneratorExp)):
+        return True
+    named = {node.name for node in _of(nodes, ast.FunctionDef)}
+    for node in _of(nodes, ast.ImportFrom):
+        named |= {alias.asname or alias.name for alias in node.names if alias.name in functions}
+        named |= functions if any(alias.name == "*" for alias in node.names) else frozenset()
+    for node in _of(nodes, ast.Assign):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda()):
+                named.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=other) as same) if other in named:
+                named.add(name)  # another name for the same function
+                used.add(id(same))
+    for node in _of(nodes, ast.Name):
+        kept = (node.id in _ITERATORS and id(node) not in called) or (node.id in named and id(node) not in used)
+        if kept and isinstance(node.ctx, ast.Load):
+            return True
+    for node in _of(nodes, ast.Call):
+        if id(node) not in used and isinstance(node.func, ast.Name) and node.func.id in _ITERATORS:
+            return True
+    modules = {alias.asname or alias.name.partition(".")[0] for node in _of(nodes, ast.Import) for alias in node.names}
+    return any(
+        not (isinstance(node.value, ast.Name) and node.value.id in modules and node.attr in values)
+        for node in _of(nodes, ast.Attribute)
+        if id(node) not in used and node.attr not in _DATA
+    )
+
+
+def _uses(nodes: Nodes) -> tuple[set[int], set[int]]:
     """Ids of expressions that are called, and of all that are used up where they stand.
 
     One is used up by a loop, or by a call of what is known to take that argument apart; everything else keeps it.
     """
     bound, called, used = frozenset(_bound(nodes)), set[int](), set[int]()
-    for node in nodes:
+    for node in _of(nodes, ast.Call):
+        called.add(id(node.func))
+        used |= _used_up(node, bound)
+    used |= {id(node.iter) for node in _of(nodes, ast.For, ast.comprehension)}
+    used |= {id(node.value) for node in _of(nodes, ast.Expr, ast.Starred)}
+    for node in _of(nodes, ast.Assign, ast.Compare):
         match node:
-            case ast.Call(func=function):
-                called.add(id(function))
-                used |= _used_up(node, bound)
             case (
-                ast.For(iter=value)
-                | ast.comprehension(iter=value)
-                | ast.Expr(value=value)
-                | ast.Starred(value=value)
-                | ast.Assign(targets=[ast.Name()], value=ast.Lambda() as value)
+                ast.Assign(targets=[ast.Name()], value=ast.Lambda() as value)
                 | ast.Assign(targets=[ast.Tuple() | ast.List()], value=value)
                 | ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[value])
             ):
                 used.add(id(value))
-    used |= {id(part) for _, annotation in _annotations(tree) for part in ast.walk(annotation)}
+    used |= {id(part) for annotation in _annotations(nodes) for part in ast.walk(annotation)}
     return called, used | called
 
 
@@ -248,28 +264,17 @@ def _used_up(call: ast.Call, bound: frozenset[str]) -> set[int]:
     return {id(each) for each in used}
 
 
-def _annotations(tree: ast.Module) -> Iterator[tuple[int, ast.expr]]:
-    """Annotations of parameters, results and names, with their lines."""
-    for node in ast.walk(tree):
-        match node:
-            case (
-                ast.arg(annotation=ast.expr() as annotation)
-                | ast.FunctionDef(returns=ast.expr() as annotation)
-                | ast.AnnAssign(annotation=annotation)
-            ):
-                yield annotation.lineno, annotation
+def _annotations(nodes: Nodes) -> Iterator[ast.expr]:
+    """Annotations of parameters, results and names."""
+    yield from (node.annotation for node in _of(nodes, ast.arg, ast.AnnAssign) if node.annotation)
+    yield from (node.returns for node in _of(nodes, ast.FunctionDef) if node.returns)
 
 
-def has_plain_annotations(tree: ast.Module) -> bool:
+def has_plain_annotations(nodes: Nodes) -> bool:
     """Whether annotations are names of classes, with or without brackets, and so hold no text to evaluate."""
-    bound = frozenset(_bound(node for node in ast.walk(tree) if isinstance(node, ast.Name | ast.arg)))
-    imported = {
-        alias.asname or alias.name.partition(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
-    for _, annotation in _annotations(tree):
+    bound = frozenset(_bound({kind: nodes.get(kind, []) for kind in (ast.Name, ast.arg)}))
+    imported = frozenset(_imported(nodes))
+    for annotation in _annotations(nodes):
         for part in ast.walk(annotation):
             match part:
                 case ast.Name(id=name) if name not in bound:

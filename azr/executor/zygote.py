@@ -335,13 +335,14 @@ def run_program(
 
 
 def _forget_call() -> None:
-    """Leave the next call none of this one's module and types; what only they held is collected before that call.
+    """Leave the next call none of this one's module and types, as much memory as this one had, and no finalizers.
 
     ``List[1]`` and ``List[True]`` are one to the library, so whichever came first would be what both are.
     """
     sys.modules.pop(FILE_NAME, None)
     for clear in typing._cleanups:  # type: ignore[attr-defined]
         clear()
+    gc.collect()
 
 
 def _report_call(
@@ -377,8 +378,9 @@ def _run_call(code: types.CodeType, text: str, input_bytes: int, output_bytes: i
         arguments = values.parse_arguments(text, max_bytes=input_bytes)
     except values.PlainDataError as refusal:
         return protocol.REJECTED, protocol.sentence(f"argument text: {refusal}")
-    # Whichever way code and arguments came, and whatever was called before: the same memory, no finalizers to come, and
-    # the collector's counters at 0.
+    # Whatever was before: the collector's counters are at 0, it has nothing to look through, and no list is kept for
+    # use again. What is frozen need not be copied for that.
+    gc.freeze()
     gc.collect()
     # A module of its own per call: globals set by one call do not reach the next.
     module = types.ModuleType(FILE_NAME)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 
 import pytest
 import pytest_asyncio
@@ -15,6 +16,7 @@ from azr.evaluation.graders import maths as math_grader
 from azr.evaluation.graders.choice import Choice, ChoiceGrader
 from azr.evaluation.graders.code_blocks import program as code
 from azr.evaluation.graders.extraction import boxes, final_answer
+from azr.evaluation.graders.math_worker import _compare
 from azr.evaluation.graders.maths import MathGold, MathGrader
 from azr.evaluation.question import Question
 from azr.evaluation.suites import SUITES
@@ -130,6 +132,20 @@ async def test_one_right_answer_of_several_is_enough_whatever_the_others_are(gra
         assert (await grader.compare(golds, answer))["right"]
         assert (await grader.compare(golds[::-1], answer))["right"]
     assert not (await grader.compare(["(2,5)", "[2,5]"], "[2,5)"))["right"]
+
+
+async def test_the_memory_that_an_answer_took_is_free_for_its_gold_answer():
+    """Else a gold answer that finds no memory either would leave the answer ungraded, which costs it nothing."""
+    taken = list[weakref.ref[set[str]]]()
+
+    def read(text: str) -> list[object]:
+        large = {text}
+        taken.append(weakref.ref(large))
+        raise MemoryError
+
+    asked = {"gold": ["7"], "answer": "8", "tolerance": None}
+    said = _compare(asked, {"7": [7]}, read, lambda gold, answer: taken[0]() is None)
+    assert taken and not said["right"]
 
 
 async def test_what_cannot_be_read_is_wrong_and_not_ungraded(grader):

@@ -164,7 +164,7 @@ async def test_honest_programs_beside_endless_loops_are_in_time(walled_timed: Sa
         asyncio.create_task(pool.execute(ExecutionRequest(program=f"{HANGS} + {n}", inputs=("1",)))) for n in range(8)
     ]
     honest = BURN.replace("* seconds", "* 0.2 * seconds")
-    texts = [honest.replace("return seconds", f"return {n} + seconds") for n in range(8 // repeats)]
+    texts = [honest.replace("return seconds", f"return {n} + seconds") for n in range(20 // repeats)]
     requests = [ExecutionRequest(program=text, inputs=("1",), repeats=repeats, static_check=False) for text in texts]
     results = await asyncio.gather(*map(pool.execute, requests))
     assert [output.status for result in results for output in result.outputs] == [CallStatus.OK] * len(requests)

@@ -197,7 +197,7 @@ async def test_no_memory_counts_the_programs_before():
 async def _id_of_a_child(pool: SandboxPool, zygote: int, lap: int) -> int:
     """Runs a program and gives back the id that its process has among its own kind."""
     running = asyncio.ensure_future(
-        call(pool, f"import time\ndef f(): time.sleep(0.2); return {lap}", static_check=False)
+        call(pool, f"import time\ndef f(): time.sleep(1); return {lap}", static_check=False)
     )
     while not (found := descendants(zygote)):
         await asyncio.sleep(0.005)

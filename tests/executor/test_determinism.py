@@ -214,6 +214,8 @@ def f(x):
     return len(kept)
 """
 """Program text: counts what it makes until the collector comes by."""
+COLLECTS_OLD = COLLECTS.replace("    del a\n    kept = []", "    kept = [[] for _ in range(20_000)]\n    del a")
+"""The same for its rare visits, to what has lived long."""
 
 
 async def test_runs_of_source_and_of_code_find_the_collector_in_one_place():
@@ -226,6 +228,18 @@ async def test_runs_of_source_and_of_code_find_the_collector_in_one_place():
             assert result.deterministic is (True if repeats > 1 else None), result
             found += [output.value for output in result.outputs]
     assert None not in found and len(set(found)) == 1, found
+
+
+async def test_the_collector_begins_anew_for_every_call_of_a_process(monkeypatch: pytest.MonkeyPatch):
+    honest = protocol.read_loaded
+    monkeypatch.setattr(protocol, "read_loaded", lambda part: (0, honest(part)[1]))  # no process of its own
+    async with SandboxPool(replace(CONFIG, backend="namespace"), repeats=1) as pool:
+        for program in (COLLECTS, COLLECTS_OLD):
+            found = []
+            for inputs in (("0",), ("1", "2", "3")):
+                request = ExecutionRequest(program=program, inputs=inputs, static_check=False, admitted=True)
+                found += [output.value for output in (await pool.execute(request)).outputs]
+            assert None not in found and len(set(found)) == 1, found
 
 
 COINS = {

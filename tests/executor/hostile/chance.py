@@ -98,6 +98,12 @@ for _name, _program in {
     "times of the process": "import posix\ndef f(): return posix.times().elapsed // 10**9",
     "the date": "import _datetime\ndef f(): return _datetime.date.today().year",
     "the module made anew": "import sys\ndef f():\n    del sys.modules['time']\n    import time\n    return time.gmtime().tm_year",
+    "a class of dates": "import _datetime\nclass D(_datetime.datetime): pass\ndef f(): return D.today().year",
+    "a loader's module": (
+        "import _frozen_importlib as m\ndef f():\n    spec = m.BuiltinImporter.find_spec('time')\n"
+        "    made = m.module_from_spec(spec)\n    spec.loader.exec_module(made)\n    return made.time_ns() // (3600 * 10**9)"
+    ),
+    "the date in words": "import time\ndef f(): return time.asctime()[-4:]",
     "the module made by the machinery": (
         "import _imp\nclass Spec: name, origin = 'time', None\ndef f():\n    made = _imp.create_builtin(Spec)\n"
         "    _imp.exec_builtin(made)\n    return int(made.time()) // 3600"
@@ -189,6 +195,16 @@ _MARKED = {
     "what collection finds": (
         "class A:\n        def __del__(self): keyword.kwlist.append('mark')\n    a = A()\n    a.a = a\n"
         "    was = 'mark' in keyword.kwlist"
+    ),
+    "a loop's target": ("was = hasattr(json.JSONDecodeError, 'mark')\n    for json.JSONDecodeError.mark in [1]: pass"),
+    "a dialect": "import csv\n    was = 'mark' in csv.list_dialects()\n    csv.register_dialect('mark', delimiter='|')",
+    "a data class of the library": (
+        "import collections, dataclasses\n    was = dataclasses.is_dataclass(collections.Counter)\n"
+        "    dataclasses.dataclass(collections.Counter)"
+    ),
+    "a class without heirs": (
+        "import collections, typing\n    was = getattr(collections.Counter, '__fi' 'nal__', False)\n"
+        "    typing.final(collections.Counter)"
     ),
     "the collector": "a = []\n    a.append(a)\n    was = gc.get_count()[0] > 200 or gc.get_stats()[1]['collections'] > 50",
 }
