@@ -102,15 +102,44 @@ def test_forms_filter_as_the_files_say(page, address) -> None:
     assert ids == ["000001-deduction-0001", "000002-deduction-0000"]
 
 
-def test_charts_have_their_lines_and_say_their_values_beside_the_pointer(page, address) -> None:
+def places(mark: Any) -> list[list[float]]:
+    return [[float(each) for each in place.split(",")] for place in mark.get_attribute("points").split()]
+
+
+def test_charts_have_axes_and_say_their_values_beside_the_pointer(page, address) -> None:
     page.goto(f"{address}/0/")
     chart = page.locator("figure:has-text('solve rate of this step')")
-    assert chart.locator("polyline").count() == 1
+    assert places(chart.locator("polyline")) == [[52, 144.5], [450, 103]], "a quarter, then half, of 20 to 186"
+    said = ["0%", "20%", "40%", "60%", "80%", "100%", "1", "2", "step"]
+    assert chart.locator("text").all_text_contents() == said
     chart.locator("svg").hover(position={"x": 60, "y": 50})
-    assert chart.locator(".tip").inner_text().split("\n") == ["step 1", "deduction  0.25"]
-    funnel = page.locator("figure:has-text('proposal funnel, deduction')")
-    assert funnel.locator("polygon").count() == 2
+    assert chart.locator(".tip").inner_text().split("\n") == ["step 1", "deduction  25%"]
+    below, above = page.locator("figure:has-text('proposal funnel, deduction') polygon").all()
+    assert places(above)[2:] == places(below)[1::-1], "it stands upon the other"
+    assert places(above)[:2] == [[52, 20], [450, 130.7]], "a step that it lacks counts 0"
     assert page.evaluate("getComputedStyle(document.querySelector('polyline')).stroke") == "rgb(47, 111, 222)"
+
+
+def test_curves_are_smoothed_and_zoomed_together(page, tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    for step in range(1, 22):
+        run.step(step, [], deduction__solver__accuracy=step % 2, seconds__step=step)
+    with serving(str(run.path)) as address:
+        page.goto(f"{address}/0/")
+        raw, line = "figure:first-of-type .raw", "figure:first-of-type .line"
+        assert page.locator(raw).count() == 0 and not page.locator(".whole").is_visible()
+        page.locator(".smoothing").fill("0.9")
+        assert page.locator(raw).count() == 1
+        assert all(80 < y < 126 for _, y in places(page.locator(line))[5:]), "near the middle of 20 to 186"
+        box = page.locator("figure svg").first.bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 0.35, box["y"] + 50)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 50)
+        page.mouse.up()
+        steps = page.locator("figure >> nth=-1").locator("text.below").all_text_contents()
+        assert len(places(page.locator(line))) == 9 and steps == ["8", "10", "12", "14", "step"]
+        page.click(".whole")
+        assert len(places(page.locator(line))) == 21
 
 
 def test_no_page_is_wider_than_a_narrow_window(browser, address) -> None:
