@@ -11,16 +11,7 @@ from azr.explorer import queries
 from azr.explorer.charts import Series, TaskNode, chart, lineage_chart
 from azr.explorer.index import RunIndex
 from azr.explorer.index_file import SampleRow
-from azr.explorer.queries import (
-    ANY_RULE,
-    NO_REASON,
-    SAMPLE_COLUMNS,
-    SAMPLE_ORDERS,
-    TASK_COLUMNS,
-    TASK_ORDERS,
-    SampleFilter,
-    TaskFilter,
-)
+from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
 from azr.explorer.site import BadAddress, Links, choice, decimal, render, whole
 from azr.records import Reason, Role, Sample, Used
@@ -45,14 +36,14 @@ def tasks(index: RunIndex, links: Links, values: Values) -> Markup:
     bounds |= {name: decimal(values, name) for name in ("rate_from", "rate_to")}
     kinds = ["", *queries.kinds(index)]
     wanted = TaskFilter(
-        kind=choice(values, "kind", kinds, ""), order=choice(values, "order", [*TASK_ORDERS], "newest"),
+        kind=choice(values, "kind", kinds, ""), order=choice(values, "order", [*queries.TASK_ORDERS], "newest"),
         text=values.get("text", ""), offset=whole(values, "offset") or 0, limit=LIMIT, **bounds,
     )  # fmt: skip
     rows, total = queries.find_tasks(index, wanted)
     pages = links.paging("tasks", values, wanted.offset, LIMIT, total)
     return render(
-        "tasks", links=links, wanted=wanted, bounds=[*bounds], kinds=kinds, orders=TASK_ORDERS, rows=rows, pages=pages,
-        sorts=links.sorts("tasks", values, TASK_COLUMNS, wanted.order),
+        "tasks", links=links, wanted=wanted, bounds=[*bounds], kinds=kinds, rows=rows, pages=pages,
+        orders=queries.TASK_ORDERS, sorts=("tasks", queries.TASK_COLUMNS, values, wanted.order),
     )  # fmt: skip
 
 
@@ -94,8 +85,9 @@ def step(index: RunIndex, links: Links, values: Values) -> Markup:
     wanted = SampleFilter(
         step=at, role=choice(values, "role", ["", "proposer", "solver"], ""), kind=choice(values, "kind", kinds, ""),
         verdict=values.get("verdict", ""), used=choice(values, "used", uses, ""),
-        reason=choice(values, "reason", ["", *Reason, NO_REASON], ""),
-        order=choice(values, "order", [*SAMPLE_ORDERS], "step"), offset=whole(values, "offset") or 0, limit=LIMIT,
+        reason=choice(values, "reason", ["", *Reason, queries.NO_REASON], ""),
+        order=choice(values, "order", [*queries.SAMPLE_ORDERS], "step"), offset=whole(values, "offset") or 0,
+        limit=LIMIT,
     )  # fmt: skip
     counts, why, place = queries.verdicts(index, at), queries.reasons(index, at), there.index(at)
     hardest, _ = queries.find_tasks(index, TaskFilter(step_from=at, step_to=at, order="hardest", limit=HARDEST))
@@ -108,9 +100,10 @@ def step(index: RunIndex, links: Links, values: Values) -> Markup:
         ],
         reasons=["", *sorted({reason for of_player in why.values() for reason in of_player})],
         given_up=queries.given_up(index, at), hardest=hardest, wanted=wanted, kinds=kinds,
-        outcomes=sorted({name for of_player in counts.values() for name in of_player}), uses=uses, orders=SAMPLE_ORDERS,
+        outcomes=sorted({name for of_player in counts.values() for name in of_player}), uses=uses,
         rows=rows, pages=links.paging("step", {**values, "step": str(at)}, wanted.offset, LIMIT, total),
-        sorts=links.sorts("step", {**values, "step": str(at)}, SAMPLE_COLUMNS, wanted.order),
+        orders=queries.SAMPLE_ORDERS,
+        sorts=("step", queries.SAMPLE_COLUMNS, {**values, "step": str(at)}, wanted.order),
     )  # fmt: skip
 
 
@@ -173,8 +166,8 @@ def _place(columns: dict[str, int], ids: Iterable[str], column: int) -> list[str
 def flags(index: RunIndex, links: Links, values: Values) -> Markup:
     """Flagged responses by rule and step."""
     counts = queries.flag_counts(index)
-    rule, at = values.get("rule", "") or ANY_RULE, whole(values, "step")
-    if rule != ANY_RULE and rule not in counts:
+    rule, at = values.get("rule", "") or queries.ANY_RULE, whole(values, "step")
+    if rule != queries.ANY_RULE and rule not in counts:
         raise BadAddress(f"No response of this run was flagged by a rule {rule!r}.")
     wanted = SampleFilter(flag=rule, step=at, offset=whole(values, "offset") or 0, limit=MAX_FLAGGED)
     rows, total = queries.find_samples(index, wanted)
@@ -183,7 +176,7 @@ def flags(index: RunIndex, links: Links, values: Values) -> Markup:
     texts = [(row, _readable(index, row)) for row in rows]
     return render(
         "flags", links=links, chart=chart("flagged responses", series, "responses", least=0.0),
-        rules=[ANY_RULE, *counts], rule=rule, step=at,
+        rules=[queries.ANY_RULE, *counts], rule=rule, step=at,
         rows=[(row, text if isinstance(text, str) else [*queries.flags_with_text(text)]) for row, text in texts],
         pages=links.paging("flags", values, wanted.offset, MAX_FLAGGED, total),
     )  # fmt: skip

@@ -171,19 +171,6 @@ class Links:
         twin = _TWIN.fullmatch(detail)
         return detail if twin is None else Markup("duplicate of {}").format(self.task(twin[1]))
 
-    def sorts(
-        self, page: str, values: Mapping[str, str], columns: Mapping[str, Sequence[str]], chosen: str
-    ) -> dict[str, tuple[str | None, str]]:
-        """Return by column the address that sorts a table by it, and an arrow if it is sorted by it."""
-        others = {name: value for name, value in values.items() if name not in ("order", "offset")}
-        return {
-            column: (
-                self.to(page, **others, order=orders[-1] if chosen == orders[0] else orders[0]),
-                (" ↓", " ↑")[orders.index(chosen)] if chosen in orders else "",
-            )
-            for column, orders in columns.items()
-        }
-
     def paging(self, page: str, values: Mapping[str, str], offset: int, limit: int, total: int) -> Markup:
         """Which rows are shown, with links to those before and after them."""
         others = {name: value for name, value in values.items() if name != "offset"}

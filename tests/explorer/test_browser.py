@@ -79,7 +79,7 @@ def test_the_hardest_task_of_a_step_is_three_clicks_away_with_why_its_solvers_fa
     page.get_by_role("link", name="step 1", exact=True).click()
     page.locator("h2:has-text('Hardest new tasks') + div a").first.click()
     assert page.locator("h1").inner_text() == "Task 000001-deduction-0001"
-    why = page.locator("h2:has-text('Attempts') + div td .text")
+    why = page.locator("h2:has-text('Attempts') + p + div td .text")
     assert why.all_inner_texts() == [f"f(1) returned {HOSTILE}, not 2"] * 4
     page.get_by_role("link", name="step 1 #8").click()
     assert page.locator("h1").inner_text() == "Response 8 of step 1"

@@ -376,7 +376,10 @@ def test_the_setup_of_a_run_stands_on_top_and_a_run_can_be_seen_alone(run: MadeR
     assert [value for tag, name, value in both.attributes if (tag, name) == ("option", "value")] == ["", "none", "1"]
     alone = page(of, "/0/?with=none")
     assert "other · deduction" not in alone.text and "options that differ" not in alone.text
-    assert "other · deduction" in page(of, "/0/?with=1").text and "1 must be" in page(of, "/0/?with=0", 404).text
+    assert (
+        "other · deduction" in page(of, "/0/?with=1").text
+        and "with must be one of none, 1" in page(of, "/0/?with=0", 404).text
+    )
 
 
 def test_responses_of_a_step_lead_to_each_other(run: MadeRun) -> None:
