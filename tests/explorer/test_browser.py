@@ -88,7 +88,7 @@ def test_the_hardest_task_of_a_step_is_three_clicks_away_with_why_its_solvers_fa
 def test_forms_filter_as_the_files_say(page, address) -> None:
     page.goto(f"{address}/0/step?step=1")
     page.select_option("select[name=verdict]", "refused")
-    page.click("button")
+    page.click("form button")
     rows = page.locator("h2:has-text('Trajectories') ~ div tbody tr").all_inner_texts()
     assert [[cell.strip() for cell in row.split("\t")[4:6]] for row in rows] == [
         ["not_allowed", "line 3: imports random"], ["malformed", "cut off"],
@@ -97,7 +97,7 @@ def test_forms_filter_as_the_files_say(page, address) -> None:
     page.fill("input[name=rate_to]", "0.5")
     page.fill("input[name=step_from]", "1")
     page.select_option("select[name=order]", "hardest")
-    page.click("button")
+    page.click("form button")
     ids = page.locator("tbody tr td:first-child").all_inner_texts()
     assert ids == ["000001-deduction-0001", "000002-deduction-0000"]
 
@@ -140,6 +140,7 @@ def test_curves_are_smoothed_and_zoomed_together(page, tmp_path: Path) -> None:
         assert len(places(page.locator(line))) == 9 and steps == ["8", "10", "12", "14", "step"]
         page.click(".whole")
         assert len(places(page.locator(line))) == 21
+        page.goto("about:blank")  # it would look for the server that ends now
 
 
 def test_no_page_is_wider_than_a_narrow_window(browser, address) -> None:
@@ -162,6 +163,7 @@ def test_the_page_of_a_growing_run_grows_by_itself(page, tmp_path: Path) -> None
             [task("000003-deduction-0000", step=3)],
         )
         page.get_by_text("000003-deduction-0000").wait_for()
+        page.goto("about:blank")
 
 
 def test_flagged_responses_stand_with_the_text_around_and_hostile_text_stays_text(page, tmp_path: Path) -> None:
@@ -182,7 +184,7 @@ def test_flagged_responses_stand_with_the_text_around_and_hostile_text_stays_tex
         assert found.inner_text().startswith("superiority ") and "</mark><b>all</b>" in found.inner_text()
         assert found.locator("mark").inner_text() == "outsmart" and page.locator("b", has_text="all").count() == 0
         page.select_option("select[name=rule]", "sandbox")
-        page.click("button")
+        page.click("form button")
         assert page.locator("tbody tr").count() == 1
         page.click("tbody a >> nth=0")
         assert "flagged: sandbox, superiority" in page.inner_text("main")
