@@ -307,8 +307,7 @@ class Sample:
     mismatch: float | None = None
     """Mean over the sampled tokens of |log-probability in the trainer - in the engine|, in nats."""
     tokens: list[tuple[str, float | None, float | None]] = field(default_factory=list)
-    """Text of each token of the response, and its log-probability in the engine and in the trainer, None if not known;
-    empty but for the sample with the largest mismatch of a step's kind and role."""
+    """Text and log-probability in engine and trainer of each token; only of a kind's and role's largest mismatch."""
     flags: list[tuple[str, int, int]] = field(default_factory=list)
     """Rules of the safety screen, and where in the response their patterns begin and end."""
     schema: int = 4
