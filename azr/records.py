@@ -304,6 +304,8 @@ class Sample:
     """Mean over the response's tokens; None where it was not trained on, or the mean is not finite."""
     mismatch: float | None = None
     """Mean over the sampled tokens of |log-probability in the trainer - in the engine|, in nats."""
+    tokens: list[tuple[str, float | None, float | None]] = field(default_factory=list)
+    """Text and log-probability in engine and trainer of each token; only of a kind's and role's largest mismatch."""
     flags: list[tuple[str, int, int]] = field(default_factory=list)
     """Rules of the safety screen, and where in the response their patterns begin and end."""
     schema: int = 4

@@ -203,6 +203,13 @@ class Batch:
         for sample, advantage, difference, known in columns:
             sample.advantage = advantage if math.isfinite(advantage) else None
             sample.mismatch = difference if known else None
+        # The tokens of a few samples are kept one by one; those of all would nearly triple the records.
+        largest = {self.kind_roles[at]: at for at in np.argsort(mismatch, kind="stable").tolist() if counts[at]}
+        for at in largest.values():
+            own_R = self.seq_index_R == at
+            both = [each[own_R].double().round(decimals=4) for each in (self.rollout_logprobs_R, trainer_logprobs_R)]
+            columns = zip(*(each.tolist() for each in both), known_R[own_R].tolist(), strict=True)
+            samples[at].tokens = [("", *(pair if known else (None, None))) for *pair, known in columns]
 
 
 def _factorize(labels: Sequence[Hashable]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -13,6 +13,8 @@ import numpy as np
 from azr.answering import Problem, Sampler, answer
 from azr.concurrency import gather, stable_seed, task_group
 from azr.errors import UserError
+from azr.evaluation.graders.choice import Choice
+from azr.evaluation.graders.maths import MathGold
 from azr.evaluation.graders.value import ProgramValue
 from azr.evaluation.question import Grader, Question
 from azr.prompts.codec import PromptCodec
@@ -25,6 +27,8 @@ from azr.tasks.registry import KINDS
 
 AT_ONCE = 512
 """Most questions whose answers are sampled or graded at once; a bound on memory."""
+MAX_RIGHT = 300
+"""Characters of the right answer that stands beside a wrong one."""
 QuestionKey = tuple[str, str]
 """Suite and id of a question."""
 _KIND_OF = {"output": Deduction.name, "input": Abduction.name}
@@ -82,6 +86,20 @@ def _message(codec: PromptCodec, question: Question) -> str:
     return ChatFormat(lambda message: message, thinking=False).solve(kind, kind.solver_view(question.gold))
 
 
+def right_answer(gold: object) -> str:
+    """Return a right answer as text; empty if the gold holds none, as tests of programs do not."""
+    match gold:
+        case Task():
+            return "\n".join(each.text for each in KINDS[gold.kind].solution(gold))
+        case ProgramValue():
+            return gold.output if gold.asked == "output" else f"{gold.input}, or another input that gives {gold.output}"
+        case MathGold():
+            return " or ".join(gold.answers)
+        case Choice():
+            return gold.label
+    return ""
+
+
 def question_problem(question: Question, prompt: PromptIds, codec: PromptCodec, grader: Grader) -> Problem:
     """Return a question as a problem. ``prompt``: its `prompt_ids`."""
 
@@ -96,7 +114,10 @@ def question_problem(question: Question, prompt: PromptIds, codec: PromptCodec, 
                 if [section.label for section in sections] != [question.gold.asked]:
                     return Judgement(verdict=Verdict.MALFORMED, reason=Reason.MISSING_BLOCK)
                 text = f"```\n{sections[0].text}\n```"
-        return await grader.grade(question, text)
+        judgement = await grader.grade(question, text)
+        if judgement.verdict == Verdict.WRONG and not judgement.detail and (right := right_answer(question.gold)):
+            judgement = replace(judgement, detail=f"a right answer is {right[:MAX_RIGHT]}")
+        return judgement
 
     return Problem(
         id=question.id, kind=question.suite, group=question.group, prompt_ids=prompt,

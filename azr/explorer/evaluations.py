@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ LIMIT = 100
 MAX_REPORTED = 40
 """Most questions in a report."""
 CHANGES = {
-    "": "all questions",
+    "": "all questions, those that changed first",
     "better": "right more often on the right side",
     "worse": "right more often on the left side",
     "wrong": "never right on either side",
@@ -120,7 +120,7 @@ def _answers(
     return answers, places, problems
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sides:
     """Two evaluations to compare, and their names in the address."""
 
@@ -130,9 +130,15 @@ class Sides:
     titles: Mapping[str, str]
     """Titles of all evaluations by their names in the address."""
 
-    @property
+    @cached_property
     def keys(self) -> list[Key]:
-        return sorted({*self.left.answers, *self.right.answers}, key=_by_numbers)
+        """All questions, those first whose share of right answers changed most."""
+
+        def change(key: Key) -> float:
+            left, right = self.left.share(key), self.right.share(key)
+            return 0.0 if left is None or right is None else -abs(right - left)
+
+        return sorted({*self.left.answers, *self.right.answers}, key=lambda key: (change(key), *_by_numbers(key)))
 
     @property
     def shown(self) -> list[EvalSide]:
@@ -147,9 +153,10 @@ class Sides:
     def problems(self) -> list[str]:
         return [*dict.fromkeys([*self.left.problems, *self.right.problems])]
 
-    def changed(self, how: str) -> list[Key]:
-        """Return the questions that changed in this way, a key of `CHANGES`."""
-        return [key for key in self.keys if _is(how, self.left.share(key), self.right.share(key))]
+    def changed(self, how: str, suite: str = "") -> list[Key]:
+        """Return the questions of a suite, or of all, that changed in this way, a key of `CHANGES`."""
+        of_suite = [key for key in self.keys if suite in ("", key[0])]
+        return [key for key in of_suite if _is(how, self.left.share(key), self.right.share(key))]
 
     def group(self, key: Key) -> str:
         """Return the group of a question."""
@@ -164,11 +171,11 @@ def evaluations(runs: Sequence[ShownRun], number: int, links: Links, values: Val
     suites = ["", *sorted({suite for suite, _ in sides.keys})]
     suite = choice(values, "suite", suites, "")
     change = choice(values, "change", [*CHANGES], "")
-    keys = [key for key in sides.changed(change) if suite in ("", key[0])]
+    keys = sides.changed(change, suite)
     offset = whole(values, "offset") or 0
     return render(
         "evaluations", links=links, sides=sides, suites=suites, suite=suite, changes=CHANGES, change=change,
-        totals=_totals(sides, keys), keys=keys[offset : offset + LIMIT],
+        totals=_totals(sides, keys), keys=keys[offset : offset + LIMIT], asked={"change": change, "of": suite},
         pages=links.paging("evaluations", values, offset, LIMIT, len(keys)),
     )  # fmt: skip
 
@@ -179,8 +186,18 @@ def question(runs: Sequence[ShownRun], number: int, links: Links, values: Values
     suite, id = key = (values.get("suite", ""), values.get("id", ""))
     if sides is None or key not in sides.keys:
         raise BadAddress(f"There is no answer to the question {id!r} of the suite {suite!r}.")
+    asked = {"change": choice(values, "change", [*CHANGES], ""), "of": values.get("of", "")}
+    listed = sides.changed(asked["change"], asked["of"])
+    before, after = [None, *listed], [*listed[1:], None]
+    beside = []
+    if key in listed:
+        at = listed.index(key)
+        beside = [(name, *other) for name, other in (("previous", before[at]), ("next", after[at])) if other]
     prompt, columns = _answered(sides, key)
-    return render("question", links=links, sides=sides, suite=suite, id=id, prompt=prompt, columns=columns)
+    return render(
+        "question", links=links, sides=sides, suite=suite, id=id, prompt=prompt, columns=columns, asked=asked,
+        beside=beside,
+    )  # fmt: skip
 
 
 def reported_questions(runs: Sequence[ShownRun], number: int) -> tuple[Sides, list[Key]] | None:

@@ -34,7 +34,7 @@ _COLUMNS = {
 _DEFAULTS = {
     each.name: each.default if each.default_factory is MISSING else each.default_factory()
     for each in fields(Sample)
-    if each.name in FIELDS and each.name not in ("prompt", "response", *_COLUMNS)
+    if each.name in FIELDS and each.name not in ("prompt", "response", "tokens", *_COLUMNS)
 }
 """All other fields but the texts, which are one column of JSON, with the values that it leaves out."""
 _ENCODER = msgspec.json.Encoder()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 from markupsafe import Markup
 
 from azr.explorer import queries
-from azr.explorer.charts import Series, area_chart, line_chart
+from azr.explorer.charts import Series, chart
 from azr.explorer.queries import TaskFilter
 from azr.explorer.site import Links, ShownRun, number, render
 from azr.records import Reason, Role
@@ -26,43 +27,42 @@ MAX_SERIES = 12
 """Lines of one chart; of more, the first."""
 _SHARES = {
     "solve rate of this step's attempts": "/solver/accuracy",
-    "valid proposals, share": "/proposer/valid_rate",
-    "learnable among valid tasks, share": "/proposer/learnable_rate",
+    "valid proposals": "/proposer/valid_rate",
+    "learnable tasks among the valid": "/proposer/learnable_rate",
     "estimated solve rate of new tasks": "/proposer/solve_rate",
 }
 _MEANS = {
-    "reward of proposers": ("/proposer/reward", None),
-    "reward of solvers": ("/solver/reward", None),
-    "mean length of proposals, tokens": ("/proposer/response_length", 0.0),
-    "mean length of answers, tokens": ("/solver/response_length", 0.0),
+    "reward of proposers": ("/proposer/reward", "", None),
+    "reward of solvers": ("/solver/reward", "", None),
+    "mean length of proposals": ("/proposer/response_length", "tokens", 0.0),
+    "mean length of answers": ("/solver/response_length", "tokens", 0.0),
 }
 _SINGLE = {
-    "policy/loss": "policy loss",
-    "policy/grad_norm": "gradient norm of the policy",
-    "policy/entropy": "entropy of the policy",
-    "policy/mismatch_mean": "mean |log-probability, trainer - engine|",
-    "critic/loss": "critic loss",
-    "batch/tokens": "tokens trained on",
+    "policy/loss": ("policy loss", ""),
+    "policy/grad_norm": ("gradient norm of the policy", ""),
+    "policy/entropy": ("entropy of the policy", "nats"),
+    "policy/mismatch_mean": ("mismatch: mean |log-probability, trainer - engine|", "nats"),
+    "critic/loss": ("critic loss", ""),
+    "batch/tokens": ("tokens trained on", "tokens"),
 }
 LENGTHS = ("p90", "p50", "p10", "mean")
 """Curves of response lengths: columns of the index."""
 _NO_PHASES = ("step", "executor alone", "checkpoint", "learned beside play")
 MAX_CONFIG = 100_000
 """Bytes of a config that are read."""
-_SETUP = {
-    "model": re.compile(r"^model:\n(?:  .*\n)*?  path: (.*)", re.MULTILINE),
-    "estimator": re.compile(r"^algorithm:\n(?:  .*\n)*?    name: (.*)", re.MULTILINE),
-    "seed": re.compile(r"^run:\n(?:  .*\n)*?  seed: (.*)", re.MULTILINE),
-}
-"""What of a run's config stands on top."""
+_SETUP = {"model": "model.path", "estimator": "algorithm.estimator.name", "seed": "run.seed"}
+"""Options of a run that stand on top."""
 LATEST = 15
 """Steps in the table of the latest."""
 Numbers = Mapping[str, Any]
 StepNumbers = Sequence[Numbers]
 
 
-def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links) -> Markup:
-    """Curves of all runs together, then the latest steps of the current one."""
+def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links, others: str = "") -> Markup:
+    """Return the setup of the current run, how that of the others differs, curves of all, and the latest steps.
+
+    ``others``: a form that chooses the runs.
+    """
     index = current.index
     steps = queries.metrics(index)
     _, tasks = queries.find_tasks(index, TaskFilter(limit=1))
@@ -74,17 +74,36 @@ def overview(runs: Sequence[ShownRun], current: ShownRun, links: Links) -> Marku
         ("responses recorded", number(int(rollouts[0]))),
         ("time of steps", f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"),
     ]
-    config = _head_of(index.run / "config.yaml")
-    setup = [(name, found[1]) for name, pattern in _SETUP.items() if (found := pattern.search(config))]
+    configs = [_head_of(run.index.run / "config.yaml") for run in runs]
+    config = configs[runs.index(current)]
+    options = [*map(_options, configs)]
+    setup = [(name, options[runs.index(current)].get(option)) for name, option in _SETUP.items()]
+    differing = {name: [each.get(name, "-") for each in options] for name in dict.fromkeys(itertools.chain(*options))}
     kinds, recorded = _kinds(steps), queries.steps(index)
     return render(
-        "overview", names=[run.name for run in runs], current=current.name, config=config,
-        pairs=setup + _code(index.run) + facts,
+        "overview", names=[run.name for run in runs], current=current.name, config=config, others=others,
+        commands=[line[2:] for line in config.splitlines() if line.startswith("# ")],
+        pairs=[(name, value) for name, value in setup if value] + _code(index.run) + facts,
+        differing=[(name, each) for name, each in differing.items() if len({*each}) > 1],
         charts=[*charts([(run.name, queries.metrics(run.index)) for run in runs])],
         kinds=[f"#solved, {kind}" for kind in kinds],
         steps=[(step["step"], step["step"] in recorded, _latest(step, kinds)) for step in reversed(steps[-LATEST:])],
         links=links,
     )  # fmt: skip
+
+
+def _options(config: str) -> dict[str, str]:
+    """Return the options of a ``config.yaml`` by dotted name, with their values as they are written."""
+    options, path = dict[str, str](), list[str]()
+    for line in config.splitlines():
+        text = line.strip()
+        name, _, value = text.partition(":")
+        if text.startswith("- "):
+            options[".".join(path)] = f"{options.get('.'.join(path), '')} {text[2:]}".strip()
+        elif not text.startswith("#"):
+            path = [*path[: (len(line) - len(line.lstrip())) // 2], name]
+            options[".".join(path)] = value.strip()
+    return options
 
 
 def _head_of(path: Path) -> str:
@@ -104,36 +123,35 @@ def _code(run: Path) -> list[tuple[str, str]]:
 
 
 def charts(runs: Sequence[tuple[str, StepNumbers]]) -> Iterator[Markup]:
-    """Of what was measured in any of the runs."""
-    several = len(runs) > 1
+    """Yield charts of what was measured in any of the runs."""
     for title, ending in _SHARES.items():
-        yield line_chart(title, _by_kind(runs, ending), least=0.0, most=1.0)
+        yield chart(title, _by_kind(runs, ending), "%", least=0.0, most=1.0)
     for title, names in _evaluations(runs).items():
-        yield line_chart(title, _series(runs, names), least=0.0)
-    for name, steps in runs:
+        yield chart(title, _series(runs, names), "%", least=0.0)
+    for run, steps in runs:
+        of_run = f" ({run})" if len(runs) > 1 else ""
         for kind in _kinds(steps):
             reasons = ["valid", *map(str, RejectReason)]
             funnel = [Series(reason, _points(steps, f"{kind}/proposer/funnel/{reason}")) for reason in reasons]
-            yield area_chart(f"proposal funnel, {kind}{f' ({name})' if several else ''}", funnel)
-    for name, steps in runs:
+            yield chart(f"proposal funnel, {kind}{of_run}", funnel, "proposals", shape="area")
         for role in Role:
             why = [Series(reason.replace("_", " "), points) for reason, points in _by_reason(steps, role).items()]
-            yield area_chart(f"malformed or ungraded {role} responses{f' ({name})' if several else ''}", why)
-    for title, (ending, least) in _MEANS.items():
-        yield line_chart(title, _by_kind(runs, ending), least=least)
-    yield line_chart("seconds per step", _series(runs, {"seconds/step": "step"}), least=0.0)
-    for name, steps in runs:
-        yield line_chart(
-            f"seconds per phase; phases overlap{f' ({name})' if several else ''}", _phases(steps), least=0.0
-        )
-    for metric, title in _SINGLE.items():
-        yield line_chart(title, _series(runs, {metric: metric.partition("/")[2]}))
+            yield chart(f"malformed or ungraded {role} responses{of_run}", why, "responses", shape="area")
+        yield chart(f"phases, which overlap{of_run}", _phases(steps), "seconds", least=0.0)
+    yield chart("time of a step", _series(runs, {"seconds/step": "step"}), "seconds", least=0.0)
+    for title, (ending, unit, least) in _MEANS.items():
+        yield chart(title, _by_kind(runs, ending), unit, least=least)
+    for metric, (title, unit) in _SINGLE.items():
+        yield chart(title, _series(runs, {metric: metric.partition("/")[2]}), unit)
     buffered = {name: name.split("/")[1] for name in _names(runs) if name.startswith("buffer/")}
-    yield line_chart("tasks in the buffer", _series(runs, buffered), least=0.0)
+    yield chart("tasks in the buffer", _series(runs, buffered), "tasks", least=0.0)
 
 
-def lengths(runs: Sequence[ShownRun]) -> Markup:
-    """Return the page of response lengths: percentiles and the share that was cut off, runs in the same charts."""
+def lengths(runs: Sequence[ShownRun], others: str = "") -> Markup:
+    """Return the page of response lengths: percentiles and the share that was cut off, runs in the same charts.
+
+    ``others``: a form that chooses the runs.
+    """
     lines: dict[tuple[str, str], list[Series]] = {}
     cut_off: dict[str, list[Series]] = {}
     for run in runs:
@@ -145,12 +163,12 @@ def lengths(runs: Sequence[ShownRun]) -> Markup:
             )
             shares = [(each["step"], each["truncated"] / each["count"]) for each in spreads]
             cut_off.setdefault(role, []).append(Series(f"{prefix}{kind}", shares))
-    charts = [line_chart(f"{kind}, {role}: tokens", lines[role, kind], least=0.0) for role, kind in sorted(lines)]
+    charts = [chart(f"{kind}, {role}: length", lines[role, kind], "tokens", least=0.0) for role, kind in sorted(lines)]
     charts += [
-        line_chart(f"cut off, share of {role} responses", series, least=0.0, most=1.0)
+        chart(f"cut off among {role} responses", series, "%", least=0.0, most=1.0)
         for role, series in sorted(cut_off.items())
     ]
-    return render("lengths", charts=charts)
+    return render("lengths", charts=charts, others=others)
 
 
 def _latest(step: Numbers, kinds: Sequence[str]) -> list[str]:
@@ -237,4 +255,4 @@ def _series(runs: Sequence[tuple[str, StepNumbers]], names: Mapping[str, str]) -
 
 def _points(steps: StepNumbers, name: str) -> list[tuple[float, float]]:
     values = ((step["step"], step.get(name)) for step in steps)
-    return [(step, value) for step, value in values if isinstance(value, int | float)]
+    return [(step, value) for step, value in values if isinstance(value, int | float) and abs(value) < 1e300]

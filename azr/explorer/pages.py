@@ -8,10 +8,10 @@ from typing import Any, get_args
 from markupsafe import Markup
 
 from azr.explorer import queries
-from azr.explorer.charts import Series, TaskNode, line_chart, lineage_chart
+from azr.explorer.charts import Series, TaskNode, chart, lineage_chart
 from azr.explorer.index import RunIndex
 from azr.explorer.index_file import SampleRow
-from azr.explorer.queries import ANY_RULE, NO_REASON, SAMPLE_ORDERS, TASK_ORDERS, SampleFilter, TaskFilter
+from azr.explorer.queries import SampleFilter, TaskFilter
 from azr.explorer.record_files import Problem
 from azr.explorer.site import BadAddress, Links, choice, decimal, render, whole
 from azr.records import Reason, Role, Sample, Used
@@ -36,13 +36,14 @@ def tasks(index: RunIndex, links: Links, values: Values) -> Markup:
     bounds |= {name: decimal(values, name) for name in ("rate_from", "rate_to")}
     kinds = ["", *queries.kinds(index)]
     wanted = TaskFilter(
-        kind=choice(values, "kind", kinds, ""), order=choice(values, "order", [*TASK_ORDERS], "newest"),
+        kind=choice(values, "kind", kinds, ""), order=choice(values, "order", [*queries.TASK_ORDERS], "newest"),
         text=values.get("text", ""), offset=whole(values, "offset") or 0, limit=LIMIT, **bounds,
     )  # fmt: skip
     rows, total = queries.find_tasks(index, wanted)
     pages = links.paging("tasks", values, wanted.offset, LIMIT, total)
     return render(
-        "tasks", links=links, wanted=wanted, bounds=[*bounds], kinds=kinds, orders=TASK_ORDERS, rows=rows, pages=pages,
+        "tasks", links=links, wanted=wanted, bounds=[*bounds], kinds=kinds, rows=rows, pages=pages,
+        orders=queries.TASK_ORDERS, sorts=("tasks", queries.TASK_COLUMNS, values, wanted.order),
     )  # fmt: skip
 
 
@@ -67,7 +68,7 @@ def task(index: RunIndex, links: Links, values: Values) -> Markup:
         note="It is a row of a file." if rows and rows[0].sample.phase == "data" else NOT_STORED, stored=stored,
         proposals=[(row, _readable(index, row)) for row in rows if row.sample.role == Role.PROPOSER], attempts=attempts,
         shown=f"the newest {len(rows)} of {total}" if total > len(rows) else len(attempts),
-        derived=queries.derived_attempts(index, id),
+        derived=queries.derived_attempts(index, id), beside=queries.neighbours(index, id),
     )  # fmt: skip
 
 
@@ -84,19 +85,25 @@ def step(index: RunIndex, links: Links, values: Values) -> Markup:
     wanted = SampleFilter(
         step=at, role=choice(values, "role", ["", "proposer", "solver"], ""), kind=choice(values, "kind", kinds, ""),
         verdict=values.get("verdict", ""), used=choice(values, "used", uses, ""),
-        reason=choice(values, "reason", ["", *Reason, NO_REASON], ""),
-        order=choice(values, "order", [*SAMPLE_ORDERS], "step"), offset=whole(values, "offset") or 0, limit=LIMIT,
+        reason=choice(values, "reason", ["", *Reason, queries.NO_REASON], ""),
+        order=choice(values, "order", [*queries.SAMPLE_ORDERS], "step"), offset=whole(values, "offset") or 0,
+        limit=LIMIT,
     )  # fmt: skip
     counts, why, place = queries.verdicts(index, at), queries.reasons(index, at), there.index(at)
     hardest, _ = queries.find_tasks(index, TaskFilter(step_from=at, step_to=at, order="hardest", limit=HARDEST))
     rows, total = queries.find_samples(index, wanted)
     return render(
-        "step", links=links, at=at, last=there[-1],
-        beside=[*there[max(0, place - 1) : place], *there[place + 1 : place + 2]], counts=counts, why=why,
+        "step", links=links, at=at, counts=counts, why=why,
+        beside=[
+            ("first", there[0]), ("previous", there[max(0, place - 1)]), ("next", [*there[place:], at][1]),
+            ("last", there[-1]),
+        ],
         reasons=["", *sorted({reason for of_player in why.values() for reason in of_player})],
         given_up=queries.given_up(index, at), hardest=hardest, wanted=wanted, kinds=kinds,
-        outcomes=sorted({name for of_player in counts.values() for name in of_player}), uses=uses, orders=SAMPLE_ORDERS,
+        outcomes=sorted({name for of_player in counts.values() for name in of_player}), uses=uses,
         rows=rows, pages=links.paging("step", {**values, "step": str(at)}, wanted.offset, LIMIT, total),
+        orders=queries.SAMPLE_ORDERS,
+        sorts=("step", queries.SAMPLE_COLUMNS, {**values, "step": str(at)}, wanted.order),
     )  # fmt: skip
 
 
@@ -108,7 +115,8 @@ def response(index: RunIndex, links: Links, values: Values) -> Markup:
         raise BadAddress(f"There is no response {line} in step {at}.")
     near = [("previous", queries.find_sample(index, at, line - 1)), ("next", queries.find_sample(index, at, line + 1))]
     beside = [(name, other) for name, other in near if other is not None]
-    return render("response", links=links, row=row, beside=beside, text=_readable(index, row))
+    stored = queries.find_task(index, row.sample.problem_id)
+    return render("response", links=links, row=row, beside=beside, text=_readable(index, row), stored=stored)
 
 
 def _readable(index: RunIndex, row: SampleRow) -> Sample | str:
@@ -158,8 +166,8 @@ def _place(columns: dict[str, int], ids: Iterable[str], column: int) -> list[str
 def flags(index: RunIndex, links: Links, values: Values) -> Markup:
     """Flagged responses by rule and step."""
     counts = queries.flag_counts(index)
-    rule, at = values.get("rule", "") or ANY_RULE, whole(values, "step")
-    if rule != ANY_RULE and rule not in counts:
+    rule, at = values.get("rule", "") or queries.ANY_RULE, whole(values, "step")
+    if rule != queries.ANY_RULE and rule not in counts:
         raise BadAddress(f"No response of this run was flagged by a rule {rule!r}.")
     wanted = SampleFilter(flag=rule, step=at, offset=whole(values, "offset") or 0, limit=MAX_FLAGGED)
     rows, total = queries.find_samples(index, wanted)
@@ -167,8 +175,8 @@ def flags(index: RunIndex, links: Links, values: Values) -> Markup:
     series = [Series(name, [(each, of_rule.get(each, 0)) for each in steps]) for name, of_rule in counts.items()]
     texts = [(row, _readable(index, row)) for row in rows]
     return render(
-        "flags", links=links, chart=line_chart("flagged responses", series, least=0.0), rules=[ANY_RULE, *counts],
-        rule=rule, step=at,
+        "flags", links=links, chart=chart("flagged responses", series, "responses", least=0.0),
+        rules=[queries.ANY_RULE, *counts], rule=rule, step=at,
         rows=[(row, text if isinstance(text, str) else [*queries.flags_with_text(text)]) for row, text in texts],
         pages=links.paging("flags", values, wanted.offset, MAX_FLAGGED, total),
     )  # fmt: skip

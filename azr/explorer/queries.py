@@ -22,8 +22,15 @@ TASK_ORDERS = {
     "hardest": "solve_rate IS NULL, solve_rate, n",
     "easiest": "solve_rate DESC, n",
     "longest": "lines DESC, n",
+    "shortest": "lines, n",
     "most complex": "nodes DESC, n",
+    "simplest": "nodes IS NULL, nodes, n",
 }
+TASK_COLUMNS = {
+    "step": ("newest", "oldest"), "solve rate": ("hardest", "easiest"), "lines": ("longest", "shortest"),
+    "nodes": ("most complex", "simplest"),
+}  # fmt: skip
+"""Orders of a column, the first one first."""
 SAMPLE_ORDERS = {
     "step": "step DESC, n",
     "reward": "reward DESC, n",
@@ -33,6 +40,10 @@ SAMPLE_ORDERS = {
     "advantage": "abs(advantage) DESC, n",
     "mismatch": "mismatch DESC, n",
 }
+SAMPLE_COLUMNS = {
+    "reward": ("reward", "lowest reward"), "advantage": ("advantage",), "mismatch": ("mismatch",),
+    "tokens": ("longest", "shortest"),
+}  # fmt: skip
 REFUSED = "refused"
 """A verdict that stands for those of all proposals that are not valid."""
 ANY_RULE = "any rule"
@@ -163,6 +174,12 @@ def find_task(index: RunIndex, id: str) -> tuple[TaskRow, TaskTexts] | None:
     if not rows:
         return None
     return _task(rows[0]), msgspec.convert(json.loads(rows[0]["record"]), TaskTexts)
+
+
+def neighbours(index: RunIndex, id: str) -> list[tuple[str, str]]:
+    """Return ``previous`` and ``next`` with the tasks stored before and after one, as far as there are any."""
+    query = "SELECT id FROM tasks WHERE n = (SELECT n FROM tasks WHERE id = ?) + ?"
+    return [(name, row[0]) for name, by in (("previous", -1), ("next", 1)) for row in index.select(query, id, by)]
 
 
 def children(index: RunIndex, id: str, limit: int = 100) -> tuple[list[tuple[str, str, int, float | None]], int]:

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from azr.explorer import evaluations, pages
 from azr.explorer.index import RunIndex
 from azr.explorer.overview import lengths, overview
-from azr.explorer.site import PAGES, BadAddress, Links, ShownRun, encoded, render
+from azr.explorer.site import PAGES, BadAddress, Links, ShownRun, choice, encoded, render
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; "
@@ -49,7 +49,7 @@ BODIES: dict[str, Callable[[RunIndex, Links, Values], Markup]] = {
 COMPARING: dict[str, Callable[[Sequence[ShownRun], int, Links, Values], Markup]] = {
     "evaluations": evaluations.evaluations,
     "question": evaluations.question,
-    "lengths": lambda runs, number, links, values: lengths(_with_curves(runs)),
+    "lengths": lambda runs, number, links, values: lengths(*_compared(runs, number, links, values)),
 }
 """Pages that may show several runs."""
 
@@ -171,11 +171,22 @@ def make_app(paths: Sequence[Path], watcher: Watcher, *, token: str = "", hosts:
 def _first(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> Markup:
     if runs[number].index.is_evaluation:
         return evaluations.evaluations(runs, number, links, values)
-    return overview([runs[number]] if values.get("alone") else _with_curves(runs), runs[number], links)
+    compared, others = _compared(runs, number, links, values)
+    return overview(compared, runs[number], links, others)
 
 
-def _with_curves(runs: Sequence[ShownRun]) -> list[ShownRun]:
-    return [run for run in runs if not run.index.is_evaluation]
+def _compared(runs: Sequence[ShownRun], number: int, links: Links, values: Values) -> tuple[list[ShownRun], str]:
+    """Return the runs whose curves a page shows, and a form that chooses them if there are several.
+
+    ``with`` of the address: index of the one other run, ``none``, or empty for all.
+    """
+    names = {str(at): run.name for at, run in enumerate(runs) if not run.index.is_evaluation}
+    own = names.pop(str(number), "")
+    texts = {"": "all runs", "none": f"{own} alone"} | {at: f"{own} and {name}" for at, name in names.items()}
+    chosen = choice(values, "with", [*texts], "")
+    shown = [run for at, run in enumerate(runs) if str(at) in names and chosen in ("", str(at))]
+    compared = [*([runs[number]] if own else []), *shown]
+    return compared, render("others", links=links, texts=texts, chosen=chosen) if names else ""
 
 
 def _is_run(number: str, paths: Sequence[Path]) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import builtins
 import keyword
+import math
 import re
-from collections.abc import Mapping, Sequence
+from bisect import bisect
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -25,6 +27,10 @@ PAGES = {
 """By the last part of their address."""
 MAX_CELL = 300
 """Characters of a model's text in a cell of a table."""
+_SURPRISE = (0.105, 0.693, 2.303, 4.605)
+"""Nats; of probabilities 90%, 50%, 10% and 1%."""
+_MISMATCH = (0.01, 0.05, 0.2, 1.0)
+"""Nats."""
 _TWIN = re.compile(r"duplicate of (\S+)")
 """A reason that names a task."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -97,6 +103,20 @@ def highlighted(program: str) -> Markup:
     return Markup(f'<pre class="program"><code>{"".join(parts)}</code></pre>')
 
 
+def shaded(tokens: Sequence[tuple[str, float | None, float | None]]) -> Iterator[tuple[str, str, str]]:
+    """Yield text, classes and a note of each token of `Sample.tokens`.
+
+    The higher the class p0 to p4, the less probable in the engine; the higher m0 to m4, the larger the mismatch.
+    """
+    for text, engine, trainer in tokens:
+        if engine is None or trainer is None:
+            yield text, "", "not scored"
+            continue
+        surprise, mismatch = bisect(_SURPRISE, -engine), bisect(_MISMATCH, abs(trainer - engine))
+        chance = math.exp(min(engine, 0.0))
+        yield text, f"p{surprise} m{mismatch}", f"{chance:.2%} · log-probability {engine:.3g}, trainer {trainer:.3g}"
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
 
@@ -108,7 +128,7 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters |= {"number": number, "highlighted": highlighted, "cut": _cut}
+_TEMPLATES.filters |= {"number": number, "highlighted": highlighted, "cut": _cut, "shaded": shaded}
 _TEMPLATES.globals["ORIGINS"] = queries.ORIGINS
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ from azr.errors import UserError
 from azr.records import Stops
 from azr.runs.owner import RunOwner
 from azr.runs.sample_file import LogOffsets
+from azr.version import code_version
 
 
 class RunDirectory:
@@ -58,7 +61,7 @@ class RunDirectory:
         try:
             for name in ("rollouts", "checkpoints"):
                 (staging / name).mkdir()
-            write_config(config, staging / "config.yaml")
+            write_config(config, staging / "config.yaml", command_comment())
             # Renaming onto a folder that is not empty fails, so two runs can never get the same one.
             os.rename(staging, path)
         except OSError:
@@ -111,9 +114,11 @@ class RunDirectory:
         return None
 
     def rewrite_config(self, config: Config) -> None:
-        """Replace ``config.yaml`` by one rename: the run goes on with other knobs."""
-        staging = self.config.with_name(".config.yaml")
-        write_config(config, staging)
+        """Replace ``config.yaml`` by one rename, with the commands so far and this one: the run goes on with other
+        options."""
+        staging, before = self.config.with_name(".config.yaml"), self.config.read_text(encoding="utf-8")
+        commands = [line for line in before.splitlines(keepends=True) if line.startswith("# ")]
+        write_config(config, staging, "".join([*commands, command_comment()]))
         os.replace(staging, self.config)
 
 
@@ -194,9 +199,16 @@ def check_free(run: RunConfig) -> None:
         raise UserError(f"{path} is a file: choose another --run.name, or remove or rename that file.")
 
 
-def write_config(config: Config, path: Path) -> None:
-    """Write a config as `azr run` reads it."""
-    path.write_text(yaml.safe_dump(to_tree(config), sort_keys=False, allow_unicode=True), encoding="utf-8")
+def write_config(config: Config, path: Path, comments: str = "") -> None:
+    """Write a config as `azr run` reads it, below these lines."""
+    tree = yaml.safe_dump(to_tree(config), sort_keys=False, allow_unicode=True)
+    path.write_text(comments + tree, encoding="utf-8")
+
+
+def command_comment() -> str:
+    """Return time, version and command line of this process as a line of YAML that says nothing."""
+    command = shlex.join([Path(sys.argv[0]).name.replace("__main__.py", "azr"), *sys.argv[1:]])
+    return f"# {time.strftime('%Y-%m-%d %H:%M')}, azr {code_version()}: {ascii(command)[1:-1]}\n"
 
 
 @contextmanager

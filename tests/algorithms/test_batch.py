@@ -48,6 +48,7 @@ def test_results_are_written_into_the_samples() -> None:
     # The third was not packed; of the last one, the trainer's step was skipped.
     batch.write_results(samples, torch.tensor([-1.5, -1.25, math.nan, math.nan]))
     assert outcomes(samples) == [(2.0, 0.375), (0.0, None), (-2.0, None), (None, None)]
+    assert [each.tokens for each in samples] == [[("", -1.0, -1.5), ("", -1.0, -1.25)], [], [], []]
 
 
 def test_tokens_of_traces_have_no_mismatch() -> None:
@@ -55,6 +56,7 @@ def test_tokens_of_traces_have_no_mismatch() -> None:
     batch = with_advantages(Batch.from_samples(samples), 1.0, 1.0, 1.0)
     batch.write_results(samples, torch.tensor([-9.0, -1.5, -9.0]))
     assert outcomes(samples) == [(1.0, 0.5), (1.0, None)]
+    assert [each.tokens for each in samples] == [[("", None, None), ("", -1.0, -1.5)], []]
 
 
 def test_a_column_per_fact_of_the_samples() -> None:

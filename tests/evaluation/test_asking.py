@@ -155,6 +155,7 @@ async def test_words_are_asked_by_the_template_and_the_last_answer_counts(words:
     # An answer that was cut off after its box states it all the same.
     assert answers[3].verdict == Verdict.RIGHT and answers[3].finish_reason is FinishReason.LENGTH
     assert answers[4].verdict == Verdict.MALFORMED
+    assert [answers[at].judgement.detail for at in (0, 2)] == ["", "a right answer is 2"]
     assert answers[0].prompt.endswith("User: 1 + 1?\nAssistant: <think>")
 
 
@@ -163,6 +164,7 @@ async def test_a_question_with_an_opened_answer_is_continued_as_it_is(words: Pro
     model = Model(words, {"assert f(3) ==": [" 6\n", " 7\n", " f(3)\n", ""]})
     answers = await ask(words, model, [question])
     assert verdicts(answers) == [Verdict.RIGHT, Verdict.RIGHT, Verdict.WRONG, Verdict.MALFORMED, Verdict.MALFORMED]
+    assert answers[2].judgement.detail == "a right answer is 6"
     assert answers[0].prompt == question.message and "Assistant" not in answers[0].prompt
     assert model.stop_strings == {("\n",)} and answers[0].judgement.answer == (("answer", "6"),)
     with pytest.raises(UserError, match="cruxeval-o:completion asks in words"):

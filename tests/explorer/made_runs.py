@@ -16,6 +16,9 @@ HOSTILE = "</pre><script>document.title='owned'</script>\"'&"
 """What must stay text on every page."""
 
 
+TOKENS = [("", -0.01, -0.02), ("", -3.0, -1.0), ("", None, None), *[("", -0.5, -0.6)] * 55]
+
+
 def decode(ids: Sequence[int]) -> str:
     return "".join(map(chr, ids))
 
@@ -146,7 +149,7 @@ def small_run(path: Path) -> MadeRun:
         1,
         [
             proposal(easy.id),
-            proposal(evil.id, text=f"<think>{HOSTILE}</think>", prompt=HOSTILE),
+            proposal(evil.id, text=f"<think>{HOSTILE}</think>", prompt=HOSTILE, tokens=TOKENS),
             proposal("000001-deduction-0002", "not_allowed", "line 3: imports random", advantage=-0.75),
             proposal("000001-induction-0000", "malformed", "cut off", kind="induction", finish="length"),
             *(answer(easy.id, verdict) for verdict in ("right", "right", "right", "wrong")),

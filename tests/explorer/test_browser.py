@@ -79,7 +79,7 @@ def test_the_hardest_task_of_a_step_is_three_clicks_away_with_why_its_solvers_fa
     page.get_by_role("link", name="step 1", exact=True).click()
     page.locator("h2:has-text('Hardest new tasks') + div a").first.click()
     assert page.locator("h1").inner_text() == "Task 000001-deduction-0001"
-    why = page.locator("h2:has-text('Attempts') + div td .text")
+    why = page.locator("h2:has-text('Attempts') + p + div td .text")
     assert why.all_inner_texts() == [f"f(1) returned {HOSTILE}, not 2"] * 4
     page.get_by_role("link", name="step 1 #8").click()
     assert page.locator("h1").inner_text() == "Response 8 of step 1"
@@ -88,7 +88,7 @@ def test_the_hardest_task_of_a_step_is_three_clicks_away_with_why_its_solvers_fa
 def test_forms_filter_as_the_files_say(page, address) -> None:
     page.goto(f"{address}/0/step?step=1")
     page.select_option("select[name=verdict]", "refused")
-    page.click("button")
+    page.click("form button")
     rows = page.locator("h2:has-text('Trajectories') ~ div tbody tr").all_inner_texts()
     assert [[cell.strip() for cell in row.split("\t")[4:6]] for row in rows] == [
         ["not_allowed", "line 3: imports random"], ["malformed", "cut off"],
@@ -97,20 +97,50 @@ def test_forms_filter_as_the_files_say(page, address) -> None:
     page.fill("input[name=rate_to]", "0.5")
     page.fill("input[name=step_from]", "1")
     page.select_option("select[name=order]", "hardest")
-    page.click("button")
+    page.click("form button")
     ids = page.locator("tbody tr td:first-child").all_inner_texts()
     assert ids == ["000001-deduction-0001", "000002-deduction-0000"]
 
 
-def test_charts_have_their_lines_and_say_their_values_beside_the_pointer(page, address) -> None:
+def places(mark: Any) -> list[list[float]]:
+    return [[float(each) for each in place.split(",")] for place in mark.get_attribute("points").split()]
+
+
+def test_charts_have_axes_and_say_their_values_beside_the_pointer(page, address) -> None:
     page.goto(f"{address}/0/")
     chart = page.locator("figure:has-text('solve rate of this step')")
-    assert chart.locator("polyline").count() == 1
+    assert places(chart.locator("polyline")) == [[52, 144.5], [450, 103]], "a quarter, then half, of 20 to 186"
+    said = ["0%", "20%", "40%", "60%", "80%", "100%", "1", "2", "step"]
+    assert chart.locator("text").all_text_contents() == said
     chart.locator("svg").hover(position={"x": 60, "y": 50})
-    assert chart.locator(".tip").inner_text().split("\n") == ["step 1", "deduction  0.25"]
-    funnel = page.locator("figure:has-text('proposal funnel, deduction')")
-    assert funnel.locator("polygon").count() == 2
+    assert chart.locator(".tip").inner_text().split("\n") == ["step 1", "deduction  25%"]
+    below, above = page.locator("figure:has-text('proposal funnel, deduction') polygon").all()
+    assert places(above)[2:] == places(below)[1::-1], "it stands upon the other"
+    assert places(above)[:2] == [[52, 20], [450, 130.7]], "a step that it lacks counts 0"
     assert page.evaluate("getComputedStyle(document.querySelector('polyline')).stroke") == "rgb(47, 111, 222)"
+
+
+def test_curves_are_smoothed_and_zoomed_together(page, tmp_path: Path) -> None:
+    run = MadeRun(tmp_path / "run")
+    for step in range(1, 22):
+        run.step(step, [], deduction__solver__accuracy=step % 2, seconds__step=step)
+    with serving(str(run.path)) as address:
+        page.goto(f"{address}/0/")
+        raw, line = "figure:first-of-type .raw", "figure:first-of-type .line"
+        assert page.locator(raw).count() == 0 and not page.locator(".whole").is_visible()
+        page.locator(".smoothing").fill("0.9")
+        assert page.locator(raw).count() == 1
+        assert all(80 < y < 126 for _, y in places(page.locator(line))[5:]), "near the middle of 20 to 186"
+        box = page.locator("figure svg").first.bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 0.35, box["y"] + 50)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 50)
+        page.mouse.up()
+        steps = page.locator("figure >> nth=-1").locator("text.below").all_text_contents()
+        assert len(places(page.locator(line))) == 9 and steps == ["8", "10", "12", "14", "step"]
+        page.click(".whole")
+        assert len(places(page.locator(line))) == 21
+        page.goto("about:blank")  # it would look for the server that ends now
 
 
 def test_no_page_is_wider_than_a_narrow_window(browser, address) -> None:
@@ -133,6 +163,7 @@ def test_the_page_of_a_growing_run_grows_by_itself(page, tmp_path: Path) -> None
             [task("000003-deduction-0000", step=3)],
         )
         page.get_by_text("000003-deduction-0000").wait_for()
+        page.goto("about:blank")
 
 
 def test_flagged_responses_stand_with_the_text_around_and_hostile_text_stays_text(page, tmp_path: Path) -> None:
@@ -153,7 +184,7 @@ def test_flagged_responses_stand_with_the_text_around_and_hostile_text_stays_tex
         assert found.inner_text().startswith("superiority ") and "</mark><b>all</b>" in found.inner_text()
         assert found.locator("mark").inner_text() == "outsmart" and page.locator("b", has_text="all").count() == 0
         page.select_option("select[name=rule]", "sandbox")
-        page.click("button")
+        page.click("form button")
         assert page.locator("tbody tr").count() == 1
         page.click("tbody a >> nth=0")
         assert "flagged: sandbox, superiority" in page.inner_text("main")

@@ -1,68 +1,44 @@
-"""Charts: round axes, long lines as means, and stacks that add up."""
+"""Charts: what is sent to the script that draws them; and what templates and highlighting make of any text."""
 
+import json
 import re
 import time
 from html import unescape
 from importlib import resources
+from typing import Literal
 
 import pytest
 from markupsafe import Markup
 
-from azr.explorer.charts import MAX_POINTS, Series, area_chart, line_chart, ticks
+from azr.explorer.charts import MAX_POINTS, Series, chart
 from azr.explorer.site import encoded, highlighted, render
 
 
-@pytest.mark.parametrize(
-    "low, high, least, expected",
-    [
-        (0.0, 1.0, 0.0, [0.0, 0.5, 1.0]),
-        (1.0, 3.0, 1.0, [1.0, 2.0, 3.0]),
-        (0.0, 500.0, 1.0, [0.0, 200.0, 400.0]),
-        (-0.5, 0.5, 0.0, [-0.5, 0.0, 0.5]),
-        (0.0, 3e-5, 0.0, [0.0, 1e-5, 2e-5, 3e-5]),
-    ],
-)
-def test_axes_have_round_values(low, high, least, expected):
-    assert ticks(low, high, least=least) == pytest.approx(expected)
+def drawn(title: str, *series: Series, shape: Literal["line", "area"] = "line") -> tuple[dict, list[str]]:
+    """What the script draws, and the classes of the legend."""
+    made = chart(title, series, shape=shape)
+    return json.loads(unescape(re.search('data-chart="([^"]+)"', made)[1])), re.findall(r"key (c\d)", made)
 
 
-def points(chart: Markup, mark: str) -> list[tuple[float, ...]]:
-    places = re.search(rf'<{mark} points="([^"]+)"', chart)[1]
-    return [tuple(map(float, place.split(","))) for place in places.split()]
+def test_a_long_line_is_sent_as_means():
+    (line,) = drawn("t", Series("a", [(x, x % 2) for x in range(10 * MAX_POINTS)]))[0]["series"]
+    assert len(line["points"]) == MAX_POINTS and {y for _, y in line["points"]} == {0.5}
 
 
-def test_a_line_goes_from_corner_to_corner():
-    assert points(line_chart("t", [Series("a", [(1, 0.0), (2, 0.5), (3, 1.0)])]), "polyline") == [
-        (52.0, 178.0), (252.0, 93.0), (452.0, 8.0),
-    ]  # fmt: skip
+def test_small_values_keep_their_digits():
+    (line,) = drawn("t", Series("a", [(1, 1.23456789e-9)]))[0]["series"]
+    assert line["points"] == [[1, 1.23457e-9]]
 
 
-def test_a_long_line_is_drawn_by_means():
-    drawn = points(
-        line_chart("t", [Series("a", [(x, x % 2) for x in range(10 * MAX_POINTS)])], least=0, most=1), "polyline"
-    )
-    assert len(drawn) == MAX_POINTS and {y for _, y in drawn} == {93.0}
+def test_a_series_has_the_colour_of_its_place_whatever_is_not_there():
+    series = Series("a", [(1, 1.0)]), Series("none", []), Series("zero", [(1, 0.0)]), Series("b", [(1, 1.0)])
+    data, legend = drawn("t", *series, shape="area")
+    assert [each["colour"] for each in data["series"]] == [0, 3] and legend == ["c0", "c3"]
+    assert drawn("t", *series)[1] == ["c0", "c2", "c3"]
 
 
-def test_areas_stand_upon_each_other_and_a_missing_step_counts_nothing():
-    chart = area_chart("t", [Series("a", [(1, 2.0), (2, 2.0)]), Series("b", [(2, 2.0)]), Series("none", [(1, 0.0)])])
-    below, above = re.findall(r'<polygon points="([^"]+)"', chart)
-    assert below == "52.0,93.0 452.0,93.0 452.0,178.0 52.0,178.0"
-    assert above == "52.0,93.0 452.0,8.0 452.0,93.0 52.0,93.0" and "none" not in chart
-
-
-def test_an_area_has_the_colour_of_its_place_whatever_is_not_there():
-    chart = area_chart("t", [Series("a", [(1, 1.0)]), Series("none", []), Series("b", [(1, 1.0)])])
-    assert re.findall(r"area (c\d)", chart) == re.findall(r"key (c\d)", chart) == ["c0", "c2"]
-
-
-def test_a_line_of_zeros_lies_at_the_bottom():
-    assert {y for _, y in points(line_chart("t", [Series("a", [(1, 0.0), (2, 0.0)])]), "polyline")} == {178.0}
-
-
-def test_nothing_is_drawn_of_nothing_and_one_step_is_a_dot():
-    assert line_chart("t", [Series("a", [])]) == area_chart("t", []) == ""
-    assert "<circle" in line_chart("t", [Series("a", [(1, 0.0)])])
+def test_nothing_is_drawn_of_nothing():
+    assert chart("t", [Series("a", [])]) == chart("t", [Series("a", [(1, 0.0)])], shape="area") == ""
 
 
 def test_templates_escape_text_and_attributes_and_keep_what_was_made():

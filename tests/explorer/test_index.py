@@ -216,7 +216,8 @@ def test_rows_are_the_samples_of_the_file_but_for_their_texts(tmp_path: Path) ->
     run = MadeRun(tmp_path / "run")
     long = "ü" * (MAX_KEPT + 1)
     run.step(1, [
-        proposal("a", solve_rate=0.25, flags=[("harm", 0, 1)], reward_parts={"learnability": 0.75, "overlong": -0.5}),
+        proposal("a", solve_rate=0.25, flags=[("harm", 0, 1)], reward_parts={"learnability": 0.75, "overlong": -0.5},
+                 tokens=[("", -1.0, -2.0)]),
         answer("a", "wrong", long, long, trace_tokens=3, index=4, used="stale"),
         answer("b", judgement=None),
     ])  # fmt: skip
@@ -226,7 +227,7 @@ def test_rows_are_the_samples_of_the_file_but_for_their_texts(tmp_path: Path) ->
         if whole.judgement is not None and whole.judgement.detail:
             short = long[:MAX_KEPT]
             whole.judgement = replace(whole.judgement, detail=short, answer=(("output", short),))
-        assert row.sample == replace(whole, prompt="", response="") and whole.response
+        assert row.sample == replace(whole, prompt="", response="", tokens=[]) and whole.response
     assert queries.verdicts(index, 1)["deduction", "solver"] == {"": 1, "wrong": 1}
 
 

@@ -83,6 +83,7 @@ def test_every_link_leads_somewhere_and_nothing_in_a_run_becomes_markup(run: Mad
                 assert str(value).startswith(("/0/", "/static/")), (path, tag, value)
     hostile = pages["/0/task?id=000001-deduction-0001"]
     assert hostile.text.count(HOSTILE) >= 6, "in program, prompt, thinking, answers and reasons"
+    assert pages["/0/response?step=1&line=1"].text.count(HOSTILE) == 4, "in prompt, tokens, response and answer"
 
 
 EVIL = f"{HOSTILE}\x00\x1b[2J\x9b\u2028\u202e\u2066\ud800{{{{7*7}}}}{{%"
@@ -93,7 +94,13 @@ RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 def evil_run(path: Path) -> MadeRun:
     run = MadeRun(path)
     judged = Judgement(verdict=EVIL, detail=EVIL, answer=((EVIL, EVIL), ("program", EVIL)), parts={EVIL: True})
-    fields = {"kind": EVIL, "prompt": EVIL, "flags": [(EVIL, 0, 9)], "judgement": judged}
+    fields = {
+        "kind": EVIL,
+        "prompt": EVIL,
+        "flags": [(EVIL, 0, 9)],
+        "judgement": judged,
+        "tokens": [("", 9e9, -1e300)] * 90,
+    }
     samples = [answer(EVIL, group=f"{EVIL}:1", text=EVIL, **fields), proposal(EVIL, text=EVIL, **fields)]
     samples += [answer(f"{EVIL}-0", **fields), answer("7", group="data:0", **fields)]
     made = task(EVIL, kind=EVIL, inputs=(EVIL,), outputs=(EVIL,), message=EVIL, parents=(EVIL, "x"), body=repr(EVIL))
@@ -233,7 +240,7 @@ def test_two_runs_share_their_curves_and_keep_their_tasks(run: MadeRun, tmp_path
     other.step(1, [proposal("b-0")], [task("b-0")], deduction__solver__accuracy=0.125)
     of = client(run, other)
     text = page(of, "/0/").text
-    assert "run and other" in text and "run · deduction 0.5" in text and "other · deduction 0.125" in text
+    assert "run and other" in text and "run · deduction 50.0%" in text and "other · deduction 12.5%" in text
     assert "b-0" in page(of, "/1/tasks").text and "b-0" not in page(of, "/0/tasks").text
     assert names_of([tmp_path / "a" / "x", tmp_path / "b" / "x"]) == [
         str(tmp_path / "a" / "x"),
@@ -291,7 +298,7 @@ def test_folders_of_azr_eval_have_pages_of_their_own_and_stand_beside_a_run(run:
     azr_eval(after, [eval_answer("q1", "right")])
     of = client(before, after, run)
     alone = page(of, "/0/")
-    assert "base: greedybase: right answersrun, step 2: greedy" in alone.text and rows(alone) == ["q1", "q2"]
+    assert "base: greedybase: right answersrun, step 2: greedy" in alone.text and rows(alone) == ["q2", "q1"]
     assert [link for link in alone.links if "question" not in link] == ["/0/", "/1/", "/2/", "/0/"]
     compared = page(of, "/0/evaluations?left=0-eval&right=1-eval")
     assert "q1examdeductionwrong0 of 1right1 of 1" in compared.text
@@ -365,8 +372,14 @@ def test_the_setup_of_a_run_stands_on_top_and_a_run_can_be_seen_alone(run: MadeR
     both = page(of, "/0/")
     assert f"model {HOSTILE}" in both.text and "estimator rloo" in both.text and "seed 7" in both.text
     assert "code 0.1.0 (<b>)" in both.text and config.replace("\x1b", "\\x1b") in both.text
-    (alone,) = (link for link in both.links if "alone" in link)
-    assert "other · deduction" in both.text and "other · deduction" not in page(of, alone).text
+    assert "other · deduction" in both.text and "model.path" in both.text, "an option that differs"
+    assert [value for tag, name, value in both.attributes if (tag, name) == ("option", "value")] == ["", "none", "1"]
+    alone = page(of, "/0/?with=none")
+    assert "other · deduction" not in alone.text and "options that differ" not in alone.text
+    assert (
+        "other · deduction" in page(of, "/0/?with=1").text
+        and "with must be one of none, 1" in page(of, "/0/?with=0", 404).text
+    )
 
 
 def test_responses_of_a_step_lead_to_each_other(run: MadeRun) -> None:
@@ -376,12 +389,50 @@ def test_responses_of_a_step_lead_to_each_other(run: MadeRun) -> None:
     assert [link for link in page(of, links[0]).links if "response" in link] == ["/0/response?step=2&line=1"]
 
 
+def test_tokens_are_shaded_by_what_is_recorded_of_them(run: MadeRun) -> None:
+    of = client(run)
+    html = of.get("/0/response?step=1&line=1").text
+    tokens = re.findall(r'<span class="([^"]*)" title="([^"]*)">([^<]*)</span>', html)
+    assert tokens[:3] == [
+        ("p0 m1", "99.00% · log-probability -0.01, trainer -0.02", "&lt;"),
+        ("p3 m4", "4.98% · log-probability -3, trainer -1", "t"), ("", "not scored", "h"),
+    ]  # fmt: skip
+    other = page(of, "/0/response?step=1&line=0")
+    assert "No values of single tokens" in other.text and "/0/step?step=1&order=mismatch" in other.links
+
+
+def test_columns_sort_both_ways_and_pages_lead_to_their_neighbours(run: MadeRun) -> None:
+    of = client(run)
+
+    def headed(path: str, head: str) -> str:
+        return re.search(rf'<a href="([^"]+)">{head}</a>', of.get(path).text)[1].replace("&amp;", "&")
+
+    assert headed("/0/tasks?kind=deduction&offset=0", "solve rate") == "/0/tasks?kind=deduction&order=hardest"
+    assert headed("/0/tasks?order=hardest", "solve rate") == "/0/tasks?order=easiest"
+    assert "solve rate ↑" in page(of, "/0/tasks?order=easiest").text
+    assert headed("/0/step?step=1", "tokens") == "/0/step?step=1&order=longest"
+    assert headed("/0/task?id=000001-deduction-0000", "next") == "/0/task?id=000001-deduction-0001"
+    assert headed("/0/step?step=1", "last") == headed("/0/step?step=1", "next") == "/0/step?step=2"
+    asked = "/0/question?left=0-0&right=0-2&suite=exam&id=q1&change=worse"
+    assert not [link for link in page(of, asked).links if "question" in link], "it is none of those"
+    assert headed(asked.removesuffix("&change=worse"), "previous").endswith("id=q2")
+
+
+def test_right_answers_stand_beside_wrong_ones(run: MadeRun) -> None:
+    of = client(run)
+    assert "right: 1\n" in page(of, "/0/task?id=000001-deduction-0000").text
+    assert "right: 1\n" in page(of, "/0/response?step=2&line=2").text
+    assert "a right answer: 7" in page(of, "/0/question?suite=exam&id=q1").text
+    run.step(3, [answer("odd", kind="abduction")], [task("odd", kind="abduction", inputs=(), outputs=())])
+    assert "right:" not in page(client(run), "/0/task?id=odd").text
+
+
 def test_lengths_of_two_runs_share_their_charts(run: MadeRun, tmp_path: Path) -> None:
     other = MadeRun(tmp_path / "other")
     other.step(1, [answer("a", text="x" * 33)])
     found = page(client(run, other), "/0/lengths")
     assert (
-        "other · mean 33" in found.text and "run · mean 9" in found.text and "deduction, solver: tokens" in found.text
+        "other · mean 33" in found.text and "run · mean 9" in found.text and "deduction, solver: length" in found.text
     )
 
 

@@ -16,10 +16,16 @@ def config(root: Path, name: str = "first") -> Config:
     return replace(Config(), run=RunConfig(root=str(root), name=name))
 
 
-def test_the_saved_config_reads_back_as_the_same_config(tmp_path: Path) -> None:
+def test_the_saved_config_reads_back_as_the_same_config(tmp_path: Path, monkeypatch) -> None:
     wanted = config(tmp_path / "runs")
+    monkeypatch.setattr("sys.argv", ["/bin/azr", "run", "mini", "--run.name", "a\nb: [\u2028"])
     run = RunDirectory.create(wanted)
     assert run.path == tmp_path / "runs" / "first"
+    assert from_yaml(run.config.read_text()) == wanted
+    run.rewrite_config(wanted)
+    first, second, third = run.config.read_text().split("\n")[:3]
+    assert all(each.endswith("): azr run mini --run.name 'a\\nb: [\\u2028'") for each in (first, second))
+    assert first.startswith("# 20") and third == "run:"
     assert from_yaml(run.config.read_text()) == wanted
     assert run.checkpoints.is_dir()
     assert run.rollouts(12) == run.path / "rollouts" / "step_000012.jsonl.gz"

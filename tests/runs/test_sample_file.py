@@ -8,13 +8,14 @@ import math
 import subprocess
 import sys
 import zlib
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from azr.records import NO_TOKENS, Judgement, Role, Sample
-from azr.runs.sample_file import FIELDS, MEMBER_BYTES, SCHEMA, read_sample, sample_line, write_samples
+from azr.runs.sample_file import FIELDS, MEMBER_BYTES, SCHEMA, read_sample, sample_line, token_texts, write_samples
 from tests.runs.factory import sample
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ def test_samples_are_written_as_they_are_with_their_texts(tmp_path: Path) -> Non
     path = tmp_path / "step_000003.jsonl.gz"
     judgement = Judgement(verdict="right", detail="why", answer=(("output", "4"),), parts={"base": True})
     solver = sample(Role.SOLVER, accuracy=1.0, judgement=judgement, advantage=0.25, mismatch=0.125)
-    solver.flags = [("harm", 0, 1)]
+    solver.flags, solver.tokens = [("harm", 0, 1)], [("", -0.5, -0.25), ("", None, None)]
     write_samples(path, 3, [solver, sample(Role.PROPOSER, used="recorded")], lambda ids: " ".join(map(str, ids)))
     written, proposer = map(json.loads, lines(path))
     assert written == {
@@ -61,6 +62,7 @@ def test_samples_are_written_as_they_are_with_their_texts(tmp_path: Path) -> Non
         "used": "trained",
         "advantage": 0.25,
         "mismatch": 0.125,
+        "tokens": [["0", -0.5, -0.25], [" 1", None, None]],
         "flags": [["harm", 0, 1]],
         "schema": 4,
     }
@@ -76,6 +78,16 @@ def test_prompts_of_a_group_are_decoded_once(tmp_path: Path) -> None:
     group, decoded = [first, replace(first), sample(Role.SOLVER)], list[int]()
     write_samples(tmp_path / "a.gz", 1, group, lambda ids: decoded.append(len(ids)) or "text")
     assert decoded == [3, 2, 2, 3, 2]
+
+
+def test_texts_of_tokens_add_up_though_they_depend_on_those_before() -> None:
+    def decode(ids: Sequence[int]) -> str:  # like a tokenizer of bytes that drops a first space
+        return bytes(ids).decode("utf-8", "replace").removeprefix(" ")
+
+    text = " a ü €  b"
+    pieces = list(token_texts(list(text.encode()), decode))
+    assert "".join(pieces).replace("\ufffd", "") == text[1:]
+    assert pieces[2:6] == [" ", "\ufffd", "ü", " "]
 
 
 def test_a_line_says_what_a_trace_gave(tmp_path: Path) -> None:
