@@ -14,6 +14,7 @@ from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, check_architect
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.weight_transfers import choose_transfer
 from azr.config import TEMPLATES, Config, contradictions
+from azr.datasets.prepare.files import rows_file
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError, did_you_mean
 from azr.evaluation.suites.exam import read_exam
@@ -94,7 +95,7 @@ def prepare(
     folder = model_folder(config.model.path, fetch=fetch)
     if folder is None:
         if config.data.path is not None:
-            read_rows(Path(config.data.path))
+            read_rows(rows_file(config.data.path))
         if config.eval.path is not None:
             read_exam(Path(config.eval.path))
         raise ModelUnreachable(
@@ -115,7 +116,7 @@ def prepare(
         run = RunDirectory(run_path(config.run))
         PromptForm(codec.template, codec.stops).check(run.prompt_form)
         if config.data.path is not None:
-            check_identity(run.data, Path(config.data.path))
+            check_identity(run.data, config.data.path)
     return Prepared(
         config=config,
         resume=resume,
@@ -195,8 +196,8 @@ def _check_lora(config: Config) -> None:
         check_four_bit()
     if lora.rank and find_spec("peft") is None:
         raise UserError(
-            "train.lora.rank asks for adapters, but the package peft is not installed: install it with pip install "
-            "peft, or set the rank to 0."
+            "train.lora.rank asks for adapters, but the package peft is not installed: run pip install -e '.[lora]' "
+            "in the clone, or set the rank to 0."
         )
 
 

@@ -165,7 +165,7 @@ class Driver:
         if config.data.path is None:
             yield None
             return
-        digest = keep_identity(self._run.data, Path(config.data.path))
+        digest = keep_identity(self._run.data, config.data.path)
         ids = [row.question.id for row in rows]
         order = RowOrder(ids, digest, config.run.seed, state.rows, rows_taken(config.data, state.step))
         async with open_graders(grader_names(rows), answers=partial(answer_executor, config)) as graders:

@@ -52,8 +52,8 @@ def check_flash_attn(device: str, dtype: str = "bfloat16") -> None:
         raise UserError("train.attention is flash_attn, which needs a GPU and train.dtype=bfloat16: take auto.")
     if find_spec("flash_attn") is None:
         raise UserError(
-            "train.attention is flash_attn, but the package flash-attn is not installed: install it with pip install "
-            "flash-attn --no-build-isolation, or take train.attention=auto, which is torch's own flash kernel."
+            "train.attention is flash_attn, but the package flash-attn is not installed: run pip install -e '.[flash]' "
+            "--no-build-isolation in the clone, or take train.attention=auto, torch's own flash kernel."
         )
 
 

@@ -17,6 +17,7 @@ import yaml
 from azr.cli.options import RECIPE_HELP, Parser, is_file, load_recipe, whole
 from azr.config import Config
 from azr.config_tree import knobs, leaves, override
+from azr.datasets.prepare.files import is_on_hub
 from azr.errors import UserError
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec
 from azr.plan.planner import plan_run
@@ -143,7 +144,8 @@ def _job(recipe: str, config: Config, values: dict[str, Any], gpus: int, gpu_mem
 
 def _files(recipe: str, config: Config) -> tuple[str, ...]:
     """Files and folders of the user's own that the run reads."""
-    named = (config.data.path, config.selfplay.seeds, config.eval.data, config.safety.patterns)
+    rows = None if config.data.path is None or is_on_hub(config.data.path) else config.data.path
+    named = (rows, config.selfplay.seeds, config.eval.data, config.safety.patterns)
     return (*([recipe] if is_file(recipe) else []), *filter(None, named))
 
 

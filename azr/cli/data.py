@@ -51,7 +51,9 @@ def parser() -> Parser:
     known = "\n".join(f"  {source.name:<10}{source.about}" for source in SOURCES.values())
     parser = Parser("data prepare", _ABOUT, usage=_USAGE, more_help=f"\nsources:\n{known}\n")
     parser.add_argument("source", metavar="SOURCE", help="which data set SRC is of, see below")
-    parser.add_argument("src", metavar="SRC", type=Path, help="its file, as it was published")
+    parser.add_argument(
+        "src", metavar="SRC", help="its file as published, a folder, or OWNER/NAME[/CONFIG][:SPLIT] of the hub"
+    )
     parser.add_argument("out", metavar="OUT", type=Path, help="file to write: .jsonl, .jsonl.gz or .parquet")
     parser.add_argument(
         "--against", type=Path, metavar="DIR", help="leave out what suites of this folder hold, as of azr eval --data"
@@ -65,11 +67,12 @@ def parser() -> Parser:
 
 
 def _prepare(source: Source, options: argparse.Namespace) -> None:
-    from azr.datasets.prepare.files import check_files
+    from azr.datasets.prepare.files import check_files, rows_file
     from azr.datasets.prepare.overlap import load_overlap
     from azr.datasets.prepare.preparing import prepare
 
     chosen = _chosen(source, options)
+    options.src = rows_file(options.src)
     check_files(options.src, options.out, overwrite=options.overwrite)
     began = perf_counter()
     overlap = load_overlap(options.against) if options.against is not None else None

@@ -122,7 +122,9 @@ def check_chart() -> None:
     try:
         importlib.import_module("matplotlib")
     except ImportError as error:
-        raise UserError("--chart is drawn by matplotlib, which is missing: pip install azr[eval]") from error
+        raise UserError(
+            "--chart is drawn by matplotlib, which is missing: run pip install -e '.[eval]' in the clone"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,6 +75,6 @@ def check_four_bit() -> None:
     """Raises UserError where weights cannot be held in 4 bits."""
     if find_spec("bitsandbytes") is None:
         raise UserError(
-            "train.lora.four_bit takes the package bitsandbytes, which is not installed: install it with pip install "
-            "bitsandbytes, or leave the weights in the compute type."
+            "train.lora.four_bit takes the package bitsandbytes, which is not installed: run pip install -e '.[lora]' "
+            "in the clone, or set it to false."
         )

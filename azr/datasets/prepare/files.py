@@ -1,4 +1,4 @@
-"""The source's file and the file of rows: which forms there are, and how they are read and written."""
+"""Read a source's file or a data set of the hub, and read and write files of rows, in all their formats."""
 
 from __future__ import annotations
 
@@ -7,17 +7,59 @@ import gzip
 import importlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+
+import huggingface_hub
 
 from azr.datasets.rows import FORMATS
 from azr.errors import UserError
 from azr.evaluation.suites.files import Row, read_rows
+from azr.hardware import cache_folder
+from azr.runs.model_folder import HUB_S, hub_errors, must_be_local
 
 READ = (".parquet", ".jsonl", ".jsonl.gz", ".json", ".json.gz")
 _BATCH = 1_000
 """Rows of a parquet file that are written at once."""
+_DATA_SET = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?:/(?P<config>[\w.-]+))?(?::(?P<split>[\w.-]+))?")
+
+
+def is_on_hub(named: str) -> bool:
+    """Whether a path can only be a data set of the hub: OWNER/NAME or OWNER/NAME/CONFIG, with or without :SPLIT."""
+    match = _DATA_SET.fullmatch(named)
+    return match is not None and not named.endswith(READ) and not must_be_local(match["name"])
+
+
+@cache
+def rows_file(named: str) -> Path:
+    """Return the file that is named, or the rows of a folder or a data set of the hub as JSON lines in the cache.
+
+    Raises UserError if the package `datasets` or the data set is missing, or the hub does not answer.
+    """
+    place, _, split = named.partition(":")
+    if is_on_hub(named):
+        owner, name, *subset = place.split("/")
+        source = [f"{owner}/{name}", *subset]
+    elif Path(place).is_dir():
+        source = [str(Path(place).resolve())]
+    else:
+        return Path(named)
+    if find_spec("datasets") is None:
+        raise UserError(f"{named} takes the package datasets: run pip install -e '.[hub]' in the clone.")
+    with hub_errors(f"{named} is no file, and no data set that can be read (HF_HUB_OFFLINE=1 uses the cache alone)"):
+        if is_on_hub(named) and not huggingface_hub.constants.HF_HUB_OFFLINE:
+            huggingface_hub.HfApi().dataset_info(source[0], timeout=HUB_S)  # `datasets` would try for half a minute
+        rows = importlib.import_module("datasets").load_dataset(*source, split=split or "train")
+    out = cache_folder() / "rows" / f"{'--'.join([*source, split]).strip('/').replace('/', '--')}.jsonl"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with written(out, ()) as write:
+        for row in rows:
+            write(row)
+    return out
 
 
 def rows_of(path: Path) -> Iterator[Row]:
@@ -77,7 +119,7 @@ def _opened(staging: Path, name: str, columns: tuple[str, ...]) -> Iterator[Call
         with packed as file:
 
             def write(row: Row) -> None:
-                file.write(f"{json.dumps(row, ensure_ascii=False)}\n".encode())
+                file.write(f"{json.dumps(row, ensure_ascii=False, default=str)}\n".encode())
 
             yield write
 
@@ -113,4 +155,4 @@ def _pyarrow(module: str, path: Path) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UserError(f"{path} takes pyarrow, which is missing: pip install azr[eval]") from error
+        raise UserError(f"{path} takes pyarrow, which is missing: run pip install -e '.[eval]' in the clone") from error
