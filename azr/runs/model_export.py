@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import huggingface_hub
 import yaml
+from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
+from huggingface_hub.utils import validate_repo_id
 from safetensors import safe_open
 
 from azr.errors import UserError
@@ -278,8 +279,8 @@ def merge_adapters(adapters: Path, base: str, out: Path, named: str) -> None:
 def check_hub(repository: str) -> None:
     """Raise UserError if the hub does not know the user, or a repository cannot have this name."""
     with hub_errors(f"{repository} cannot be pushed to (.venv/bin/hf auth login logs in)"):
-        huggingface_hub.utils.validate_repo_id(repository)
-        huggingface_hub.HfApi().whoami()
+        validate_repo_id(repository)
+        HfApi().whoami()
 
 
 def push(folder: Path, repository: str, *, private: bool) -> str:
@@ -287,7 +288,7 @@ def push(folder: Path, repository: str, *, private: bool) -> str:
 
     Raises UserError if the hub refuses it.
     """
-    api = huggingface_hub.HfApi()
+    api = HfApi()
     with hub_errors(f"{folder} is complete, but was not pushed; .venv/bin/hf upload {repository} {folder} tries again"):
         api.create_repo(repository, private=private, exist_ok=True)
         api.upload_folder(repo_id=repository, folder_path=folder, commit_message="A policy trained by AZR on Ray")
@@ -328,21 +329,19 @@ def _card(source: Source, run: RunDirectory, form: PromptForm | None, *, adapter
     return "\n\n".join(lines) + "\n"
 
 
-def _card_data(
-    source: Source, run: RunDirectory, evaluated: Mapping[str, float], *, adapters: bool
-) -> huggingface_hub.ModelCardData:
+def _card_data(source: Source, run: RunDirectory, evaluated: Mapping[str, float], *, adapters: bool) -> ModelCardData:
     """Return the front matter. The licence is the base's, if its folder has a card that names one."""
     base, license = str(source.base), None
     if (card := Path(base) / "README.md").is_file():
-        license = huggingface_hub.ModelCard.load(card, ignore_metadata_errors=True).data.get("license")
+        license = ModelCard.load(card, ignore_metadata_errors=True).data.get("license")
     results = [
-        huggingface_hub.EvalResult(
+        EvalResult(
             task_type="text-generation", dataset_type=suite, dataset_name=suite, metric_type=metric, metric_value=value
         )
         for suite, _, metric in (name.rpartition("/") for name in evaluated)
         if (value := evaluated[f"{suite}/{metric}"]) is not None and f"{suite}/{metric}_low" in evaluated
     ]
-    return huggingface_hub.ModelCardData(
+    return ModelCardData(
         base_model=base if base.count("/") == 1 and not Path(base).exists() else None,
         eval_results=results or None,
         library_name="peft" if adapters else "transformers",

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-import huggingface_hub
+from huggingface_hub import HfApi, constants
 
 from azr.datasets.rows import FORMATS
 from azr.errors import UserError
@@ -51,10 +51,11 @@ def rows_file(named: str) -> Path:
     if find_spec("datasets") is None:
         raise UserError(f"{named} takes the package datasets: run pip install -e '.[hub]' in the clone.")
     with hub_errors(f"{named} is no file, and no data set that can be read (HF_HUB_OFFLINE=1 uses the cache alone)"):
-        if is_on_hub(named) and not huggingface_hub.constants.HF_HUB_OFFLINE:
-            huggingface_hub.HfApi().dataset_info(source[0], timeout=HUB_S)  # `datasets` would try for half a minute
+        if is_on_hub(named) and not constants.HF_HUB_OFFLINE:
+            HfApi().dataset_info(source[0], timeout=HUB_S)  # `datasets` would try for half a minute
         rows = importlib.import_module("datasets").load_dataset(*source, split=split or "train")
-    out = cache_folder() / "rows" / f"{'--'.join([*source, split]).strip('/').replace('/', '--')}.jsonl"
+    name = "--".join([*source, split or "train"]).replace("/", "--")
+    out = cache_folder() / "rows" / f"{name}.jsonl"
     out.parent.mkdir(parents=True, exist_ok=True)
     with written(out, ()) as write:
         for row in rows:

@@ -98,5 +98,5 @@ def test_a_key_that_cannot_be_verified_is_refused() -> None:
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("azr.runs.trackers.base.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"library is not installed: pip install 'azr\[wandb\]'"):
+    with pytest.raises(UserError, match=r"library is not installed: run pip install -e '\.\[wandb\]'"):
         WandbTracker.check(config(tmp_path, "wandb"))
