@@ -136,8 +136,7 @@ def _check_kinds(config: Config) -> None:
         raise UserError("selfplay.kinds must name at least one kind, and none twice.")
     if config.selfplay.composites.chance and not any(KINDS[kind].proposes_programs for kind in config.selfplay.kinds):
         raise UserError(
-            "selfplay.composites.chance asks for programs that call earlier ones, and no kind of selfplay.kinds "
-            "proposes programs: add one that does, or take 0."
+            "selfplay.composites.chance needs a kind that proposes programs: add one to selfplay.kinds, or set it to 0."
         )
 
 
@@ -148,8 +147,8 @@ def _check_format(config: Config) -> None:
         examples = KINDS[kind].examples(num_inputs)
         if not examples:
             raise UserError(
-                f"The kind {kind} has no worked examples, which the completion format needs: set model.prompt_format "
-                "to chat, or leave the kind out of selfplay.kinds."
+                f"The kind {kind} has no worked examples for the completion format: set model.prompt_format to chat, "
+                "or remove the kind from selfplay.kinds."
             )
         longest = max(len(each.inputs) for each in examples)
         if not KINDS[kind].proposes_programs and num_inputs > longest:
@@ -230,8 +229,8 @@ def _read_seeds(config: Config) -> SeedLines:
     for kind in selfplay.kinds if config.model.prompt_format == "completion" else ():
         if KINDS[kind].proposes_programs and found[kind] < wanted:
             raise UserError(
-                f"selfplay.seeds={selfplay.seeds} has {found[kind]} tasks of the kind {kind}, and a proposal prompt of "
-                f"the completion format shows {wanted} as examples: add seeds, or lower selfplay.references."
+                f"selfplay.seeds={selfplay.seeds} has {found[kind]} tasks of the kind {kind}, but a prompt shows "
+                f"{wanted}: add seeds, or lower selfplay.references."
             )
     return lines
 

@@ -127,7 +127,7 @@ def test_a_sound_config_passes(sound):
             {"selfplay.composites.chance": 0.5, "selfplay.composites.functions": 4},
             "functions is 4 and cannot grow to selfplay.composites.max_functions=3",
         ),
-        ({"selfplay.composites.chance": 0.5, "selfplay.kinds": ("induction",)}, "no kind of selfplay.kinds proposes"),
+        ({"selfplay.composites.chance": 0.5, "selfplay.kinds": ("induction",)}, "needs a kind that proposes programs"),
         (
             {"executor.backend": "bubblewrap", "executor.docker_runtime": "runsc"},
             "executor.docker_runtime=runsc is for containers, and executor.backend=bubblewrap has none",

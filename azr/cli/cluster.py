@@ -66,8 +66,8 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("azr cluster starts the cluster itself: leave --cluster.address out.")
     if options.scheduler == "kuberay" and not _is_on_claim(config.run.root):
         raise UserError(
-            f"run.root is {config.run.root}, which is not on the claim, so the run would be lost with its pods: "
-            f"leave it at {_CLAIM}, or name a folder in it."
+            f"run.root {config.run.root} is not on the volume claim, so its files would be lost with the pods: set it "
+            f"to {_CLAIM} or a folder below."
         )
     job = _job(options.recipe, config, values, options.gpus, options.gpu_memory)
     if options.scheduler == "slurm":
@@ -80,24 +80,29 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> Parser:
     parser = Parser("cluster", _ABOUT)
     schedulers = ("slurm", "kuberay")
-    parser.add_argument("scheduler", choices=schedulers, metavar="|".join(schedulers), help="for which of the two")
+    parser.add_argument("scheduler", choices=schedulers, metavar="|".join(schedulers), help="what to print")
     parser.add_argument("recipe", metavar="RECIPE", help=RECIPE_HELP)
-    parser.add_argument("--gpus", type=whole(1, 64), default=8, help="GPUs of a node")
+    parser.add_argument("--gpus", type=whole(1, 64), default=8, help="GPUs per node")
     parser.add_argument("--gpu-memory", type=whole(1, 10_000), default=80, metavar="GIB", help="memory of one GPU")
     parser.add_argument(
-        "--hours", type=whole(1, 10_000), default=24, help="slurm: when the job is ended; it is saved and queued again"
+        "--hours",
+        type=whole(1, 10_000),
+        default=24,
+        help="slurm: time limit of a job in hours; then it is saved and queued again",
     )
-    parser.add_argument("--image", type=_image, default="azr", help="kuberay: the image that the Dockerfile makes")
+    parser.add_argument(
+        "--image", type=_image, default="azr", help="kuberay: training image, built from the Dockerfile"
+    )
     parser.add_argument(
         "--claim",
         type=_claim,
         default="azr",
-        help="kuberay: persistent volume claim for runs and models, which all pods can write to",
+        help="kuberay: persistent volume claim for runs and models, writable by all pods",
     )
     parser.add_argument(
         "--rdma",
         metavar="RESOURCE",
-        help="kuberay: resource that gives a pod the node's InfiniBand adapters, such as rdma/hca_shared_devices_a",
+        help="kuberay: resource of InfiniBand adapters, such as rdma/hca_shared_devices_a",
     )
     parser.add_argument(
         "--docker-socket",

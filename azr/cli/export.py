@@ -38,17 +38,17 @@ def parser() -> Parser:
     parser = Parser("export", "Write a run's policy as a Hugging Face folder that transformers and vLLM load.")
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory, or the folder of a model")
     parser.add_argument("out", metavar="OUT", type=Path, help="folder to write; it must be new or empty")
-    parser.add_argument("--step", type=whole(0, 10**9), help="which policy of the run; the last one when not given")
+    parser.add_argument("--step", type=whole(0, 10**9), help="step of the run's policy (default: the last)")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--merge", action="store_true", help="of a run with adapters: merged into its base (default)")
-    form.add_argument("--adapter", action="store_true", help="of a run with adapters: these alone, as peft loads them")
-    parser.add_argument("--base", metavar="MODEL", help="where the model is now that the run began with, if it moved")
+    form.add_argument("--merge", action="store_true", help="adapters: merge them into the base model (default)")
+    form.add_argument("--adapter", action="store_true", help="adapters: write these alone, as peft loads them")
+    parser.add_argument("--base", metavar="MODEL", help="adapters: path of the base model, if it moved")
     parser.add_argument("--push-to-hub", metavar="OWNER/NAME", help="also upload OUT to this repository of the hub")
     parser.add_argument("--private", action="store_true", help="make that repository a private one if it is new")
     parser.add_argument(
         "--think-tokens",
         choices=("keep", "remove"),
         default="keep",
-        help="remove: the tags <think> and </think> become plain text for the tokenizer, which Qwen3 base models need",
+        help="remove: make <think> and </think> plain text for the tokenizer, as Qwen3 base models need",
     )
     return parser

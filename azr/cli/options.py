@@ -270,9 +270,7 @@ def _of_module(name: str) -> Config:
     except ModuleNotFoundError:
         found = False
     if not found:
-        raise UserError(
-            f"There is no module {name} to take a recipe from: it is found in {here} or where it is installed."
-        )
+        raise UserError(f"There is no recipe module {name}, neither in {here} nor among the installed packages.")
     config = _config_in(name)
     if config is None:
         raise UserError(f"The module {name} has no config of a run: give it one, config = Config(...).")
@@ -312,7 +310,7 @@ def _read(file: Path, above: tuple[Path, ...]) -> Config:
         if _BASE not in tree:
             if not isinstance(tree.get("model"), dict) or "path" not in tree["model"]:
                 raise UserError(
-                    "it names no base and no model: begin it with the recipe that it changes, as base: azr_14m_mini."
+                    "it names no base and no model: add the recipe that it changes, such as base: azr_14m_mini."
                 )
             return from_tree(tree, Config())
         base = tree.pop(_BASE)

@@ -145,13 +145,13 @@ def _rejects(out: Path) -> Path:
 def parser() -> Parser:
     parser = Parser("seeds", _ABOUT, usage=USAGE.removeprefix("usage: "))
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help=RECIPE_HELP)
-    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="file to write; it must not exist")
+    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="file to write; must not exist")
     parser.add_argument("--convert", metavar="FILE", type=Path, nargs="+", help="seed files of the authors' code")
     parser.add_argument(
         "--kinds",
         metavar="KIND",
         nargs="+",
-        help=f"with --convert: what a record with one call becomes; {' and '.join(SINGLE_CALL_KINDS)} when not given, "
-        "and `error` for their code_e",
+        help="with --convert: kinds made of a record with one call (default: "
+        f"{' and '.join(SINGLE_CALL_KINDS)}; `error` for the authors' code_e)",
     )
     return parser

@@ -61,16 +61,16 @@ def main(argv: Sequence[str]) -> int:
 def parser() -> Parser:
     parser = Parser("show", _DESCRIPTION)
     parser.add_argument("run", metavar="RUN", type=Path, help="run directory; it may be growing or damaged")
-    parser.add_argument("--step", type=whole(0, 10**9), help="only trajectories of this step")
+    parser.add_argument("--step", type=whole(0, 10**9), help="only responses of this step")
     parser.add_argument("--kind", help="only of this kind of task, or of this suite")
     parser.add_argument("--role", choices=("proposer", "solver"), help="only of this role")
-    parser.add_argument("--verdict", choices=VERDICTS, help="only proposals and answers that were judged so")
+    parser.add_argument("--verdict", choices=VERDICTS, help="only proposals and responses with this verdict")
     parser.add_argument("--flagged", nargs="?", const=ANY_RULE, default="", metavar="RULE", help="only responses that "
         "the safety screen flagged, by this rule or by any")  # fmt: skip
-    parser.add_argument("--order", choices=tuple(SAMPLE_ORDERS), default="step", help="which come first")
-    parser.add_argument("-n", type=whole(1, 10_000), default=5, help="how many trajectories")
-    parser.add_argument("--task", metavar="ID", help="one task with its attempts instead")
-    parser.add_argument("--whole", action="store_true", help="print long prompts and responses to their end")
+    parser.add_argument("--order", choices=tuple(SAMPLE_ORDERS), default="step", help="order of the responses")
+    parser.add_argument("-n", type=whole(1, 10_000), default=5, help="number of responses")
+    parser.add_argument("--task", metavar="ID", help="show one task with its attempts instead")
+    parser.add_argument("--whole", action="store_true", help="print long prompts and responses in full")
     return parser
 
 

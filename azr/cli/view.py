@@ -42,13 +42,13 @@ def parser() -> Parser:
         metavar="RUN",
         nargs="+",
         type=Path,
-        help="run directories, whose curves are shown together, or folders of azr eval",
+        help="run directories, to compare, or folders of azr eval",
     )
-    parser.add_argument("--port", type=whole(0, 65535), default=8777, help="port to listen at; 0: any that is free")
+    parser.add_argument("--port", type=whole(0, 65535), default=8777, help="port; 0: any free one")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at")
     parser.add_argument("--no-token", dest="token", action="store_false", help="show the runs to every user of this "
         "machine, without a token in the address; on loopback only")  # fmt: skip
-    parser.add_argument("--out", type=Path, help="write one HTML file instead, which opens without a server")
+    parser.add_argument("--out", type=Path, help="write one HTML file instead of starting a server")
     return parser
 
 

@@ -126,8 +126,7 @@ def check_identity(record: Path, named: str) -> dict[str, str]:
     before = json.loads(record.read_text()) if record.is_file() else {}
     if before.get("path") == identity["path"] and before["sha256"] != identity["sha256"]:
         raise UserError(
-            f"{named} is not the file that the run began with (SHA-256 {before['sha256'][:16]}…, now "
-            f"{identity['sha256'][:16]}…), so its position in it means nothing: restore it, or give the new one "
-            "another name."
+            f"{named} has changed since the run began (SHA-256 {before['sha256'][:16]}…, now "
+            f"{identity['sha256'][:16]}…): restore it, or give the new file another name."
         )
     return identity

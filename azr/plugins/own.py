@@ -66,8 +66,7 @@ def read_stated(plugin: str) -> Stated:
     stated = _of_entries(plugin, entries) if entries else _of_module(plugin)
     if not entries and not any(stated.values()):
         raise UserError(
-            f"The plug-in {plugin} states neither kinds nor proposer_rewards nor bonuses nor estimators: give it one "
-            "of them."
+            f"The plug-in {plugin} defines no kinds, proposer_rewards, bonuses or estimators: add one of them."
         )
     return stated
 
@@ -93,8 +92,8 @@ def _of_entries(plugin: str, entries: list[EntryPoint]) -> Stated:
             kind = _kind(plugin, given() if inspect.isclass(given) else given)
             if kind.name != entry.name:
                 raise UserError(
-                    f"The plug-in {plugin} has the entry point {entry.name!r} in {KINDS} for a kind that is called "
-                    f"{kind.name!r}: give both one name."
+                    f"The plug-in {plugin} has the entry point {entry.name!r} in {KINDS} for the kind {kind.name!r}: "
+                    "give both the same name."
                 )
             stated[KINDS][kind.name] = kind
         elif entry.group in stated:

@@ -50,8 +50,8 @@ def model_folder(path: str, *, fetch: bool, named: str = "model.path") -> Path |
         return Path(snapshot_download(path, allow_patterns=[*_SMALL_FILES], etag_timeout=HUB_S))
     except GatedRepoError as error:
         raise UserError(
-            f"The hub has the {named} {path!r}, but does not let you read it: ask for access on its page, and log "
-            "in with .venv/bin/hf auth login."
+            f"The hub does not let you read {named} {path!r}: ask for access on its page, and log in with "
+            ".venv/bin/hf auth login."
         ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise UserError(
@@ -72,7 +72,7 @@ def check_place(path: str) -> None:
     folder = Path(path)
     if not ((folder / "config.json").is_file() or (folder / "config.yaml").is_file()) and must_be_local(path):
         what = f"{path} holds no model or run" if folder.exists() else f"There is no model or run {path!r}"
-        raise UserError(f"{what}: give a run's folder, a Hugging Face folder or the name of a model of the hub.")
+        raise UserError(f"{what}: give a run's folder, a Hugging Face folder, or the hub name of a model.")
 
 
 def must_be_local(path: str) -> bool:

@@ -158,9 +158,8 @@ class PromptForm:
         if before is not None and before != self:
             what = "chat template" if before.template != self.template else "end tokens"
             raise UserError(
-                f"The {what} that the run began with is not the one of now, though model.template is the same: restore "
-                f"the file that has changed since ({path.name} in the run directory holds what was used), or start "
-                "another run."
+                f"The {what} of this run has changed, though model.template is the same: restore the old one from "
+                f"{path.name} in the run directory, or start another run."
             )
 
 

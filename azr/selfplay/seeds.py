@@ -131,7 +131,7 @@ def read_seeds(path: Path) -> SeedLines:
     if not seeds:
         first = f"line {broken[0].line}: {broken[0].detail}" if broken else "it is empty"
         raise UserError(
-            f"{path} holds no task ({first}): give a file as tasks.jsonl of a run, or make one with azr seeds."
+            f"{path} holds no task ({first}): give a file such as a run's tasks.jsonl, or make one with azr seeds."
         )
     return seeds, broken
 

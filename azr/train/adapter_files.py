@@ -66,8 +66,7 @@ def check_base(saved: Mapping[str, str], here: Mapping[str, str], whose: str) ->
         return
     different = min(name for name in saved.keys() | here.keys() if saved.get(name) != here.get(name))
     raise UserError(
-        f"{whose} has adapters of another base model: {different} is not the file that they were trained with; name "
-        "the very model that the run began with."
+        f"{whose} has adapters of another base model ({different} differs): name the model that the run began with."
     )
 
 

@@ -199,7 +199,7 @@ def test_a_run_goes_on_with_the_rows_it_began_with(tmp_path: Path) -> None:
     keep_identity(record, str(rows))
     keep_identity(record, str(rows))
     write(rows, MATH, MATH)
-    with pytest.raises(UserError, match="is not the file that the run began with"):
+    with pytest.raises(UserError, match="has changed since the run began"):
         keep_identity(record, str(rows))
     other = write(tmp_path / "other.jsonl", MATH)
     keep_identity(record, str(other))

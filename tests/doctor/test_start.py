@@ -56,7 +56,7 @@ def test_a_run_on_a_gpu_needs_one():
         (Gpus(error="no driver"), "no driver"),
     ):
         with pytest.raises(
-            UserError, match=rf"train\.device is cuda, but no GPU was found .*\({why}\): set it to auto"
+            UserError, match=rf"train\.device is cuda, but this machine has no GPU \({why}\): set it to auto"
         ):
             check_machine(cuda, found)
         check_machine(mini, found)

@@ -127,7 +127,7 @@ def test_two_packages_with_one_name_are_one_sentence(package: Write) -> None:
     "text, said",
     [
         ("import no_such_module_anywhere", r"cannot be imported: ModuleNotFoundError: No module named 'no_such"),
-        ("x = 1", r"states neither kinds nor proposer_rewards nor bonuses nor estimators"),
+        ("x = 1", r"defines no kinds, proposer_rewards, bonuses or estimators"),
         ("kinds = [3]", r"has 3 among its kinds: give it objects of azr\.tasks\.base\.TaskKind\.$"),
         (KIND.format(body='name = "deduction"'), r"calls a kind 'deduction', and there is one of this name"),
         (KIND.format(body='name = "My kind"'), r"calls a kind 'My kind'; a name is small letters"),
@@ -180,7 +180,7 @@ def test_a_module_that_is_broken_shows_its_traceback(plugin: Write, capsys: pyte
 
 async def test_a_plugin_that_works_in_no_process_of_its_own_is_one_sentence(plugin: Write) -> None:
     load_plugins([needy := plugin("import sys\nassert 'pytest' in sys.modules\nbonuses = {'short': print}")])
-    with pytest.raises(UserError, match=f"The plug-in {needy} does not start in a process of its own"):
+    with pytest.raises(UserError, match=f"The plug-in {needy} does not start in its own process"):
         async with plugin_processes():
             pass
 

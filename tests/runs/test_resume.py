@@ -96,7 +96,7 @@ async def test_checkpoints_of_which_none_is_sound_are_refused_and_left_as_they_a
         await save(run, step)
         (run.checkpoints / f"step_{step:06d}" / "driver.json").write_text("{")
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match=r"has no sound checkpoint \(.*step 2 .*nothing was changed: .*--restart"):
+    with pytest.raises(UserError, match=r"has no sound checkpoint \(.*step 2 .*restore one .*--restart"):
         find_checkpoint(config, None)
     assert before == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
 

@@ -86,7 +86,7 @@ def refusal(**environment: str) -> str:
 
 
 def test_without_a_key_the_run_does_not_begin() -> None:
-    assert "no key here: run `wandb login`, set WANDB_API_KEY, or set WANDB_MODE=offline" in refusal()
+    assert "has no key: run `wandb login`, set WANDB_API_KEY, or set WANDB_MODE=offline" in refusal()
 
 
 @pytest.mark.long  # the library waits for ten seconds whatever it is told
