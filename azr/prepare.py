@@ -135,9 +135,7 @@ def _check_kinds(config: Config) -> None:
     if not config.selfplay.kinds or len(set(config.selfplay.kinds)) != len(config.selfplay.kinds):
         raise UserError("selfplay.kinds must name at least one kind, and none twice.")
     if config.selfplay.composites.chance and not any(KINDS[kind].proposes_programs for kind in config.selfplay.kinds):
-        raise UserError(
-            "selfplay.composites.chance needs a kind that proposes programs: add one to selfplay.kinds, or set it to 0."
-        )
+        raise UserError("selfplay.composites.chance needs a kind that proposes programs: add one, or set it to 0.")
 
 
 def _check_format(config: Config) -> None:

@@ -91,9 +91,7 @@ def parser() -> Parser:
     parser = Parser("chat", _ABOUT)
     parser.add_argument("model", metavar="MODEL|RUN", help="run directory, Hugging Face folder or hub name")
     parser.add_argument("--step", type=whole(0, 10**9), help="step of the run's policy (default: the last)")
-    parser.add_argument(
-        "--template", default="train", help="train, conversation, tokenizer or a FILE.jinja: how a message is asked"
-    )
+    parser.add_argument("--template", default="train", help="prompt: train, conversation, tokenizer or FILE.jinja")
     parser.add_argument("--raw", action="store_true", help="send your text as the prompt: no template, no history")
     parser.add_argument("--temperature", type=temperature, default=1.0, help="sampling temperature; 0 is greedy")
     parser.add_argument(
@@ -106,13 +104,9 @@ def parser() -> Parser:
         type=whole(2, 10**7),
         help=f"longest conversation in tokens (default: the model's context, at most {CONTEXT})",
     )
-    parser.add_argument(
-        "--seed", type=whole(0, 2**31), help="random seed, to repeat responses (default: a new one each time)"
-    )
+    parser.add_argument("--seed", type=whole(0, 2**31), help="random seed (default: a new one each time)")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
-    parser.add_argument(
-        "--tensor-parallel", type=whole(1, 1024), default=1, help="GPUs of one model: tensor parallel size"
-    )
+    parser.add_argument("--tensor-parallel", type=whole(1, 1024), default=1, help="tensor parallel size")
     parser.add_argument(
         "--gpu-memory-utilization", type=share, default=0.85, help="share of a GPU's memory for the engine"
     )

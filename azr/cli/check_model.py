@@ -72,12 +72,8 @@ def parser() -> Parser:
     )
     parser.add_argument("path", metavar="PATH", help="Hugging Face folder or hub name")
     parser.add_argument("--only", choices=("logprobs", "forms"), help="which check (default: both)")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), default="float32", help="compute type of all three models"
-    )
-    parser.add_argument(
-        "--bound", type=above(0), help="largest accepted difference in nats (default: 1e-4 in float32, 0.9 in bfloat16)"
-    )
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="compute type of all three")
+    parser.add_argument("--bound", type=above(0), help="accepted difference in nats (default: 1e-4; 0.9 in bfloat16)")
     parser.add_argument(
         "--tokens",
         type=whole(32, 1_000_000),

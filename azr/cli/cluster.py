@@ -90,20 +90,14 @@ def parser() -> Parser:
         default=24,
         help="slurm: time limit of a job in hours; then it is saved and queued again",
     )
-    parser.add_argument(
-        "--image", type=_image, default="azr", help="kuberay: training image, built from the Dockerfile"
-    )
+    parser.add_argument("--image", type=_image, default="azr", help="kuberay: training image, from the Dockerfile")
     parser.add_argument(
         "--claim",
         type=_claim,
         default="azr",
         help="kuberay: persistent volume claim for runs and models, writable by all pods",
     )
-    parser.add_argument(
-        "--rdma",
-        metavar="RESOURCE",
-        help="kuberay: resource of InfiniBand adapters, such as rdma/hca_shared_devices_a",
-    )
+    parser.add_argument("--rdma", metavar="RESOURCE", help="kuberay: InfiniBand resource, as rdma/hca_shared_devices_a")
     parser.add_argument(
         "--docker-socket",
         action="store_true",
@@ -130,9 +124,7 @@ def _job(recipe: str, config: Config, values: dict[str, Any], gpus: int, gpu_mem
     nodes = -(-config.num_gpus // gpus)
     plan, _ = plan_run(config, ClusterSpec(gpus=gpus, gpu_memory_gib=gpu_memory, nodes=nodes), Assumptions())
     if plan.problems:
-        raise UserError(
-            f"{recipe} does not fit on {nodes} node(s) of {gpus} GPU(s): {plan.problems[0]}. azr plan says more."
-        )
+        raise UserError(f"{recipe} does not fit on {nodes} node(s) of {gpus} GPU(s): {plan.problems[0]}. See azr plan.")
     resolved = leaves(config)
     options = [word for path in values for word in (knobs()[path].option, *_words(resolved[path]))]
     return Job(

@@ -51,17 +51,11 @@ def parser() -> Parser:
     known = "\n".join(f"  {source.name:<10}{source.about}" for source in SOURCES.values())
     parser = Parser("data prepare", _ABOUT, usage=_USAGE, more_help=f"\nsources:\n{known}\n")
     parser.add_argument("source", metavar="SOURCE", help="format of SRC, see below")
-    parser.add_argument(
-        "src", metavar="SRC", help="its file as published, a folder, or OWNER/NAME[/CONFIG][:SPLIT] of the hub"
-    )
+    parser.add_argument("src", metavar="SRC", help="published file, folder, or OWNER/NAME[/CONFIG][:SPLIT] of the hub")
     parser.add_argument("out", metavar="OUT", type=Path, help="file to write: .jsonl, .jsonl.gz or .parquet")
-    parser.add_argument(
-        "--against", type=Path, metavar="DIR", help="omit questions of the suites in this folder, as of azr eval --data"
-    )
+    parser.add_argument("--against", type=Path, metavar="DIR", help="omit questions of the suites in this folder")
     parser.add_argument("--overwrite", action="store_true", help="replace OUT")
-    parser.add_argument(
-        "--system", choices=("keep", "drop"), help="luffy: keep or drop its system turn (default: keep)"
-    )
+    parser.add_argument("--system", choices=("keep", "drop"), help="luffy: its system turn (default: keep)")
     parser.add_argument(
         "--asked", choices=("output", "input", "both"), help="cruxeval: what to ask about each program (default: both)"
     )

@@ -78,24 +78,14 @@ def parser() -> Parser:
     parser = Parser("eval", _ABOUT, usage=_USAGE, more_help=_KNOBS)
     parser.add_argument("model", nargs="?", metavar="MODEL|RUN", help="Hugging Face folder, hub name or run directory")
     parser.add_argument("--data", type=Path, help="folder of the suites' files; the exam needs none")
-    parser.add_argument(
-        "--suite", type=_names, default=("exam",), metavar="NAME,...", help="suites, separated by commas"
-    )
+    parser.add_argument("--suite", type=_names, default=("exam",), metavar="NAME,...", help="suites, with commas")
     parser.add_argument("--list", action="store_true", help="list the suites and where their files come from")
     parser.add_argument("--step", type=whole(0, 10**9), help="step of a run's policy (default: the last)")
     parser.add_argument("--all-steps", action="store_true", help="every policy that a run has saved")
-    parser.add_argument(
-        "--samples", type=whole(0, 4096), default=0, help="sampled responses per question, besides a greedy one"
-    )
+    parser.add_argument("--samples", type=whole(0, 4096), default=0, help="samples per question, besides a greedy one")
     parser.add_argument("--temperature", type=above(0), default=1.0, help="sampling temperature")
-    parser.add_argument(
-        "--k", type=wholes(1, 4096), help="values of k in pass@k, separated by commas (default: all samples)"
-    )
-    parser.add_argument(
-        "--template",
-        default="train",
-        help="train (as trained), conversation, tokenizer (its own) or a .jinja file",
-    )
+    parser.add_argument("--k", type=wholes(1, 4096), help="k of pass@k, with commas (default: all samples)")
+    parser.add_argument("--template", default="train", help="prompt: train, conversation, tokenizer or FILE.jinja")
     parser.add_argument(
         "--max-response-tokens", type=whole(1, 10**6), help="longest response in tokens (default: the run's, else 8192)"
     )
@@ -106,9 +96,7 @@ def parser() -> Parser:
     parser.add_argument("--altered", action="store_true", help="accept data files other than the tested ones")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="compute type")
     parser.add_argument("--seed", type=whole(0, 2**31), default=1, help="random seed of the samples")
-    parser.add_argument(
-        "--deterministic", action="store_true", help="one question at a time: slow, and repeatable bit for bit"
-    )
+    parser.add_argument("--deterministic", action="store_true", help="one question at a time: slow, repeatable")
     return parser
 
 

@@ -59,9 +59,7 @@ def parser() -> Parser:
         help="number of equal nodes; several, such as 1,2,8, compare a step at the same work per GPU",
     )  # fmt: skip
     parser.add_argument("--host-memory", type=above(1), metavar="GIB", help="memory per node; unchecked if not given")
-    parser.add_argument(
-        "--model-config", metavar="FILE", help="config.json of a model that is neither local nor built in"
-    )
+    parser.add_argument("--model-config", metavar="FILE", help="config.json of a model that is not here")
     rates = parser.add_argument_group("assumptions", "defaults are one H100 SXM's; measure yours and say so")
     for field in dataclasses.fields(Assumptions):
         flag = f"--{field.name.replace('_', '-')}"

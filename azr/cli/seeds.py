@@ -41,9 +41,7 @@ def main(argv: Sequence[str]) -> int:
     """Return 0 if the file was written. Raises UserError for a user's mistake."""
     options, values = parser().parse_with_knobs(argv)
     if (options.recipe is None) == (options.convert is None):
-        raise UserError(
-            "azr seeds needs either a recipe, such as azr_coder7b_ppo, or files to --convert; --help says more."
-        )
+        raise UserError("azr seeds needs a recipe, such as azr_coder7b_ppo, or files to --convert; --help says more.")
     _check_free(options.out)
     try:
         tasks = asyncio.run(_convert(options, values) if options.recipe is None else _growing(options, values))

@@ -48,9 +48,7 @@ def main(argv: Sequence[str]) -> int:
     _check_step(index, options.step)
     kinds = queries.kinds(index)
     if options.kind is not None and options.kind not in kinds:
-        raise UserError(
-            f"{index.run} has nothing of kind {options.kind!r}; its kinds are {', '.join(kinds) or 'none'}."
-        )
+        raise UserError(f"{index.run} has no kind {options.kind!r}; its kinds are {', '.join(kinds) or 'none'}.")
     rows, total = queries.find_samples(index, wanted)
     for row in rows:
         _print(terminal.rollout(index, row, whole=options.whole))

@@ -139,9 +139,7 @@ def _read(path: Path, *, texts: bool) -> tuple[int, dict[str, Any] | None, list[
     except zlib.error as error:
         # A kill leaves a truncated file, not a damaged one. Answers may follow the damage, so keep them.
         if protocol is None:
-            raise UserError(
-                f"{path} holds something else than answers of an evaluation: choose another --out."
-            ) from error
+            raise UserError(f"{path} holds no answers of an evaluation: choose another --out.") from error
         raise UserError(
             f"{path} is damaged after byte {whole}: restore a copy, or drop the rest by truncate -s {whole} and use "
             "--resume."

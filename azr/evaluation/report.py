@@ -68,9 +68,7 @@ def replace_table(folder: Path, table: Sequence[Row]) -> None:
         about = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
         write_results(folder, {name: about[name] for name in about if name not in ("format", "rows")}, table)
     except (ValueError, TypeError) as error:
-        raise UserError(
-            f"{path} holds no results of an evaluation: remove it, and --resume writes it again."
-        ) from error
+        raise UserError(f"{path} holds no results: remove it, and --resume writes it again.") from error
 
 
 def _write(path: Path, text: str) -> None:

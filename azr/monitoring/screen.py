@@ -59,9 +59,7 @@ class Screen:
         try:
             rules = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File).rule
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-            raise UserError(
-                f"safety.patterns: {path} holds no rules ({error}); {DEFAULT} shows what they look like."
-            ) from error
+            raise UserError(f"safety.patterns: {path} holds no rules ({error}); {DEFAULT} has examples.") from error
         compiled = list[re.Pattern[str]]()
         for rule in rules:
             is_taken = rule.name in TOTALS or sum(each.name == rule.name for each in rules) > 1

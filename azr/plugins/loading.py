@@ -119,9 +119,7 @@ def _check_names(plugin: str, group: str, names: Iterable[object]) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise UserError(f"The plug-in {plugin} calls a {what} {name!r}; a name is small letters, digits and '_'.")
         if name in taken or (group == groups.ESTIMATORS and name in (*ESTIMATOR_TYPES, PluginEstimator.name)):
-            raise UserError(
-                f"The plug-in {plugin} calls a {what} {name!r}, and there is one of this name: choose another."
-            )
+            raise UserError(f"The plug-in {plugin} calls a {what} {name!r}, which exists: choose another name.")
 
 
 def _checked(plugin: str, kind: TaskKind, beside: Collection[str], functions: OwnFunctions) -> OwnKind:

@@ -65,9 +65,7 @@ def read_stated(plugin: str) -> Stated:
     entries = entries_of(plugin)
     stated = _of_entries(plugin, entries) if entries else _of_module(plugin)
     if not entries and not any(stated.values()):
-        raise UserError(
-            f"The plug-in {plugin} defines no kinds, proposer_rewards, bonuses or estimators: add one of them."
-        )
+        raise UserError(f"The plug-in {plugin} defines no kinds, proposer_rewards, bonuses or estimators: add one.")
     return stated
 
 
@@ -107,9 +105,7 @@ def _nothing() -> Stated:
 
 def _kind(plugin: str, kind: object) -> TaskKind:
     if not isinstance(kind, TaskKind):
-        raise UserError(
-            f"The plug-in {plugin} has {kind!r} among its kinds: give it objects of azr.tasks.base.TaskKind."
-        )
+        raise UserError(f"The plug-in {plugin} has {kind!r} as a kind: give it objects of azr.tasks.base.TaskKind.")
     return kind
 
 

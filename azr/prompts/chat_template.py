@@ -108,19 +108,14 @@ def _checked(template: str, tokenizer: PreTrainedTokenizerBase, choice: str, thi
     try:
         prompt = render(template, tokenizer, _QUESTION)
     except TemplateSyntaxError as error:
-        raise UserError(
-            f"The template {choice} of model.template does not parse: line {error.lineno}: {error.message}."
-        ) from error
+        raise UserError(f"The model.template {choice} does not parse: line {error.lineno}: {error.message}.") from error
     except _FAILURES as error:
         raise UserError(
             f"The template {choice} of model.template cannot write a user's message: {error}; correct it, or "
             "take conversation."
         ) from error
     if prompt.count(_QUESTION) != 1:
-        raise UserError(
-            f"The model.template {choice} does not write the user's message exactly once: correct it, or set "
-            "conversation."
-        )
+        raise UserError(f"The model.template {choice} does not write the user's message once: correct it.")
     if adds_bos(tokenizer) and not prompt.startswith(str(tokenizer.bos_token)):
         # Encoding adds the token anyway; here it also reaches whoever reads the template of an exported model.
         template = "{{ bos_token }}" + template

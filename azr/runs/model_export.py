@@ -37,6 +37,7 @@ from azr.train.adapter_files import (
     read_base,
 )
 
+_TASK = "text-generation"
 _STEP = re.compile(r"step_(\d+)")
 _OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf"}
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -334,12 +335,10 @@ def _card_data(source: Source, run: RunDirectory, evaluated: Mapping[str, float]
     base, license = str(source.base), None
     if (card := Path(base) / "README.md").is_file():
         license = ModelCard.load(card, ignore_metadata_errors=True).data.get("license")
+    shares = [(*name.rsplit("/", 1), value) for name, value in evaluated.items() if f"{name}_low" in evaluated]
     results = [
-        EvalResult(
-            task_type="text-generation", dataset_type=suite, dataset_name=suite, metric_type=metric, metric_value=value
-        )
-        for suite, _, metric in (name.rpartition("/") for name in evaluated)
-        if (value := evaluated[f"{suite}/{metric}"]) is not None and f"{suite}/{metric}_low" in evaluated
+        EvalResult(_TASK, dataset_type=suite, dataset_name=suite, metric_type=metric, metric_value=value)
+        for suite, metric, value in shares
     ]
     return ModelCardData(
         base_model=base if base.count("/") == 1 and not Path(base).exists() else None,
@@ -347,7 +346,7 @@ def _card_data(source: Source, run: RunDirectory, evaluated: Mapping[str, float]
         library_name="peft" if adapters else "transformers",
         license=license,
         model_name=run.path.absolute().name,
-        pipeline_tag="text-generation",
+        pipeline_tag=_TASK,
         tags=["absolute-zero", "self-play", "reinforcement-learning"],
     )
 

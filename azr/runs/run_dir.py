@@ -142,9 +142,7 @@ class PromptForm:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"{path} cannot be read ({error!r}): remove it, and the model's own template stays."
-            ) from error
+            raise UserError(f"{path} cannot be read ({error!r}): remove it to use the model's template.") from error
 
     def keep(self, path: Path) -> None:
         """Write it for a new run; check it for one that goes on, as `check`."""

@@ -130,9 +130,7 @@ def read_seeds(path: Path) -> SeedLines:
             broken.append(RefusedSeed(number, BROKEN, str(error)))
     if not seeds:
         first = f"line {broken[0].line}: {broken[0].detail}" if broken else "it is empty"
-        raise UserError(
-            f"{path} holds no task ({first}): give a file such as a run's tasks.jsonl, or make one with azr seeds."
-        )
+        raise UserError(f"{path} holds no task ({first}): give a run's tasks.jsonl, or make one with azr seeds.")
     return seeds, broken
 
 

@@ -65,9 +65,7 @@ def check_base(saved: Mapping[str, str], here: Mapping[str, str], whose: str) ->
     if saved == here:
         return
     different = min(name for name in saved.keys() | here.keys() if saved.get(name) != here.get(name))
-    raise UserError(
-        f"{whose} has adapters of another base model ({different} differs): name the model that the run began with."
-    )
+    raise UserError(f"{whose} has adapters of another base model ({different} differs): name the run's own.")
 
 
 def check_four_bit() -> None:

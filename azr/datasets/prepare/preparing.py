@@ -83,9 +83,7 @@ def _examples(source: Source, path: Path, options: Options, done: Prepared) -> I
         done.read += 1
         missing = [name for name in source.fields if name not in row]
         if missing:
-            raise UserError(
-                f"{path}, row {number}: it has no field {missing[0]!r}; a row of {source.name} is {source.form}."
-            )
+            raise UserError(f"{path}, row {number}: it lacks {missing[0]!r}; a row of {source.name} is {source.form}.")
         try:
             examples = list(source.read(row, options))
         except ROW_ERRORS as error:

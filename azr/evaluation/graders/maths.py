@@ -109,9 +109,7 @@ class MathGrader:
 def check_math() -> None:
     """Raise UserError when math-verify is missing."""
     if importlib.util.find_spec("math_verify") is None:
-        raise UserError(
-            "Mathematics is graded by math-verify, which is missing: run pip install -e '.[eval]' in the clone"
-        )
+        raise UserError("Mathematics takes math-verify, which is missing: run pip install -e '.[eval]' in the clone")
 
 
 def gold_forms(gold: str) -> list[str]:

@@ -56,9 +56,7 @@ def read_exam(folder: Path) -> tuple[ExamTask, ...]:
     """
     files = exam_files(folder)
     if not files:
-        raise UserError(
-            f"There is no exam in {folder}: give the folder that holds files such as {next(iter(KINDS))}.jsonl."
-        )
+        raise UserError(f"There is no exam in {folder}: give a folder of files such as {next(iter(KINDS))}.jsonl.")
     return tuple(
         _read_line(kind, line, f"{path}, row {number}")
         for kind, path in files.items()
