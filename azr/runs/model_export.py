@@ -333,12 +333,13 @@ def _card(source: Source, run: RunDirectory, form: PromptForm | None, *, adapter
 def _card_data(source: Source, run: RunDirectory, evaluated: Mapping[str, float], *, adapters: bool) -> ModelCardData:
     """Return the front matter. The licence is the base's, if its folder has a card that names one."""
     base, license = str(source.base), None
-    if (card := Path(base) / "README.md").is_file():
+    card = Path(base) / "README.md"
+    if card.is_file() and card.read_text(encoding="utf-8").startswith("---"):
         license = ModelCard.load(card, ignore_metadata_errors=True).data.get("license")
-    shares = [(*name.rsplit("/", 1), value) for name, value in evaluated.items() if f"{name}_low" in evaluated]
+    shares = [(name.rpartition("/"), value) for name, value in evaluated.items() if f"{name}_low" in evaluated]
     results = [
         EvalResult(_TASK, dataset_type=suite, dataset_name=suite, metric_type=metric, metric_value=value)
-        for suite, metric, value in shares
+        for (suite, _, metric), value in shares
     ]
     return ModelCardData(
         base_model=base if base.count("/") == 1 and not Path(base).exists() else None,
