@@ -95,7 +95,7 @@ def check_targets(targets: Sequence[str], known: Sequence[str]) -> None:
             near = nearest(target, known)
             hint = f"did you mean {near}? It" if near else "it"
             raise UserError(
-                f"train.lora.targets has {target!r}, but the model has no such linear layer: {hint} has "
+                f"train.lora.targets has {target!r}, but the model has no such linear layer; {hint} has "
                 f"{', '.join(known)}, and {ALL_LINEAR} stands for all."
             )
 

@@ -154,7 +154,7 @@ class PromptForm:
         """Raise UserError when the run of this file began with another template or other stops."""
         before = PromptForm.read(path)
         if before is not None and before != self:
-            what = "chat template" if before.template != self.template else "end tokens"
+            what = "chat template" if before.template != self.template else "list of end tokens"
             raise UserError(
                 f"The {what} of this run has changed, though model.template is the same: restore the old one from "
                 f"{path.name} in the run directory, or start another run."

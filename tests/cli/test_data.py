@@ -74,7 +74,7 @@ def test_what_suites_hold_is_left_out_and_said(source, suites, tmp_path, capsys)
         (["prepare", "gsm8k", "SRC", "OUT", "--system", "drop"], "--system means nothing for gsm8k"),
         (["prepare", "luffy", "SRC", "OUT", "--asked", "input"], "--asked means nothing for luffy"),
         (["prepare", "luffy", "SRC", "OUT", "--system", "remove"], "invalid choice: 'remove'"),
-        (["prepare", "luffy", "SRC", "OUT"], "row 1: it has no field 'data_source'; a row of luffy is data_source, "),
+        (["prepare", "luffy", "SRC", "OUT"], "row 1: it lacks 'data_source'; a row of luffy is data_source, "),
         (["prepare", "gsm8k", "SRC", "OUT", "--against", "gone"], "There is no folder gone: give the one"),
     ],
 )

@@ -219,9 +219,9 @@ def test_a_run_that_goes_on_must_have_the_prompts_it_began_with(tmp_path: Path):
     file = tmp_path / "prompts.json"
     PromptForm("{{ messages }}", Stops(("</answer>",), (1,))).keep(file)
     PromptForm("{{ messages }}", Stops(("</answer>",), (1,))).keep(file)
-    with pytest.raises(UserError, match="The chat template that the run began with is not the one of now"):
+    with pytest.raises(UserError, match="The chat template of this run has changed"):
         PromptForm("{{ messages[0] }}", Stops(("</answer>",), (1,))).keep(file)
-    with pytest.raises(UserError, match="The end tokens that the run began with"):
+    with pytest.raises(UserError, match="The list of end tokens of this run has changed"):
         PromptForm("{{ messages }}", Stops(("</answer>",), (1, 2))).keep(file)
     file.write_text("{")
     with pytest.raises(UserError, match=r"prompts.json cannot be read .*: remove it"):
@@ -466,7 +466,7 @@ async def test_adapters_go_alone_or_into_their_own_base(
     capsys.readouterr()
     assert export(run.path, tmp_path / "onto_another", "--base", moved) == 2
     said = capsys.readouterr().err
-    assert "has adapters of another base model: model.safetensors is not the file" in said and said.count("\n") == 1
+    assert "has adapters of another base model (model.safetensors differs)" in said and said.count("\n") == 1
     assert export(run.path, tmp_path / "onto_another", "--base", tmp_path / "gone") == 2
     assert f"--base '{tmp_path / 'gone'}' holds no model (no config.json there)" in capsys.readouterr().err
     assert not (tmp_path / "onto_another").exists()

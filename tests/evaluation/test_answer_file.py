@@ -78,7 +78,7 @@ def test_reading_an_unfinished_file_does_not_change_it(tmp_path: Path):
 def test_an_evaluation_by_another_protocol_is_not_mixed_in(tmp_path: Path):
     written(tmp_path / "a.gz")
     data = (tmp_path / "a.gz").read_bytes()
-    with pytest.raises(UserError, match=r"another samples \(8, now 4\): go on with the same options"):
+    with pytest.raises(UserError, match=r"another samples \(8, now 4\): use the same options"):
         AnswerFile(tmp_path / "a.gz", PROTOCOL | {"samples": 4})
     with pytest.raises(UserError, match=r"another seed \(null, now 3\)"):
         AnswerFile(tmp_path / "a.gz", PROTOCOL | {"seed": 3})

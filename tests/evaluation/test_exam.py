@@ -165,7 +165,7 @@ def test_the_corpus_of_worked_deductions_holds_no_program_of_their_exams():
 
 
 def test_what_is_no_exam_is_refused_in_one_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"There is no exam in .*: give the folder"):
+    with pytest.raises(UserError, match=r"There is no exam in .*: give a folder"):
         read_exam(tmp_path)
     (tmp_path / "deduction.jsonl").write_text('{"id": "a", "difficulty": "short"}\n')
     with pytest.raises(UserError, match=r"deduction\.jsonl, row 1 is no task of an exam \(KeyError\('program'\)\)"):

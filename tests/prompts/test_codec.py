@@ -234,7 +234,7 @@ def test_added_tokens_that_are_written_like_control_tokens_are_such():
 @pytest.mark.parametrize(
     "template, said",
     [
-        ("{% if %}", r"template.jinja of model.template does not parse: line 1: "),
+        ("{% if %}", r"template.jinja does not parse: line 1: "),
         ("{{ raise_exception('no users') }}", "cannot write a user's message: no users; correct it"),
         ("hello", "does not write the user's message once"),
         ("{{ messages[0]['content'] | upper }}", "does not write the user's message once"),

@@ -93,7 +93,7 @@ def test_without_a_key_the_run_does_not_begin() -> None:
 def test_a_key_that_cannot_be_verified_is_refused() -> None:
     with silent_server() as address:
         told = refusal(WANDB_BASE_URL=address, WANDB_API_KEY="a" * 40)
-    assert "UserError: Weights & Biases does not let this run in (Failed to authenticate" in told
+    assert "UserError: Weights & Biases refuses the login (Failed to authenticate" in told
 
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
