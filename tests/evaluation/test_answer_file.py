@@ -90,7 +90,7 @@ def test_an_evaluation_by_another_protocol_is_not_mixed_in(tmp_path: Path):
 )
 def test_somebody_elses_file_stays_as_it_is(tmp_path: Path, data: bytes):
     (tmp_path / "a.gz").write_bytes(data)
-    with pytest.raises(UserError, match="holds something else"):
+    with pytest.raises(UserError, match="holds no answers of an evaluation"):
         AnswerFile(tmp_path / "a.gz", PROTOCOL)
     assert (tmp_path / "a.gz").read_bytes() == data
 
