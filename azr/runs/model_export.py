@@ -291,7 +291,7 @@ def push(folder: Path, repository: str, *, private: bool) -> str:
     """
     api = HfApi()
     with hub_errors(f"{folder} is complete, but was not pushed; .venv/bin/hf upload {repository} {folder} tries again"):
-        api.create_repo(repository, private=private, exist_ok=True)
+        api.create_repo(repository, private=private or None, exist_ok=True)  # None: as its owner has it
         api.upload_folder(repo_id=repository, folder_path=folder, commit_message="A policy trained by AZR on Ray")
     return f"{api.endpoint}/{repository}"
 
