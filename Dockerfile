@@ -1,5 +1,5 @@
 # The training image, for machines with NVIDIA GPUs (driver 580 or newer).
-#   docker build -t azr --build-arg UID=$(id -u) .  # --build-arg FLASH=1 adds flash-attn, an hour of compiling
+#   docker build -t azr --build-arg UID=$(id -u) .
 #   docker run --rm -it --gpus all --ipc=host --ulimit memlock=-1 --ulimit nofile=65536 \
 #       --group-add "$(stat -c %g /var/run/docker.sock)" \
 #       -v "$PWD/orz_ckpt:/azr/orz_ckpt" -v /var/run/docker.sock:/var/run/docker.sock azr
@@ -30,10 +30,6 @@ ARG PIP_NO_INDEX
 COPY Makefile pyproject.toml ./
 COPY requirements requirements
 RUN make install FLAVOUR=${FLAVOUR}
-
-ARG FLASH=0
-RUN test "$FLASH" = 0 \
-    || MAX_JOBS=8 pip install --no-build-isolation -c requirements/${FLAVOUR}.lock -e '.[flash]'
 
 COPY . .
 RUN pip install --no-deps --no-build-isolation -e .

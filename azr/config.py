@@ -552,11 +552,18 @@ class TrainConfig:
     kernels: Literal["auto", "liger", "plain"] = "auto"
     """Fused kernels for norms, rotary positions, gated activations and log-probabilities; `auto` takes them on GPUs,
     Liger's where that package is installed and covers the architecture. `plain` is PyTorch's operations alone."""
-    attention: Literal["auto", "flash_attn"] = "auto"
-    """`auto`: on GPUs in 16 bits torch's flash kernel over the packed stream, else over padded samples; `flash_attn`:
-    the package of that name."""
+    attention: Literal["auto", "flash_attn", "torch"] = "auto"
+    """Attention of trainers on GPUs in 16 bits, over the packed stream: `flash_attn` is FlashAttention 4, `torch` the
+    flash kernel of PyTorch, and `auto` the first of them that is installed and made for the GPU. Elsewhere it is
+    PyTorch's over padded samples."""
+    shard: Literal["zero3", "none"] = "zero3"
+    """`zero3` splits weights, gradients and optimiser state over the ranks by DeepSpeed; `none` keeps all of it on each
+    rank, without DeepSpeed's work around each layer. Not with `offload_optimizer` or adapters."""
     offload_optimizer: bool = False
     """Keep optimiser state in host memory."""
+    profile_step: CountOrZero = 0
+    """Update of the policy since the start or resume of which the run's folder gets a trace (`profile_N.json.gz`, for
+    ui.perfetto.dev) and the log a table of matrix products, memory-bound work and idle time; 0 for none."""
     lora: LoraConfig = field(default_factory=LoraConfig)
 
 
@@ -735,6 +742,8 @@ def _prompt_rules(config: Config) -> Iterator[str]:
             "train.lora.dropout makes the ratio of new to old probabilities differ from 1 at random: take 0, or learn "
             "from traces alone (data.samples 0, data.play alone)."
         )
+    if config.train.shard == "none" and (config.train.offload_optimizer or config.train.lora.rank):
+        yield "train.shard is none, which has neither train.offload_optimizer nor adapters: take zero3."
     if config.train.lora.four_bit and not config.train.lora.rank:
         yield (
             "train.lora.four_bit holds weights in 4 bits, which cannot be trained themselves: set train.lora.rank, or "

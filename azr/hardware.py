@@ -17,6 +17,8 @@ KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY":
 """On a CPU, oneDNN and torch's layer above it keep a compiled kernel for each shape they have met, 1,024 by default. No
 two batches have the same shapes here, so a process of the 14M model would grow by more than half a gigabyte."""
 
+CPU_KV_CACHE_BYTES = 1 << 30
+"""KV cache of an engine on a CPU."""
 CPU_ENGINE_LIBRARY = "libnuma.so.1"
 """Library of vLLM's CPU build that no Python package brings; without it vLLM only misses an operator."""
 

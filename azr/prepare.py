@@ -14,10 +14,10 @@ from azr.algorithms.architectures import CHECKED, LINEAR_LAYERS, check_architect
 from azr.algorithms.kernels import check_flash_attn, choose_kernels
 from azr.cluster.weight_transfers import choose_transfer
 from azr.config import TEMPLATES, Config, contradictions
-from azr.datasets.prepare.files import rows_file
+from azr.datasets.prepare.preparing import rows_file
 from azr.datasets.rows import DataRow, read_rows
 from azr.errors import UserError, did_you_mean
-from azr.evaluation.suites.exam import read_exam
+from azr.evaluation.suites.exam import exam_questions
 from azr.monitoring.screen import Screen, patterns_of
 from azr.plugins import load_for
 from azr.rollout.engine_options import engine_options
@@ -97,7 +97,7 @@ def prepare(
         if config.data.path is not None:
             read_rows(rows_file(config.data.path))
         if config.eval.path is not None:
-            read_exam(Path(config.eval.path))
+            exam_questions(Path(config.eval.path))
         raise ModelUnreachable(
             f"model.path {config.model.path} was not checked: it is not in the cache, and the hub does not answer"
         )

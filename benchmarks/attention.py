@@ -1,6 +1,9 @@
-"""How a packed policy update attends on a CPU: torch's kernel against plain matrix products, by sample length.
+"""How a packed policy update attends, forward and backward, by sample length.
 
 python -m benchmarks.attention
+
+On a CPU: torch's kernel against plain matrix products. On a GPU: torch's flash kernel against FlashAttention 4, with
+samples that share prompts, and how far apart outputs and gradients are.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import torch
 from torch import Tensor
 
 from azr.algorithms import attention
+from azr.algorithms.packing import pack
+from azr.records import Completion, FinishReason
 
 TOKENS, HEADS, KV_HEADS, WIDTH, REPEATS = 4096, 6, 2, 64, 7
 
@@ -27,7 +32,47 @@ def cpu_seconds(attend: Callable[..., Tensor], inputs: list[Tensor]) -> float:
     return statistics.median(times)
 
 
+def compare_on_gpu() -> None:
+    """Print milliseconds of both kernels, and the farthest of output and gradients as a share of its norm."""
+    print("16,384 tokens, 12 heads of 128, 2 key heads, bfloat16: milliseconds, and the largest relative difference")
+    for prompt, response in ((200, 800), (2000, 200)):
+        samples = [
+            Completion(prompt_ids=(group,) * prompt, response_ids=(1,) * response, logprobs=(-1.0,) * response,
+                       finish_reason=FinishReason.STOP, weight_versions=0)
+            for group in range(16384 // (prompt + 4 * response)) for _ in range(4)
+        ]  # fmt: skip
+        batch = pack(samples)
+        segments = attention.Segments.of(batch.cu_seqlens, batch.unshared_index_E, "cuda", padded=False)
+        index = segments.key_index_E
+        assert index is not None
+        inputs = [
+            torch.randn(len(batch.token_ids_T), heads, 128, device="cuda", dtype=torch.bfloat16) for heads in (12, 2, 2)
+        ]
+        found = {}
+        for name, attend in (("torch", attention._attend_torch), ("FlashAttention 4", attention._attend_flash)):
+            leaves = [x.clone().requires_grad_() for x in inputs]
+            times = []
+            for _ in range(REPEATS):
+                torch.cuda.synchronize()
+                started = time.perf_counter()
+                q, k, v = leaves[0], *(x.index_select(0, index) for x in leaves[1:])
+                out = attend(q, k, v, segments, (-1, 0), None)
+                gradients = torch.autograd.grad(out.float().square().sum(), leaves)
+                torch.cuda.synchronize()
+                times.append(time.perf_counter() - started)
+            found[name] = (1e3 * statistics.median(times), [out.detach(), *gradients])
+        apart = max(
+            float((one - other).float().norm() / one.float().norm())
+            for one, other in zip(*(tensors for _, tensors in found.values()), strict=True)
+        )
+        times_ms = ", ".join(f"{name} {ms:.2f}" for name, (ms, _) in found.items())
+        print(f"prompts of {prompt} with 4 responses of {response}: {times_ms}; {apart:.2g} apart", flush=True)
+
+
 def main() -> None:
+    if torch.cuda.is_available():
+        compare_on_gpu()
+        return
     torch.set_num_threads(1)
     print(f"{TOKENS} tokens, {HEADS} heads of {WIDTH}, bfloat16, one thread: CPU milliseconds forward and backward")
     print(f"{'length':>8}{'kernel':>10}{'products':>10}{'ratio':>8}")

@@ -1,12 +1,14 @@
-"""Does everything run on this machine's GPUs, and how fast: a GPU recipe on random models, in ten minutes.
+"""Does everything run on this machine's GPUs, and how fast: a GPU recipe on random models, in thirteen minutes.
 
-python -m benchmarks.gpu_smoke [--minutes 10] [--out DIR] [--only CASE ...] [--dry-run]
+python -m benchmarks.gpu_smoke [--minutes 13] [--out DIR] [--only CASE ...] [--real-model DIR] [--dry-run]
 
 Needs the installed project and nothing else: it makes its own models of 0.5B and 1.5B shape with a real vocabulary.
-Each case is a process of its own; one that fails or runs out of time leaves the others alone. Prints what was measured
-beside what the first H100 showed, what the plan predicts and what is aimed at; writes the same as JSON, with the output
-of every case. Exit code 1 when a case did not run to its end. ``--tiny`` does it all with toy sizes, for a machine
-without a GPU.
+``--real-model`` is the folder of a pretrained one, such as Qwen2.5-Coder-0.5B-Instruct, which then plays a few steps.
+Each case is a process of its own; one that fails or runs out of time leaves the others alone. The most telling come
+first, and it ends by itself after the minutes. After each case it prints what has been measured since, and writes all
+of it as JSON, with the output of every case; in the end a table beside what the first H100s showed, what the plan
+predicts and what is aimed at. Exit code 1 when a case did not run to its end. ``--dry-run`` prints the commands with
+the minutes that each should take. ``--tiny`` does it all with toy sizes, for a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -23,10 +25,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks import smoke_rows
 
 RECIPE = "playground.azr_coder7b_ppo"
+REAL = "playground.azr_coder0b5_cpu"
+"""What a pretrained model plays, with its prompts for such models."""
+START_S, EAGER_START_S = 190.0, 60.0
+"""From the command to the first step, with and without compiling: the first was measured on an H100, the other is a
+guess."""
 GRACE_S = 10.0
 """From the polite signal to the one that cannot be caught."""
 
@@ -38,6 +46,8 @@ class Case:
     name: str
     command: list[str]
     limit_s: float
+    expected_s: float
+    """By the plan's arithmetic, or a guess."""
     gpus: int = 1
     after: str | None = None
     """A case that must have succeeded."""
@@ -78,6 +88,8 @@ class Sizes:
     update_checkpointing: dict[str, list[str]]
     """How, a process each."""
     turns: int
+    steps: int
+    """Of the large model and a pretrained one."""
     device: str
     limits: float
     """Factor of all limits."""
@@ -90,8 +102,9 @@ FULL = Sizes(
     response_tokens=1024,
     short_response_tokens=256,
     update_layers={"1.5B": 28, "7B": 6},
-    update_checkpointing={"1.5B": ["full", "selective"], "7B": ["none"]},
+    update_checkpointing={"1.5B": ["none", "selective", "full"], "7B": ["none", "selective", "full"]},
     turns=20,
+    steps=3,
     device="auto",
     limits=1,
 )
@@ -104,9 +117,19 @@ TINY = Sizes(
     update_layers={},
     update_checkpointing={},
     turns=3,
+    steps=2,
     device="cpu",
     limits=3,
 )
+
+
+CHECK_INSTALL = """
+from azr.doctor.machine import packages_section
+section = packages_section(has_gpus={})
+for each in section.findings:
+    print(each.mark.name, each.name, each.message)
+raise SystemExit(not section.ok)
+"""
 
 
 def recipe_options(sizes: Sizes, model: Path, root: Path, name: str, steps: int, tokens: int) -> list[str]:
@@ -120,70 +143,76 @@ def recipe_options(sizes: Sizes, model: Path, root: Path, name: str, steps: int,
     ]  # fmt: skip
 
 
-def cases(sizes: Sizes, out: Path) -> list[Case]:
+def cases(sizes: Sizes, out: Path, real_model: Path | None = None) -> list[Case]:
     """What is run, the most telling first."""
     python, runs = sys.executable, out / "runs"
     small, large = out / "models" / sizes.small, out / "models" / sizes.large
+    of_small = "small model" if small != large else "large model"
     trrpp = ["--algorithm.estimator=trrpp", "--algorithm.kl.coef=0"]
     # Only the large model's steps are timed; the others start sooner without compiling.
     eager, offload = ["--rollout.engine-options", "enforce_eager:true"], "--train.offload-optimizer"
+    no_checkpoint = "--checkpoint.every=0"
 
-    def steps(
-        name: str, model: Path, count: int, *more: str, limit_s: float, gpus: int = 1, after: str, **rest: str
-    ) -> Case:
+    def steps(name: str, model: Path, count: int, *more: str, limit_s: float, **rest: Any) -> Case:
         tokens = sizes.response_tokens if model == large else sizes.short_response_tokens
         folder = name.removesuffix(" resumed").replace(" ", "_")
         options = recipe_options(sizes, model, runs, folder, count, tokens)
+        size = sizes.large if model == large else sizes.small
+        step_s = smoke_rows.predicted([*options, *more], size)["step s"] if sizes is FULL else 0.0
+        expected_s = (START_S if model == large else EAGER_START_S) + count * step_s
+        rest.setdefault("after", "large model" if model == large else of_small)
         command = [python, "-m", RECIPE, *options, *more]
-        return Case(name=name, command=command, limit_s=sizes.limits * limit_s, gpus=gpus, after=after, **rest)
+        return Case(name=name, command=command, limit_s=sizes.limits * limit_s, expected_s=expected_s, **rest)
 
-    def models(name: str, size: str, folder: Path) -> Case:
-        command = [python, "-m", "benchmarks.random_model", size, str(folder)]
-        return Case(name=name, command=command, limit_s=sizes.limits * 60)
+    def other(name: str, *command: str, limit_s: float, expected_s: float, after: str | None = None) -> Case:
+        return Case(
+            name=name, command=[python, *command], limit_s=sizes.limits * limit_s, expected_s=expected_s, after=after
+        )
 
-    turns = [python, "-m", "benchmarks.smoke_turns", str(sizes.turns), str(out / "turns.json"), RECIPE]
-    turns += recipe_options(sizes, small, runs, "turns", 1, sizes.short_response_tokens)
-    export = [python, "-m", "azr", "export", str(runs / "gae"), str(out / "export")]
+    def model(name: str, size: str, folder: Path) -> Case:
+        return other(name, "-m", "benchmarks.random_model", size, str(folder), limit_s=60, expected_s=15)
+
     listed = [
-        models("large model", sizes.large, large),
-        steps("trrpp", large, 2, *trrpp, "--checkpoint.every=0", limit_s=400, after="large model"),
-        steps(
-            "trrpp by host",
-            large,
-            2,
-            *trrpp,
-            "--checkpoint.every=0",
-            "--cluster.push=host",
-            limit_s=400,
-            after="large model",
-            instead_of="trrpp",
-        ),
-    ]
-    if small != large:
-        listed.append(models("small model", sizes.small, small))
-    of_small = "small model" if small != large else "large model"
-    listed += [
-        steps("gae", small, 2, offload, "--checkpoint.every=1", *eager, limit_s=200, after=of_small),
-        steps("gae resumed", small, 3, offload, "--resume", "--cluster.push=host", *eager,
-              limit_s=150, after="gae"),
-        Case(name="export", command=export, limit_s=sizes.limits * 60, after="gae"),
-        Case(
-            name="turns",
-            command=[*turns, *trrpp, *eager],
-            limit_s=sizes.limits * 200,
-            after=of_small,
-        ),
+        other("install", "-c", CHECK_INSTALL.format(sizes is FULL), limit_s=30, expected_s=5),
+        model("large model", sizes.large, large),
+        steps("trrpp", large, sizes.steps, *trrpp, no_checkpoint, f"--train.profile-step={sizes.steps}", limit_s=420),
+        steps("trrpp by host", large, sizes.steps, *trrpp, no_checkpoint, "--cluster.push=host", limit_s=420,
+              instead_of="trrpp"),
     ]  # fmt: skip
     for size, layers in sizes.update_layers.items():
-        command = [python, "-m", "benchmarks.update", "--size", size, "--layers", str(layers)]
+        command = ["-m", "benchmarks.update", "--size", size, "--layers", str(layers)]
         command += ["--checkpointing", *sizes.update_checkpointing[size], "--micro-batches", "4", "--steps", "2"]
         command += ["--json", str(out / f"update_{size}.json")]
-        listed.append(Case(name=f"update {size}", command=command, limit_s=150))
+        listed.append(other(f"update {size}", *command, limit_s=150, expected_s=90))
+    for size in list(sizes.update_layers)[:1]:
+        command = ["-m", "benchmarks.update", "--size", size, "--shard", "none", "--checkpointing", "none", "full"]
+        command += ["--micro-batches", "4", "--steps", "2", "--json", str(out / "update_unsharded.json")]
+        listed.append(other("update unsharded", *command, limit_s=120, expected_s=60))
+    listed.append(other("attention", "-m", "benchmarks.attention", limit_s=60, expected_s=30))
+    if small != large:
+        listed.append(model("small model", sizes.small, small))
+    turns = ["-m", "benchmarks.smoke_turns", str(sizes.turns), str(out / "turns.json"), RECIPE]
+    turns += recipe_options(sizes, small, runs, "turns", 1, sizes.short_response_tokens)
+    listed.append(other("turns", *turns, *trrpp, *eager, limit_s=200, expected_s=EAGER_START_S + 2 * sizes.turns,
+                        after=of_small))  # fmt: skip
+    if real_model is not None:
+        options = [f"--model.path={real_model}", f"--run.root={runs}", "--run.name=real", f"--run.steps={sizes.steps}"]
+        command = ["-m", REAL, *options, f"--train.device={sizes.device}", no_checkpoint, "--eval.every=0", *eager]
+        listed.append(other("real model", *command, limit_s=150, expected_s=EAGER_START_S + 20 * sizes.steps))
+    lora = "--train.lora.rank=16"
     listed += [
+        steps("gae", small, 1, offload, "--checkpoint.every=1", *eager, limit_s=150),
+        steps("gae resumed", small, 2, offload, "--resume", "--cluster.push=host", *eager, limit_s=150, after="gae"),
+        steps("adapters", small, 1, *trrpp, lora, no_checkpoint, *eager, limit_s=120),
+        *[steps("adapters in 4 bits", small, 1, *trrpp, lora, "--train.lora.four-bit", no_checkpoint, *eager,
+                limit_s=120)] * (sizes is FULL),
+        other("export", "-m", "azr", "export", str(runs / "gae"), str(out / "export"), limit_s=60, expected_s=15,
+              after="gae"),
         steps("tensor parallel 2", small, 2, *trrpp, "--rollout.tensor-parallel=2", "--train.data-parallel=2", *eager,
-              limit_s=200, gpus=2, after=of_small),
+              limit_s=200, gpus=2),
         steps("data parallel 2", small, 2, *trrpp, "--rollout.engines=2", "--train.data-parallel=2", *eager,
-              limit_s=200, gpus=2, after=of_small),
+              limit_s=200, gpus=2),
+        steps("engines apart", small, 2, *trrpp, "--cluster.no-colocate", *eager, limit_s=200, gpus=2),
     ]  # fmt: skip
     return listed
 
@@ -239,9 +268,16 @@ def gpu_names() -> list[str]:
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip().splitlines()
 
 
-def run_all(listed: Sequence[Case], out: Path, gpus: int, minutes: float, say: Callable[[str], None]) -> list[Outcome]:
-    """All cases one after the other, as far as time and GPUs suffice."""
-    deadline, outcomes = time.monotonic() + 60 * minutes, []
+def run_all(
+    listed: Sequence[Case],
+    out: Path,
+    gpus: int,
+    minutes: float,
+    say: Callable[[str], None],
+    known: Callable[[Sequence[Outcome]], None] = lambda outcomes: None,
+) -> list[Outcome]:
+    """All cases one after the other, as far as time and GPUs suffice; `known` is called after each."""
+    deadline, outcomes = time.monotonic() + 60 * minutes, list[Outcome]()
     for case in listed:
         left_s = deadline - time.monotonic()
         failed = {outcome.name for outcome in outcomes if outcome.status != "ok"}
@@ -260,6 +296,7 @@ def run_all(listed: Sequence[Case], out: Path, gpus: int, minutes: float, say: C
         if outcome.why:
             say("    " + outcome.why.strip().replace("\n", "\n    "))
         outcomes.append(outcome)
+        known(outcomes)
     return outcomes
 
 
@@ -267,19 +304,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="python -m benchmarks.gpu_smoke"
     )
-    parser.add_argument("--minutes", type=float, default=10, help="all cases together; what is left then is not run")
+    parser.add_argument("--minutes", type=float, default=13, help="all cases together; what is left then is not run")
     parser.add_argument(
         "--out", type=Path, default=Path("orz_ckpt/gpu_smoke"), help="new folder for models, runs, logs"
     )
     parser.add_argument("--only", nargs="+", metavar="CASE", help="these cases, with those that they need")
+    parser.add_argument("--real-model", type=Path, metavar="DIR", help="folder of a pretrained model to play with")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and what the plan predicts, and end")
     parser.add_argument("--tiny", action="store_true", help="toy sizes, on the CPU")
     options = parser.parse_args()
     sizes, out, gpus = TINY if options.tiny else FULL, options.out.absolute(), gpu_names()
-    listed = chosen(cases(sizes, out), options.only)
+    listed = chosen(cases(sizes, out, options.real_model), options.only)
     if options.dry_run:
         for case in listed:
-            print(f"{case.name} (at most {case.limit_s:.0f} s, {case.gpus} GPU):\n  {shlex.join(case.command)}")
+            minutes = f"{case.expected_s / 60:.1f} min expected"
+            head = f"{case.name} (at most {case.limit_s:.0f} s, {minutes}, {case.gpus} GPU)"
+            print(f"{head}:\n  {shlex.join(case.command)}")
+        alone = sum(case.expected_s for case in listed if case.gpus == 1 and case.instead_of is None) / 60
+        print(f"all on one GPU: {alone:.1f} min expected")
         print(smoke_rows.table({}, plan_of(listed, sizes)))
         return 0
     if not gpus and not options.tiny:
@@ -292,14 +334,33 @@ def main() -> int:
         return 2
     out.mkdir(parents=True)
     print("\n".join(gpus), flush=True)
-    outcomes = run_all(listed, out, len(gpus), options.minutes, lambda line: print(line, flush=True))
-    measured = smoke_rows.measure(out)
     predicted = plan_of(listed, sizes)
-    print(smoke_rows.table(measured, predicted))
-    report = {"gpus": gpus, "cases": [asdict(outcome) for outcome in outcomes], "measured": measured, "plan": predicted}
-    (out / "gpu_smoke.json").write_text(json.dumps(report, indent=1) + "\n")
+    report = Report(out, gpus, predicted)
+    outcomes = run_all(listed, out, len(gpus), options.minutes, report.say, report.write)
+    print(smoke_rows.table(report.measured, predicted))
     print(f"all of it: {out / 'gpu_smoke.json'}")
     return int(any(outcome.status != "ok" for outcome in outcomes))
+
+
+class Report:
+    """What has been measured so far, printed and on disk after each case."""
+
+    def __init__(self, out: Path, gpus: Sequence[str], plan: Mapping[str, float]) -> None:
+        self._out, self._gpus, self._plan = out, gpus, plan
+        self.measured: dict[str, float] = {}
+
+    def say(self, line: str) -> None:
+        print(line, flush=True)
+
+    def write(self, outcomes: Sequence[Outcome]) -> None:
+        """Print what is new, and write everything."""
+        measured = smoke_rows.measure(self._out)
+        for key in measured.keys() - self.measured.keys():
+            self.say(f"    {key}: {measured[key]:.4g}")
+        self.measured = measured
+        cases = [asdict(outcome) for outcome in outcomes]
+        report = {"gpus": self._gpus, "cases": cases, "measured": measured, "plan": self._plan}
+        (self._out / "gpu_smoke.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
 def plan_of(listed: Sequence[Case], sizes: Sizes) -> dict[str, float]:

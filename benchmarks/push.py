@@ -2,7 +2,7 @@
 
 python -m benchmarks.push PUSHES playground.RECIPE [--section.knob value ...]
 
-On one GPU: `ipc` and `host`; NCCL takes no two processes on one GPU. On two, with `--no-cluster.colocate
+On one GPU: `ipc` and `host`; NCCL takes no two processes on one GPU. On two, with `--cluster.no-colocate
 --train.data-parallel 1`: `nccl` and `host`. `compare` is for scripts that have started the actors already.
 """
 

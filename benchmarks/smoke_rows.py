@@ -53,6 +53,7 @@ ROWS = (
         digits=2,
     ),
     Row(label="update alone at 7B layers, share of peak (6N)", key="update 7B", second="0.51", goal="0.45", digits=2),
+    Row(label="valid proposals of a pretrained model", key="valid share", digits=2),
     Row(label="mismatch, mean", key="mismatch mean", second="0.032", first="0.076", goal="0.01", digits=4),
     Row(label="mismatch, p99", key="mismatch p99", second="0.11", first="0.34", digits=4),
     Row(label="driver, CPU ms a trajectory", key="driver ms", first="2.5", goal="0.4", digits=2),
@@ -71,9 +72,14 @@ def measure(out: Path) -> dict[str, float]:
     steps = steps or _lines(out / "runs" / "trrpp_by_host" / "metrics.jsonl")
     if steps:
         measured |= of_step(steps[-1]) | {"first step s": steps[0]["start/all"] + steps[0]["seconds/step"]}
-    for size in ("1.5B", "7B"):
+    for size in ("1.5B", "7B", "unsharded"):
         if (file := out / f"update_{size}.json").exists():
-            measured[f"update {size}"] = max(result["share_6n"] for result in json.loads(file.read_text()))
+            results = json.loads(file.read_text())
+            measured[f"update {size}"] = max(result["share_6n"] for result in results)
+            measured |= {f"update {size}, {result['checkpointing']}": result["share_6n"] for result in results}
+    if real := _lines(out / "runs" / "real" / "metrics.jsonl"):
+        counts = {what: _total(real, f"/proposer/funnel/{what}") for what in ("valid", "proposed")}
+        measured["valid share"] = counts["valid"] / max(1.0, counts["proposed"])
     if (out / "turns.json").exists():
         turns = json.loads((out / "turns.json").read_text())
         measured |= {key: value for key, value in turns.items() if key not in measured}
@@ -101,7 +107,7 @@ def of_step(step: Results) -> dict[str, float]:
 
 
 def predicted(options: Sequence[str], size: str) -> dict[str, float]:
-    """What the plan says of the large model's step with these options of the recipe, on one 80 GB GPU.
+    """What the plan says of the large model's step with these options of the recipe, on 80 GB GPUs.
 
     At rates that were measured on one H100, see `azr.plan.inputs`.
     """
@@ -109,9 +115,9 @@ def predicted(options: Sequence[str], size: str) -> dict[str, float]:
     # Random weights never stop by themselves, and none of their proposals is a task. So all prompts are about the three
     # identity programs, and those that are equal are computed once.
     random = Assumptions(prompt_fill=0.02, response_fill=1.0, valid_share=0)
-    plan = planner.make_plan(config, KNOWN[f"Qwen/Qwen2.5-{size}"], ClusterSpec.with_gpus(1), random)
+    plan = planner.make_plan(config, KNOWN[f"Qwen/Qwen2.5-{size}"], ClusterSpec.with_gpus(config.num_gpus), random)
     seconds, step = plan.seconds, sum(plan.seconds.values())
-    handover = seconds["push"] + seconds["turns"]
+    handover = seconds["push"] + seconds.get("turns", 0.0)
     return {
         "step s": step,
         "play s": seconds["play"],
@@ -130,6 +136,10 @@ def table(measured: Mapping[str, float], plan: Mapping[str, float]) -> str:
         now, then = (f"{of[row.key]:.{row.digits}f}" if row.key in of else "" for of in (measured, plan))
         lines.append(f"{row.label:<{width}}  {now:>12}{row.first:>12}{row.second:>12}{then:>12}  {row.goal}".rstrip())
     return "\n".join(lines)
+
+
+def _total(steps: Sequence[Results], ending: str) -> float:
+    return sum(value for step in steps for name, value in step.items() if name.endswith(ending))
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:

@@ -35,6 +35,7 @@ from azr.hardware import Device
 from azr.records import Completion, FinishReason
 from azr.train.model_worker import Address
 from azr.train.policy import PolicyWorker
+from azr.train.profile import operations
 from azr.train.train_batch import MiniBatch
 from benchmarks.random_model import SIZES, make
 
@@ -110,6 +111,7 @@ def measure(options: argparse.Namespace, model: Path) -> Result:
             kernels=kernels,
             gradient_checkpointing=checkpointing,
             attention=attention,
+            shard=options.shard,
         ),
         rollout=RolloutConfig(temperature=1.0),
         algorithm=AlgorithmConfig(),
@@ -167,24 +169,16 @@ def measure(options: argparse.Namespace, model: Path) -> Result:
         tokens_per_s=tokens / seconds,
         share_6n=6 * parameters * tokens / peak,
         share_with_attention=(6 * parameters * tokens + attending) / peak,
-        busy_s=sum(e.self_device_time_total for e in _kernels(events)) / 1e6,
+        busy_s=sum(ms for _, ms, _ in operations(events, True)) / 1e3,
         peak_gib=torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0,
         table=_slowest(events, device),
         cpu_table=_slowest(events, "cpu") if device == "cuda" else [],
     )
 
 
-def _kernels(events: Any) -> list[Any]:
-    return [event for event in events if event.self_device_time_total and not event.self_cpu_time_total]
-
-
 def _slowest(events: Any, device: Device) -> list[tuple[str, float, int]]:
     """Kernels on a GPU, operations on a CPU."""
-    if device == "cuda":
-        rows = [(e.key, e.self_device_time_total / 1e3, e.count) for e in _kernels(events)]
-    else:
-        rows = [(e.key, e.self_cpu_time_total / 1e3, e.count) for e in events]
-    return sorted(rows, key=lambda row: -row[1])[:ROWS]
+    return sorted(operations(events, device == "cuda"), key=lambda row: -row[1])[:ROWS]
 
 
 def _micro_batch(options: argparse.Namespace, seed: int) -> PackedBatch:
@@ -209,7 +203,7 @@ def _micro_batch(options: argparse.Namespace, seed: int) -> PackedBatch:
 
 
 def _in_process(options: argparse.Namespace, model: Path, kernels: str, checkpointing: str, attention: str) -> Result:
-    given = ["size", "layers", "tokens", "prompt", "response", "micro_batches", "steps", "peak_tflops"]
+    given = ["size", "layers", "tokens", "prompt", "response", "micro_batches", "steps", "peak_tflops", "shard"]
     command = [sys.executable, "-m", "benchmarks.update", "--measure", str(model), "--kernels", kernels]
     command += ["--checkpointing", checkpointing, "--attention", attention]
     for name in given:
@@ -241,7 +235,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--layers", type=int, help="another number of layers than the size has")
     parser.add_argument("--kernels", nargs="+", choices=("auto", "liger", "plain"), default=["auto"])
     parser.add_argument("--checkpointing", nargs="+", choices=("full", "selective", "none"), default=["full"])
-    parser.add_argument("--attention", nargs="+", choices=("auto", "flash_attn"), default=["auto"])
+    parser.add_argument("--attention", nargs="+", choices=("auto", "flash_attn", "torch"), default=["auto"])
+    parser.add_argument("--shard", choices=("zero3", "none"), default="zero3", help="train.shard")
     parser.add_argument("--tokens", type=int, default=16384, help="most of a micro-batch")
     parser.add_argument("--prompt", type=int, default=200, help="tokens of each prompt")
     parser.add_argument("--response", type=int, default=1024, help="tokens of the longest response")

@@ -89,6 +89,7 @@ def test_a_sound_config_passes(sound):
         ({"data.prefix": "random"}, "data.prefix is random, but data.traces is 0"),
         ({"rollout.partial": True}, "set rollout.staleness to 1 or more, or leave partial out"),
         ({"train.lora.rank": 4, "train.lora.dropout": 0.1}, "differ from 1 at random: take 0, or learn from traces"),
+        ({"train.shard": "none", "train.lora.rank": 8}, "has neither train.offload_optimizer nor adapters: take zero3"),
         ({"train.lora.four_bit": True}, "which cannot be trained themselves: set train.lora.rank"),
         ({"rollout.staleness": 1}, "give engines their own with --cluster.no-colocate, or set rollout.partial"),
         (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from azr.config import ExecutorConfig
-from azr.evaluation.suites.exam import ExamTask, write_exam
 from azr.executor.pool import SandboxPool
 from azr.records import Task
 from azr.tasks.base import Proposal, ProposalLimits, Run
@@ -152,7 +152,7 @@ def _samples(rng: random.Random, kind: str, templates: Iterator[ProgramTemplate]
                 break
 
 
-async def validate(kind_name: str, samples: Sequence[tuple[str, Sample]], run: Run) -> list[ExamTask]:
+async def validate(kind_name: str, samples: Sequence[tuple[str, Sample]], run: Run) -> list[tuple[str, Task]]:
     """The samples as tasks, through the checks that proposals go through; all of them must pass."""
     kind = KINDS[kind_name]
     limits = ProposalLimits(source_bytes=4096, induction_inputs=INDUCTION_INPUTS, repeats=2)
@@ -166,7 +166,7 @@ async def validate(kind_name: str, samples: Sequence[tuple[str, Sample]], run: R
     for (difficulty, sample), outcome in zip(samples, outcomes, strict=True):
         assert isinstance(outcome, Task), f"{sample.program}\nwas rejected: {outcome}"
         assert outcome.outputs == sample.outputs, f"{sample.program}\nreturned {outcome.outputs}, not {sample.outputs}"
-        benchmark.append(ExamTask(difficulty, outcome))
+        benchmark.append((difficulty, outcome))
     return benchmark
 
 
@@ -179,6 +179,18 @@ def samples_by_kind(plan: ExamPlan) -> dict[str, list[tuple[str, Sample]]]:
     rng = random.Random(plan.seed)
     pool = template_pool(rng, plan)
     return {kind: list(choose_samples(rng, kind, plan, pool, left_out)) for kind in plan.tasks}
+
+
+def write_exam(folder: Path, tasks: Iterable[tuple[str, Task]]) -> None:
+    """Write ``<kind>.jsonl`` for every kind, one task with its difficulty per line, in the given order."""
+    lines: dict[str, list[str]] = {}
+    for difficulty, task in tasks:
+        record = {"id": task.id, "difficulty": difficulty, "program": task.program, "inputs": task.inputs}
+        record |= {"outputs": task.outputs, "message": task.message, "fingerprint": fingerprint(task.program)}
+        lines.setdefault(task.kind, []).append(json.dumps(record) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, of_kind in lines.items():
+        (folder / f"{kind}.jsonl").write_text("".join(of_kind))
 
 
 async def make_files(plan: ExamPlan, out: Path) -> None:

@@ -24,14 +24,16 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
-from azr.algorithms.kernels import check_flash_attn
+from azr.algorithms.kernels import check_flash_attn, has_flash_attn
 from azr.algorithms.packing import to_device
 from azr.errors import UserError
 
 VARLEN = "azr_varlen"
 """One flash-attention kernel over the flat stream: CUDA, 16-bit types."""
 FLASH = "azr_flash_attn"
-"""The same kernel from the package flash-attn, which may be newer than torch's."""
+"""FlashAttention 4 over the same stream, from the package flash-attn-4: Hopper and Blackwell GPUs."""
+FLASH_GPUS = (9, 10)
+"""Major compute capabilities of the GPUs that FlashAttention 4 is made for."""
 PADDED = "azr_padded"
 """Scaled dot-product attention over samples padded to like lengths: any device and type."""
 
@@ -156,14 +158,17 @@ def _bucket(samples: list[Lengths], unshared_index_E: Tensor) -> Bucket:
 
 
 def choose_attention(
-    device: torch.device | str, dtype: torch.dtype, wanted: Literal["auto", "flash_attn"] = "auto"
+    device: torch.device | str, dtype: torch.dtype, wanted: Literal["auto", "flash_attn", "torch"] = "auto"
 ) -> str:
     """Name to give transformers as ``attn_implementation``. Raises UserError when what is wanted cannot be had."""
     flash_runs = torch.device(device).type == "cuda" and dtype in (torch.bfloat16, torch.float16)
-    if wanted == "auto":
-        return VARLEN if flash_runs else PADDED
-    check_flash_attn("cuda" if flash_runs else "cpu")
-    return FLASH
+    if wanted == "flash_attn":
+        check_flash_attn("cuda" if flash_runs else "cpu")
+        return FLASH
+    if not flash_runs:
+        return PADDED
+    is_served = wanted == "auto" and has_flash_attn() and torch.cuda.get_device_capability(device)[0] in FLASH_GPUS
+    return FLASH if is_served else VARLEN
 
 
 def _packed(heads: Tensor) -> Tensor:
@@ -209,10 +214,15 @@ def _attend_torch(
 def _attend_flash(
     q: Tensor, k: Tensor, v: Tensor, segments: Segments, window: tuple[int, int], scale: float | None
 ) -> Tensor:
-    from flash_attn import flash_attn_varlen_func
+    # Not by torch's own dispatch to FlashAttention 4, which expects two results of a function that has five by now.
+    from flash_attn.cute import flash_attn_varlen_func
 
-    borders = segments.cu_queries, segments.cu_keys, segments.max_queries, segments.max_keys
-    out: Tensor = flash_attn_varlen_func(q, k, v, *borders, softmax_scale=scale, causal=True, window_size=window)
+    out: Tensor = flash_attn_varlen_func(
+        q, k, v,
+        cu_seqlens_q=segments.cu_queries, cu_seqlens_k=segments.cu_keys,
+        max_seqlen_q=segments.max_queries, max_seqlen_k=segments.max_keys,
+        softmax_scale=scale, causal=True, window_size=(None if window[0] < 0 else window[0], window[1]),
+    )[0]  # fmt: skip
     return out
 
 

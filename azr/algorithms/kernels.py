@@ -50,11 +50,16 @@ def check_flash_attn(device: str, dtype: str = "bfloat16") -> None:
     """Raises UserError when train.attention=flash_attn cannot be had on `device` ("cpu" or "cuda")."""
     if device != "cuda" or dtype == "float32":
         raise UserError("train.attention is flash_attn, which needs a GPU and train.dtype=bfloat16: take auto.")
-    if find_spec("flash_attn") is None:
+    if not has_flash_attn():
         raise UserError(
-            "train.attention is flash_attn, but the package flash-attn is not installed: run pip install -e '.[flash]' "
-            "--no-build-isolation in the clone, or take train.attention=auto, torch's own flash kernel."
+            "train.attention is flash_attn, but the package flash-attn-4 is not installed: make clean, then make "
+            "install FLAVOUR=gpu, or take train.attention=auto, which then is torch's own flash kernel."
         )
+
+
+def has_flash_attn() -> bool:
+    """Whether FlashAttention 4 is installed; flash-attn 2 has a package of the same name without it."""
+    return find_spec("flash_attn") is not None and find_spec("flash_attn.cute") is not None
 
 
 def apply_liger(model: PreTrainedModel) -> None:

@@ -5,6 +5,7 @@ Legend: R tokens, C tokens of a chunk, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, cast
 
@@ -13,14 +14,13 @@ from torch import Tensor, nn
 
 
 class _PlainOps:
-    """What is done to a chunk of logits, by torch operations, in place where they can be."""
+    """What is done to a chunk of logits h·Wᵀ/τ, by torch operations, in place where they can be."""
 
     @staticmethod
     def score_logits(
         logits_CV: Tensor, target_C: Tensor, temperature: float, with_entropy: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Log-probability of each target, log-normaliser and entropy, three arrays (C). Overwrites the logits."""
-        logits_CV = _scale_(logits_CV, temperature)
+        """Log-probability of each target, log-normaliser and entropy, three arrays (C); the logits stay as they are."""
         normaliser_C = logits_CV.logsumexp(-1)
         logprob_C = logits_CV.gather(-1, target_C[:, None]).squeeze(-1) - normaliser_C
         if not with_entropy:
@@ -39,8 +39,8 @@ class _PlainOps:
         temperature: float,
         dtype: torch.dtype,
     ) -> Tensor:
-        """Gradient of both outputs with respect to the logits, (C, V) in `dtype`. Overwrites the logits."""
-        logp_CV = _scale_(logits_CV, temperature).sub_(normaliser_C[:, None])
+        """Gradient of both outputs with respect to h·Wᵀ, (C, V) in `dtype`. Overwrites the logits."""
+        logp_CV = logits_CV.sub_(normaliser_C[:, None])
         if grad_entropy_C is not None and entropy_C is not None:
             probs_CV = logp_CV.exp()
             grad_CV = logp_CV.add_(entropy_C[:, None]).mul_(grad_entropy_C[:, None]).mul_(probs_CV).neg_()
@@ -82,11 +82,16 @@ def _sum_type(hidden_RH: Tensor) -> torch.dtype:
     return torch.promote_types(hidden_RH.dtype, torch.float32)
 
 
-def _logits(hidden_CH: Tensor, weight_HV: Tensor) -> Tensor:
-    """(C, V) in at least float32: 16-bit products are accumulated and kept in float32."""
+def _logits(hidden_CH: Tensor, weight_HV: Tensor, temperature: float, fused: bool) -> Tensor:
+    """(C, V) in at least float32: 16-bit products are accumulated and kept in float32.
+
+    Divided by the temperature, unless it is the fused kernels that read them.
+    """
     if _mixed(hidden_CH):
-        return torch.mm(hidden_CH, weight_HV, out_dtype=torch.float32)
-    return hidden_CH.to(weight_HV.dtype) @ weight_HV
+        logits_CV = torch.mm(hidden_CH, weight_HV, out_dtype=torch.float32)
+    else:
+        logits_CV = hidden_CH.to(weight_HV.dtype) @ weight_HV
+    return logits_CV if fused else _scale_(logits_CV, temperature)
 
 
 def _add_product(total_VH: Tensor | None, grad_CV: Tensor, hidden_CH: Tensor) -> Tensor:
@@ -131,7 +136,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         ops, weight_HV = _chunk_ops(fused), _weight_for(hidden_RH, weight_VH)
         parts = [
-            ops.score_logits(_logits(hidden_CH, weight_HV), target_C, temperature, with_entropy)
+            ops.score_logits(_logits(hidden_CH, weight_HV, temperature, fused), target_C, temperature, with_entropy)
             for hidden_CH, target_C in zip(hidden_RH.split(chunk), target_R.split(chunk), strict=True)
         ]
         logprobs_R, normaliser_R = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
@@ -150,7 +155,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         for start in range(0, len(hidden_RH), ctx.chunk):
             at = slice(start, start + ctx.chunk)
             grad_CV = ops.grad_logits(
-                _logits(hidden_RH[at], weight_HV),
+                _logits(hidden_RH[at], weight_HV, ctx.temperature, ctx.fused),
                 target_R[at],
                 normaliser_R[at],
                 None if grad_entropy_R is None else entropy_R[at],
@@ -160,10 +165,70 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 hidden_RH.dtype,
             )
             grad_hidden_RH[at] = grad_CV @ weight_VH
-            grad_weight_VH = _add_product(grad_weight_VH, grad_CV, hidden_RH[at])
-        if grad_weight_VH is None:
-            grad_weight_VH = torch.zeros_like(weight_VH)
-        return grad_hidden_RH, grad_weight_VH.to(weight_VH.dtype), None, None, None, None, None
+            if ctx.needs_input_grad[1]:
+                grad_weight_VH = _add_product(grad_weight_VH, grad_CV, hidden_RH[at])
+        return grad_hidden_RH, _weight_gradient(ctx, grad_weight_VH, weight_VH), None, None, None, None, None
+
+
+def _weight_gradient(ctx: Any, grad_weight_VH: Tensor | None, weight_VH: Tensor) -> Tensor | None:
+    """Return the sum over all chunks in the weight's type: zeros of no chunks, None if the weight is not trained."""
+    if not ctx.needs_input_grad[1]:
+        return None
+    return torch.zeros_like(weight_VH) if grad_weight_VH is None else grad_weight_VH.to(weight_VH.dtype)
+
+
+TokenLoss = Callable[[Tensor, Tensor, slice], Tensor]
+"""Scalar loss of the tokens of a slice, from their log-probabilities and entropies; that of all tokens is the sum."""
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """The loss, and in the same pass over the chunks its gradient: no chunk's logits are computed twice."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_RH: Tensor,
+        weight_VH: Tensor,
+        target_R: Tensor,
+        token_loss: TokenLoss,
+        temperature: float,
+        chunk: int,
+        fused: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ops, weight_HV = _chunk_ops(fused), _weight_for(hidden_RH, weight_VH)
+        sum_type = _sum_type(hidden_RH)
+        loss = hidden_RH.new_zeros((), dtype=sum_type)
+        logprobs_R, entropy_R = (hidden_RH.new_empty(len(hidden_RH), dtype=sum_type) for _ in range(2))
+        grad_hidden_RH, grad_weight_VH = torch.empty_like(hidden_RH), None
+        for start in range(0, len(hidden_RH), chunk):
+            at = slice(start, start + chunk)
+            logits_CV = _logits(hidden_RH[at], weight_HV, temperature, fused)
+            logprob_C, normaliser_C, entropy_C = ops.score_logits(logits_CV, target_R[at], temperature, True)
+            assert entropy_C is not None
+            logprobs_R[at], entropy_R[at] = logprob_C, entropy_C
+            with torch.enable_grad():
+                leaves = logprob_C.detach().requires_grad_(), entropy_C.detach().requires_grad_()
+                part = token_loss(*leaves, at)
+                of_logprob_C, of_entropy_C = torch.autograd.grad(part, leaves, allow_unused=True)
+            loss += part.detach()
+            grad_CV = ops.grad_logits(
+                logits_CV, target_R[at], normaliser_C, None if of_entropy_C is None else entropy_C,
+                of_logprob_C, of_entropy_C, temperature, hidden_RH.dtype,
+            )  # fmt: skip
+            del logits_CV
+            grad_hidden_RH[at] = grad_CV @ weight_VH
+            if ctx.needs_input_grad[1]:
+                grad_weight_VH = _add_product(grad_weight_VH, grad_CV, hidden_RH[at])
+        ctx.gradients = grad_hidden_RH, _weight_gradient(ctx, grad_weight_VH, weight_VH)
+        ctx.mark_non_differentiable(logprobs_R, entropy_R)
+        return loss, logprobs_R, entropy_R
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        of_hidden_RH, of_weight_VH = ctx.gradients
+        del ctx.gradients
+        of_weight_VH = None if of_weight_VH is None else of_weight_VH.mul_(grad_loss)
+        return of_hidden_RH.mul_(grad_loss), of_weight_VH, None, None, None, None, None
 
 
 def token_logprobs(
@@ -189,6 +254,26 @@ def token_logprobs(
     return logprobs_R, entropy_R
 
 
+def token_losses(
+    hidden_RH: Tensor,
+    weight_VH: Tensor,
+    target_R: Tensor,
+    token_loss: TokenLoss,
+    *,
+    temperature: float,
+    chunk: int,
+    fused: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The summed ``token_loss``, differentiable once, and the values of `token_logprobs` without gradient.
+
+    A backward pass costs next to nothing: its products were computed here, chunk by chunk, from the same logits.
+    """
+    loss, logprobs_R, entropy_R = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
+        hidden_RH, weight_VH, target_R, token_loss, temperature, chunk, fused
+    )
+    return loss, logprobs_R, entropy_R
+
+
 class LogprobHead(nn.Module):
     """A causal LM's output head that returns log-probabilities instead of logits.
 
@@ -202,10 +287,15 @@ class LogprobHead(nn.Module):
         self.chunk, self.fused = chunk, fused
 
     def forward(
-        self, hidden_RH: Tensor, target_R: Tensor, temperature: float, with_entropy: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return ``token_logprobs`` with this head."""
-        return token_logprobs(
-            hidden_RH, self.weight, target_R,
-            temperature=temperature, chunk=self.chunk, with_entropy=with_entropy, fused=self.fused,
-        )  # fmt: skip
+        self,
+        hidden_RH: Tensor,
+        target_R: Tensor,
+        temperature: float,
+        with_entropy: bool,
+        token_loss: TokenLoss | None = None,
+    ) -> tuple[Tensor | None, ...]:
+        """Return ``token_logprobs`` with this head, or ``token_losses`` for a `token_loss`."""
+        how: dict[str, Any] = {"temperature": temperature, "chunk": self.chunk, "fused": self.fused}
+        if token_loss is None:
+            return token_logprobs(hidden_RH, self.weight, target_R, with_entropy=with_entropy, **how)
+        return token_losses(hidden_RH, self.weight, target_R, token_loss, **how)

@@ -14,16 +14,21 @@ from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
 from azr.algorithms.attention import PADDED, Segments
 from azr.algorithms.kernels import COVERED, Kernels, apply_liger
-from azr.algorithms.logprobs import LogprobHead
+from azr.algorithms.logprobs import LogprobHead, TokenLoss
 from azr.algorithms.lora import add_adapters, four_bit_config, iter_base_weights
-from azr.algorithms.packing import PackedBatch, to_device
+from azr.algorithms.packing import PackedBatch, padded_to, to_device
 from azr.config import LoraConfig
 from azr.errors import UserError
+
+TOKEN_MULTIPLE = 128
+"""Tokens of a stream on a GPU are a multiple of this."""
 
 
 def _hidden_states(backbone: PreTrainedModel, batch: PackedBatch) -> Tensor:
     """Last hidden states of the positions that predict the response tokens, (R, H), on the model's device."""
     device, padded = backbone.device, backbone.config._attn_implementation == PADDED
+    if device.type == "cuda":
+        batch = padded_to(batch, TOKEN_MULTIPLE)
     segments = Segments.of(batch.cu_seqlens, batch.unshared_index_E, device, padded=padded)
     output = backbone(
         input_ids=to_device(batch.token_ids_T, device)[None],
@@ -137,16 +142,22 @@ class PolicyModel(nn.Module):
         return iter_base_weights(self.hf)
 
     def forward(
-        self, batch: PackedBatch, temperature: float, with_entropy: bool = True
-    ) -> tuple[Tensor, Tensor | None]:
-        """Logprobs and entropies of the response tokens, two float32 arrays (R,); see ``token_logprobs``.
+        self,
+        batch: PackedBatch,
+        temperature: float,
+        with_entropy: bool = True,
+        token_loss: TokenLoss | None = None,
+    ) -> tuple[Tensor | None, ...]:
+        """Logprobs and entropies of the response tokens, two float32 arrays (R,), see ``token_logprobs``; before them,
+        if there is a `token_loss`, its sum, which then is all that has a gradient, see ``token_losses``.
 
         The batch had better be on the CPU, see ``Segments.of``; what is needed of it is copied to the model's device.
         """
         head: LogprobHead = self.hf.get_output_embeddings()
         hidden_RH = _hidden_states(self.hf.base_model, batch)
-        logprobs_R, entropy_R = head(hidden_RH, to_device(batch.target_R, hidden_RH.device), temperature, with_entropy)
-        return logprobs_R, entropy_R
+        target_R = to_device(batch.target_R, hidden_RH.device)
+        scores: tuple[Tensor | None, ...] = head(hidden_RH, target_R, temperature, with_entropy, token_loss=token_loss)
+        return scores
 
 
 class ValueHead(nn.Module):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -104,6 +104,23 @@ def pack(completions: Sequence[Completion]) -> PackedBatch:
         cu_seqlens=torch.from_numpy(np.concatenate([[0], lengths_S.cumsum()]).astype(np.int32)),
         logit_pos_R=torch.from_numpy(ranges(logit_S2, logit_length_S2)),
         target_R=torch.from_numpy(_joined([c.response_ids for c in completions])),
+    )
+
+
+def padded_to(batch: PackedBatch, multiple: int) -> PackedBatch:
+    """Round the stream's length up by a sample of its own without a response: nothing sees it, nothing is learned.
+
+    Kernels that are compiled for what divides their sizes meet one kind of size then.
+    """
+    tokens = len(batch.token_ids_T)
+    at_P = torch.arange(-tokens % multiple)
+    border = batch.cu_seqlens[-1:] + len(at_P)
+    return replace(
+        batch,
+        token_ids_T=torch.cat([batch.token_ids_T, torch.zeros_like(at_P)]),
+        position_ids_T=torch.cat([batch.position_ids_T, at_P]),
+        unshared_index_E=torch.cat([batch.unshared_index_E, tokens + at_P]),
+        cu_seqlens=torch.cat([batch.cu_seqlens, border]) if len(at_P) else batch.cu_seqlens,
     )
 
 

@@ -12,7 +12,7 @@ from typing import TextIO
 from azr.errors import UserError
 from azr.prompts.chat_template import Turn
 from azr.prompts.codec import PromptCodec
-from azr.prompts.text_stream import TextStream
+from azr.prompts.token_text import TextStream
 from azr.records import FinishReason
 from azr.rollout.streaming import StreamingEngine
 from azr.tasks.prompts import THINK, THOUGHT
@@ -121,7 +121,7 @@ class Conversation:
         room = options.context - len(ids)
         seed = None if options.seed is None else options.seed + self.num_answers
         self.num_answers += 1
-        text = TextStream(self.codec)
+        text = TextStream(self.codec.decode)
         pieces = self.engine.stream(
             ids, max_tokens=min(room, options.max_response_tokens), temperature=options.temperature, seed=seed
         )

@@ -14,9 +14,9 @@ from azr.cli.options import Parser
 from azr.errors import UserError, printable, unknown
 
 if TYPE_CHECKING:
-    from azr.datasets.prepare.example import Options, Source
     from azr.datasets.prepare.overlap import Overlap
     from azr.datasets.prepare.preparing import Prepared
+    from azr.datasets.prepare.sources import Options, Source
 
 _USAGE = "azr data prepare SOURCE SRC OUT [options]"
 _ABOUT = (
@@ -33,7 +33,7 @@ _SHOWN_ROWS = 5
 
 def main(argv: Sequence[str]) -> int:
     """0 when the file was written. Raises UserError for a user's mistake."""
-    from azr.datasets.prepare import SOURCES
+    from azr.datasets.prepare.sources import SOURCES
 
     if argv and argv[0] not in ("prepare", "--help", "-h"):
         raise UserError(f"azr data does one thing, {_USAGE}, and not {argv[0]!r}.")
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> Parser:
     """Of ``azr data prepare``."""
-    from azr.datasets.prepare import SOURCES
+    from azr.datasets.prepare.sources import SOURCES
 
     known = "\n".join(f"  {source.name:<10}{source.about}" for source in SOURCES.values())
     parser = Parser("data prepare", _ABOUT, usage=_USAGE, more_help=f"\nsources:\n{known}\n")
@@ -63,9 +63,8 @@ def parser() -> Parser:
 
 
 def _prepare(source: Source, options: argparse.Namespace) -> None:
-    from azr.datasets.prepare.files import check_files, rows_file
     from azr.datasets.prepare.overlap import load_overlap
-    from azr.datasets.prepare.preparing import prepare
+    from azr.datasets.prepare.preparing import check_files, prepare, rows_file
 
     chosen = _chosen(source, options)
     options.src = rows_file(options.src)
@@ -84,7 +83,7 @@ def _prepare(source: Source, options: argparse.Namespace) -> None:
 
 def _chosen(source: Source, options: argparse.Namespace) -> Options:
     """Raises UserError for an option of another source."""
-    from azr.datasets.prepare.example import Options
+    from azr.datasets.prepare.sources import Options
 
     for name in ("system", "asked"):
         if getattr(options, name) is not None and name not in source.options:

@@ -20,10 +20,10 @@ from azr.cli.main import exit_code
 from azr.cli.options import RECIPE_HELP, Parser, is_run, load_recipe, read_config
 from azr.config import Config
 from azr.config_tree import knobs, leaves, override, to_tree
-from azr.doctor.machine import check_fit, check_machine, query_gpus
+from azr.doctor.machine import check_fit, check_machine, memory_bytes, query_gpus
 from azr.errors import UserError, printable
 from azr.plan.inputs import Assumptions, ClusterSpec, Workload
-from azr.plan.planner import plan_run, step_lines, text
+from azr.plan.planner import cpu_text, plan_run, step_lines, text
 from azr.prepare import ModelUnreachable, check, prepare
 from azr.runs.checkpoint_store import Verify
 from azr.runs.owner import RunOwner
@@ -128,7 +128,8 @@ def _dry_run(command: CommandLine) -> int:
         notes += prepare(config, resume, fetch=False, into_run=not command.restart).notes
     except ModelUnreachable as unchecked:
         notes.append(str(unchecked))
-    print(describe(config))
+    on_cpu = config.train.device == "cpu" or not (config.train.device == "cuda" or config.cluster.address or here.all)
+    print(describe(config, on_cpu=on_cpu))
     for note in notes:
         print(f"# {note}")
     return 0
@@ -210,16 +211,20 @@ def _text(value: Any) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def describe(config: Config) -> str:
+def describe(config: Config, *, on_cpu: bool = False) -> str:
     """Return the resolved config as YAML, and as comments the work of a step and a plan of memory and time.
 
     The plan is for nodes of up to eight 80 GB GPUs, as many as the config needs; `azr plan` makes it for others.
+    ``on_cpu``: it is for this machine's memory.
     """
     bound = f", at most {config.run.max_minutes:g} minutes," if config.run.max_minutes is not None else ""
     head = f"plan: {config.run.steps} steps{bound} into {Path(config.run.root) / config.run.name}"
     assumed = Assumptions()
     try:
-        plan = text(*plan_run(config, ClusterSpec.with_gpus(config.num_gpus), assumed))
+        if on_cpu:
+            plan = cpu_text(config, memory_bytes())
+        else:
+            plan = text(*plan_run(config, ClusterSpec.with_gpus(config.num_gpus), assumed))
     except UserError as error:
         # The shape of the model is not known here, which is no mistake in the config.
         step = step_lines(config, Workload.of(config, assumed))

@@ -9,8 +9,8 @@ has the timeline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from blake3 import blake3
@@ -48,7 +48,7 @@ class WeightBucket:
     """Bytes from the start of the block."""
     slots: tuple[TensorSlot, ...]
     digest: str
-    """Digest of this version's tensors up to and including this bucket, see `WeightDigest`."""
+    """Digest of this version's buckets up to and including this one, see `WeightDigest`."""
     full_check: bool
     """Whether the digest covers all bytes."""
     index: int
@@ -74,36 +74,26 @@ class WeightBucket:
 
 
 class WeightDigest:
-    """Running digest of named tensors in order, on any device: 64 hex digits, comparable only for equal `full`.
+    """Running digest of buckets in order, on any device: 64 hex digits, comparable only for equal `full`.
 
-    Names, types, shapes and order are hashed in full. With `full` a tensor's bytes are hashed by BLAKE3 on the host.
-    Otherwise the sum modulo 2^64 of each 64 KiB is hashed, read as 8-byte words, which the device computes as fast as
-    it reads. The sums show every change of bits within one word, any exchange or shift between sums, and other damage
-    but for one case in 2^64. They do not show words that changed places within 64 KiB, nor changes made to keep a sum;
-    a transfer does neither by accident.
+    Names, types, shapes, places and order are hashed in full. With `full` a bucket's bytes are hashed by BLAKE3 on the
+    host. Otherwise the sum modulo 2^64 of each 64 KiB is hashed, read as 8-byte words, which the device computes as
+    fast as it reads. The sums show every change of bits within one word, any exchange or shift between sums, and other
+    damage but for one case in 2^64. They do not show words that changed places within 64 KiB, nor changes made to keep
+    a sum; a transfer does neither by accident.
     """
 
     def __init__(self, *, full: bool = False) -> None:
         self._hash, self._full = blake3(max_threads=blake3.AUTO), full
-        self._pending: list[tuple[bytes, torch.Tensor]] = []
 
-    def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Add one contiguous tensor of any shape and type that starts at a multiple of 8 bytes."""
-        header = f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode()
-        flat = tensor.reshape(-1).view(torch.uint8)
-        self._pending.append((header, flat if self._full else _sums(flat)))
+    def add(self, slots: Sequence[TensorSlot], region: torch.Tensor) -> None:
+        """Add a bucket's bytes, (N) uint8 from an address that 8 divides: a few operations, however many tensors."""
+        self._hash.update("\0".join(f"{slot.name} {slot.dtype} {slot.shape} {slot.offset}" for slot in slots).encode())
+        value = region if self._full else _sums(region)
+        self._hash.update(value.cpu().view(torch.uint8).numpy().data)
 
     def hexdigest(self) -> str:
-        """Return the digest of all added tensors, whose bytes are read now at the latest."""
-        if self._pending:
-            headers, values = zip(*self._pending, strict=True)
-            if not self._full:
-                # One copy to the host for all of them.
-                values = torch.cat(values).cpu().split([len(value) for value in values])
-            for header, value in zip(headers, values, strict=True):
-                self._hash.update(header)
-                self._hash.update(value.cpu().view(torch.uint8).numpy().data)
-            self._pending = []
+        """Return the digest of all that was added."""
         return self._hash.hexdigest()
 
 
@@ -154,40 +144,66 @@ class BucketWriter:
     def pack(
         self,
         version: int,
-        named_tensors: Iterable[tuple[str, torch.Tensor]],
+        groups: Iterable[Iterable[tuple[str, torch.Tensor]]],
         *,
         full_check: bool = False,
         with_digest: bool = True,
     ) -> Iterator[WeightBucket]:
         """Yield buckets that together hold all tensors, in order; the last one has ``last`` set and the final digest.
 
-        `named_tensors` is consumed lazily and each tensor (any device, any strides) is copied before the next is
-        taken, so it may gather sharded parameters one at a time. Names must be unique within a version.
-        `with_digest`: False on ranks that fill their block but announce no bucket.
+        `groups` is consumed lazily. A group's tensors (any device, any strides) are copied before the next group is
+        taken, so it may gather sharded parameters a group at a time; no bucket holds tensors of two. Names must be
+        unique within a version. `with_digest`: False on ranks that fill their block but announce no bucket.
         """
         digest = WeightDigest(full=full_check)
-        slots: list[TensorSlot] = []
-        end, index = 0, 0
-
-        def filled(last: bool) -> WeightBucket:
-            start, content = index % 2 * self.bucket_nbytes, (tuple(slots), digest.hexdigest())
-            return WeightBucket(version, self._transfer, self.block.source, start, *content, full_check, index, last)
-
-        for name, tensor in named_tensors:
-            if slots and end + tensor.nbytes > self.bucket_nbytes:
-                yield filled(last=False)
-                slots, end, index = [], 0, index + 1
-            if tensor.nbytes > self.bucket_nbytes:
-                self.block.close()
-                self._make_block(tensor.nbytes)
-            slot = TensorSlot(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), end, tensor.nbytes)
-            half = self.block.bytes[index % 2 * self.bucket_nbytes :]
-            copy = _view(half, slot).copy_(tensor.detach())
+        filled: WeightBucket | None = None
+        for index, named in enumerate(self._that_fit(groups)):
+            if filled is not None:
+                yield filled
+            slots = self._fill(index % 2, named)
+            start = index % 2 * self.bucket_nbytes
+            filled = WeightBucket(
+                version, self._transfer, self.block.source, start, slots, "", full_check, index, False
+            )
             if with_digest:
-                digest.add(name, copy)
-            slots.append(slot)
+                digest.add(slots, filled.region(self.block.bytes))
+            filled = replace(filled, digest=digest.hexdigest())
+        assert filled is not None, "no group of weights"
+        yield replace(filled, last=True)
+
+    def _that_fit(
+        self, groups: Iterable[Iterable[tuple[str, torch.Tensor]]]
+    ) -> Iterator[list[tuple[str, torch.Tensor]]]:
+        """Yield each group in parts that fit a half; a tensor that is larger than that is a part of its own."""
+        for group in groups:
+            part: list[tuple[str, torch.Tensor]] = []
+            end = 0
+            for name, tensor in group:
+                if part and end + tensor.nbytes > self.bucket_nbytes:
+                    yield part
+                    part, end = [], 0
+                part.append((name, tensor.detach()))
+                end += _aligned(tensor.nbytes)
+            yield part
+
+    def _fill(self, half: int, named: Sequence[tuple[str, torch.Tensor]]) -> tuple[TensorSlot, ...]:
+        """Copy the tensors into a half of the block, all at once; it grows for a tensor that does not fit."""
+        slots, end = [], 0
+        for name, tensor in named:
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            slots.append(TensorSlot(name, dtype, tuple(tensor.shape), end, tensor.nbytes))
             end += _aligned(tensor.nbytes)
-        yield filled(last=True)
+        if end > self.bucket_nbytes:
+            self.block.close()
+            self._make_block(end)
+        region = self.block.bytes[half * self.bucket_nbytes :]
+        # What a block held before is not in the digest, nor is it the same on all ranks.
+        gaps = [region[slot.offset + slot.nbytes : _aligned(slot.offset + slot.nbytes)] for slot in slots]
+        if gaps := [gap for gap in gaps if len(gap)]:
+            torch._foreach_zero_(gaps)
+        if slots:
+            torch._foreach_copy_([_view(region, slot) for slot in slots], [tensor for _, tensor in named])
+        return tuple(slots)
 
     def close(self) -> None:
         """Free the block. Buckets can no longer be opened; views of readers stay valid."""

@@ -181,7 +181,7 @@ class WeightSync:
 def send_weights(
     outbox: Outbox,
     version: int,
-    weights: Iterator[tuple[str, torch.Tensor]],
+    weights: Iterator[list[tuple[str, torch.Tensor]]],
     bucket_nbytes: int,
     receivers: Sequence[Receiver],
     timeout_s: float,

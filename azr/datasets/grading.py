@@ -10,10 +10,9 @@ from azr.datasets.rows import DataRow, RowGrader
 from azr.evaluation.graders.extraction import boxes
 from azr.evaluation.graders.own import is_own
 from azr.evaluation.question import Grader, GraderName
-from azr.prompts.answer_part import answer_part
 from azr.records import Judgement, Reason
 from azr.tasks.base import Verdict
-from azr.tasks.prompts import ResponseFormat
+from azr.tasks.prompts import ResponseFormat, answer_part
 
 DETAILS: dict[str, str] = {
     Reason.UNCLOSED_THINKING: "the thinking is not closed, or not just once",

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from azr.answering import Problem, Sampler, answer, cut_off_judgement, given_up, judged
 from azr.concurrency import Phase, gather, stable_seed
-from azr.config import Config
+from azr.config import Config, DataConfig
 from azr.datasets.grading import grade
 from azr.datasets.order import RowOrder
 from azr.datasets.rows import DataRow
-from azr.datasets.traces import after_prefix, prefix_share, whole_trace
 from azr.evaluation.question import Grader, GraderName
 from azr.prompts.codec import PromptCodec
-from azr.records import Completion, Judgement, PromptIds, Sample
+from azr.records import Completion, FinishReason, Judgement, PromptIds, Sample
 from azr.selfplay.ordering import sort_samples
 from azr.selfplay.play import StepResult
 from azr.selfplay.rewards import can_teach, reward_answer
+
+PREFIX_START = 0.8
+"""First share of a linear schedule, as in LUFFY."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,3 +126,39 @@ class DataPlay:
                 completion, trace_tokens = after_prefix(prompt, prefix, found[0]), len(prefix)
         with phase("verify"):
             return [await judged(problem, completion, trace_tokens=trace_tokens)]
+
+
+def prefix_share(data: DataConfig, step: int, *names: object) -> float:
+    """Return the share of a trace that is given in this step; 1 for all of it. ``names`` identify the trace."""
+    match data.prefix:
+        case "random":
+            return random.Random(stable_seed("prefix", *names)).random()
+        case "linear":
+            return PREFIX_START * max(0.0, 1.0 - (step - 1) / data.prefix_steps)
+    return 1.0
+
+
+def whole_trace(prompt_ids: np.ndarray, trace_ids: list[int], longest: int) -> Completion:
+    """Return a trace as a completion, cut off after ``longest`` tokens."""
+    reason = FinishReason.STOP if len(trace_ids) <= longest else FinishReason.LENGTH
+    return Completion(
+        prompt_ids=prompt_ids,
+        response_ids=np.array(trace_ids[:longest], np.int32),
+        logprobs=0.0,  # type: ignore[arg-type]
+        finish_reason=reason,
+        weight_versions=0,  # type: ignore[arg-type]
+    )
+
+
+def after_prefix(prompt_ids: np.ndarray, prefix_ids: list[int], continued: Completion) -> Completion:
+    """Return the response made of a prefix and its sampled continuation."""
+    given = np.array(prefix_ids, np.int32)
+    zeros = np.zeros(len(given), np.float32)
+    version = continued.weight_versions[:1] if len(continued.weight_versions) else np.zeros(1, np.int32)
+    return replace(
+        continued,
+        prompt_ids=prompt_ids,
+        response_ids=np.concatenate([given, continued.response_ids]),
+        logprobs=np.concatenate([zeros, continued.logprobs]),
+        weight_versions=np.concatenate([np.repeat(version, len(given)), continued.weight_versions]),
+    )

@@ -13,7 +13,7 @@ from azr.errors import UserError
 from azr.evaluation.question import GraderName, Question
 from azr.evaluation.suites.files import ROW_ERRORS, Row
 from azr.evaluation.suites.files import read_rows as read_lines
-from azr.evaluation.suites.golds import check_grader, fields_of, gold
+from azr.evaluation.suites.golds import FIELDS, check_grader, gold
 from azr.tasks.registry import KINDS
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def read_row(fields: Row, number: int) -> DataRow:
 def _row(fields: Row, number: int) -> DataRow:
     weights = _weights(fields["grader"])
     for grader in weights:
-        missing = [name for name in fields_of(grader) if name not in fields]
+        missing = [name for name in FIELDS.get(grader, ()) if name not in fields]
         if missing:
             raise ValueError(f"it has no field {missing[0]!r}, which the grader {grader} needs")
     if "math" in weights and fields["answer"] in ("", []):

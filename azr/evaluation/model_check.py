@@ -314,7 +314,7 @@ async def _push(engine: RolloutEngine, writer: BucketWriter, policy: PolicyModel
     """Push the weights as in a run. Raises UserError when vLLM does not take a weight."""
     try:
         await engine.begin_update(version)
-        for bucket in writer.pack(version, policy.named_weights()):
+        for bucket in writer.pack(version, [policy.named_weights()]):
             await engine.load_bucket(bucket)
         await engine.finish_update(version, bucket.digest)
     except Exception as error:  # vLLM reports what its worker process raised as a bare Exception

@@ -29,7 +29,7 @@ from azr.evaluation.suites.exam import sealed_questions
 from azr.execution import ExecutionRequest, ExecutionResult
 from azr.prompts.codec import PromptCodec
 from azr.records import PromptIds, Sample
-from azr.tasks.normalize import ENTRY, held_out_keys, parse, parse_program
+from azr.tasks.normalize import ENTRY, Renamed, held_out_keys, parse, parse_program
 
 if TYPE_CHECKING:
     from azr.cluster.executor_actor import RemoteExecutor
@@ -180,22 +180,7 @@ def _held_out(questions: list[Question]) -> Iterator[tuple[str, str]]:
         for program in question.programs:
             if (tree := parse(program)) is None:
                 continue
-            proposed = ast.unparse(_Renamed(entry).visit(tree))
+            proposed = ast.unparse(Renamed(entry, ENTRY).visit(tree))
             if parse_program(proposed) is not None:
                 for key in held_out_keys(proposed):
                     yield key, f"question {question.id} of {question.suite}"
-
-
-class _Renamed(ast.NodeTransformer):
-    """Renames a function to ``f``."""
-
-    def __init__(self, entry: str) -> None:
-        self._entry = entry
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        node.name = ENTRY if node.name == self._entry else node.name
-        return node
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.Name(id=ENTRY, ctx=node.ctx) if node.id == self._entry else node

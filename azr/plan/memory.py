@@ -109,13 +109,18 @@ def element_bytes(train: TrainConfig) -> int:
     return 4 if train.dtype == "float32" else 2
 
 
+def shares(train: TrainConfig) -> int:
+    """Parts in which the ranks hold a model."""
+    return train.data_parallel if train.shard == "zero3" else 1
+
+
 def states(role: ModelRole, train: TrainConfig) -> dict[str, float]:
-    """Between phases, one rank's share: ZeRO-3 with float32 gradients and Adam moments, and a float32 master copy."""
-    b, share = element_bytes(train), role.trained / train.data_parallel
-    parameters = held_bytes(role, train) / train.data_parallel
+    """Between phases, one rank's share, with float32 gradients and Adam moments, and a float32 master copy."""
+    b, share = element_bytes(train), role.trained / shares(train)
+    parameters = held_bytes(role, train) / shares(train)
     sizes = {"parameters": parameters, "gradients": 0.0, "optimiser": 0.0, "reduce bucket": 0.0}
     if role.trains:
-        sizes["reduce bucket"] = 4.0 * REDUCE_BUCKET
+        sizes["reduce bucket"] = 4.0 * REDUCE_BUCKET * (train.shard == "zero3")
         if not train.offload_optimizer:
             sizes |= {"gradients": 4 * share, "optimiser": (8 + 4 * (b < 4)) * share}
     return sizes
@@ -166,8 +171,8 @@ def layer_activations(shape: ModelShape, b: int, keys: float = 1.0) -> float:
 
 
 def gathered(role: ModelRole, train: TrainConfig) -> float:
-    """Most bytes of whole parameters at hand in a pass; 0 for a lone rank, which has them anyway."""
-    if train.data_parallel == 1:
+    """Most bytes of whole parameters at hand in a pass; 0 for a rank that has them anyway."""
+    if shares(train) == 1:
         return 0.0
     most = LIVE_PARAMETERS + REDUCE_BUCKET + max(role.shape.embedding, role.shape.layer)
     return float(element_bytes(train) * min(role.parameters, most))
@@ -210,7 +215,7 @@ def training(role: ModelRole, train: TrainConfig, tokens: int, keys: float = 1.0
         live | {"vocabulary gradient": embedding + tied},
     ]
     if not train.offload_optimizer:
-        moments.append({"optimizer step": 4 * min(role.trained / train.data_parallel, LIVE_PARAMETERS)})
+        moments.append({"optimizer step": 4 * min(role.trained / shares(train), LIVE_PARAMETERS)})
     return max(moments, key=lambda moment: sum(moment.values()))
 
 

@@ -9,16 +9,19 @@ from typing import Literal
 
 from azr.config import TRRPP, Config
 from azr.errors import UserError
+from azr.hardware import CPU_KV_CACHE_BYTES, compute_type
 from azr.plan.inputs import GIB, Assumptions, ClusterSpec, Workload, as_configured, with_goals
 from azr.plan.memory import (
     ALLOCATOR_CACHE,
     RECOMPUTED,
     EngineMemory,
     ModelRole,
+    element_bytes,
     host_memory,
     least,
     model_roles,
     phases,
+    states,
     training,
 )
 from azr.plan.seconds import Seconds, StepTimes, seconds_of
@@ -322,6 +325,35 @@ def _what_helps(config: Config) -> str:
         knobs.append("--train.offload-optimizer")
     knobs.append("more GPUs by --train.data-parallel and --rollout.engines or --rollout.tensor-parallel")
     return f"Set {', '.join(knobs)}; or take a smaller model."
+
+
+def cpu_text(config: Config, memory_bytes: int) -> str:
+    """Return what a step amounts to, and what a run on the CPUs of a machine with this memory takes of it.
+
+    Raises UserError when the shape of the model is not known.
+    """
+    train = replace(config.train, dtype=compute_type(config.train.dtype, "cpu"), offload_optimizer=False)
+    config = replace(config, train=train)
+    load, shape = Workload.of(config, Assumptions()), shape_of(config.model.path)
+    roles, ranks, engines = model_roles(config, shape), train.data_parallel, config.rollout.engines
+    tokens = min(train.tokens_per_micro_batch, load.max_tokens)
+    sizes = {role.name: ranks * sum(states(role, train).values()) for role in roles}
+    # Models take turns, each with its ranks.
+    sizes["activations"] = ranks * max(sum(training(role, train, tokens).values()) for role in roles)
+    sizes["engines' weights"] = engines * element_bytes(train) * shape.parameters
+    sizes["their KV cache"] = engines * CPU_KV_CACHE_BYTES
+    needed = sum(sizes.values())
+    parts = ", ".join(f"{what} {size / GIB:.1f}" for what, size in sizes.items())
+    verdict = "fits in" if needed < memory_bytes else "does not fit in"
+    lines = (
+        *step_lines(config, load),
+        "",
+        f"on CPUs, GiB: {parts}",
+        f"{verdict} this machine's memory: {needed / GIB:.1f} of {memory_bytes / GIB:.1f} GiB at most, without "
+        "what Python and sandboxes take",
+        "seconds are not planned for CPUs: docs/hardware.md says what was measured; azr plan plans for GPUs",
+    )
+    return "\n".join(lines)
 
 
 _MIN_SHOWN = 0.05

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
@@ -57,62 +57,48 @@ def read_stated(plugin: str) -> Stated:
     something that is no kind or function.
     """
     group, _, name = plugin.partition(":")
-    if name:
-        entry = find_entry(group, name)
-        if entry is None:
-            raise UserError(f"No installed package has an entry point {name!r} in {group}.")
-        return _of_entries(plugin, [entry])
     entries = entries_of(plugin)
-    stated = _of_entries(plugin, entries) if entries else _of_module(plugin)
+    if name:
+        if (entry := find_entry(group, name)) is None:
+            raise UserError(f"No installed package has an entry point {name!r} in {group}.")
+        entries = [entry]
+    stated: Stated = {group: {} for group in WORDS}
+    for group, name, given in _of_entries(entries) if entries else _of_module(plugin):
+        if group == KINDS:
+            if not isinstance(given, TaskKind):
+                raise UserError(
+                    f"The plug-in {plugin} has {given!r} as a kind: give it objects of azr.tasks.base.TaskKind."
+                )
+            if name not in ("", given.name):
+                raise UserError(
+                    f"The plug-in {plugin} has the entry point {name!r} in {KINDS} for the kind "
+                    f"{given.name!r}: give both the same name."
+                )
+            if given.name in stated[KINDS]:
+                raise UserError(f"The plug-in {plugin} calls two kinds {given.name!r}: give each a name of its own.")
+            stated[KINDS][given.name] = given
+        elif callable(given):
+            stated[group][name] = given
+        else:
+            raise UserError(f"{name} of the plug-in {plugin} is no function.")
     if not entries and not any(stated.values()):
         raise UserError(f"The plug-in {plugin} defines no kinds, proposer_rewards, bonuses or estimators: add one.")
     return stated
 
 
-def _of_module(plugin: str) -> Stated:
-    has, stated = vars(import_own(plugin, f"The plug-in {plugin}")), _nothing()
-    for kind in has.get(_NAMES[KINDS]) or ():
-        name = _kind(plugin, kind).name
-        if name in stated[KINDS]:
-            raise UserError(f"The plug-in {plugin} calls two kinds {name!r}: give each a name of its own.")
-        stated[KINDS][name] = kind
+def _of_module(plugin: str) -> Iterator[tuple[str, str, Any]]:
+    """Yield group, name and object of all that a module states; kinds have their names in them."""
+    has = vars(import_own(plugin, f"The plug-in {plugin}"))
+    yield from ((KINDS, "", kind) for kind in has.get(_NAMES[KINDS]) or ())
     for group in (REWARDS, BONUSES, ESTIMATORS):
-        for name, function in (has.get(_NAMES[group]) or {}).items():
-            stated[group][name] = _function(plugin, name, function)
-    return stated
+        yield from ((group, name, function) for name, function in (has.get(_NAMES[group]) or {}).items())
 
 
-def _of_entries(plugin: str, entries: list[EntryPoint]) -> Stated:
-    stated = _nothing()
+def _of_entries(entries: list[EntryPoint]) -> Iterator[tuple[str, str, Any]]:
     for entry in entries:
-        if entry.group == KINDS:
+        if entry.group in WORDS:
             given = load_entry(entry)
-            kind = _kind(plugin, given() if inspect.isclass(given) else given)
-            if kind.name != entry.name:
-                raise UserError(
-                    f"The plug-in {plugin} has the entry point {entry.name!r} in {KINDS} for the kind {kind.name!r}: "
-                    "give both the same name."
-                )
-            stated[KINDS][kind.name] = kind
-        elif entry.group in stated:
-            stated[entry.group][entry.name] = _function(plugin, entry.name, load_entry(entry))
-    return stated
-
-
-def _nothing() -> Stated:
-    return {group: {} for group in WORDS}
-
-
-def _kind(plugin: str, kind: object) -> TaskKind:
-    if not isinstance(kind, TaskKind):
-        raise UserError(f"The plug-in {plugin} has {kind!r} as a kind: give it objects of azr.tasks.base.TaskKind.")
-    return kind
-
-
-def _function(plugin: str, name: str, function: Any) -> Callable[..., Any]:
-    if not callable(function):
-        raise UserError(f"{name} of the plug-in {plugin} is no function.")
-    return function  # type: ignore[no-any-return]
+            yield entry.group, entry.name, given() if entry.group == KINDS and inspect.isclass(given) else given
 
 
 class BadTask(Exception):

@@ -61,7 +61,10 @@ def choose_template(choice: str, tokenizer: PreTrainedTokenizerBase, thinking: T
             raise UserError("model.template is tokenizer, but the tokenizer has no chat template: take conversation.")
         template = own
     else:
-        template = _read(choice)
+        try:
+            template = Path(choice).read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"The file {choice} of model.template cannot be read as text: {error}.") from error
     if choice != "conversation" and not _is_trained_on(template, tokenizer):
         template = CHOSEN + template
     return _checked(template, tokenizer, choice, thinking)
@@ -91,13 +94,6 @@ def _is_trained_on(own: str, tokenizer: PreTrainedTokenizerBase) -> bool:
     except _FAILURES:
         return False
     return is_known or turn_end(own, tokenizer) == tokenizer.eos_token
-
-
-def _read(choice: str) -> str:
-    try:
-        return Path(choice).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The file {choice} of model.template cannot be read as text: {error}.") from error
 
 
 def _checked(template: str, tokenizer: PreTrainedTokenizerBase, choice: str, thinking: Thinking) -> str:
@@ -183,7 +179,8 @@ def turn_end(template: str, tokenizer: PreTrainedTokenizerBase) -> str | None:
     except _FAILURES:
         return None
     after = text.rpartition(_REPLY)[2].lstrip()
-    return next((token for token in _longest_first(special_tokens(tokenizer)) if after.startswith(token)), None)
+    tokens = sorted(special_tokens(tokenizer), key=len, reverse=True)
+    return next((token for token in tokens if after.startswith(token)), None)
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
@@ -207,7 +204,3 @@ def adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the tokenizer begins every text with its BOS token."""
     ids = tokenizer.encode("a")
     return tokenizer.bos_token_id is not None and ids[:1] == [tokenizer.bos_token_id]
-
-
-def _longest_first(tokens: set[str]) -> list[str]:
-    return sorted(tokens, key=len, reverse=True)

@@ -13,7 +13,6 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 from azr.config import Config
 from azr.errors import UserError
 from azr.executor.static_check import ALLOWED_MODULES, BANNED_BUILTINS
-from azr.prompts.answer_part import answer_part
 from azr.prompts.chat_template import (
     Turn,
     adds_bos,
@@ -39,6 +38,7 @@ from azr.tasks.prompts import (
     PromptFacts,
     PromptFormat,
     Section,
+    answer_part,
     opened_block,
 )
 
@@ -270,15 +270,12 @@ class PromptCodec:
         self, kind: TaskKind, shown: Sequence[Task], functions: GivenFunctions | None = None
     ) -> TokenArray:
         """Return ids of the proposal prompt with these tasks and functions, of any length."""
-        return self._heads.encode(f"propose {kind.name}", self._proposal_text(kind, shown, functions))
+        source = functions.source if functions is not None else ""
+        return self._heads.encode(f"propose {kind.name}", self._format.propose(kind, shown, source))
 
     def proposal_fits(self, kind: TaskKind, shown: Sequence[Task], max_tokens: int) -> bool:
         """Whether the proposal prompt with these tasks has at most ``max_tokens`` tokens."""
-        return self._fits(self._proposal_text(kind, shown, None), max_tokens)
-
-    def _proposal_text(self, kind: TaskKind, shown: Sequence[Task], functions: GivenFunctions | None) -> str:
-        source = functions.source if functions is not None else ""
-        return self._format.propose(kind, shown, source)
+        return self._fits(self._format.propose(kind, shown), max_tokens)
 
     def proposer_prompt(
         self, kind: TaskKind, references: list[Task], max_tokens: int, functions: GivenFunctions | None = None

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from azr.config import RolloutConfig
 from azr.errors import UserError
-from azr.hardware import KERNEL_CACHES, cpu_engine_problem, keep_kernels
+from azr.hardware import CPU_KV_CACHE_BYTES, KERNEL_CACHES, cpu_engine_problem, keep_kernels
 from azr.isolated import OWNER
 from azr.records import Completion, FinishReason, Stops
 from azr.rollout.engine_options import TAKEN, engine_options
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from vllm.outputs import CompletionOutput, RequestOutput
     from vllm.v1.engine.async_llm import AsyncLLM
 
-CPU_KV_CACHE_BYTES = 1 << 30
 CPU_THREADS = 1
 """Compute threads of a CPU engine; more of them wait for each other with a tiny model."""
 POLL_S = 1.0

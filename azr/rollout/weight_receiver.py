@@ -97,15 +97,14 @@ class BucketWeightTransferEngine(WeightTransferEngine[BucketInitInfo, BucketUpda
         """Load the bucket. Raises ValueError, before anything is loaded, if its bytes differ from the sent ones."""
         bucket = msgspec.convert(update_info.bucket, WeightBucket)
         # The bytes are this process's own: a layer whose parts come in two buckets keeps the first part until then.
-        received = bucket.tensors(self._inbox(bucket.transfer).take(bucket))
+        region = self._inbox(bucket.transfer).take(bucket)
         self._digest = self._digest or WeightDigest(full=bucket.full_check)
-        for name, tensor in received:
-            self._digest.add(name, tensor)
+        self._digest.add(bucket.slots, region)
         self._hexdigest = self._digest.hexdigest()
         if self._hexdigest != bucket.digest:
             raise ValueError(f"weight bucket {bucket.index} of version {bucket.version} arrived damaged or out of turn")
         self._nbytes += bucket.nbytes
-        self._loaded |= self.model.load_weights(self._under_all_names(received))
+        self._loaded |= self.model.load_weights(self._under_all_names(bucket.tensors(region)))
 
     def _under_all_names(self, received: list[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each tensor under all of its names: a parameter with several is sent once, and a tied output head may

@@ -13,70 +13,18 @@ from azr.tasks.base import (
     Verdict,
     evaluate_inputs,
     grade_outputs,
-    input_rules,
-    propose_program,
     section_texts,
 )
 from azr.tasks.inputs import read_input
-from azr.tasks.prompts import Example, Instructions, PromptFacts, Section
+from azr.tasks.prompts import Section
 
 _REPEATS = 4
 """Evaluations of an expression that must agree."""
-PROPOSAL = Example(
-    thought=(
-        "From the output alone it should take some thought to get back to an input. A running total that starts again "
-        "whenever it is a multiple of a limit loses the single numbers, but leaves enough to build numbers that give "
-        "the same totals."
-    ),
-    answer=(
-        Section(
-            "program",
-            "def f(numbers, limit):\n"
-            "    total, kept = 0, []\n"
-            "    for number in numbers:\n"
-            "        total += number\n"
-            "        if total % limit == 0:\n"
-            "            kept.append(total)\n"
-            "            total = 0\n"
-            "    return kept, total",
-        ),
-        Section("input", "[4, 2, 7, 5, 3], 6"),
-    ),
-)
-SOLUTION = Example(
-    shown=(
-        Section("program", "def f(values):\n    return [a - b for a, b in zip(values, values[1:])]"),
-        Section("output", "[3, -1]"),
-    ),
-    thought=(
-        "Two differences come from three values a, b, c with a - b = 3 and b - c = -1. With b = 2, a is 5 and c is 3. "
-        "f takes one argument, the list."
-    ),
-    answer=(Section("input", "[5, 2, 3]"),),
-)
 
 
 class Abduction(SingleCallKind):
     name = "abduction"
     reference_kinds = ("abduction",)
-
-    def proposer_instructions(self, facts: PromptFacts) -> Instructions:
-        goal = "A solver will see the program and the output, and has to find an input for it."
-        note = "Do not give an output: running your program gives it."
-        heading = "Python exercises. Each has a function f and one input for it."
-        return propose_program(goal, note, facts, PROPOSAL, heading)
-
-    def solver_instructions(self, facts: PromptFacts) -> Instructions:
-        return Instructions(
-            task=(
-                "Here are a Python program and an output. Find one input for which the program returns this output; "
-                f"where several are right, give any one of them. {input_rules()} An expression must not search either: "
-                "no loops, conditions or comparisons, and nothing of the program."
-            ),
-            blocks="one ```input block with the input",
-            example=SOLUTION,
-            heading="Python exercises with their solutions. Each has a function f, an output, and an input for it.",
-        )
 
     def solver_view(self, task: Task) -> tuple[Section, ...]:
         return (Section("program", task.program), Section("output", task.outputs[0]))

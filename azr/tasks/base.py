@@ -10,12 +10,11 @@ from typing import ClassVar
 
 from azr import values
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
-from azr.executor.protocol import MAX_PROGRAM_BYTES, MAX_VALUE_BYTES
 from azr.records import Task
-from azr.tasks.examples import WORKED, Worked
 from azr.tasks.inputs import Computed, evaluated_inputs, evaluation_request, read_input
+from azr.tasks.instructions import WORKED, Worked, instructions
 from azr.tasks.normalize import fingerprint, parse_program
-from azr.tasks.prompts import LABELS, Example, Instructions, PromptFacts, Section
+from azr.tasks.prompts import LABELS, Instructions, PromptFacts, Section
 
 Run = Callable[[ExecutionRequest], Awaitable[ExecutionResult]]
 """Executes a program behind isolation; no code that a model wrote runs anywhere else."""
@@ -186,6 +185,12 @@ class SingleCallKind(TaskKind):
     accepted_statuses: ClassVar[tuple[CallStatus, ...]] = (CallStatus.OK,)
     """Ends of a call that make a task."""
 
+    def proposer_instructions(self, facts: PromptFacts) -> Instructions:
+        return instructions(self.name, "proposal", facts)
+
+    def solver_instructions(self, facts: PromptFacts) -> Instructions:
+        return instructions(self.name, "solution", facts)
+
     def label(self, call: CallResult) -> str | None:
         """Return the task's output after this call; None if no task may have it."""
         return call.value
@@ -244,46 +249,6 @@ class SingleCallKind(TaskKind):
             )
             for index, (given, returned) in enumerate(pairs)
         )
-
-
-def program_rules(facts: PromptFacts) -> str:
-    """Return English rules for programs, as the static check and the sandbox enforce them."""
-    imports = f"Imports come first, and only of these modules: {', '.join(facts.modules)}. " if facts.modules else ""
-    refused = f"Refused names are {', '.join(facts.refused_names)}. " if facts.refused_names else ""
-    return (
-        "Rules for programs: the entry function is called f and takes at least one argument; helper functions and "
-        "classes may stand beside it, and nothing comes after the last of them. f returns plain data: None, booleans, "
-        "numbers, strings, bytes, and lists, tuples, sets and dictionaries of these. Every call gives the same result "
-        f"on every run, and takes less than {facts.cpu_s:g} s of CPU time. So there is no randomness, clock, file, "
-        f"network, keyboard input, printing, and no state that outlives the call. A program has at most "
-        f"{MAX_PROGRAM_BYTES:,} bytes, the text of a returned value at most {MAX_VALUE_BYTES:,}. {imports}Every other "
-        f"module is refused, such as random, time, datetime, os, sys or numpy. {refused}".rstrip()
-    )
-
-
-def input_rules() -> str:
-    """Return English rules for an input."""
-    return (
-        "An input is what would stand between the parentheses of a call of f: all arguments, separated by commas, by "
-        "position or by name, strings in quotes. Arguments are plain data, or constant expressions of it such as "
-        "'a' * 7 or list(range(5)). Refused are lambdas, variables, objects of classes, and a range that is not made "
-        "a list."
-    )
-
-
-def propose_program(goal: str, note: str, facts: PromptFacts, example: Example, heading: str) -> Instructions:
-    """Instructions for proposing a program and an input; ``goal`` says what the solver has to do."""
-    return Instructions(
-        task=(
-            f"Invent a new Python program together with one input for it. {goal} Make it need several steps of careful "
-            "reasoning, hard but not impossible for a strong programmer without a computer, and unlike the reference "
-            "programs below in structure and idea: a program that is there already is refused. Think first about what "
-            f"would be hard.\n\n{program_rules(facts)}\n\nRules for inputs: {input_rules()}\n\n{note}"
-        ),
-        blocks="one ```python block with the program and one ```input block with the input",
-        example=example,
-        heading=heading,
-    )
 
 
 def section_texts(sections: Sequence[Section], *labels: str) -> tuple[str, ...] | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from azr.config import CompositesConfig
 from azr.records import Task
 from azr.tasks.base import RejectReason
-from azr.tasks.normalize import ENTRY, parse, parse_program
+from azr.tasks.normalize import ENTRY, Renamed, parse, parse_program, written
 from azr.tasks.prompts import Section
 
 _GIVEN = re.compile(r"g_\d+")
@@ -57,8 +57,8 @@ def give_functions(tasks: Iterable[Task], count: int) -> GivenFunctions | None:
         serving = _serving(task.program) if task.program not in seen else None
         if serving is None or any(imports.get(name, line) != line for name, line in serving[0].items()):
             continue
-        source = _source(_Renamed(f"g_{len(used)}").visit(serving[1]))
-        if source is None:
+        source = written(Renamed(ENTRY, f"g_{len(used)}").visit(serving[1]))
+        if source is None or parse(source) is None:  # as some f-strings of older Pythons
             continue
         seen.add(task.program)
         imports |= serving[0]
@@ -83,15 +83,6 @@ def compose(sections: Sequence[Section], given: GivenFunctions) -> tuple[Section
         return RejectReason.NOT_ALLOWED
     whole = Section("program", f"{given.source}\n\n{programs[0]}")
     return tuple(whole if section.label == "program" else section for section in sections)
-
-
-def _source(function: ast.AST) -> str | None:
-    """Return a function's text; None if it cannot be written out, as some f-strings of older Pythons."""
-    try:
-        source = ast.unparse(function)
-    except (ValueError, RecursionError):
-        return None
-    return source if parse(source) is not None else None
 
 
 def _serving(program: str) -> tuple[dict[str, str], ast.FunctionDef] | None:
@@ -151,18 +142,3 @@ def _calls_all(tree: ast.Module, given: GivenFunctions) -> bool:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
     return called >= set(given.names)
-
-
-class _Renamed(ast.NodeTransformer):
-    """Gives the entry function another name, where it calls itself too."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        if node.name == ENTRY:
-            node.name = self._name
-        return self.generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.copy_location(ast.Name(self._name, node.ctx), node) if node.id == ENTRY else node

@@ -6,38 +6,11 @@ from collections.abc import Sequence
 
 from azr.execution import CallResult, CallStatus
 from azr.records import Task
-from azr.tasks.base import IDENTITY, IDENTITY_INPUT, Run, SingleCallKind, Verdict, propose_program, section_texts
-from azr.tasks.examples import FAILING
-from azr.tasks.prompts import Example, Instructions, PromptFacts, Section
+from azr.tasks.base import IDENTITY, IDENTITY_INPUT, Run, SingleCallKind, Verdict, section_texts
+from azr.tasks.instructions import FAILING
+from azr.tasks.prompts import Section
 
 NO_ERROR = "NoError"
-PROPOSAL = Example(
-    thought=(
-        "The exception should only come up after some steps, and should not be the one that springs to mind. A queue "
-        "of positions that is followed through a list can run out of the list, or of the queue, before it ends."
-    ),
-    answer=(
-        Section(
-            "program",
-            "def f(jumps, start):\n"
-            "    queue = [start]\n"
-            "    for _ in range(len(jumps)):\n"
-            "        position = queue.pop()\n"
-            "        queue.append(jumps[position])\n"
-            "        jumps[position] = queue[-1] // (position - 1)\n"
-            "    return jumps",
-        ),
-        Section("input", "[2, 0, 1, 3], 0"),
-    ),
-)
-SOLUTION = Example(
-    shown=(
-        Section("program", "def f(record, key):\n    return record[key].upper()"),
-        Section("input", "{'name': 'Ada'}, 'age'"),
-    ),
-    thought="The dictionary has no key 'age', so looking it up fails before upper is called. That is a KeyError.",
-    answer=(Section("output", "KeyError"),),
-)
 
 
 class Error(SingleCallKind):
@@ -45,29 +18,6 @@ class Error(SingleCallKind):
     reference_kinds = ("error",)
     accepted_statuses = (CallStatus.OK, CallStatus.RAISED)
     worked = FAILING
-
-    def proposer_instructions(self, facts: PromptFacts) -> Instructions:
-        goal = (
-            "A solver will see the program and the input, and has to say which exception the call raises, if any. "
-            "Classes of your own are allowed as exceptions."
-        )
-        note = "Do not give the exception: running your program shows it."
-        heading = "Python exercises. Each has a function f and one input, for which f may raise an exception."
-        return propose_program(goal, note, facts, PROPOSAL, heading)
-
-    def solver_instructions(self, facts: PromptFacts) -> Instructions:
-        return Instructions(
-            task=(
-                "Here are a Python program and an input. Work out whether calling the program with this input raises "
-                f"an exception. Answer with the name of the exception's class, or with {NO_ERROR}."
-            ),
-            blocks=f"one ```output block with the name of the exception's class, or {NO_ERROR}",
-            example=SOLUTION,
-            heading=(
-                "Python exercises on exceptions, with their solutions. Each output is the name of the exception that "
-                f"the call of f raises, or {NO_ERROR} if it returns a value. It is never the value."
-            ),
-        )
 
     def label(self, call: CallResult) -> str | None:
         if call.status is CallStatus.OK:

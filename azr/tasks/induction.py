@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from azr import values
 from azr.execution import ExecutionRequest
-from azr.executor.protocol import MAX_VALUE_BYTES, REQUEST_VALUES
 from azr.records import Task
 from azr.tasks.base import (
     IDENTITY,
@@ -18,32 +17,16 @@ from azr.tasks.base import (
     Verdict,
     evaluate_inputs,
     grade_outputs,
-    input_rules,
-    program_rules,
     reject_reason,
     section_texts,
 )
-from azr.tasks.examples import WORKED
 from azr.tasks.inputs import read_input
+from azr.tasks.instructions import WORKED, instructions
 from azr.tasks.normalize import fingerprint, parse_program
 from azr.tasks.prompts import Example, Instructions, PromptFacts, Section
 
 MESSAGE_CHARS = 4000
 """Longest message. Real models write hints of a thousand characters now and then; the solver's prompt is the bound."""
-SOLUTION = Example(
-    shown=(
-        Section("input", "[3, 1, 2]"),
-        Section("output", "[1, 3]"),
-        Section("input", "[5]"),
-        Section("output", "[5, 5]"),
-        Section("message", "It only needs to look at each number once."),
-    ),
-    thought=(
-        "Both outputs have two numbers: 1 and 3 are the smallest and the largest of 3, 1, 2. For [5] both are 5. An "
-        "empty list is not shown; I return an empty list for it."
-    ),
-    answer=(Section("program", "def f(numbers):\n    return [min(numbers), max(numbers)] if numbers else []"),),
-)
 SEED_INPUTS = ("'Hello world'", "1", "[1, 2]", "{'a': 1}", "(1, 'b')", "None")
 
 
@@ -52,34 +35,11 @@ class Induction(TaskKind):
     reference_kinds = ("deduction", "abduction", "induction")
 
     def proposer_instructions(self, facts: PromptFacts) -> Instructions:
-        count = facts.induction_inputs
-        return Instructions(
-            task=(
-                f"Choose {count} inputs for the Python program below, Reference 1, no two of them equal, that together "
-                "show how it behaves, edge cases included. A solver will see the first half of the inputs with their "
-                "outputs, and a message from you, and has to write a program that is also right on the other half. "
-                "Make that possible, but only by thinking hard. The message is a hint of one or two sentences, at most "
-                f"{MESSAGE_CHARS:,} characters, that does not state the code. Every input must run without an "
-                f"exception, in less than {facts.cpu_s:g} s of CPU time, and return plain data of at most "
-                f"{MAX_VALUE_BYTES:,} bytes of text, {REQUEST_VALUES * MAX_VALUE_BYTES:,} for all inputs together."
-                f"\n\nRules for inputs: {input_rules()}"
-            ),
-            blocks=f"{count} ```input blocks, each with one input, and one ```message block with the message",
-            example=_proposal_example(count),
-            heading=f"Python exercises. Each has a function f, {count} different inputs for it, and a hint.",
-        )
+        example = _proposal_example(facts.induction_inputs)
+        return instructions(self.name, "proposal", facts, example, message_chars=MESSAGE_CHARS)
 
     def solver_instructions(self, facts: PromptFacts) -> Instructions:
-        return Instructions(
-            task=(
-                "Here are inputs of an unknown Python program with the outputs that it returns, and a hint. Write a "
-                "program that maps every input to its output, and that will also be right on inputs that you are not "
-                f"shown.\n\n{program_rules(facts)}"
-            ),
-            blocks="one ```python block with the program",
-            example=SOLUTION,
-            heading="Python exercises with their solutions. Each has inputs and outputs, a hint, and the function f.",
-        )
+        return instructions(self.name, "solution", facts)
 
     def seed(self) -> Task:
         message = "The input comes back unchanged."

@@ -38,20 +38,19 @@ def parse_program(program: str) -> ast.Module | None:
         return None
     arguments = entries[0].args
     takes_some = arguments.posonlyargs or arguments.args or arguments.vararg
-    return tree if takes_some and _can_be_written(tree) else None
+    return tree if takes_some and written(tree) is not None else None
 
 
-def _can_be_written(tree: ast.Module) -> bool:
-    """Whether the tree has a normal form.
+def written(tree: ast.AST) -> str | None:
+    """Return the text of a syntax tree; None if it cannot be written.
 
     Python reads integers in hex of any length but writes none of over 4,300 decimal digits, and it cannot write some
     f-strings that it can read.
     """
     try:
-        ast.unparse(tree)
+        return ast.unparse(tree)
     except (ValueError, RecursionError):
-        return False
-    return True
+        return None
 
 
 def _deeper_than(limit: int, tree: ast.AST) -> bool:
@@ -133,6 +132,21 @@ def fingerprint(program: str, *extra: str) -> str:
         encoded = part.encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "little") + encoded)
     return digest.hexdigest()
+
+
+class Renamed(ast.NodeTransformer):
+    """Gives functions of one name, and what refers to them, another."""
+
+    def __init__(self, name: str, new: str) -> None:
+        self._name, self._new = name, new
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        if node.name == self._name:
+            node.name = self._new
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.copy_location(ast.Name(self._new, node.ctx), node) if node.id == self._name else node
 
 
 class _WithoutConstants(ast.NodeTransformer):

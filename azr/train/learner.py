@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -24,6 +25,7 @@ from azr.config import Config, PluginEstimator
 from azr.errors import RunEnded
 from azr.records import Completion, FinishReason, Sample
 from azr.train.model_worker import StepReport
+from azr.train.profile import table
 from azr.train.train_batch import TrainBatch
 from azr.train.worker_group import WorkerGroup
 
@@ -49,6 +51,8 @@ class Learner:
     ) -> None:
         self._config, self._phase = config, phase
         self._policy, self._critic, self._reference = policy, critic, reference
+        self._updates = 0
+        """Updates of the policy since this process started."""
         self._skipped: dict[str, float] = {}
         """Optimizer steps that were skipped since the last that was taken, by model."""
 
@@ -176,8 +180,22 @@ class Learner:
         if algorithm.policy_mini_batches > 1:  # a single step starts from the policy as it is
             async with self._work(self._policy, "policy logprobs"):
                 batch.old_logprobs_R = packed.scatter(await self._score(self._policy, "logprobs", packed), tokens)
-        async with self._work(self._policy, "train policy", training=True):
+        async with self._work(self._policy, "train policy", training=True), self._profiled():
             return await update_policy(self._policy, packed, batch.policy_columns(algorithm), config.timeout.train_s)
+
+    @asynccontextmanager
+    async def _profiled(self) -> AsyncIterator[None]:
+        """Profile the update inside if it is the one of `train.profile_step`; its table goes to the log."""
+        self._updates += 1
+        run, limit = self._config.run, self._config.timeout.train_s
+        if self._updates != self._config.train.profile_step:
+            yield
+            return
+        trace = Path(run.root, run.name, f"profile_{self._updates}.json.gz").absolute()
+        await self._policy.call("profile_next_update", str(trace), timeout_s=limit)
+        yield
+        (phases, *_) = await self._policy.call("phases", timeout_s=limit)
+        log.info("profile of policy update %d, with a trace in %s:\n%s", self._updates, trace, table(phases))
 
     async def _score_reference(self, batch: Batch, packed: TrainBatch) -> None:
         """Fill in the reference policy's log-probabilities of what was packed."""

@@ -39,6 +39,7 @@ from azr.train.zero3 import (
     engine_tensors,
     load_partitioned,
     make_engine,
+    make_whole_engine,
     parameter_parts,
     step,
 )
@@ -267,6 +268,7 @@ class ModelWorker:
         None. `mini_batches`: optimizer steps per training step."""
         train = self.config.train
         zero3 = engine_config(train, self.device, self.hpz)
+        is_whole = train.shard == "none"
         attention = choose_attention(self.device, self.dtype, train.attention)
         torch.manual_seed(self.config.run.seed)  # for what the folder does not hold, such as a new critic's head
         try:
@@ -274,7 +276,7 @@ class ModelWorker:
             kernels, why = choose_kernels(train.kernels, self.device.type, family)
             self._computes_with = f"{kernels} kernels ({why}), attention {attention}"
             options = {"dtype": self.dtype, "attention": attention, "kernels": kernels}
-            model = load_partitioned(lambda: load(path, **options), zero3)
+            model = load(path, **options) if is_whole else load_partitioned(lambda: load(path, **options), zero3)
             self.base_files = self._hash_base(path) if train.lora.rank else {}
         except OSError as error:
             raise UserError(
@@ -282,6 +284,8 @@ class ModelWorker:
                 f"the name of one on the hub ({str(error).splitlines()[0]})"
             ) from error
         self._away = OffloadedTensors(self.device)
+        if is_whole:
+            return make_whole_engine(model, train, self.device, lr, mini_batches)
         engine = make_engine(model, train, zero3, family, lr, mini_batches)
         for group in list(_world.pg_map):  # DeepSpeed's own would fail after ten minutes, NCCL's default
             _set_pg_timeout(timedelta(seconds=self.config.timeout.train_s), group)

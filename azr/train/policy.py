@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
 from math import prod
@@ -26,8 +27,10 @@ from azr.config import LOGPROB_CHUNK, WEIGHT_BUCKET_BYTES
 from azr.hashed_files import HashedFile, hash_file
 from azr.train.adapter_files import ADAPTER_FILE, write_base
 from azr.train.model_worker import ModelWorker, StepReport, parameters_on_device
+from azr.train.profile import profiled
 from azr.train.shards import TensorSpec, write_model, write_safetensors
 from azr.train.train_batch import RankBatch
+from azr.train.whole import WholeEngine
 from azr.train.zero3 import drain, gather_on_host, iter_full_params, whole_shape
 
 
@@ -72,6 +75,16 @@ class PolicyWorker(PolicyScorer):
             engine_gpus=self.config.rollout.tensor_parallel,
         )
         self._outbox = make_outbox(self.config.cluster.push, rank)
+        self._trace: Path | None = None
+        self._phases: dict[str, float] = {}
+
+    def profile_next_update(self, trace: str) -> None:
+        """Write a trace of the next update into this file; `phases` then says where its time went. Rank 0 only."""
+        self._trace = Path(trace) if self.rank == 0 else None
+
+    def phases(self) -> dict[str, float]:
+        """Seconds by phase of the update that was profiled last, see `azr.train.profile.by_phase`."""
+        return self._phases
 
     def reference_logprobs(self, batch: RankBatch) -> Tensor:
         """Return `logprobs` of the model without its adapters: the reference policy of a run that trains adapters."""
@@ -85,15 +98,26 @@ class PolicyWorker(PolicyScorer):
         each response token when its loss was computed, before the step of its mini-batch.
         """
         before: list[Tensor] = []
+        temperature, algorithm = self.config.rollout.temperature, self.config.algorithm
 
         def loss_fn(micro: PackedBatch, of_micro: dict[str, Tensor], normalizer: float) -> tuple[Tensor, Sums]:
-            logprobs_R, entropy_R = self.engine(micro, self.config.rollout.temperature)
-            before.append(logprobs_R.detach())
-            arrays = {f"{name}_R": column_R for name, column_R in of_micro.items()}
-            return policy_loss(logprobs_R, entropy_R, **arrays, normalizer=normalizer, config=self.config.algorithm)
+            def of_tokens(logprobs: Tensor, entropy: Tensor, at: slice) -> tuple[Tensor, Sums]:
+                arrays = {f"{name}_R": column_R[at] for name, column_R in of_micro.items()}
+                return policy_loss(logprobs, entropy, **arrays, normalizer=normalizer, config=algorithm)
 
-        steps = self._take_steps(batch, columns, loss_fn)
-        return steps, torch.cat(before).cpu()
+            everything = slice(None)
+            if algorithm.by_sequence:
+                logprobs_R, entropy_R = self.engine(micro, temperature)
+                before.append(logprobs_R.detach())
+                return of_tokens(logprobs_R, entropy_R, everything)
+            loss, *scores = self.engine(micro, temperature, token_loss=lambda *tokens: of_tokens(*tokens)[0])
+            before.append(scores[0])
+            return loss, of_tokens(*scores, everything)[1]
+
+        trace, self._trace = self._trace, None
+        with profiled(trace, self.device) if trace is not None else nullcontext({}) as self._phases:
+            steps = self._take_steps(batch, columns, loss_fn)
+            return steps, torch.cat(before).cpu()
 
     @parameters_on_device
     def send_weights(self, version: int, receivers: Sequence[Receiver], timeout_s: float) -> SentWeights | None:
@@ -105,7 +129,13 @@ class PolicyWorker(PolicyScorer):
         """
         named = list(self.engine.module.named_weights())
         largest = max(prod(whole_shape(parameter)) * self.dtype.itemsize for _, parameter in named)
-        weights = iter_full_params(named, WEIGHT_BUCKET_BYTES, self.dtype, adapters_of(self.engine.module))
+        weights = iter_full_params(
+            named,
+            WEIGHT_BUCKET_BYTES,
+            self.dtype,
+            adapters_of(self.engine.module),
+            isinstance(self.engine, WholeEngine),
+        )
         every = self.config.cluster.push_check_every
         return send_weights(
             self._outbox,

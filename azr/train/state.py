@@ -25,6 +25,7 @@ from torch import Tensor
 from azr.hashed_files import HashedFile
 from azr.train.adapter_files import check_base
 from azr.train.shards import ShardReader, write_shard
+from azr.train.whole import WholeEngine
 from azr.train.zero3 import forget_node_copies
 
 MASTER = "master"
@@ -93,7 +94,8 @@ def load_state(engine: Any, folder: Path, rank: int, base_files: Mapping[str, st
     with ShardReader(folder) as reader:
         meta = reader.metas[rank % reader.ranks]
         check_base(meta.get("base_files", {}), base_files, f"The checkpoint {folder.parent.parent}")
-        groups = list(_groups(engine, rank))
+        # Where every rank holds everything, each reads it all; rank 0 wrote it.
+        groups = list(_groups(engine, 0 if isinstance(engine, WholeEngine) else rank))
         keys = (MASTER, *MOMENTS) if meta["steps"] else (MASTER,)
         reader.check({f"{key}/{part.name}": part.total for _, parts in groups for part in parts for key in keys})
         engine.optimizer.checkpoint_event_prologue()  # no parameter is whole while its parts are written

@@ -8,7 +8,7 @@ number that is the same on all ranks, so gradients must be added over ranks, whi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
 from functools import partial
 from math import prod
 from types import ModuleType
@@ -17,11 +17,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from azr.algorithms.architectures import CHECKED
 from azr.algorithms.lora import Adapter, four_bit_shape, is_four_bit, merge, unpack
 from azr.config import REDUCE_BUCKET, TrainConfig
+from azr.train.offload import EngineTensors
+from azr.train.whole import WholeEngine
 
 ADAM_BETA1 = 0.9
 
@@ -79,20 +82,29 @@ def make_engine(
         config = _by_layers(deepspeed, model, config)
     if lr is None:
         return deepspeed.initialize(model=model, config=config)[0]
-    optimizer = torch.optim.AdamW(
-        [parameter for parameter in model.parameters() if parameter.requires_grad],
-        lr=lr,
-        betas=(ADAM_BETA1, train.adam_beta2),
-        weight_decay=train.weight_decay,
-        fused=True,
-    )
-    factor = partial(lr_lambda, train=train, mini_batches=mini_batches)
-    return deepspeed.initialize(
-        model=model,
-        optimizer=optimizer,
-        lr_scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, factor),
-        config=config,
-    )[0]
+    optimizer = _adam([parameter for parameter in model.parameters() if parameter.requires_grad], train, lr)
+    schedule = _schedule(optimizer, train, mini_batches)
+    return deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=schedule, config=config)[0]
+
+
+def make_whole_engine(
+    model: nn.Module, train: TrainConfig, device: torch.device, lr: float | None, mini_batches: int = 1
+) -> WholeEngine:
+    """Return the engine of a model that every rank holds whole; otherwise as `make_engine`."""
+    engine = WholeEngine(model, device)
+    if lr is not None:
+        schedule = partial(_schedule, train=train, mini_batches=mini_batches)
+        engine.train_with(partial(_adam, train=train, lr=lr), schedule, train.grad_clip)
+    return engine
+
+
+def _adam(parameters: Sequence[torch.Tensor], train: TrainConfig, lr: float) -> torch.optim.AdamW:
+    betas = ADAM_BETA1, train.adam_beta2
+    return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=train.weight_decay, fused=True)
+
+
+def _schedule(optimizer: torch.optim.Optimizer, train: TrainConfig, mini_batches: int) -> LRScheduler:
+    return LambdaLR(optimizer, partial(lr_lambda, train=train, mini_batches=mini_batches))
 
 
 def _by_layers(deepspeed: ModuleType, model: nn.Module, config: dict[str, Any]) -> dict[str, Any]:
@@ -154,20 +166,10 @@ def step(engine: Any, *, sound: bool) -> bool:
     return bool(engine.skipped_steps == skipped)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineTensors:
-    """Tensors of an engine on its device between two calls. They may share memory; small ones are left out."""
-
-    parameters: list[torch.Tensor]
-    """This rank's parts, in the compute type."""
-    state: list[torch.Tensor]
-    """Master weights and the optimizer's state; none of a model that is not trained."""
-    scratch: list[torch.Tensor]
-    """Gradients and the buffer in which they are reduced: of no use after a step, but zero where nothing is written."""
-
-
 def engine_tensors(engine: Any) -> EngineTensors:
     """Releases what was gathered of the parameters, and lists what is left."""
+    if isinstance(engine, WholeEngine):
+        return engine.tensors()
     _import_deepspeed()
     from deepspeed.runtime.zero.parameter_offload import DeepSpeedZeRoOffload
 
@@ -201,23 +203,27 @@ def iter_full_params(
     bucket_bytes: int,
     dtype: torch.dtype,
     adapters: Mapping[nn.Parameter, Adapter],
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Whole parameters one by one, in order, with about `bucket_bytes` of them gathered at a time.
+    is_whole: bool = False,
+) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    """Whole parameters in order, about `bucket_bytes` of them gathered at a time, which are valid until the next are.
 
-    `adapters`: what is merged into a parameter, by parameter. Collective: every rank must consume the iterator to its
-    end. A tensor is valid until the next is asked for.
+    `adapters`: what is merged into a parameter, by parameter. `is_whole`: nothing has to be gathered. Collective: every
+    rank must consume the iterator to its end.
     """
-    deepspeed = _import_deepspeed()
+
+    def merged(parameter: nn.Parameter) -> torch.Tensor:
+        weight, adapter = unpack(parameter), adapters.get(parameter)
+        if adapter is not None:
+            weight = merge(weight, *adapter.parameters, adapter.scale)
+        return weight.detach().to(dtype)
+
+    gathered = nullcontext if is_whole else _import_deepspeed().zero.GatheredParameters
     for bucket in _buckets(named, bucket_bytes):
         # A tied parameter has two names and is gathered once.
         whole = dict.fromkeys(parameter for _, parameter in bucket)
         parts = [part for parameter in whole if parameter in adapters for part in adapters[parameter].parameters]
-        with deepspeed.zero.GatheredParameters([*whole, *parts]), torch.no_grad():
-            for name, parameter in bucket:
-                weight, adapter = unpack(parameter), adapters.get(parameter)
-                if adapter is not None:
-                    weight = merge(weight, *adapter.parameters, adapter.scale)
-                yield name, weight.detach().to(dtype)
+        with gathered([*whole, *parts]), torch.no_grad():
+            yield [(name, merged(parameter)) for name, parameter in bucket]
 
 
 def gather_on_host(
@@ -257,7 +263,7 @@ def _part(parameter: Any) -> torch.Tensor:
 
 
 def drain(weights: Iterator[tuple[str, torch.Tensor]]) -> None:
-    """Consume `iter_full_params` on a rank that has no use for the weights but must take part in gathering them."""
+    """Consume `gather_on_host` on a rank that has no use for the weights but must take part in gathering them."""
     for _ in weights:
         pass
 

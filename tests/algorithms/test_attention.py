@@ -12,7 +12,7 @@ from transformers import AttentionInterface, Qwen2ForCausalLM
 
 from azr.algorithms import attention
 from azr.algorithms.attention import PADDED, VARLEN, Segments, choose_attention
-from azr.algorithms.packing import pack, packed_length
+from azr.algorithms.packing import pack, packed_length, padded_to
 from azr.errors import UserError
 from azr.records import Completion, FinishReason
 
@@ -73,6 +73,23 @@ def test_samples_that_share_their_prompt_get_the_same_logprobs_and_gradients(sli
     weights = torch.randn(expected.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     for result in (expected, found):
         (weights * result).sum().backward()
+    for one, other in zip(apart.parameters(), together.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("samples", [groups(3, 4), []], ids=["shared prompts", "dummy"])
+@pytest.mark.parametrize("multiple", [1, 8, 128])
+def test_a_stream_that_is_rounded_up_gives_the_same_logprobs_and_gradients(
+    samples: list[Completion], multiple: int
+) -> None:
+    apart, together, batch = tiny_policy(), tiny_policy(), pack(samples)
+    rounded = padded_to(batch, multiple)
+    assert len(rounded.token_ids_T) % multiple == 0 <= len(rounded.token_ids_T) - len(batch.token_ids_T) < multiple
+    assert rounded.cu_seqlens.dtype == torch.int32 and rounded.cu_seqlens[-1] == len(rounded.unshared_index_E)
+    results = [torch.stack(score(model, each), -1) for model, each in ((apart, batch), (together, rounded))]
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-12)
+    for result in results:
+        result.square().sum().backward()
     for one, other in zip(apart.parameters(), together.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-9, atol=1e-12)
 

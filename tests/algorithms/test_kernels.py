@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from azr.algorithms import kernels
 from azr.algorithms.architectures import CHECKED
-from azr.algorithms.attention import FLASH, choose_attention
+from azr.algorithms.attention import FLASH, PADDED, VARLEN, choose_attention
 from azr.algorithms.kernels import COVERED, apply_liger, choose_kernels
 from azr.errors import UserError
 from tests.tiny_models import FAMILIES
@@ -51,11 +51,16 @@ def test_liger_that_cannot_be_had_is_refused(
 def test_flash_attn_is_taken_where_it_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     packages(monkeypatch, installed=True)
     assert choose_attention("cuda", torch.bfloat16, "flash_attn") == FLASH
+    for major, wanted, chosen in ((9, "auto", FLASH), (8, "auto", VARLEN), (9, "torch", VARLEN)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, major=major: (major, 0))
+        assert choose_attention("cuda", torch.bfloat16, wanted) == chosen
+    assert choose_attention("cuda", torch.float32) == choose_attention("cpu", torch.bfloat16, "torch") == PADDED
     with pytest.raises(UserError, match="needs a GPU and"):
         choose_attention("cpu", torch.bfloat16, "flash_attn")
     packages(monkeypatch, installed=False)
-    with pytest.raises(UserError, match="flash-attn is not installed"):
+    with pytest.raises(UserError, match="flash-attn-4 is not installed"):
         choose_attention("cuda", torch.bfloat16, "flash_attn")
+    assert choose_attention("cuda", torch.bfloat16) == VARLEN
 
 
 def test_every_architecture_that_is_covered_was_checked() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from azr.algorithms.logprobs import token_logprobs
+from azr.algorithms.logprobs import token_logprobs, token_losses
 
 TOKENS, HIDDEN, VOCAB = 23, 8, 31
 
@@ -37,6 +37,54 @@ def test_chunked_equals_full_in_value_and_gradient(chunk: int, temperature: floa
         )
     for expected, got in zip(*grads, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("with_entropy", [False, True])
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_a_loss_in_the_forward_pass_has_the_same_bits(
+    temperature: float, dtype: torch.dtype, trained: bool, with_entropy: bool
+) -> None:
+    hidden, weight, target = inputs(dtype)
+    weight.requires_grad_(trained)
+    mix = torch.randn(2, TOKENS, generator=torch.Generator().manual_seed(1))
+    products = [0]
+
+    def token_loss(logprobs: torch.Tensor, entropy: torch.Tensor, at: slice) -> torch.Tensor:
+        loss = (mix[0, at] * logprobs.exp()).sum() / 7
+        return loss + (mix[1, at] * entropy.square()).sum() if with_entropy else loss
+
+    def gradients(loss: torch.Tensor) -> list[torch.Tensor | None]:
+        hidden.grad = weight.grad = None
+        (loss * 2).backward()
+        return [hidden.grad, weight.grad]
+
+    with Products(products):
+        logprobs, entropy = token_logprobs(hidden, weight, target, temperature=temperature, chunk=5)
+        expected = gradients(token_loss(logprobs, entropy, slice(None)))
+        twice = products.pop()
+        products.append(0)
+        loss, *scores = token_losses(hidden, weight, target, token_loss, temperature=temperature, chunk=5)
+        got = gradients(loss)
+    torch.testing.assert_close(loss, token_loss(logprobs, entropy, slice(None)))
+    assert torch.equal(scores[0], logprobs) and torch.equal(scores[1], entropy)
+    assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True) if other is not None)
+    assert (got[1] is None) == (expected[1] is None) == (not trained)
+    chunks = -(-TOKENS // 5)
+    assert (products[0], twice) == ((2 + trained) * chunks, (3 + trained) * chunks)
+
+
+class Products(torch.utils._python_dispatch.TorchDispatchMode):
+    """Counts matrix products."""
+
+    def __init__(self, count: list[int]) -> None:
+        super().__init__()
+        self.count = count
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.count[-1] += function is torch.ops.aten.mm.default
+        return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("output", [0, 1])
@@ -89,3 +137,6 @@ def test_no_tokens_give_zero_gradients_not_none() -> None:
     logprobs, _ = token_logprobs(hidden[:0], weight, target[:0], temperature=1.0, chunk=5)
     (logprobs.sum() / 7).backward()
     assert logprobs.shape == (0,) and not weight.grad.any() and not hidden.grad.any()
+    hidden.grad = weight.grad = None
+    token_losses(hidden[:0], weight, target[:0], lambda *_: 1 / 0, temperature=1.0, chunk=5)[0].backward()
+    assert not weight.grad.any() and not hidden.grad.any()

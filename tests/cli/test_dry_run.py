@@ -47,7 +47,8 @@ def test_what_would_run_is_printed_and_nothing_is_written(here, capsys):
     assert dry_run(here, "--run.steps", "7") == 0
     printed = capsys.readouterr()
     assert from_yaml(printed.out) == override(here, {"run.steps": 7}) and not printed.err
-    assert "# plan: 7 steps" in printed.out and "\n# fits on 1 node(s)" in printed.out
+    assert "# plan: 7 steps" in printed.out and "\n# on CPUs, GiB: policy 0." in printed.out
+    assert "\n# fits in this machine's memory: " in printed.out and "1 node(s)" not in printed.out
     assert not Path(here.run.root).exists()
 
 
@@ -154,9 +155,12 @@ def test_a_run_that_is_alive_is_neither_resumed_nor_renamed(here, capsys):
         assert "selfplay.kinds was" in capsys.readouterr().err
 
 
-def test_a_cpu_is_given_no_verdict(here, capsys):
+def test_a_model_that_is_too_large_for_the_cpus_memory_is_told_so(here, capsys, monkeypatch):
+    monkeypatch.setattr(run, "memory_bytes", lambda: 24 << 30)
     assert dry_run(here, "--model.path", "Qwen/Qwen2.5-14B", "--train.device", "cpu") == 0
-    assert "was not checked" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "was not checked" in printed and "\n# does not fit in this machine's memory: " in printed
+    assert "\n# seconds are not planned for CPUs" in printed
 
 
 @contextmanager

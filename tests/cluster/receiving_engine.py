@@ -153,12 +153,11 @@ class ReceivingEngine:
         if not self.buckets:
             self.digest = WeightDigest(full=bucket.full_check)
         self.buckets.append(bucket)
-        received = bucket.tensors(self.inbox(bucket.transfer).take(bucket))
-        for name, tensor in received:
-            self.digest.add(name, tensor)
+        region = self.inbox(bucket.transfer).take(bucket)
+        self.digest.add(bucket.slots, region)
         if self.digest.hexdigest() != bucket.digest:
             raise ValueError("damaged")
-        self.weights |= dict(received)
+        self.weights |= dict(bucket.tensors(region))
 
     def finish_update(self, version: int, digest: str) -> WeightUpdate:
         assert self.buckets[-1].last and self.buckets[-1].version == version

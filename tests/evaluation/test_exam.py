@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from azr.errors import UserError
+from azr.evaluation.question import Question
 from azr.evaluation.suites import hash_of
-from azr.evaluation.suites.exam import ExamTask, read_exam, write_exam
+from azr.evaluation.suites.exam import exam_questions
 from azr.execution import CallResult, CallStatus, ExecutionRequest, ExecutionResult
 from azr.records import Task
 from azr.tasks.base import Verdict
@@ -29,8 +30,8 @@ DOCUMENTS = 20_000
 
 
 @pytest.fixture(scope="module")
-def benchmark() -> tuple[ExamTask, ...]:
-    return read_exam(DATA / "exam")
+def benchmark() -> list[Question]:
+    return exam_questions(DATA / "exam")
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +58,13 @@ def shown(text: str) -> list[tuple[str, str]]:
     return [(program, given) for program in programs for given in inputs or [""]]
 
 
-def programs(benchmark: tuple[ExamTask, ...]) -> Iterator[str]:
-    return (each.task.program for each in benchmark)
+def programs(benchmark: list[Question]) -> Iterator[str]:
+    return (each.gold.program for each in benchmark)
 
 
 def test_there_is_enough_of_every_kind_and_difficulty(benchmark):
-    count = Counter((each.task.kind, each.difficulty) for each in benchmark)
-    assert Counter(each.task.kind for each in benchmark) == PLAN.tasks
+    count = Counter((each.gold.kind, each.group.partition("/")[2]) for each in benchmark)
+    assert Counter(each.gold.kind for each in benchmark) == PLAN.tasks
     assert PLAN.tasks["deduction"] >= 300 and PLAN.tasks["abduction"] >= 300 and PLAN.tasks["induction"] >= 150
     assert all(
         count[kind, difficulty] >= 0.2 * wanted
@@ -73,9 +74,9 @@ def test_there_is_enough_of_every_kind_and_difficulty(benchmark):
 
 
 def test_no_two_tasks_of_a_kind_are_about_the_same_program(benchmark):
-    pairs = [(each.task.kind, each.task.fingerprint) for each in benchmark]
+    pairs = [(each.gold.kind, each.gold.fingerprint) for each in benchmark]
     assert len(set(pairs)) == len(pairs)
-    assert all(each.task.fingerprint == fingerprint(each.task.program) for each in benchmark)
+    assert all(each.gold.fingerprint == fingerprint(each.gold.program) for each in benchmark)
 
 
 def test_every_program_is_one_that_pretraining_holds_out(benchmark):
@@ -88,12 +89,12 @@ def test_the_corpus_holds_neither_a_program_nor_a_pair_of_the_exam(benchmark, tr
     known = {normalize(program) for program in {program for program, _ in trained_on}}
     assert len(known) > DOCUMENTS / 10
     assert not known & {normalize(program) for program in programs(benchmark)}
-    assert not set(trained_on) & {(each.task.program, given) for each in benchmark for given in each.task.inputs}
+    assert not set(trained_on) & {(each.gold.program, given) for each in benchmark for given in each.gold.inputs}
 
 
 def test_seeds_are_not_in_the_exam(benchmark):
     seeds = {fingerprint(kind.seed().program) for kind in KINDS.values()}
-    assert not seeds & {each.task.fingerprint for each in benchmark}
+    assert not seeds & {each.gold.fingerprint for each in benchmark}
 
 
 def test_the_grammar_accepts_all_that_the_generator_emits():
@@ -104,11 +105,11 @@ def test_the_grammar_accepts_all_that_the_generator_emits():
 
 def test_the_generator_can_emit_no_novel_program_and_all_others(benchmark):
     for each in benchmark:
-        assert can_be_emitted(each.task.program) == (each.difficulty != "novel"), each.task.program
+        assert can_be_emitted(each.gold.program) == (each.group.partition("/")[2] != "novel"), each.gold.program
 
 
 def test_the_novel_tasks_have_every_new_composition(benchmark):
-    novel = [each.task.program for each in benchmark if each.difficulty == "novel"]
+    novel = [each.gold.program for each in benchmark if each.group.partition("/")[2] == "novel"]
     assert sum(deepest_nesting(program) > 1 for program in novel) > len(novel) / 5
     assert sum("\n        a = " in program for program in novel) > len(novel) / 15
     assert sum(program.count("\n") == 1 for program in novel) > len(novel) / 2
@@ -116,14 +117,14 @@ def test_the_novel_tasks_have_every_new_composition(benchmark):
 
 async def test_every_task_accepts_its_own_answer_and_can_be_asked(benchmark):
     for each in benchmark:
-        kind, outputs = KINDS[each.task.kind], dict(zip(each.task.inputs, each.task.outputs, strict=True))
+        kind, outputs = KINDS[each.gold.kind], dict(zip(each.gold.inputs, each.gold.outputs, strict=True))
 
         async def run(request: ExecutionRequest, outputs=outputs) -> ExecutionResult:
             calls = tuple(CallResult(status=CallStatus.OK, value=outputs[given]) for given in request.inputs)
             return ExecutionResult(outputs=calls, deterministic=True)
 
-        assert await kind.grade(each.task, kind.solution(each.task), run) is Verdict.RIGHT
-        assert kind.solver_view(each.task)
+        assert await kind.grade(each.gold, kind.solution(each.gold), run) is Verdict.RIGHT
+        assert kind.solver_view(each.gold)
 
 
 def test_few_programs_that_the_generator_draws_are_in_the_exam(benchmark):
@@ -144,10 +145,11 @@ async def test_an_exam_is_made_again_byte_for_byte(tmp_path, name):
 
 
 def test_the_sealed_exam_is_the_one_that_was_sealed_and_has_no_program_of_the_other():
-    asked, sealed = (read_exam(DATA / name) for name in ("exam_worked", "exam_worked/sealed"))
+    asked, sealed = (exam_questions(DATA / name) for name in ("exam_worked", "exam_worked/sealed"))
     assert hash_of(DATA / "exam_worked" / "sealed" / "deduction.jsonl").startswith("80c8224efbc84dca")
     assert len(asked) == len(sealed) == 480
-    assert Counter(each.difficulty for each in sealed) == dict.fromkeys(("two", "three", "four", "five", "six"), 96)
+    groups = Counter(each.group.partition("/")[2] for each in sealed)
+    assert groups == dict.fromkeys(("two", "three", "four", "five", "six"), 96)
     assert not set(programs(asked)) & set(programs(sealed))
     assert all(map(is_held_out, (*programs(asked), *programs(sealed))))
 
@@ -155,7 +157,7 @@ def test_the_sealed_exam_is_the_one_that_was_sealed_and_has_no_program_of_the_ot
 def test_the_corpus_of_worked_deductions_holds_no_program_of_their_exams():
     rng, held = (
         random.Random(2),
-        {*programs(read_exam(DATA / "exam_worked")), *programs(read_exam(DATA / "exam_worked" / "sealed"))},
+        {*programs(exam_questions(DATA / "exam_worked")), *programs(exam_questions(DATA / "exam_worked" / "sealed"))},
     )
     seen: set[str] = set()
     for _ in range(5000):
@@ -165,17 +167,17 @@ def test_the_corpus_of_worked_deductions_holds_no_program_of_their_exams():
 
 
 def test_what_is_no_exam_is_refused_in_one_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"There is no exam in .*: give a folder"):
-        read_exam(tmp_path)
+    with pytest.raises(UserError, match=r"There is no exam in .*: give the folder"):
+        exam_questions(tmp_path)
     (tmp_path / "deduction.jsonl").write_text('{"id": "a", "difficulty": "short"}\n')
-    with pytest.raises(UserError, match=r"deduction\.jsonl, row 1 is no task of an exam \(KeyError\('program'\)\)"):
-        read_exam(tmp_path)
+    with pytest.raises(UserError, match=r"jsonl, row 1: this is no row of the suite \(it has no field 'program'\)"):
+        exam_questions(tmp_path)
 
 
 def test_what_is_written_is_read_back(tmp_path):
     task = Task(id="1", kind="induction", program="def f(a):\n    return a", inputs=("1", "'é'"), outputs=("1", "'é'"),
                 fingerprint="", message="same")  # fmt: skip
-    write_exam(tmp_path, [ExamTask("short", task)])
-    (each,) = read_exam(tmp_path)
-    assert each.difficulty == "short" and each.task.fingerprint == fingerprint(task.program)
-    assert (each.task.inputs, each.task.outputs, each.task.message) == (task.inputs, task.outputs, "same")
+    exam.write_exam(tmp_path, [("short", task)])
+    (each,) = exam_questions(tmp_path)
+    assert each.group == "induction/short" and each.gold.fingerprint == fingerprint(task.program)
+    assert (each.gold.inputs, each.gold.outputs, each.gold.message) == (task.inputs, task.outputs, "same")

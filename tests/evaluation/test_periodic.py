@@ -15,7 +15,7 @@ from azr.config import Config, EvalConfig, ExecutorConfig, RolloutConfig, RunCon
 from azr.errors import UserError
 from azr.evaluation.answer_file import read_answers
 from azr.evaluation.periodic import PeriodicEval
-from azr.evaluation.suites.exam import read_exam
+from azr.evaluation.suites.exam import exam_questions
 from azr.executor.pool import SandboxPool
 from azr.own_data import own_data
 from azr.prompts.chat_template import choose_template
@@ -86,10 +86,10 @@ def test_a_run_without_an_exam_refuses_no_program():
 def test_a_sealed_exam_is_never_asked_and_its_programs_are_refused():
     folder = Path(own_data("exam_worked"))
     periodic = PeriodicEval(with_eval(every=1, path=str(folder), limit=480), CODEC)
-    asked, sealed = read_exam(folder), read_exam(folder / "sealed")
-    assert {question.problem for question in periodic.questions} == {each.task.program for each in asked}
+    asked, sealed = exam_questions(folder), exam_questions(folder / "sealed")
+    assert {question.problem for question in periodic.questions} == {each.gold.program for each in asked}
     for each in (*asked, *sealed):
-        near = re.sub(r"\bx\b", "number", re.sub(r"\b3\b", "17", each.task.program))
+        near = re.sub(r"\bx\b", "number", re.sub(r"\b3\b", "17", each.gold.program))
         assert any(key in periodic.programs for key in held_out_keys(near)), near
 
 

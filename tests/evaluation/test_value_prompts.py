@@ -7,12 +7,12 @@ import pytest
 from azr import values
 from azr.evaluation.graders.stated_values import ProgramValue, stated_value
 from azr.evaluation.suites import load_suites
-from azr.evaluation.suites.value_prompts import (
+from azr.evaluation.suites.prompts import (
     CHAT,
     COMPLETION,
     COMPLETION_COT,
-    EXAMPLES,
     FORMATS,
+    PROMPTS,
     chat_message,
     value_question,
 )
@@ -27,10 +27,10 @@ def asked(side: str, prompt_format: str):
 
 
 def test_the_worked_examples_are_true():
-    for example in EXAMPLES:
+    for example in PROMPTS["examples"]:
         space: dict = {}
-        exec(example.program, space)
-        assert space["f"](*values.parse_arguments(example.input)) == values.parse(example.output)
+        exec(example["program"], space)
+        assert space["f"](*values.parse_arguments(example["input"])) == values.parse(example["output"])
 
 
 @pytest.mark.parametrize("side", ["output", "input"])

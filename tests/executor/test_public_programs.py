@@ -15,7 +15,8 @@ from azr import values
 from azr.execution import CallResult, CallStatus, ExecutionRequest
 from azr.executor.pool import SandboxPool
 from azr.records import Task
-from azr.tasks.base import RejectReason, program_rules
+from azr.tasks.base import RejectReason
+from azr.tasks.instructions import program_rules
 from azr.tasks.normalize import parse_program
 from azr.tasks.prompts import PromptFacts
 from benchmarks import seed_tasks

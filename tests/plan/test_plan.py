@@ -147,6 +147,8 @@ def test_seven_billion_on_eight_by_hand():
     assert on_gpu == {
         "parameters": 2 * share, "gradients": 4 * share, "optimiser": 12 * share, "reduce bucket": 4.0 * REDUCE_BUCKET
     }  # fmt: skip
+    whole = states(policy, replace(seven(offload_optimizer=False).train, shard="none"))
+    assert whole == {name: 8 * size for name, size in on_gpu.items()} | {"reduce bucket": 0}
     offloaded = states(policy, seven().train)
     assert offloaded["gradients"] == offloaded["optimiser"] == 0
     assert offloaded_optimizer(policy, seven().train) == 20 * share

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from azr.prompts.answer_part import answer_part
 from azr.records import Reason
-from azr.tasks.prompts import ChatFormat, ResponseFormat
+from azr.tasks.prompts import ChatFormat, ResponseFormat, answer_part
 
 TAGS = "Think between <think> and </think>, answer between <answer> and </answer>.\nUser: 3 + 4?\nAssistant: <think>"
 OPENED = "<|user|>3 + 4?<|assistant|><think>\n"

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from azr.prompts.codec import PromptCodec
-from azr.prompts.text_stream import TextStream
+from azr.prompts.token_text import TextStream
 from azr.tasks.prompts import CompactFormat
 from tests.conftest import byte_tokenizer
 
@@ -33,7 +33,7 @@ CODECS = [PromptCodec(byte_tokenizer(), CompactFormat()), PromptCodec(byte_fallb
 
 
 def told(codec: PromptCodec, ids: list[int], at_once: int) -> list[str]:
-    stream = TextStream(codec)
+    stream = TextStream(codec.decode)
     return [*(stream.add(ids[at : at + at_once]) for at in range(0, len(ids), at_once)), stream.end()]
 
 

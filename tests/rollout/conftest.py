@@ -44,7 +44,7 @@ class Served:
     async def push(self, weights: NamedTensors) -> WeightUpdate:
         version = self.version + 1
         await self.engine.begin_update.remote(version)
-        for bucket in self.writer.pack(version, weights.items()):
+        for bucket in self.writer.pack(version, [weights.items()]):
             await self.engine.load_bucket.remote(bucket)
         update = await self.engine.finish_update.remote(version, bucket.digest)
         self.model.load_state_dict(weights, strict=False)

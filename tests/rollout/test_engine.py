@@ -112,7 +112,7 @@ async def test_layers_split_over_buckets_arrive_whole(served: Served):
     # 0.9 MiB of weights in buckets of one tensor each: every layer is spread over the whole update.
     for index in range(len(tensors)):
         last = index == len(tensors) - 1
-        buckets = list(served.writer.pack(version, tensors[: index + 1]))
+        buckets = list(served.writer.pack(version, [tensors[: index + 1]]))
         bucket = replace(buckets[-1], slots=buckets[-1].slots[-1:], index=index, last=last)
         await served.engine.load_bucket.remote(bucket)
     await served.engine.finish_update.remote(version, bucket.digest)
@@ -125,8 +125,8 @@ async def test_layers_split_over_buckets_arrive_whole(served: Served):
 async def test_buckets_are_loaded_by_index_in_whatever_order_they_come(served: Served):
     version, weights = served.version + 1, served.perturbed(14)
     # A writer overwrites each bucket with the one after the next, so each bucket has a writer of its own here.
-    writers = [host_writer(1 << 18) for _ in host_writer(1 << 18).pack(version, weights.items())]
-    buckets = [next(islice(writer.pack(version, weights.items()), i, None)) for i, writer in enumerate(writers)]
+    writers = [host_writer(1 << 18) for _ in host_writer(1 << 18).pack(version, [weights.items()])]
+    buckets = [next(islice(writer.pack(version, [weights.items()]), i, None)) for i, writer in enumerate(writers)]
     assert len(buckets) > 2 and buckets[-1].last
     await served.engine.begin_update.remote(version)
     loading = []
@@ -145,7 +145,7 @@ async def test_buckets_are_loaded_by_index_in_whatever_order_they_come(served: S
 async def test_old_and_unannounced_versions_are_refused(served: Served):
     with pytest.raises(RayTaskError, match="not newer"):
         await served.engine.begin_update.remote(served.version)
-    (bucket,) = served.writer.pack(served.version + 1, [("x", torch.ones(1))])
+    (bucket,) = served.writer.pack(served.version + 1, [[("x", torch.ones(1))]])
     with pytest.raises(RayTaskError, match="begin_update first"):
         await served.engine.load_bucket.remote(bucket)
     with pytest.raises(RayTaskError, match="begin_update first"):
@@ -164,7 +164,7 @@ async def refuses_to_serve_until_updated(served: Served, seed: int) -> None:
 async def test_a_wrong_digest_is_refused(served: Served):
     version = served.version + 1
     await served.engine.begin_update.remote(version)
-    for bucket in served.writer.pack(version, served.perturbed(3).items()):
+    for bucket in served.writer.pack(version, [served.perturbed(3).items()]):
         await served.engine.load_bucket.remote(bucket)
     with pytest.raises(RayTaskError, match="digest"):
         await served.engine.finish_update.remote(version, "0" * 64)
@@ -174,7 +174,7 @@ async def test_a_wrong_digest_is_refused(served: Served):
 async def test_a_damaged_bucket_is_refused(served: Served):
     version = served.version + 1
     await served.engine.begin_update.remote(version)
-    (bucket,) = served.writer.pack(version, served.perturbed(5).items())
+    (bucket,) = served.writer.pack(version, [served.perturbed(5).items()])
     with pytest.raises(RayTaskError, match="damaged"):
         await served.engine.load_bucket.remote(replace(bucket, digest="0" * 64))
     await refuses_to_serve_until_updated(served, 6)
@@ -184,7 +184,7 @@ async def test_a_damaged_bucket_is_refused(served: Served):
 async def test_a_flipped_byte_is_seen(served: Served, full_check: bool):
     version = served.version + 1
     await served.engine.begin_update.remote(version)
-    (bucket,) = served.writer.pack(version, served.perturbed(12).items(), full_check=full_check)
+    (bucket,) = served.writer.pack(version, [served.perturbed(12).items()], full_check=full_check)
     served.writer.block.bytes[bucket.start + bucket.padded_nbytes // 2] ^= 16
     with pytest.raises(RayTaskError, match="damaged"):
         await served.engine.load_bucket.remote(bucket)
@@ -203,7 +203,7 @@ async def test_an_incomplete_update_is_refused(served: Served):
     del weights["model.layers.1.mlp.down_proj.weight"]
     version = served.version + 1
     await served.engine.begin_update.remote(version)
-    (bucket,) = served.writer.pack(version, weights.items())
+    (bucket,) = served.writer.pack(version, [weights.items()])
     await served.engine.load_bucket.remote(bucket)
     with pytest.raises(RayTaskError, match="down_proj"):
         await served.engine.finish_update.remote(version, bucket.digest)
@@ -213,7 +213,7 @@ async def test_an_incomplete_update_is_refused(served: Served):
 async def test_an_update_that_broke_off_can_be_started_again(served: Served):
     version = served.version + 1
     await served.engine.begin_update.remote(version)
-    (bucket,) = served.writer.pack(version, list(served.perturbed(9).items())[:5])
+    (bucket,) = served.writer.pack(version, [list(served.perturbed(9).items())[:5]])
     await served.engine.load_bucket.remote(bucket)
     await served.push(served.perturbed(10))
     (completion,) = await served.engine.generate.remote(PROMPT, n=1, max_tokens=16, temperature=1.0)
@@ -245,7 +245,7 @@ async def interrupted(served: Served, delay: float, weights: NamedTensors) -> in
     await served.engine.begin_update.remote(before + 1)
     assert time.monotonic() - began < 5, "weights do not wait for responses"
     late = [served.engine.generate.remote(prompt, n=2, max_tokens=16, temperature=1.0) for _ in range(2)]
-    for bucket in served.writer.pack(before + 1, weights.items()):
+    for bucket in served.writer.pack(before + 1, [weights.items()]):
         await served.engine.load_bucket.remote(bucket)
     await served.engine.finish_update.remote(before + 1, bucket.digest)
     responses = [c for answer in await asyncio.gather(*flying) for c in answer]

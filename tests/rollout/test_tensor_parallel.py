@@ -37,7 +37,7 @@ async def one_worker_fails(served: Served) -> None:
     """The answer of the other worker is left to no later call, and the next update succeeds."""
     version = served.version + 1
     await served.engine.begin_update.remote(version)
-    (bucket,) = served.writer.pack(version, served.perturbed(2).items())
+    (bucket,) = served.writer.pack(version, [served.perturbed(2).items()])
     assert await served.engine.load_half_damaged.remote(bucket) == [True, True]
     with pytest.raises(RayTaskError, match=r"without a matching start|must be called before"):
         await served.engine.load_bucket.remote(bucket)

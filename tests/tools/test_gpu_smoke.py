@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from azr.cli.run import parse
 from benchmarks import gpu_smoke, smoke_rows
-from playground.azr_coder7b_ppo import config as recipe
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -28,21 +28,24 @@ def test_a_dry_run_prints_every_command_and_what_the_plan_predicts(tmp_path: Pat
         assert f"\n{case.name} (at most" in "\n" + done.stdout
     line = next(line for line in done.stdout.splitlines() if line.startswith("large model: a step"))
     assert float(line.split()[-1]) > 1, "the plan's seconds stand in the table"
+    total = next(line for line in done.stdout.splitlines() if line.startswith("all on one GPU: "))
+    assert 5 < float(total.split()[4]) < 20
     assert not (tmp_path / "new").exists()
 
 
 def test_every_command_line_of_a_recipe_is_understood(tmp_path: Path) -> None:
     for sizes in (gpu_smoke.FULL, gpu_smoke.TINY):
-        for case in gpu_smoke.cases(sizes, tmp_path):
-            if gpu_smoke.RECIPE in case.command:
-                options = case.command[case.command.index(gpu_smoke.RECIPE) + 1 :]
-                assert parse(recipe, options).config.run.root == str(tmp_path / "runs")
+        for case in gpu_smoke.cases(sizes, tmp_path, tmp_path / "real"):
+            assert case.expected_s < case.limit_s
+            for name in {gpu_smoke.RECIPE, gpu_smoke.REAL} & set(case.command):
+                options = case.command[case.command.index(name) + 1 :]
+                assert parse(import_module(name).config, options).config.run.root == str(tmp_path / "runs")
 
 
 @pytest.mark.parametrize(
     ("options", "code", "sentence"),
     [
-        (["--only", "nothing"], 1, "there is no case 'nothing': take some of large model, "),
+        (["--only", "nothing"], 1, "there is no case 'nothing': take some of install, large model, "),
         (["--tiny", "--out", "."], 2, "is there already: name a new folder with --out"),
     ],
 )
@@ -52,13 +55,25 @@ def test_wrong_use_is_one_sentence(options: list[str], code: int, sentence: str)
     assert "Traceback" not in done.stderr
 
 
+def case(name: str, **how: object) -> gpu_smoke.Case:
+    return gpu_smoke.Case(name=name, expected_s=1, **how)
+
+
 def test_a_case_that_fails_is_reported_and_those_that_need_it_are_not_run(tmp_path: Path) -> None:
-    fails = gpu_smoke.Case(name="fails", command=[sys.executable, "-c", "print('why'); exit(3)"], limit_s=60)
-    late = gpu_smoke.Case(name="late", command=[sys.executable, "-c", "import time; time.sleep(60)"], limit_s=0.5)
-    needs = gpu_smoke.Case(name="needs", command=[sys.executable, "-c", ""], limit_s=60, after="fails")
-    fine = gpu_smoke.Case(name="fine", command=[sys.executable, "-c", ""], limit_s=60)
+    fails = case("fails", command=[sys.executable, "-c", "print('why'); exit(3)"], limit_s=60)
+    late = case("late", command=[sys.executable, "-c", "import time; time.sleep(60)"], limit_s=0.5)
+    needs = case("needs", command=[sys.executable, "-c", ""], limit_s=60, after="fails")
+    fine = case("fine", command=[sys.executable, "-c", ""], limit_s=60)
     lines: list[str] = []
-    outcomes = gpu_smoke.run_all([fails, late, needs, fine], tmp_path, gpus=1, minutes=1, say=lines.append)
+    report = gpu_smoke.Report(tmp_path, ["one"], {})
+    on_disk = []
+
+    def known(outcomes: list[gpu_smoke.Outcome]) -> None:
+        report.write(outcomes)
+        on_disk.append(len(json.loads((tmp_path / "gpu_smoke.json").read_text())["cases"]))
+
+    outcomes = gpu_smoke.run_all([fails, late, needs, fine], tmp_path, 1, 1, lines.append, known)
+    assert on_disk == [1, 2, 3, 4]
     assert [outcome.status for outcome in outcomes] == ["failed", "out of time", "not run", "ok"]
     assert outcomes[0].why == "why\n" and "    why" in lines
 

@@ -182,6 +182,25 @@ async def test_the_papers_algorithm_needs_the_policy_alone(paper: Models, trajec
     assert set(seen) == {"train policy"} and set(learned) == {"policy"}
 
 
+async def test_one_update_is_profiled(
+    paper: Models, trajectories: list[Sample], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, [policy] = paper
+    config = replace(
+        config,
+        run=replace(config.run, root=str(tmp_path), name="profiled"),
+        train=replace(config.train, profile_step=2),
+    )
+    learner = Learner(config, policy, None, None, phases(Counter()))
+    with caplog.at_level("INFO", logger="azr.train.learner"):
+        for seed in range(3):
+            again = [replace(each, used="recorded", advantage=None, mismatch=None) for each in trajectories]
+            assert (await learner.learn(again, seed=seed))["policy"]["skipped_steps"] == 0
+    assert [file.name for file in (tmp_path / "profiled").iterdir()] == ["profile_2.json.gz"]
+    (message,) = [record.getMessage() for record in caplog.records if "profile of" in record.getMessage()]
+    assert "policy update 2" in message and "matrix products" in message and "idle" in message
+
+
 async def test_a_plugins_estimator_teaches_as_one_of_ours_and_nothing_where_it_fails(
     paper: Models, trajectories: list[Sample], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,7 +169,7 @@ def _pass(gold: Calls, cases: Sequence[str], expected: Sequence[Any], ran: Ran) 
         try:
             value = list(returned) if gold.outer_list and type(returned) is tuple else returned
             value = _like_json(value, wanted) if gold.json else value
-            good = judge(value, wanted, _arguments(text) if gold.judge else (), atol)
+            good = judge(value, wanted, tuple(decode(json.loads(text))) if gold.judge else (), atol)
             # As in EvalPlus: once a float was expected, its tolerance stays for the calls that follow.
             if atol == 0 and not gold.outer_list and gold.judge != "root" and _is_float(wanted):
                 atol = _FLOAT_ATOL
@@ -196,10 +196,6 @@ def _key(key: Any) -> Any:
     if key is None or isinstance(key, bool | int | float):
         return json.dumps(key)
     return key
-
-
-def _arguments(text: str) -> tuple[Any, ...]:
-    return tuple(decode(json.loads(text)))
 
 
 def _is_float(value: Any) -> bool:

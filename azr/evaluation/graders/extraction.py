@@ -83,17 +83,13 @@ def _joined_box(text: str) -> str | None:
     start, _, content = found[-1]
     contents = [content]
     for begun, ended, content in reversed(found[:-1]):
-        if ended > start or not _is_between(text[ended:start][:100]) or start - ended > 100:
+        if ended > start or not _BETWEEN.fullmatch(text[ended:start][:100]) or start - ended > 100:
             break
         contents.insert(0, content)
         start = begun
         if len(contents) >= 50:
             break
     return ", ".join(dict.fromkeys(content.strip() for content in contents))
-
-
-def _is_between(text: str) -> bool:
-    return _BETWEEN.fullmatch(text) is not None
 
 
 def _last_number(text: str) -> str | None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 
 _SPACE = r"(?:\\[,;:! ]|~|\s)"
 _GROUPED = re.compile(
@@ -18,51 +20,20 @@ _GROUPED = re.compile(
 _SUPERSCRIPT = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _HALVES = {"½": "12", "⅓": "13", "⅔": "23", "¼": "14", "¾": "34", "⅕": "15", "⅖": "25", "⅗": "35", "⅘": "45",
            "⅙": "16", "⅚": "56", "⅛": "18", "⅜": "38", "⅝": "58", "⅞": "78"}  # fmt: skip
-_SIGNS = {
+_SIGN_TABLE = str.maketrans({
     **{chr(0xFF01 + n): chr(0x21 + n) for n in range(94)},
     **dict.fromkeys("\u00a0\u2002\u2003\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000", "\\,"),
     "∞": "\\infty ", "∅": "\\emptyset ", "÷": "/", "×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot ", "∪": "\\cup ",
     "∩": "\\cap ", "…": "\\ldots ", "⋯": "\\cdots ", "−": "-", "–": "-",
-}  # fmt: skip
+})  # fmt: skip
 THIN = dict.fromkeys(map(ord, "\u00a0\u2006\u2007\u2008\u2009\u200a\u202f"), "\\,")
-_SIGN_TABLE = str.maketrans(_SIGNS)
-_FUNCTIONS = "ln|log|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh"
 _TEN = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-
-REWRITES: tuple[tuple[str, re.Pattern[str], str], ...] = (
-    ("what is set in bold or colour is read as a product or as a name",
-     re.compile(r"\\(?:textcolor|color)\s*\{[^{}]*\}\s*(?=\{)"), ""),
-    ("bold is read as a word, whose digits are lost",
-     re.compile(r"\\(?:mathbf|boldsymbol|bm)\s*\{([^{}]*)\}"), r"{\1}"),
-    ("upright letters are taken for words (Math-Verify#69)",
-     re.compile(r"\\(?:mathrm|text|operatorname|textrm)\s*\{\s*([ei])\s*\}|\{\\rm\s+([ei])\s*\}"), r" \1\2"),
-    ("one of the two signs of the empty set is unknown (Math-Verify#34)", re.compile(r"\\varnothing(?![A-Za-z])"),
-     r"\\emptyset"),
-    ("empty braces are read as nothing", re.compile(r"^\s*\\\{\s*\\\}\s*$"), r"\\emptyset"),
-    ("the power of programming languages is read as a product",
-     re.compile(r"\*\*\s*(?:\(([^()]*)\)|(-?[\d.]+|[A-Za-z]))"),
-     r"^{\1\2}"),
-    ("exp is read as a product of letters", re.compile(r"(?<![\\A-Za-z])\\?exp\s*\(([^()]*)\)"), r"e^{\1}"),
-    ("a function without its backslash is read as a product of letters",
-     re.compile(rf"(?<![\\A-Za-z])({_FUNCTIONS})(?=\s*\()"), r"\\\1"),
-    ("pi without its backslash is read as a product of letters",
-     re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])"), r"\\pi "),
-    ("a star between factors ends the reading", re.compile(r"(?<=[\w)}\]])\s*\*\s*(?=[\w(\\{])"), r" \\cdot "),
-    ("a sign after a sign ends the reading", re.compile(r"\+\s*-\s*(?=[\d\\A-Za-z(.])"), "- "),
-    ("i after a digit is read as another i than elsewhere", re.compile(r"(?<=\d)i(?![A-Za-z])"), " i"),
-    ("a mixed number with a slash is read as one numerator, 11/4 for 1 1/4",
-     re.compile(rf"^(\s*-?\s*\d{{1,9}}){_SPACE}{{1,4}}(\d{{1,9}})\s*/\s*(\d{{1,9}})(?![\d/^!])"), r"\1\\frac{\2}{\3}"),
-    ("the sign of a root is read for what stands in braces alone",
-     re.compile(r"√\s*(?:\(([^()]*)\)|([\d.]+|[A-Za-z]))"),
-     r"\\sqrt{\1\2}"),
-)  # fmt: skip
-"""Why, what, and how it is written for the library, in this order."""
-
-HEDGES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("what is not equal is read as what is", re.compile(r"\\n(?:eq?|ot\s*=)(?![A-Za-z])|≠|!=")),
-    ("another number behind a word is dropped", re.compile(r"\\(?:text|mathrm|mbox|textrm)\s*\{[^{}]*\bor\b[^{}]*\d")),
-)  # fmt: skip
-"""Why, and what makes an answer another one than its gold answer, if that has none of it."""
+_STATED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_REWRITES = [(re.compile(each["pattern"]), each["instead"]) for each in _STATED["rewrites"]]
+_HEDGES = [re.compile(each["pattern"]) for each in _STATED["hedges"]]
+_UNIT_OF = {spelling: name for name, spellings in _STATED["units"].items() for spelling in spellings.split()}
+_OPPOSITES = [frozenset(words.split()) for words in _STATED["words"]["opposites"]]
+_CONDITIONS = frozenset(_STATED["words"]["conditions"].split())
 _PERCENT = re.compile(r"\s*([-+]?\d[\d.]*)\s*\\%\s*")
 _STATEMENT = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*=\s*([-+]?\d+(?:\.\d+)?)\s*")
 
@@ -72,7 +43,7 @@ def hedges(gold: str, answer: str) -> bool:
     stated = _STATEMENT.fullmatch(answer)
     if stated is not None and Decimal(stated[1]) != Decimal(stated[2]) and gold.strip() != answer.strip():
         return True
-    return any(pattern.search(answer) and not pattern.search(gold) for _, pattern in HEDGES)
+    return any(pattern.search(answer) and not pattern.search(gold) for pattern in _HEDGES)
 
 
 def without_percent(answer: str) -> str:
@@ -81,44 +52,6 @@ def without_percent(answer: str) -> str:
     return answer if found is None else f"\\frac{{{found[1]}}}{{100}}"
 
 
-_UNITS = {
-    "mm": "mm millimeter millimetre", "cm": "cm centimeter centimetre", "m": "m meter metre",
-    "km": "km kilometer kilometre", "in": "in inch inches", "ft": "ft foot feet", "yd": "yd yard", "mi": "mi mile",
-    "mg": "mg milligram", "g": "g gram", "kg": "kg kilogram", "lb": "lb lbs pound", "oz": "oz ounce",
-    "s": "s sec second", "min": "min minute", "h": "h hr hour", "day": "day", "week": "week", "month": "month",
-    "year": "yr year", "ml": "ml milliliter millilitre", "l": "l liter litre", "gal": "gal gallon",
-    "dollar": "dollar usd", "cent": "cent", "euro": "euro eur", "mph": "mph", "kmh": "kmh kph", "degree": "degree deg",
-    "radian": "radian rad", "j": "j joule", "n": "newton", "w": "w watt", "ev": "ev", "hz": "hz hertz",
-}  # fmt: skip
-_UNIT_OF = {spelling: name for name, spellings in _UNITS.items() for spelling in spellings.split()}
-_OPPOSITES = tuple(
-    frozenset(words.split())
-    for words in (
-        "east west north south", "wins losses ties draws", "left right", "up down", "even odd", "increase decrease",
-        "more less fewer", "profit loss gain", "above below", "clockwise counterclockwise anticlockwise",
-        "positive negative", "ad bc", "ce bce", "heads tails", "boys girls", "men women", "row column", "first last",
-        "win loss tie draw", "boy girl", "man woman", "rows columns", "gain lost", "won lost", "ahead behind",
-        "inside outside", "before after", "maximum minimum", "rational irrational", "prime composite",
-    )
-)  # fmt: skip
-_CONDITIONS = frozenset(
-    ["even", "odd", "prime", "composite", "integer", "positive", "negative", "nonnegative", "nonzero", "rational"]
-) | set(
-    [
-        "irrational",
-        "real",
-        "natural",
-        "square",
-        "cube",
-        "multiple",
-        "divisible",
-        "except",
-        "not",
-        "no",
-        "only",
-        "unless",
-    ]
-)
 _WORDS = re.compile(r"\\(?:text|textrm|textbf|textit|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
 _TRAILING = re.compile(
     rf"{_SPACE}{{0,6}}\\(?:text|mathrm|mbox|textrm|operatorname)\s*\{{([^{{}}]*)\}}(?:\s*\^\s*\{{?-?\d+\}}?)?\s*$"
@@ -163,7 +96,7 @@ def respelled(text: str) -> str:
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+", lambda found: f"^{{{found[0].translate(_SUPERSCRIPT)}}}", text)
     text = text.translate(_SIGN_TABLE)
     text = _GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
-    for _, pattern, instead in REWRITES:
+    for pattern, instead in _REWRITES:
         text = pattern.sub(instead, text)
     whole = _WORDS.fullmatch(text.strip())
     if whole and (counted := re.match(r"\s*(-?\d[\d,]*(?:\.\d+)?)\s+([A-Za-z][A-Za-z .]*)$", whole[1])):

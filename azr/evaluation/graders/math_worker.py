@@ -39,7 +39,7 @@ def load(arguments: Sequence[str]) -> Callable[[Any, Ask], Any]:
     parsed: dict[str, list[Any]] = {}
 
     def read(text: str) -> list[Any]:
-        return list(parse(_boxed(text), extraction_config=how, parsing_timeout=None, raise_on_error=True))
+        return list(parse(f"$\\boxed{{{text}}}$", extraction_config=how, parsing_timeout=None, raise_on_error=True))
 
     def equal(gold: Any, answer: Any) -> bool:
         return bool(verify(gold, answer, timeout_seconds=None, raise_on_error=True))
@@ -62,7 +62,7 @@ def _compare(
     texts, given = asked["gold"], asked["answer"]
     # What the library makes nothing of it leaves as text.
     seen = all(any(not isinstance(each, str) for each in parsed[gold]) for gold in texts)
-    if any(_same_text(gold, given) for gold in texts):
+    if "".join(given.split()) in ("".join(gold.split()) for gold in texts):
         return {"right": True, "exact": True, "close": True, "parsed": seen}
     golds = [parsed[gold] for gold in texts if parsed[gold]]
     if not golds:
@@ -146,14 +146,6 @@ def _digits(expression: Any, depth: int) -> float:
     if name in ("factorial", "factorial2", "gamma") and not parts[0].free_symbols:
         return math.inf if inner[0] > 6 else 10 ** inner[0] * max(inner[0], 1)
     return sum(inner) if name == "Mul" else largest + (1 if name == "Add" else 0)
-
-
-def _boxed(text: str) -> str:
-    return f"$\\boxed{{{text}}}$"
-
-
-def _same_text(gold: str, answer: str) -> bool:
-    return "".join(gold.split()) == "".join(answer.split())
 
 
 def _distance(gold: list[Any], answer: list[Any]) -> tuple[float, float]:

@@ -75,18 +75,23 @@ class MathGrader:
         ``parsed``, if present: whether the gold answers were compared as more than text.
         """
         decided = [math_spelling.clock_verdict(gold, answer) for gold in golds]
-        if any(decided) or any(_is_said(gold, answer) for gold in golds):
+        # The answer may be the gold answer in words: a word, or the letter of an option with its text.
+        said = (math_spelling.same_word(gold, answer) or math_spelling.names_option(gold, answer) for gold in golds)
+        if any(decided) or any(said):
             return {"right": True, "exact": True, "close": True, "parsed": True}
         left = [gold for gold, verdict in zip(golds, decided, strict=True) if verdict is None]
         left = [gold for gold in left if not differ_in_kind(gold, answer)]
         given = normal(answer if any(map(math_spelling.letter, left)) else math_spelling.without_option(answer))
-        if not any(normal(gold).endswith("%") for gold in left):
+        wanted = []
+        for gold in map(normal, left):
+            # A percentage is compared without its sign too.
+            wanted += [gold, gold[:-1].removesuffix("\\").strip()] if gold.endswith("%") else [gold]
+        if len(wanted) == len(left):
             given = math_spelling.without_percent(given)
         if not left or not given:
             return dict(_WRONG)
-        wanted = [form for gold in left for form in gold_forms(gold)]
-        said = await self._ask({"gold": wanted, "answer": given, "tolerance": tolerance})
-        return None if said is None else {name: bool(value) for name, value in said.items()}
+        compared = await self._ask({"gold": wanted, "answer": given, "tolerance": tolerance})
+        return None if compared is None else {name: bool(value) for name, value in compared.items()}
 
     async def _ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
         """Return the worker's answer: None if it failed, or was late for the gold answer too."""
@@ -112,14 +117,6 @@ def check_math() -> None:
         raise UserError("Mathematics takes math-verify, which is missing: run pip install -e '.[eval]' in the clone")
 
 
-def gold_forms(gold: str) -> list[str]:
-    """Return the forms of a gold answer to compare with: a percentage also without its sign."""
-    form = normal(gold)
-    if not form.endswith("%"):
-        return [form]
-    return [form, form.removesuffix("%").removesuffix("\\").strip()]
-
-
 def normal(text: str) -> str:
     """Normalize an answer: remove dollars, units and degrees, and write numbers in LaTeX's notation."""
     # One space is as good as many, on which patterns spend time of the order of their number cubed.
@@ -135,11 +132,6 @@ def normal(text: str) -> str:
     text = _SCIENTIFIC.sub(lambda found: f"{found[1]} \\times 10^{{{int(found[2])}}}", text)
     dotted = math_spelling.list_with_dots(text)
     return dotted[0] if dotted else text.strip()
-
-
-def _is_said(gold: str, answer: str) -> bool:
-    """Whether the answer is the gold answer in words: a word, or the letter of an option with its text."""
-    return math_spelling.same_word(gold, answer) or math_spelling.names_option(gold, answer)
 
 
 def differ_in_kind(gold: str, answer: str) -> bool:

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 from azr.errors import UserError, did_you_mean
 from azr.evaluation.question import GRADERS, Question
-from azr.isolated import Nonsense, OwnFunctions, Trouble
+from azr.isolated import Ask, Nonsense, OwnFunctions, Trouble, serve
 from azr.records import Judgement, Reason
 from azr.registry import find_entry, import_own
 from azr.tasks.base import Verdict
 
+_MODULE = "azr.evaluation.graders.own"
+"""This module, which is the process of a grader too."""
 GROUP = "azr.graders"
 """Group of entry points by which installed packages name their graders."""
-_WORKER = "azr.evaluation.graders.own_worker"
 
 MAX_PARTS = 16
 """Most named numbers beside a score: each of them is a metric."""
@@ -70,7 +71,7 @@ class OwnGrader:
     def __init__(self, name: str, workers: int = 2) -> None:
         """Raises UserError as `load_grader` does."""
         load_grader(name)
-        self._name, self._functions = name, OwnFunctions(_WORKER, (_function(name),), workers)
+        self._name, self._functions = name, OwnFunctions(_MODULE, (_function(name),), workers)
 
     async def __aenter__(self) -> OwnGrader:
         """Start the first process. Raises UserError when it does not start."""
@@ -140,3 +141,14 @@ def _plain(value: object) -> object:
 
 def _short(value: object) -> str:
     return repr(value)[:60]
+
+
+def load(arguments: Sequence[str]) -> Callable[[Any, Ask], dict[str, Any]]:
+    """Return the answer of a grader's process: ``{row, response}`` becomes ``{score, parts}``."""
+    (name,) = arguments
+    function = load_grader(name)
+    return lambda asked, ask: checked(function(asked["row"], asked["response"]))
+
+
+if __name__ == "__main__":
+    serve(load)

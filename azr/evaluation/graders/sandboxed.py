@@ -268,7 +268,7 @@ def case_text(arguments: Sequence[object]) -> str:
     return json.dumps([plain_json.encode(each) for each in arguments])
 
 
-async def calls(executor: Executor, program: str, cases: Sequence[str], budget_s: float = WALL_S * _SHARE) -> Ran:
+async def calls(executor: Executor, program: str, cases: Sequence[str]) -> Ran:
     """Make all calls, as many as can in one process; ``program`` is a `call_program`, ``cases`` are `case_text`."""
     found: list[Any] = []
     alone_until = 0
@@ -280,7 +280,7 @@ async def calls(executor: Executor, program: str, cases: Sequence[str], budget_s
         result = await executor.execute(
             ExecutionRequest(
                 program=program,
-                inputs=(f"{text}, {budget_s!r}, {MAX_OUTPUT}",),
+                inputs=(f"{text}, {WALL_S * _SHARE!r}, {MAX_OUTPUT}",),
                 static_check=False,
                 admitted=alone,
             )
@@ -292,7 +292,8 @@ async def calls(executor: Executor, program: str, cases: Sequence[str], budget_s
             alone_until = end
             continue
         if call.status is not CallStatus.OK:
-            return Ran(tuple(found), failure_of(call))
+            failure = call.error if call.status is CallStatus.RAISED else None
+            return Ran(tuple(found), failure or call.status.value)
         returned, failure = _read(call.value or "", end - start)
         found += returned
         if failure is not None:
@@ -310,11 +311,6 @@ async def standard_output(executor: Executor, program: str, text: str) -> tuple[
         return None, call
     written = values.parse(call.value or "", max_bytes=2**30)
     return (written if isinstance(written, str) else None), call
-
-
-def failure_of(call: CallResult) -> str:
-    """Return the failure of a call: the class of its exception, or its status."""
-    return call.error or call.status.value if call.status is CallStatus.RAISED else call.status.value
 
 
 def _batch_end(cases: Sequence[str], start: int) -> int:

@@ -14,7 +14,7 @@ from azr.records import Judgement, Reason, Task
 from azr.tasks.base import Verdict
 from azr.tasks.inputs import answer_may_state
 from azr.tasks.normalize import parse
-from azr.tasks.prompts import ChatFormat, CompactFormat, Section
+from azr.tasks.prompts import ChatFormat, CompactFormat
 from azr.tasks.registry import KINDS
 
 if TYPE_CHECKING:
@@ -108,7 +108,9 @@ class TaskGrader:
 
     async def grade(self, question: Question, response: str) -> Judgement:
         task: Task = question.gold
-        sections = _sections(response)
+        sections = CompactFormat("answer").parse(response)
+        if sections is None and not response.startswith("<|"):
+            sections = ChatFormat(str, response_format="answer").parse(response)
         if sections is None:
             return Judgement(verdict=Verdict.MALFORMED, reason=Reason.NO_ANSWER)
         verdict = await KINDS[task.kind].grade(task, sections, self.executor.execute)
@@ -137,10 +139,3 @@ def _is_plain(text: str) -> bool:
     except values.PlainDataError:
         return False
     return True
-
-
-def _sections(response: str) -> tuple[Section, ...] | None:
-    compact = CompactFormat("answer").parse(response)
-    if compact is not None or response.startswith("<|"):
-        return compact
-    return ChatFormat(lambda message: message, response_format="answer").parse(response)

@@ -3,18 +3,41 @@
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from azr.errors import UserError, unknown
 from azr.evaluation.question import Question, Suite
 from azr.evaluation.suites import code_generation, exam, own, short_answers
+from azr.evaluation.suites.files import reader
+from azr.evaluation.suites.prompts import CHAT, FORMATS
 
-SUITES: dict[str, Suite] = {
-    suite.name: suite for suite in (*short_answers.VALUES, *code_generation.SUITES, *short_answers.TEXTS, exam.SUITE)
-}
+
+def _shipped() -> Iterator[Suite]:
+    """Yield the suites of suites.toml; one about values is followed by those that ask in the other `FORMATS`."""
+    stated = tomllib.loads(Path(__file__).with_name("suites.toml").read_text(encoding="utf-8"))
+    rows = short_answers.READERS | code_generation.READERS
+    for name, about in stated.items():
+        about["files"] = files = tuple(about["files"])
+        if name == "luffy":
+            yield Suite(name=name, read=short_answers.read_luffy, **about)
+        elif name == "livecodebench":
+            read, locate = code_generation.read_livecodebench, code_generation.livecodebench_files
+            yield Suite(name=name, read=read, locate=locate, **about)
+        elif name in rows:
+            yield Suite(name=name, read=reader(files, partial(rows[name], name)), **about)
+        else:
+            for each in FORMATS:
+                named = name if each == CHAT else f"{name}:{each}"
+                read_row = partial(short_answers.VALUE_READERS[name], named, each)
+                yield Suite(name=named, read=reader(files, read_row), **about)
+
+
+SUITES: dict[str, Suite] = {suite.name: suite for suite in (*_shipped(), exam.SUITE)}
 """Public benchmarks and the project's own exam."""
 
 
@@ -95,23 +118,18 @@ def _load(suite: Suite, folder: Path, limit: int | None, *, altered: bool) -> Lo
                 f"{path} is not the tested file of the suite {suite.name} (SHA-256 {sha256[path.name][:12]}, not "
                 f"{suite.sha256[path.name][:12]}): get it again from {suite.source}, or accept it by --altered."
             )
-    return _loaded(suite, suite.read(folder), limit, sha256)
+    return _limited(suite, suite.read(folder), limit, sha256)
 
 
 def load_exam(folder: Path, limit: int) -> LoadedSuite:
     """Load the exam in this folder as `load_suites` does. Raises UserError when there is none, or it is not an exam."""
     sha256 = {path.name: hash_of(path) for path in exam.exam_files(folder).values()}
-    return _loaded(SUITES[exam.NAME], exam.exam_questions(folder), limit, sha256)
+    return _limited(SUITES[exam.NAME], exam.exam_questions(folder), limit, sha256)
 
 
-def _loaded(suite: Suite, read: Sequence[Question], limit: int | None, sha256: Mapping[str, str]) -> LoadedSuite:
-    questions = tuple(read)
-    return LoadedSuite(
-        suite=suite,
-        questions=questions if limit is None else subset(questions, limit, groups_alike=suite.groups_alike),
-        all_questions=questions,
-        sha256=sha256,
-    )
+def _limited(suite: Suite, read: Sequence[Question], limit: int | None, sha256: Mapping[str, str]) -> LoadedSuite:
+    asked = tuple(read) if limit is None else subset(read, limit, groups_alike=suite.groups_alike)
+    return LoadedSuite(suite=suite, questions=asked, all_questions=tuple(read), sha256=sha256)
 
 
 def located(suite: Suite, folder: Path) -> Sequence[Path]:

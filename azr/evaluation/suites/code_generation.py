@@ -13,6 +13,7 @@ import json
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,11 @@ from azr.evaluation.graders import plain_json
 from azr.evaluation.graders.calls import STARTER_IMPORTS, Calls
 from azr.evaluation.graders.sandboxed import DEEP_RECURSION, case_text
 from azr.evaluation.graders.stdin import Tests
-from azr.evaluation.question import Question, Suite
-from azr.evaluation.suites.files import Row, find, questions, reader, text
+from azr.evaluation.question import Question
+from azr.evaluation.suites.files import Row, find, questions, text
+from azr.evaluation.suites.prompts import PROMPTS
 
 _CODEC = Path(plain_json.__file__).read_text()
-_COMPLETE = (
-    "Complete this Python function. Give the whole function with all that it needs, in one block that begins with "
-    "```python.\n\n```python\n{prompt}\n```"
-)
-_WRITE = (
-    "Write a Python function for this task, with the name and the arguments that its example shows. Give the whole "
-    "program in one block that begins with ```python.\n\n{prompt}"
-)
 _RECORDER = """
 def record():
     import copy, random
@@ -53,7 +47,7 @@ _HUMANEVAL_JUDGES = {
 """Rule and tolerance of tests that do not ask for equality, by task."""
 
 
-def _humaneval_row(row: Row, number: int) -> Question:
+def _humaneval_row(suite: str, row: Row, number: int) -> Question:
     id, prompt, entry = text(row, "task_id"), text(row, "prompt"), text(row, "entry_point")
     solution, test = text(row, "canonical_solution"), text(row, "test")
     ast.parse(prompt + solution)
@@ -65,7 +59,7 @@ def _humaneval_row(row: Row, number: int) -> Question:
         entry=entry, cases={"base": ()}, reference=prompt + solution, recorder=recorder, prelude=prompt, begun=True,
         atol=atol, judge=judge,
     )  # fmt: skip
-    return _function_question("humaneval", id, _COMPLETE, prompt.rstrip(), gold)
+    return _function_question(suite, id, "complete", prompt.rstrip(), gold)
 
 
 def _function_question(suite: str, id: str, form: str, prompt: str, gold: Calls) -> Question:
@@ -73,7 +67,7 @@ def _function_question(suite: str, id: str, form: str, prompt: str, gold: Calls)
         id=id,
         suite=suite,
         group="all",
-        message=form.format(prompt=prompt),
+        message=PROMPTS[form].format(prompt=prompt),
         problem=prompt,
         gold=gold,
         programs=(gold.reference,),
@@ -91,7 +85,7 @@ def _plus_cases(row: Row, restore: Callable[[list[Any]], Iterable[Any]]) -> Mapp
     }
 
 
-def _humaneval_plus_row(row: Row, number: int) -> Question:
+def _humaneval_plus_row(suite: str, row: Row, number: int) -> Question:
     id, prompt, entry = text(row, "task_id"), text(row, "prompt"), text(row, "entry_point")
     reference = prompt + text(row, "canonical_solution")
     ast.parse(reference)
@@ -104,10 +98,10 @@ def _humaneval_plus_row(row: Row, number: int) -> Question:
         atol=float(row["atol"]) if _number(id) != 32 else max(float(row["atol"]), 1e-4),
         judge="root" if _number(id) == 32 else "",
     )
-    return _function_question("humaneval+", id, _COMPLETE, prompt.rstrip(), gold)
+    return _function_question(suite, id, "complete", prompt.rstrip(), gold)
 
 
-def _mbpp_row(row: Row, number: int) -> Question:
+def _mbpp_row(suite: str, row: Row, number: int) -> Question:
     id, prompt, entry = text(row, "task_id"), text(row, "prompt"), text(row, "entry_point")
     reference = text(row, "canonical_solution")
     ast.parse(reference)
@@ -118,7 +112,7 @@ def _mbpp_row(row: Row, number: int) -> Question:
         atol=float(row["atol"]),
         judge=_MBPP_JUDGES.get(_number(id), ""),
     )
-    return _function_question("mbpp+", id, _WRITE, prompt.strip().strip('"').strip(), gold)
+    return _function_question(suite, id, "write", prompt.strip().strip('"').strip(), gold)
 
 
 _MBPP_JUDGES = {
@@ -164,18 +158,6 @@ def restored(task: int, arguments: list[Any]) -> list[Any]:
 
 MAX_TESTS_BYTES = 2**28
 """Most bytes of private tests of one problem, unpacked."""
-_PROGRAM = (
-    "{problem}\n\nWrite a Python program that reads from standard input and writes to standard output. Give the whole "
-    "program in one block that begins with ```python."
-)
-_FUNCTION = (
-    "{problem}\n\nStart from this code:\n```python\n{starter}\n```\n\nGive the whole program in one block that begins "
-    "with ```python."
-)
-_CALLED = (
-    "{problem}\n\nWrite a Python function with the name {name}. Give the whole program in one block that begins with "
-    "```python."
-)
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -221,7 +203,7 @@ def _calls(name: str, inputs: list[list[Any]], outputs: list[Any], *, json: bool
     )
 
 
-def _livecodebench_row(row: Row, number: int) -> Question:
+def _livecodebench_row(suite: str, row: Row, number: int) -> Question:
     problem, starter = text(row, "question_content"), text(row, "starter_code")
     metadata = row.get("metadata") or {}
     metadata = json.loads(metadata) if isinstance(metadata, str) else metadata
@@ -234,13 +216,13 @@ def _livecodebench_row(row: Row, number: int) -> Question:
     if name:
         arguments = [[json.loads(line) for line in given.split("\n") if line.strip()] for given in inputs]
         gold = _calls(str(name), arguments, [json.loads(output) for output in outputs])
-        message = _FUNCTION.format(problem=problem.rstrip(), starter=starter.rstrip())
+        message = PROMPTS["function"].format(problem=problem.rstrip(), starter=starter.rstrip())
     else:
         gold = Tests(tuple(inputs), tuple(outputs), tolerance=0.0)
-        message = _PROGRAM.format(problem=problem.rstrip())
+        message = PROMPTS["program"].format(problem=problem.rstrip())
     return Question(
         id=text(row, "question_id"),
-        suite="livecodebench",
+        suite=suite,
         group=text(row, "difficulty"),
         message=message,
         problem=problem,
@@ -248,7 +230,7 @@ def _livecodebench_row(row: Row, number: int) -> Question:
     )
 
 
-def _apps_row(row: Row, number: int) -> Question | None:
+def _apps_row(suite: str, row: Row, number: int) -> Question | None:
     tests = row["input_output"]
     tests = json.loads(tests) if isinstance(tests, str) and tests.strip() else tests
     if not tests or not tests["inputs"]:
@@ -262,16 +244,16 @@ def _apps_row(row: Row, number: int) -> Question | None:
         # Outputs come in a list of one.
         wanted = [output[0] if isinstance(output, list) and len(output) == 1 else output for output in outputs]
         gold = _calls(str(name), [list(arguments) for arguments in inputs], wanted, json=True)
-        form = _FUNCTION if starter.strip() else _CALLED
-        message = form.format(problem=problem.rstrip(), starter=starter.rstrip(), name=name)
+        form = "function" if starter.strip() else "called"
+        message = PROMPTS[form].format(problem=problem.rstrip(), starter=starter.rstrip(), name=name)
     else:
         gold = Tests(tuple(map(_lines, inputs)), tuple(map(_lines, outputs)), tolerance=0.0)
-        message = _PROGRAM.format(problem=problem.rstrip())
+        message = PROMPTS["program"].format(problem=problem.rstrip())
     solutions = row.get("solutions") or "[]"
     programs = json.loads(solutions) if isinstance(solutions, str) else solutions
     return Question(
         id=str(row["problem_id"] if "problem_id" in row else row["id"]),
-        suite="apps",
+        suite=suite,
         group=str(row.get("difficulty") or "all"),
         message=message,
         problem=problem,
@@ -288,50 +270,20 @@ def _lines(stated: Any) -> str:
 _LIVECODEBENCH = ("test.jsonl", "test2.jsonl", "test3.jsonl", "test4.jsonl", "test5.jsonl")
 
 
-def _read_livecodebench(folder: Path) -> list[Question]:
+def read_livecodebench(folder: Path) -> list[Question]:
     """Return the existing files among the first five, which are version 5."""
-    paths = _livecodebench_files(folder)
+    paths = livecodebench_files(folder)
     if not paths:
         find(folder / "livecodebench", _LIVECODEBENCH)
-    return [question for path in paths for question in questions(path, _livecodebench_row)]
+    return [question for path in paths for question in questions(path, partial(_livecodebench_row, "livecodebench"))]
 
 
-def _livecodebench_files(folder: Path) -> list[Path]:
+def livecodebench_files(folder: Path) -> list[Path]:
     place = folder / "livecodebench" if (folder / "livecodebench").is_dir() else folder
     return [place / name for name in _LIVECODEBENCH if (place / name).is_file()]
 
 
-_HUMANEVAL = ("HumanEval.jsonl.gz", "HumanEval.jsonl")
-_HUMANEVAL_PLUS = ("HumanEvalPlus.jsonl.gz", "HumanEvalPlus.jsonl")
-_MBPP_PLUS = ("MbppPlus.jsonl", "MbppPlus.jsonl.gz")
-_APPS = ("apps_test.jsonl", "apps_test.jsonl.gz")
-
-SUITES = (
-    Suite(
-        name="humaneval", files=_HUMANEVAL, rows=164, licence="MIT", metric="pass@1", grader="calls",
-        source="data/HumanEval.jsonl.gz of github.com/openai/human-eval", read=reader(_HUMANEVAL, _humaneval_row),
-        sha256={"HumanEval.jsonl.gz": "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef"},
-    ),
-    Suite(
-        name="humaneval+", files=_HUMANEVAL_PLUS, rows=164, licence="Apache-2.0", metric="pass@1", grader="calls",
-        source="HumanEvalPlus.jsonl.gz, version v0.1.10, of the releases of github.com/evalplus/humanevalplus_release",
-        read=reader(_HUMANEVAL_PLUS, _humaneval_plus_row),
-    ),
-    Suite(
-        name="mbpp+", files=_MBPP_PLUS, rows=378, licence="Apache-2.0 (MBPP: CC-BY-4.0)", metric="pass@1",
-        source="MbppPlus.jsonl.gz, version v0.2.0, of the releases of github.com/evalplus/mbppplus_release",
-        grader="calls", read=reader(_MBPP_PLUS, _mbpp_row),
-        sha256={"MbppPlus.jsonl": "b54e762755248ca411b523c917fa9f93c07b5ff2966bf60b3917b853926a3dad"},
-    ),
-    Suite(
-        name="livecodebench", files=tuple(f"livecodebench/{name}" for name in _LIVECODEBENCH), rows=880,
-        licence="CC (data card)", metric="pass@1", grader="calls",
-        source="test.jsonl to test5.jsonl (version 5) of the data set livecodebench/code_generation_lite, in a folder "
-        "livecodebench; fewer files make a smaller suite",
-        read=_read_livecodebench, locate=_livecodebench_files,
-    ),
-    Suite(
-        name="apps", files=_APPS, rows=5000, licence="MIT", metric="strict accuracy", grader="calls",
-        source="test.jsonl of the data set codeparrot/apps, saved under this name", read=reader(_APPS, _apps_row),
-    ),
-)  # fmt: skip
+READERS: dict[str, Callable[[str, Row, int], Question | None]] = {
+    "humaneval": _humaneval_row, "humaneval+": _humaneval_plus_row, "mbpp+": _mbpp_row, "apps": _apps_row,
+}  # fmt: skip
+"""Questions of rows, by suite; None for a row without tests."""

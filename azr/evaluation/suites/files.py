@@ -46,23 +46,20 @@ def read_rows(path: Path, *, arrays: bool = False) -> Iterator[Any]:
     try:
         for number, row in enumerate(_rows(path), 1):
             if type(row) is list and not arrays:
-                raise _BadLine(number, "it is no JSON object, but an array: write one object on each line")
+                raise _bad_row(path, number, "it is no JSON object, but an array: write one object on each line")
             if type(row) is not dict and type(row) is not list:
-                raise _BadLine(number, f"it is no JSON object{' or array' * arrays}: correct it, or get the file again")
+                what = f"it is no JSON object{' or array' * arrays}: correct it, or get the file again"
+                raise _bad_row(path, number, what)
             yield row
-    except _BadLine as error:
-        raise UserError(f"{path}, row {error.number}: {error}.") from error
+    except UserError:
+        raise
     except (ValueError, RecursionError, OSError, EOFError, zlib.error) as error:
         said = str(error.args[-1]).rstrip(".") if error.args else type(error).__name__
         raise UserError(f"{path}, row {number or 1}: {said}; get the file again.") from error
 
 
-class _BadLine(ValueError):
-    """A line that is no row; the message says why, and what to do about it."""
-
-    def __init__(self, number: int, why: str) -> None:
-        super().__init__(why)
-        self.number = number
+def _bad_row(path: Path, number: int, why: str) -> UserError:
+    return UserError(f"{path}, row {number}: {why}.")
 
 
 _START_BYTES = 4_096
@@ -119,18 +116,21 @@ def _rows(path: Path) -> Iterator[Any]:
         return
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         if path.name.removesuffix(".gz").endswith(".json"):
-            rows = _json(b"".join(_pieces(path, file.read)).removeprefix(_BOM), 1)
+            rows = _json(b"".join(_pieces(path, file.read)).removeprefix(_BOM), path, 1)
             if type(rows) is not list:
-                raise _BadLine(1, "the file is no JSON array: write its rows between [ and ]")
+                raise _bad_row(path, 1, "the file is no JSON array: write its rows between [ and ]")
             yield from rows
             return
         for number, line in enumerate(_pieces(path, file.readline), 1):
             if line := line.removeprefix(_BOM).strip():
                 try:
-                    row = _json(line, number)
-                except _BadLine as error:
+                    row = _json(line, path, number)
+                except UserError as error:
                     # Only here is the rest of the file read: the row may go on there.
-                    raise _spread(line + b"\n" + file.read(_MOST_SPREAD), number) or error from error
+                    if _is_spread(line + b"\n" + file.read(_MOST_SPREAD)):
+                        why = "its JSON takes several lines: write each row on one line"
+                        raise _bad_row(path, number, why) from error
+                    raise
                 yield row
 
 
@@ -144,32 +144,31 @@ def _pieces(path: Path, read: Callable[[int], bytes]) -> Iterator[bytes]:
         yield piece
 
 
-def _json(text: bytes, number: int) -> Any:
+def _json(text: bytes, path: Path, number: int) -> Any:
     try:
         return json.loads(text.decode())
     except UnicodeDecodeError as error:
-        raise _BadLine(number, "it is no JSON, for its text is not UTF-8: save the file as UTF-8") from error
+        why = "it is no JSON, for its text is not UTF-8: save the file as UTF-8"
+        raise _bad_row(path, number, why) from error
     except json.JSONDecodeError as error:
         place = f"at column {error.colno} of {error.doc[:40]!r}"
+        why = f"it is no JSON ({error.msg}, {place}): correct it, or get the file again"
         if error.msg == "Extra data" and error.doc[:1] in ("{", "["):
-            raise _BadLine(
-                number, f"it is more than one JSON value, {place}: write each on a line of its own"
-            ) from error
-        raise _BadLine(number, f"it is no JSON ({error.msg}, {place}): correct it, or get the file again") from error
+            why = f"it is more than one JSON value, {place}: write each on a line of its own"
+        raise _bad_row(path, number, why) from error
     except (ValueError, RecursionError) as error:
-        raise _BadLine(number, f"it is no JSON ({type(error).__name__}): correct it, or get the file again") from error
+        why = f"it is no JSON ({type(error).__name__}): correct it, or get the file again"
+        raise _bad_row(path, number, why) from error
 
 
-def _spread(text: bytes, number: int) -> _BadLine | None:
-    """Return the error of a row or an array that takes several lines; None if the text is something else."""
+def _is_spread(text: bytes) -> bool:
+    """Whether a text begins with a row or an array that takes several lines."""
     stated = text.decode(errors="replace")
     try:
         _, end = json.JSONDecoder().raw_decode(stated)
     except (ValueError, RecursionError):
-        return None
-    if "\n" not in stated[:end]:
-        return None
-    return _BadLine(number, "its JSON takes several lines: write each row on one line")
+        return False
+    return "\n" in stated[:end]
 
 
 def _parquet(path: Path) -> Iterator[Any]:

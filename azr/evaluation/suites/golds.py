@@ -41,11 +41,6 @@ def check_grader(name: object) -> None:
         )
 
 
-def fields_of(grader: GraderName) -> tuple[str, ...]:
-    """Return the fields that a row must have for its grader."""
-    return FIELDS.get(grader, ())
-
-
 def labels(options: Sequence[Any]) -> tuple[str, ...]:
     """Return the letters of the options of a choice."""
     return tuple(string.ascii_uppercase[: len(options)])
@@ -60,7 +55,10 @@ def gold(grader: GraderName, given: Mapping[str, Any], *, tolerance: float | Non
     """
     if is_own(grader):
         return json.loads(json.dumps(dict(given), default=str))
-    tolerance = _tolerance(given.get(TOLERANCE, tolerance))
+    stated = tolerance if given.get(TOLERANCE) is None else given[TOLERANCE]
+    if isinstance(stated, bool) or not isinstance(stated, int | float | None) or not 0 <= (stated or 0) < math.inf:
+        raise ValueError(f"its tolerance {stated!r} is no number from 0")
+    tolerance = None if stated is None else float(stated)
     given = {name: given[name] for name in FIELDS[grader]}
     match grader:
         case "math":
@@ -120,14 +118,6 @@ def is_tests(answer: object) -> bool:
     return (isinstance(first, dict) and bool(first)) or (
         isinstance(first, str) and first.lstrip().startswith("assert ")
     )
-
-
-def _tolerance(stated: object) -> float | None:
-    if stated is None:
-        return None
-    if isinstance(stated, bool) or not isinstance(stated, int | float) or not 0 <= stated < math.inf:
-        raise ValueError(f"its tolerance {stated!r} is no number from 0")
-    return float(stated)
 
 
 def _is_answer(value: object) -> bool:

@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -14,7 +13,7 @@ from azr.errors import UserError
 from azr.evaluation.graders.own import is_own
 from azr.evaluation.question import GraderName, Question, Suite
 from azr.evaluation.suites.files import Row, reader, text
-from azr.evaluation.suites.golds import TOLERANCE, check_grader, fields_of, gold, labels
+from azr.evaluation.suites.golds import FIELDS, TOLERANCE, check_grader, gold, labels
 
 _NAME = re.compile(r"[\w+.-]+")
 _PLACE = re.compile(r"\{(\w+)\}")
@@ -48,10 +47,11 @@ def read_declaration(path: Path) -> Suite:
         check_grader(stated.grader)
     except ValueError as error:  # also of tomllib, msgspec and the decoder of UTF-8
         raise UserError(f"{path} declares no suite: {error}.") from error
-    known = {*fields_of(stated.grader), TOLERANCE, "id", "group"}
-    if unknown := stated.fields.keys() - known:
-        needed = ", ".join(sorted(known))
-        raise UserError(f"{path}: fields names {sorted(unknown)[0]!r}, and the grader {stated.grader} knows {needed}.")
+    needed = FIELDS.get(stated.grader, ())
+    known = sorted({*needed, TOLERANCE, "id", "group"})
+    if unknown := sorted(stated.fields.keys() - known):
+        listed = ", ".join(known)
+        raise UserError(f"{path}: fields names {unknown[0]!r}, and the grader {stated.grader} knows {listed}.")
     if stated.asked not in ("output", "input"):
         raise UserError(f"{path}: asked is output or input, not {stated.asked!r}.")
     name = stated.name
@@ -59,14 +59,17 @@ def read_declaration(path: Path) -> Suite:
         raise UserError(f"{path}: the name {name!r} is not of letters, digits, '+', '-', '_' and '.' alone.")
 
     def read_row(row: Row, number: int) -> Question:
+        renamed = {name: row[field] for name, field in stated.fields.items() if field in row or name in needed}
+        fields = {name: value for name, value in row.items() if name not in stated.fields} | renamed
+        given = row if is_own(stated.grader) else fields
         return Question(
-            id=str(row[_field(stated, "id")]) if _field(stated, "id") in row else str(number),
+            id=str(fields.get("id", number)),
             suite=name,
-            group=str(row.get(_field(stated, "group"), "all")),
-            message=_message(stated, row),
+            group=str(fields.get("group", "all")),
+            message=_message(stated, row, fields),
             problem="\n".join(str(row[name]) for name in _PLACE.findall(stated.prompt) if name in row),
-            gold=_gold(stated, row),
-            programs=(text(row, _field(stated, "program")),) if stated.grader == "value" else (),
+            gold=gold(stated.grader, given, tolerance=stated.tolerance, asked=stated.asked),
+            programs=(text(fields, "program"),) if stated.grader == "value" else (),
         )
 
     return Suite(
@@ -92,24 +95,11 @@ def declared(folder: Path, taken: Mapping[str, Suite]) -> dict[str, Suite]:
     return found
 
 
-def _field(stated: Declaration, name: str) -> str:
-    return stated.fields.get(name, name)
-
-
-def _message(stated: Declaration, row: Row) -> str:
+def _message(stated: Declaration, row: Row, fields: Row) -> str:
     def fill(place: re.Match[str]) -> str:
         if place[1] == "options" and stated.grader == "choice":
-            options = row[_field(stated, "options")]
+            options = fields["options"]
             return "\n".join(f"{label}) {each}" for label, each in zip(labels(options), options, strict=True))
         return str(row[place[1]])
 
     return _PLACE.sub(fill, stated.prompt)
-
-
-def _gold(stated: Declaration, row: Row) -> Any:
-    if is_own(stated.grader):
-        return gold(stated.grader, row)
-    given = {name: row[_field(stated, name)] for name in fields_of(stated.grader)}
-    if (own := row.get(_field(stated, TOLERANCE))) is not None:
-        given[TOLERANCE] = own
-    return gold(stated.grader, given, tolerance=stated.tolerance, asked=stated.asked)

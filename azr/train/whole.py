@@ -1,0 +1,158 @@
+"""A model that every rank holds whole, in place of DeepSpeed's ZeRO-3: a plain module, float32 master weights, AdamW.
+
+It has those attributes of a DeepSpeed engine and its optimizer that this package uses, under their names, as a rank has
+them that shares with nobody: the same tensors in the same order, so that on one rank both take the same steps to the
+last bit, and write the same checkpoint. Without hooks around each module the CPU spends less time on a pass, and
+gradients of several ranks are added up once per optimizer step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from azr.train.offload import EngineTensors
+
+
+class WholeOptimizer:
+    """AdamW on all trained parameters as one flat float32 tensor."""
+
+    def __init__(self, trained: list[Any], make_adam: Callable[[list[Tensor]], torch.optim.Optimizer]) -> None:
+        weights = torch.cat([parameter.detach().reshape(-1) for parameter in trained])
+        for parameter, part in zip(trained, _parts(weights, trained), strict=True):
+            parameter.data = part
+        self.masters = nn.Parameter(weights.float())  # the same memory in float32
+        self.fp16_groups, self.fp16_partitioned_groups_flat = [trained], [weights]
+        self.fp32_partitioned_groups_flat = [self.masters]
+        self.gradient = torch.zeros_like(self.masters)
+        self._gradients = list(_parts(self.gradient, trained))
+        for parameter, part in zip(trained, self._gradients, strict=True):
+            parameter.register_post_accumulate_grad_hook(_moved_to(part))
+        self.optimizer = make_adam([self.masters])
+        self.param_groups = self.optimizer.param_groups
+
+    def checkpoint_event_prologue(self) -> None:
+        """Nothing is gathered that a checkpoint's weights would not reach."""
+
+    def _get_norm_groups(self) -> list[Tensor]:
+        norms = torch.stack([part.double().norm(2.0) for part in self._gradients])
+        return [torch.sum(torch.pow(norms, 2.0)) ** 0.5]
+
+    @torch.no_grad()
+    def step(self, grad_clip: float) -> float | None:
+        """Add up the ranks' gradients and take a step; return the gradient's norm, None if the step was skipped."""
+        dist.all_reduce(self.gradient)
+        self.gradient /= dist.get_world_size()
+        norm = torch.linalg.vector_norm(torch.stack(self._get_norm_groups()))
+        is_finite = bool(norm.isfinite())
+        if is_finite:
+            if grad_clip:
+                self.gradient *= 1.0 / torch.clamp((norm + 1e-6) / grad_clip, min=1.0)
+            self.masters.grad = self.gradient
+            self.optimizer.step()
+            self.masters.grad = None
+            (weights,) = self.fp16_partitioned_groups_flat
+            weights.copy_(self.masters)
+        self.gradient.zero_()
+        return float(norm) if is_finite else None
+
+
+def _parts(flat: Tensor, parameters: list[Any]) -> Iterator[Tensor]:
+    for part, parameter in zip(flat.split([p.numel() for p in parameters]), parameters, strict=True):
+        yield part.view(parameter.shape)
+
+
+def _moved_to(part: Tensor) -> Callable[[Tensor], None]:
+    """Return a hook that adds a parameter's gradient to `part` and forgets it."""
+
+    def move(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        part.add_(parameter.grad)
+        parameter.grad = None
+
+    return move
+
+
+class WholeEngine:
+    """The part of a DeepSpeed engine that this package uses."""
+
+    optimizer: WholeOptimizer | None = None
+    lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        self.module, self.device = module.to(device), device
+        self.global_steps = self.global_samples = self.micro_steps = self.skipped_steps = 0
+        self._norm = 0.0
+        self._note_parts()
+
+    def train_with(
+        self,
+        make_adam: Callable[[list[Tensor]], torch.optim.Optimizer],
+        make_schedule: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler],
+        grad_clip: float,
+    ) -> None:
+        """Give it an optimizer."""
+        self._grad_clip = grad_clip
+        self.optimizer = WholeOptimizer([p for p in self.module.parameters() if p.requires_grad], make_adam)
+        self.lr_scheduler = make_schedule(self.optimizer.optimizer)
+        self._note_parts()
+
+    def _note_parts(self) -> None:
+        """This rank's part of a parameter is all of it."""
+        for parameter in self.module.parameters():
+            whole: Any = parameter
+            whole.ds_tensor = parameter.detach()
+            whole.ds_shape, whole.ds_numel = parameter.shape, parameter.numel()
+            whole.ds_tensor.ds_numel = prod(parameter.shape)
+
+    def tensors(self) -> EngineTensors:
+        """What memory it takes between two calls."""
+        parts: list[Tensor] = [parameter.ds_tensor for parameter in self.module.parameters()]  # type: ignore[misc]
+        if self.optimizer is None:
+            return EngineTensors(parts, [], [])
+        (weights,), masters = self.optimizer.fp16_partitioned_groups_flat, self.optimizer.masters
+        moments = [
+            value for state in self.optimizer.optimizer.state.values() for value in state.values() if value.dim()
+        ]
+        is_own = masters.untyped_storage() != weights.untyped_storage()
+        return EngineTensors(parts, [*[masters.detach()] * is_own, *moments], [self.optimizer.gradient])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def train(self) -> None:
+        self.module.train()
+
+    def eval(self) -> None:
+        self.module.eval()
+
+    def set_gradient_accumulation_boundary(self, last: bool) -> None:
+        """All micro-batches are alike here: the optimizer's step adds up the ranks."""
+
+    def backward(self, loss: Tensor, *, scale_wrt_gas: bool) -> None:
+        assert not scale_wrt_gas
+        loss.backward()
+
+    def step(self) -> None:
+        assert self.optimizer is not None and self.lr_scheduler is not None
+        norm = self.optimizer.step(self._grad_clip)
+        self._norm = float("inf") if norm is None else norm
+        if norm is None:
+            self.skipped_steps += 1
+        else:
+            self.lr_scheduler.step()
+        self.global_steps += 1
+        self.micro_steps += 1
+        self.global_samples += dist.get_world_size()
+
+    def get_lr(self) -> list[float]:
+        assert self.optimizer is not None
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def get_global_grad_norm(self) -> float:
+        return self._norm
