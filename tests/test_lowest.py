@@ -1,4 +1,4 @@
-"""The lowest versions that pyproject.toml allows pass the tests of what they are used for; the locks hold the highest."""
+"""The lowest versions that pyproject.toml allows pass the tests of what they are used for."""
 
 import os
 import subprocess
