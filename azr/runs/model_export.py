@@ -285,10 +285,7 @@ def check_hub(repository: str) -> None:
 
 
 def push(folder: Path, repository: str, *, private: bool) -> str:
-    """Upload a folder to a repository of the hub, which is made if it is missing. Return its address.
-
-    Raises UserError if the hub refuses it.
-    """
+    """Upload a folder to a repository of the hub, made if missing. Return its address; UserError if it is refused."""
     api = HfApi()
     with hub_errors(f"{folder} is complete, but was not pushed; .venv/bin/hf upload {repository} {folder} tries again"):
         api.create_repo(repository, private=private or None, exist_ok=True)  # None: as its owner has it
@@ -317,8 +314,7 @@ def _card(source: Source, run: RunDirectory, form: PromptForm | None, *, adapter
     lines = [
         f"---\n{_card_data(source, run, evaluated, adapters=adapters)}\n---",
         "# A policy trained by AZR on Ray",
-        f"Step {source.step} of a run that began with `{source.base}`: Absolute Zero (arXiv 2505.03335). Code: azr "
-        f"{version}.",
+        f"Step {source.step} of a run from `{source.base}`: Absolute Zero (arXiv 2505.03335). Code: azr {version}.",
         *(_ADAPTERS if adapters else ()),
         "## How to use it",
         *asking,
@@ -367,8 +363,8 @@ def last_evaluation(metrics: Path, step: int) -> tuple[int, dict[str, float]]:
 
 def evaluation_table(step: int, evaluated: Mapping[str, float]) -> str:
     """Return the measures of an evaluation as a Markdown table, each with its interval if it has one."""
-    rows = [f"After step {step}, shares of right answers with intervals of 95%, and lengths:", ""]
-    rows += ["| measure | value |", "|---|---|"]
+    title = f"After step {step}, shares of right answers with intervals of 95%, and lengths:"
+    rows = [title, "", "| measure | value |", "|---|---|"]
     for name, value in evaluated.items():
         if not name.endswith(("_low", "_high")):
             low, high = evaluated.get(f"{name}_low"), evaluated.get(f"{name}_high")
